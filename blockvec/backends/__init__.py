@@ -1,0 +1,1 @@
+"""Backends: what runs the block operations on one kind of device."""

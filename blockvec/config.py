@@ -1,0 +1,128 @@
+"""Options: a frozen record in a context variable over a process-wide default.
+
+A change made with :func:`option_context` is seen by the code it encloses only, also under threads and
+asyncio; :func:`set_default_options` changes what every thread sees that set nothing itself. This module is the only reader of
+the ``BLOCKVEC_*`` environment variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from .errors import OptionError
+
+__all__ = ["Options", "option_context", "options", "set_default_options"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a user can set.
+
+    Attributes
+    ----------
+    threads : int
+        Threads the host backend spreads a block operation over. Default: the cores this process may
+        run on (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed count.
+    cache_dir : Path
+        Folder for measured ceilings, compiled kernels and tuned configurations
+        (``BLOCKVEC_CACHE_DIR``; default: the platform's user cache).
+    vendor : bool
+        Whether dispatch may choose vendor libraries (BLAS, cuBLAS, cuSPARSE) beside blockvec's own
+        kernels (``BLOCKVEC_VENDOR``, 0 or 1). Off is for measuring; where no own kernel covers a
+        problem the vendor's still runs.
+    """
+
+    threads: int = dataclasses.field(default_factory=lambda: _available_cores())
+    cache_dir: Path = dataclasses.field(default_factory=lambda: platformdirs.user_cache_path("blockvec"))
+    vendor: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.threads, int) or isinstance(self.threads, bool) or self.threads < 1:
+            raise OptionError(f"threads: got {self.threads!r}; give a positive integer.")
+        if not isinstance(self.vendor, bool):
+            raise OptionError(f"vendor: got {self.vendor!r}; give True or False.")
+        object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _from_environment(environ: Mapping[str, str]) -> Options:
+    """Options with what the environment sets; raises `OptionError` naming the variable."""
+    changes: dict[str, Any] = {}
+    if text := environ.get("BLOCKVEC_THREADS"):
+        if not text.isdecimal() or int(text) < 1:
+            raise OptionError(f"BLOCKVEC_THREADS: got {text!r}; give a positive integer.")
+        changes["threads"] = int(text)
+    if text := environ.get("BLOCKVEC_CACHE_DIR"):
+        changes["cache_dir"] = Path(text)
+    if text := environ.get("BLOCKVEC_VENDOR"):
+        if text not in ("0", "1"):
+            raise OptionError(f"BLOCKVEC_VENDOR: got {text!r}; give 0 or 1.")
+        changes["vendor"] = text == "1"
+    return Options(**changes)
+
+
+_default = _from_environment(os.environ)
+_context: contextvars.ContextVar[Options | None] = contextvars.ContextVar("blockvec_options", default=None)
+
+
+def options() -> Options:
+    """Return the options in force here.
+
+    Examples
+    --------
+    >>> import blockvec
+    >>> with blockvec.option_context(threads=1):
+    ...     blockvec.options().threads
+    1
+    """
+    return _context.get() or _default
+
+
+def _replace(base: Options, changes: dict[str, Any]) -> Options:
+    known = [field.name for field in dataclasses.fields(Options)]
+    for name in changes:
+        if name not in known:
+            raise OptionError(f"unknown option {name!r}; the options are {', '.join(known)}.")
+    return dataclasses.replace(base, **changes)
+
+
+@contextlib.contextmanager
+def option_context(**changes: Any) -> Iterator[Options]:
+    """Change options within a ``with`` block, for this context only.
+
+    Raises
+    ------
+    OptionError
+        For an unknown option or a value it cannot take.
+    """
+    token = _context.set(_replace(options(), changes))
+    try:
+        yield options()
+    finally:
+        _context.reset(token)
+
+
+def set_default_options(**changes: Any) -> Options:
+    """Change the process-wide default, seen by all threads that set nothing themselves.
+
+    Raises
+    ------
+    OptionError
+        For an unknown option or a value it cannot take.
+    """
+    global _default
+    _default = _replace(_default, changes)
+    return _default

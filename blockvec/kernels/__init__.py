@@ -1,0 +1,1 @@
+"""Kernels: problem descriptions, rooflines, measurement, and what runs on the devices."""

@@ -1,0 +1,204 @@
+"""Descriptions of the operations: frozen, hashable, free of arrays.
+
+A problem says everything that a kernel choice, a cost model or generated source may depend on, and
+nothing else. ``K`` is the number of rows of the tall operands, ``M`` and ``N`` are widths, ``ld`` is a leading dimension in elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "MAX_ALIGNMENT",
+    "BetaClass",
+    "Problem",
+    "ScalarClass",
+    "ShiftClass",
+    "SpmmvProblem",
+    "StreamProblem",
+    "TsmmProblem",
+    "TsmttsmProblem",
+    "beta_class",
+    "is_complex",
+    "itemsize",
+    "promote",
+    "scalar_class",
+]
+
+ScalarClass = Literal["one", "general"]
+BetaClass = Literal["zero", "one", "general"]
+ShiftClass = Literal["none", "scalar", "column"]
+
+MAX_ALIGNMENT = 16  # bytes: the widest load of a GPU thread and the unit of its bulk copies
+
+_ITEMSIZE = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of one element."""
+    return _ITEMSIZE[dtype]
+
+
+def is_complex(dtype: str) -> bool:
+    """Whether elements are complex."""
+    return dtype.startswith("complex")
+
+
+def promote(*dtypes: str) -> str:
+    """Return the smallest of the four types that holds all given ones, as NumPy promotes them."""
+    double = any(dtype in ("float64", "complex128") for dtype in dtypes)
+    if any(is_complex(dtype) for dtype in dtypes):
+        return "complex128" if double else "complex64"
+    return "float64" if double else "float32"
+
+
+def scalar_class(value: complex) -> ScalarClass:
+    """Class of a factor alpha; kernels are specialised on it, not on its value."""
+    return "one" if value == 1 else "general"
+
+
+def beta_class(value: complex) -> BetaClass:
+    """Class of a factor beta; with ``"zero"`` the output is never read."""
+    return "zero" if value == 0 else scalar_class(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TsmttsmProblem:
+    """C (M x N) = alpha A^H B + beta C, or A^T B when not `conj`; A is K x M and B is K x N, row-major.
+
+    Attributes
+    ----------
+    K, M, N : int
+        Extents.
+    dtype_a, dtype_b : str
+        Element types of A and B; C has their promoted type.
+    lda, ldb : int
+        Leading dimensions in elements.
+    align_a, align_b : int
+        Largest power of two, at most 16 bytes, that divides the base address and the row pitch.
+    conj : bool
+        Whether A is conjugated; False for real A.
+    alpha, beta : str
+        Classes of the factors.
+    same : bool
+        Whether B is A, so that it need be read only once and, under `conj`, C is Hermitian.
+    """
+
+    K: int
+    M: int
+    N: int
+    dtype_a: str
+    dtype_b: str
+    lda: int
+    ldb: int
+    align_a: int = MAX_ALIGNMENT
+    align_b: int = MAX_ALIGNMENT
+    conj: bool = False
+    alpha: ScalarClass = "one"
+    beta: BetaClass = "zero"
+    same: bool = False
+
+    @property
+    def operation(self) -> str:
+        """The name used in profiles and tables."""
+        return "gram" if self.same else "tsmttsm"
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the result."""
+        return promote(self.dtype_a, self.dtype_b)
+
+
+@dataclass(frozen=True, slots=True)
+class TsmmProblem:
+    """B (K x N) = alpha A C + beta B; A is K x M, C is a small M x N matrix, all row-major.
+
+    Attributes are those of `TsmttsmProblem`; `inplace` says that B is A (then N <= M).
+    """
+
+    K: int
+    M: int
+    N: int
+    dtype_a: str
+    dtype_c: str
+    lda: int
+    ldb: int
+    align_a: int = MAX_ALIGNMENT
+    align_b: int = MAX_ALIGNMENT
+    alpha: ScalarClass = "one"
+    beta: BetaClass = "zero"
+    inplace: bool = False
+
+    @property
+    def operation(self) -> str:
+        """The name used in profiles and tables."""
+        return "tsmm"
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the result."""
+        return promote(self.dtype_a, self.dtype_c)
+
+
+@dataclass(frozen=True, slots=True)
+class SpmmvProblem:
+    """Y = alpha (S - shift I) X + beta Y; S is n_rows x n_cols sparse, X and Y are row-major blocks.
+
+    Attributes
+    ----------
+    n_rows, n_cols, nnz : int
+        Extents and stored entries of S.
+    width : int
+        Columns of X and Y.
+    dtype_matrix, dtype_x : str
+        Element types of S and X; Y has their promoted type.
+    ldx, ldy : int
+        Leading dimensions in elements.
+    index_bytes : int
+        Bytes of a column index of S.
+    alpha, beta, shift : str
+        Classes of the factors; a shift is one scalar or one a column.
+    """
+
+    n_rows: int
+    n_cols: int
+    nnz: int
+    width: int
+    dtype_matrix: str
+    dtype_x: str
+    ldx: int
+    ldy: int
+    index_bytes: int = 4
+    alpha: ScalarClass = "one"
+    beta: BetaClass = "zero"
+    shift: ShiftClass = "none"
+
+    @property
+    def operation(self) -> str:
+        """The name used in profiles and tables."""
+        return "spmmv"
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the result."""
+        return promote(self.dtype_matrix, self.dtype_x)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProblem:
+    """An elementwise pass over K x M blocks: axpby, scale, column dots, norms, copies.
+
+    `reads` and `writes` count the blocks that must be read from and written to memory.
+    """
+
+    operation: str
+    K: int
+    M: int
+    dtype: str
+    reads: int
+    writes: int
+    flops_per_element: int = 2
+
+
+Problem = TsmttsmProblem | TsmmProblem | SpmmvProblem | StreamProblem

@@ -1,0 +1,114 @@
+"""The roofline of a problem: bytes that must move, flops that must be done, and the time both allow.
+
+Bytes are the compulsory ones: each operand is read once from memory, each result written once, and
+an output is read only when beta is not zero (Ernst et al. 2021, section 3, "Code balance"). What fits a cache is not special-cased, so a small problem can
+show a fraction above one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+
+__all__ = ["Ceilings", "Traffic", "flops", "fraction", "memory_time", "time_limit", "traffic"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What one device was measured to reach.
+
+    Attributes
+    ----------
+    read_gb_s : float
+        Best read-only stream, in 1e9 bytes a second.
+    write_gb_s : float
+        Best write-only stream.
+    copy_gb_s : float
+        Best copy, counting bytes read plus bytes written.
+    gflop_s : mapping of str to float
+        Best arithmetic rate by real element type, in 1e9 floating-point operations a second; the type
+        of a complex problem's parts is looked up.
+    """
+
+    read_gb_s: float
+    write_gb_s: float
+    copy_gb_s: float
+    gflop_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Compulsory bytes of a problem."""
+
+    read_bytes: int
+    write_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes read plus bytes written."""
+        return self.read_bytes + self.write_bytes
+
+
+def traffic(problem: Problem) -> Traffic:
+    """Return the bytes that must move between memory and the processor."""
+    match problem:
+        case TsmttsmProblem(K=K, M=M, N=N):
+            size_c = M * N * itemsize(problem.dtype)
+            tall = K * M * itemsize(problem.dtype_a)
+            if not problem.same:
+                tall += K * N * itemsize(problem.dtype_b)
+            return Traffic(tall + (size_c if problem.beta != "zero" else 0), size_c)
+        case TsmmProblem(K=K, M=M, N=N):
+            size_b = K * N * itemsize(problem.dtype)
+            read = K * M * itemsize(problem.dtype_a) + M * N * itemsize(problem.dtype_c)
+            return Traffic(read + (size_b if problem.beta != "zero" else 0), size_b)
+        case SpmmvProblem():
+            matrix = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
+            matrix += (problem.n_rows + 1) * problem.index_bytes
+            size_x = problem.n_cols * problem.width * itemsize(problem.dtype_x)
+            size_y = problem.n_rows * problem.width * itemsize(problem.dtype)
+            return Traffic(matrix + size_x + (size_y if problem.beta != "zero" else 0), size_y)
+        case StreamProblem():
+            block = problem.K * problem.M * itemsize(problem.dtype)
+            return Traffic(problem.reads * block, problem.writes * block)
+
+
+def flops(problem: Problem) -> int:
+    """Return the real floating-point operations of a problem (a complex multiply-add counts eight)."""
+    match problem:
+        case TsmttsmProblem(K=K, M=M, N=N):
+            return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_b)
+        case TsmmProblem(K=K, M=M, N=N):
+            return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_c)
+        case SpmmvProblem():
+            return problem.nnz * problem.width * _multiply_add(problem.dtype_matrix, problem.dtype_x)
+        case StreamProblem():
+            weight = 4 if is_complex(problem.dtype) else 1
+            return problem.K * problem.M * problem.flops_per_element * weight
+
+
+def _multiply_add(dtype_left: str, dtype_right: str) -> int:
+    return 2 * (2 if is_complex(dtype_left) else 1) * (2 if is_complex(dtype_right) else 1)
+
+
+def memory_time(moved: Traffic, ceilings: Ceilings) -> float:
+    """Return the seconds that memory needs: equal reads and writes at the copy rate, the rest at its own rate."""
+    both = min(moved.read_bytes, moved.write_bytes)
+    read_time = (moved.read_bytes - both) / ceilings.read_gb_s
+    write_time = (moved.write_bytes - both) / ceilings.write_gb_s
+    return (read_time + write_time + 2 * both / ceilings.copy_gb_s) * 1e-9
+
+
+def time_limit(problem: Problem, ceilings: Ceilings) -> float:
+    """Return the shortest time in seconds that the measured ceilings allow for a problem."""
+    single = problem.dtype in ("float32", "complex64")
+    peak = ceilings.gflop_s.get("float32" if single else "float64")
+    compute = flops(problem) / peak * 1e-9 if peak else 0.0
+    return max(memory_time(traffic(problem), ceilings), compute)
+
+
+def fraction(problem: Problem, time_s: float, ceilings: Ceilings) -> float:
+    """Return the fraction of the roofline reached by a run of `time_s` seconds; 1 is the hardware's limit."""
+    return time_limit(problem, ceilings) / time_s if time_s > 0 else 0.0
