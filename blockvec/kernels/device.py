@@ -1,0 +1,116 @@
+"""What is known of a device: its fixed properties and a fingerprint that keys everything measured on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+__all__ = ["H200", "DeviceInfo", "cuda_device", "host_device"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Fixed properties of a processor or a GPU.
+
+    Attributes
+    ----------
+    kind : str
+        ``"cpu"`` or ``"cuda"``.
+    name : str
+        The maker's name of the device.
+    multiprocessors : int
+        SMs of a GPU, cores of a CPU that this process may use.
+    architecture : str
+        ``"sm_90"`` and the like on a GPU, the machine type on a CPU.
+    driver : str
+        Driver version of a GPU, the operating system's release on a CPU.
+    l2_bytes : int
+        Last-level cache of a GPU, L2 of one core on a CPU; 0 where unknown.
+    shared_bytes_per_block, shared_bytes_per_multiprocessor : int
+        Shared memory a block may ask for, and that of an SM; 0 on a CPU.
+    registers_per_multiprocessor : int
+        32-bit registers of an SM; 0 on a CPU.
+    threads_per_multiprocessor : int
+        Resident threads of an SM; 0 on a CPU.
+    """
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    multiprocessors: int
+    architecture: str
+    driver: str = ""
+    l2_bytes: int = 0
+    shared_bytes_per_block: int = 0
+    shared_bytes_per_multiprocessor: int = 0
+    registers_per_multiprocessor: int = 0
+    threads_per_multiprocessor: int = 0
+
+    @property
+    def fingerprint(self) -> str:
+        """Short stable key of this device and its driver."""
+        text = repr(sorted(asdict(self).items()))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+H200 = DeviceInfo(
+    kind="cuda",
+    name="NVIDIA H200",
+    multiprocessors=132,
+    architecture="sm_90",
+    l2_bytes=60 << 20,
+    shared_bytes_per_block=232448,
+    shared_bytes_per_multiprocessor=233472,
+    registers_per_multiprocessor=65536,
+    threads_per_multiprocessor=2048,
+)
+"""The device the shipped tunings were measured on; lets models and sources be tried without a GPU."""
+
+
+def host_device(cores: int) -> DeviceInfo:
+    """Describe this machine's processor, used with `cores` cores."""
+    return DeviceInfo(
+        kind="cpu",
+        name=_processor_name(),
+        multiprocessors=cores,
+        architecture=platform.machine(),
+        driver=platform.release(),
+        l2_bytes=_host_l2_bytes(),
+    )
+
+
+def _processor_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _host_l2_bytes() -> int:
+    try:
+        return max(os.sysconf("SC_LEVEL2_CACHE_SIZE"), 0)
+    except (AttributeError, ValueError, OSError):
+        return 0
+
+
+def cuda_device(properties: dict[str, Any], driver: str) -> DeviceInfo:
+    """Describe a GPU from the property record of CUDA's runtime (`cudaGetDeviceProperties`)."""
+    name = properties["name"]
+    return DeviceInfo(
+        kind="cuda",
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        multiprocessors=int(properties["multiProcessorCount"]),
+        architecture=f"sm_{properties['major']}{properties['minor']}",
+        driver=driver,
+        l2_bytes=int(properties["l2CacheSize"]),
+        shared_bytes_per_block=int(properties["sharedMemPerBlockOptin"]),
+        shared_bytes_per_multiprocessor=int(properties["sharedMemPerMultiprocessor"]),
+        registers_per_multiprocessor=int(properties["regsPerMultiprocessor"]),
+        threads_per_multiprocessor=int(properties["maxThreadsPerMultiProcessor"]),
+    )
