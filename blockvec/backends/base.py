@@ -1,0 +1,84 @@
+"""What a backend fills in so that BlockVector, operators and solvers run on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from ..kernels.device import DeviceInfo
+from ..kernels.measure import CeilingProbe, Stopwatch
+from ..kernels.problem import Problem
+
+__all__ = ["Array", "Backend", "Candidate"]
+
+Array: TypeAlias = Any
+"""A NumPy array on the host, a CuPy array on a GPU. CuPy ships no types, so this is not checked further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One implementation of an operation on a device.
+
+    Attributes
+    ----------
+    name : str
+        What profiles and `explain` show.
+    run : callable
+        ``run(problem, *operands)``. The operands by type of problem:
+        TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; SpMMV ``(S, X, Y, alpha, beta, shift)`` with S as
+        `Backend.prepare_sparse` made it; axpby ``(X, Y, out, alpha, beta)`` where Y may be None; column dots
+        ``(X, Y, out)``.
+    refusal : str
+        Why it cannot or should not run this problem; empty when it can.
+    vendor : bool
+        Whether the work is one call of a vendor library.
+    """
+
+    name: str
+    run: Callable[..., None]
+    refusal: str = ""
+    vendor: bool = False
+
+
+class Backend(Protocol):
+    """One device and what runs on it. Instances are shared; they hold no results."""
+
+    @property
+    def name(self) -> str:
+        """``"cpu"`` or ``"cuda:0"``."""
+
+    @property
+    def xp(self) -> Any:
+        """The array module, NumPy or CuPy."""
+
+    @property
+    def device(self) -> DeviceInfo:
+        """Fixed properties of the device."""
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the implementations of a problem, the preferred ones first."""
+
+    def prepare_sparse(self, matrix: Any) -> Any:
+        """Return what the SpMMV candidates take for a sparse matrix in CSR form on this device."""
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return uninitialised row-major memory."""
+
+    def from_host(self, array: Any) -> Array:
+        """Return a copy on this device of a NumPy array."""
+
+    def to_host(self, array: Array) -> Any:
+        """Return a NumPy copy of an array of this device; waits for the device."""
+
+    def fill_random(self, out: Array, key: int, offset: int) -> None:
+        """Fill row-major `out` with uniform numbers on [-1, 1), numbers `offset` and on of the stream `key`."""
+
+    def stopwatch(self) -> Stopwatch:
+        """Start timing work on this device."""
+
+    def ceiling_probes(self) -> Sequence[CeilingProbe]:
+        """Return ways to reach the device's ceilings."""
+
+    def synchronize(self) -> None:
+        """Wait for the work queued on the current stream."""

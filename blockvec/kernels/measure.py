@@ -1,0 +1,128 @@
+"""Measuring: repeated timing with a stopwatch of the device's own, and the ceilings of a device.
+
+A stopwatch hides what differs between devices: on a CPU it reads a clock, on a GPU it records events on the current
+stream, so that timing waits for nothing until the seconds are asked for.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from .roofline import Ceilings
+
+__all__ = ["CeilingProbe", "HostStopwatch", "Stopwatch", "Timing", "measure", "measure_ceilings"]
+
+
+class Stopwatch(Protocol):
+    """One interval of work on a device; it starts when it is made."""
+
+    def stop(self) -> None:
+        """Mark the end of the interval, without waiting for the work."""
+
+    def seconds(self) -> float:
+        """Return the length of the interval; waits for the work if it must."""
+
+
+class HostStopwatch:
+    """A stopwatch over work that is done when the call returns."""
+
+    __slots__ = ("_begin", "_end")
+
+    def __init__(self) -> None:
+        self._begin = self._end = time.perf_counter()
+
+    def stop(self) -> None:
+        """Mark the end of the interval."""
+        self._end = time.perf_counter()
+
+    def seconds(self) -> float:
+        """Return the length of the interval."""
+        return self._end - self._begin
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Repeated runs of one call.
+
+    Attributes
+    ----------
+    median_s, best_s : float
+        Median and shortest time in seconds.
+    spread : float
+        Interquartile range over the median.
+    repeats : int
+        Runs timed, after the warm-up.
+    """
+
+    median_s: float
+    best_s: float
+    spread: float
+    repeats: int
+
+
+def measure(
+    call: Callable[[], object],
+    stopwatch: Callable[[], Stopwatch] = HostStopwatch,
+    *,
+    budget_s: float = 0.3,
+    min_repeats: int = 5,
+    max_repeats: int = 50,
+    warmup: int = 2,
+) -> Timing:
+    """Time `call` until `budget_s` seconds or `max_repeats` runs are spent, after `warmup` runs.
+
+    To keep caches from serving repeated runs, let `call` rotate among operands larger than the cache.
+    """
+    for _ in range(warmup):
+        call()
+    times: list[float] = []
+    spent = 0.0
+    while len(times) < min_repeats or (spent < budget_s and len(times) < max_repeats):
+        # Up to eight runs in flight before a time is read, so that a GPU's queue does not run empty.
+        watches = []
+        for _ in range(min(8, max_repeats - len(times)) or 1):
+            watch = stopwatch()
+            call()
+            watch.stop()
+            watches.append(watch)
+        batch = [watch.seconds() for watch in watches]
+        times += batch
+        spent += sum(batch)
+    median = statistics.median(times)
+    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [median] * 3
+    spread = (quartiles[2] - quartiles[0]) / median if median > 0 else 0.0
+    return Timing(median, min(times), spread, len(times))
+
+
+@dataclass(frozen=True, slots=True)
+class CeilingProbe:
+    """One way to drive a device to a ceiling.
+
+    Attributes
+    ----------
+    ceiling : str
+        ``"read"``, ``"write"``, ``"copy"`` (bytes), or a real element type (floating-point operations).
+    call : callable
+        The work.
+    amount : float
+        Bytes moved, or operations done, by one call.
+    """
+
+    ceiling: str
+    call: Callable[[], object]
+    amount: float
+
+
+def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Stopwatch]) -> Ceilings:
+    """Return the best rate over all probes of each ceiling (a slow probe never lowers it)."""
+    best: dict[str, float] = {}
+    for probe in probes:
+        timing = measure(probe.call, stopwatch)
+        rate = probe.amount / timing.best_s * 1e-9
+        best[probe.ceiling] = max(rate, best.get(probe.ceiling, 0.0))
+    rates: Mapping[str, float] = {name: rate for name, rate in best.items() if name.startswith("float")}
+    return Ceilings(best["read"], best["write"], best["copy"], dict(rates))
