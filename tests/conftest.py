@@ -1,0 +1,75 @@
+"""What all tests share: where the GPU and the real matrices are, and how hypothesis draws."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+hypothesis.settings.register_profile(
+    "blockvec",
+    derandomize=True,
+    deadline=None,
+    max_examples=30,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("blockvec")
+
+_cache = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--gpu", action="store_true", help="fail, instead of skipping, where no GPU is found")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Set before anything imports blockvec and inherited by commands under test: the user's cache stays as it is.
+    config.stash[_cache] = tempfile.TemporaryDirectory(prefix="blockvec-tests-")
+    os.environ["BLOCKVEC_CACHE_DIR"] = config.stash[_cache].name
+    if config.getoption("--gpu") and (reason := _no_gpu()):
+        raise pytest.UsageError(f"--gpu: {reason}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _cache in config.stash:
+        config.stash[_cache].cleanup()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and (reason := _no_gpu()):
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _no_gpu() -> str:
+    """Why tests marked gpu cannot run here; empty where they can."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy speaks up on import where it finds no CUDA
+        try:
+            import cupy
+        except ImportError as error:
+            return f"no GPU tests: CuPy cannot be imported ({error})"
+        return "" if cupy.cuda.is_available() else "no GPU tests: CuPy finds no GPU"
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The project's root folder."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def matrices() -> Path:
+    """The folder of real test matrices, with their `reference_eigenvalues.json`."""
+    named = os.environ.get("BLOCKVEC_TEST_MATRICES")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data" / "matrices"
+    if not folder.is_dir():
+        pytest.skip(f"no real matrices in {folder}; BLOCKVEC_TEST_MATRICES names their folder")
+    return folder
