@@ -1,0 +1,23 @@
+"""Sphinx configuration; `make docs` builds into docs/_build/html."""
+
+from importlib.metadata import version as installed_version
+
+project = "blockvec"
+author = "blockvec developers"
+copyright = "2026, blockvec developers"
+release = installed_version("blockvec")
+version = release
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "numpydoc"]
+myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build", "results"]
+default_role = "py:obj"
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # the docstrings say more: shapes and units
+numpydoc_show_class_members = False
+
+html_theme = "furo"
+html_title = f"blockvec {release}"
+html_copy_source = False

@@ -1,0 +1,143 @@
+"""The shape of the project: which way imports point, who reads the environment, what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import blockvec
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the bottom up: a module imports from its own layer and from those under it.
+LAYERS = [
+    ["errors"],
+    ["config"],
+    ["kernels"],
+    ["backends"],
+    ["dispatch", "profile"],
+    ["blockvector", "operators", "models", "io"],
+]
+PURE_KERNELS = {"problem", "source", "roofline", "cache", "tuner"}
+PUBLIC_MODULES = {"errors", "models"}
+
+
+def modules(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """Dotted names that a module imports when it runs, relative ones made absolute, with their lines."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    for node in run_time_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            for alias in node.names:
+                yield f"{source}.{alias.name}", node.lineno
+
+
+def run_time_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those that only a type checker sees."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from run_time_nodes(node)
+
+
+def layer(dotted: str) -> int | None:
+    """The layer of a name in blockvec; None for the package itself and for what stands above all layers."""
+    parts = dotted.split(".")
+    if parts[0] != "blockvec" or len(parts) < 2:
+        return None
+    return next((rank for rank, members in enumerate(LAYERS) if parts[1] in members), None)
+
+
+@pytest.mark.parametrize("path", modules("blockvec"), ids=relative)
+def test_imports_inside_blockvec_point_downwards_only(path: Path) -> None:
+    own = layer(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    if own is None:
+        return
+    for name, line in imports(path):
+        target = layer(name)
+        assert name.split(".")[0] != "solvers", f"{relative(path)}:{line} imports the solvers"
+        assert name != "blockvec", f"{relative(path)}:{line} imports the package that imports it"
+        assert target is None or target <= own, f"{relative(path)}:{line} imports {name} from above"
+
+
+@pytest.mark.parametrize("path", modules("solvers"), ids=relative)
+def test_solvers_use_public_names_of_blockvec_only(path: Path) -> None:
+    public = set(blockvec.__all__) | PUBLIC_MODULES
+    for name, line in imports(path):
+        first, *rest = name.split(".")
+        if first == "blockvec" and rest:
+            assert rest[0] in public, f"{relative(path)}:{line} imports {name}, which is not public"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            owner, name = node.value.id, node.attr
+            if owner == "blockvec":
+                assert name in public, (
+                    f"{relative(path)}:{node.lineno} uses blockvec.{name}, which is not public"
+                )
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in modules("blockvec/kernels") if path.stem in PURE_KERNELS], ids=relative
+)
+def test_descriptions_and_models_of_kernels_import_no_cupy(path: Path) -> None:
+    assert not [name for name, _ in imports(path) if name.startswith("cupy")]
+
+
+def test_importing_blockvec_imports_neither_cupy_nor_mpi4py() -> None:
+    code = (
+        "import sys, blockvec, solvers\n"
+        "print([name for name in ('cupy', 'cupyx', 'mpi4py', 'matplotlib') if name in sys.modules])"
+    )
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_only_config_reads_blockvec_environment_variables() -> None:
+    for path in [*modules("blockvec"), *modules("solvers")]:
+        if relative(path) == "blockvec/config.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.fullmatch(r"BLOCKVEC_\w+", node.value), f"{relative(path)}:{node.lineno}"
+
+
+def test_every_public_name_is_there_and_documented() -> None:
+    for name in blockvec.__all__:
+        assert getattr(blockvec, name).__doc__, f"blockvec.{name} has no docstring"
+
+
+def test_every_file_stays_readable() -> None:
+    for path in [*modules("blockvec"), *modules("solvers")]:
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n") <= 520, f"{relative(path)} is long: does it hold two ideas?"
+        unfinished = [word for word in ("TODO", "FIXME", "NotImplementedError") if word in text]
+        assert not unfinished, f"{relative(path)} holds {unfinished}"
+
+
+def test_packages_say_they_are_typed() -> None:
+    assert all((ROOT / package / "py.typed").exists() for package in ("blockvec", "solvers"))
+
+
+def test_tests_are_no_package() -> None:
+    # A package tests/blockvec would be imported in place of the library.
+    assert not list((ROOT / "tests").rglob("__init__.py"))
