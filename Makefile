@@ -55,5 +55,5 @@ $(READY): pyproject.toml
 	esac; \
 	echo "Setting up .venv with blockvec[$(EXTRAS)$$extra]: a few minutes the first time ..."; \
 	$(PYTHON) -m venv .venv && \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[$(EXTRAS)$$extra]"
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -e ".[$(EXTRAS)$$extra]"
 	@touch $@
