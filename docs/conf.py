@@ -1,11 +1,11 @@
 """Sphinx configuration; `make docs` builds into docs/_build/html."""
 
-from importlib.metadata import version as installed_version
+import blockvec
 
 project = "blockvec"
 author = "blockvec developers"
 copyright = "2026, blockvec developers"
-release = installed_version("blockvec")
+release = blockvec.__version__
 version = release
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "numpydoc"]
