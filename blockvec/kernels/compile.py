@@ -1,0 +1,271 @@
+"""From CUDA C++ source to a loaded kernel: NVRTC, a cache of cubins on disk, CuPy's module loader.
+
+NVRTC is called directly, not through CuPy's ``RawModule``, which always flushes float32 denormals to
+zero and hides the compiler's report. It needs neither a GPU nor CUDA's headers, so every kernel can be
+compiled and inspected anywhere.
+
+A cache entry is one file, named by a hash of all that determines its content, written under a
+temporary name and renamed: readers never see half an entry, writers never clash. It carries a checksum;
+a damaged entry counts as missing and is rebuilt. A folder that cannot be written only means that kernels
+are compiled again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import options as current_options
+from ..errors import CompileError
+
+__all__ = ["OPTIONS", "Cubin", "Resources", "build", "compile_source", "compiler_version", "function", "load"]
+
+# Functions without an execution space are device functions; denormals are kept (NVRTC's default, but a
+# promise here). Fast-math stays off. ptxas reports registers and spills into the program log.
+OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ftz=false", "--ptxas-options=-v")
+
+_MAGIC = b"blockvec cubin 1\n"
+_REMEDY = "install one with 'pip install blockvec[cuda13]', or blockvec[cuda12] for a CUDA 12 driver"
+
+# CUfunction_attribute values of the driver API
+_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+_PREFERRED_SHARED_MEMORY_CARVEOUT = 9
+_DEFAULT_SHARED_LIMIT = 48 << 10  # bytes of dynamic shared memory that need no opt-in
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What the assembler says a kernel takes.
+
+    Attributes
+    ----------
+    registers : int
+        32-bit registers a thread; 0 if the report did not say.
+    spill_bytes : int
+        Bytes stored to and loaded from local memory by a thread because registers ran out.
+    stack_bytes : int
+        Stack frame of a thread.
+    shared_bytes : int
+        Static shared memory of a block.
+    """
+
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cubin:
+    """Machine code of one kernel for one architecture; `key` identifies it everywhere."""
+
+    key: str
+    image: bytes
+    resources: Resources
+
+
+def compiler_version() -> str:
+    """Return NVRTC's version as ``"13.0"``.
+
+    Raises
+    ------
+    CompileError
+        If cuda.bindings or NVRTC's library is not installed.
+    """
+    major, minor = _nvrtc()[1]
+    return f"{major}.{minor}"
+
+
+@functools.cache
+def _nvrtc() -> tuple[Any, tuple[int, int]]:
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise CompileError(f"no CUDA compiler: cuda.bindings is missing ({error}); {_REMEDY}.") from error
+    try:
+        status, major, minor = nvrtc.nvrtcVersion()
+    except Exception as error:  # the type that cuda.bindings raises here has changed from release to release
+        raise CompileError(f"no CUDA compiler: NVRTC cannot be loaded ({error}); {_REMEDY}.") from error
+    if int(status) != 0:
+        raise CompileError(f"no CUDA compiler: NVRTC fails with status {int(status)}; {_REMEDY}.")
+    return nvrtc, (int(major), int(minor))
+
+
+def compile_source(source: str, architecture: str, options: tuple[str, ...] = OPTIONS) -> Cubin:
+    """Compile a source to machine code, without looking at the cache.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++ with one ``extern "C"`` kernel and no headers.
+    architecture : str
+        Real architecture, as ``"sm_90"``.
+    options : tuple of str
+        NVRTC's options but the architecture.
+
+    Raises
+    ------
+    CompileError
+        With the compiler's log if it refused the source, or with the remedy if there is no compiler.
+    """
+    nvrtc, _ = _nvrtc()
+
+    def call(function_name: str, *arguments: Any) -> Any:
+        status, *results = getattr(nvrtc, function_name)(*arguments)
+        if int(status) != 0:
+            text = nvrtc.nvrtcGetErrorString(status)[1].decode()
+            raise CompileError(f"{function_name}: {text} for {architecture}, options {' '.join(options)}.")
+        return results[0] if results else None
+
+    program = call("nvrtcCreateProgram", source.encode(), b"kernel.cu", 0, [], [])
+    try:
+        flags = [option.encode() for option in (f"--gpu-architecture={architecture}", *options)]
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
+        log = _text(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        if int(status) != 0:
+            why = nvrtc.nvrtcGetErrorString(status)[1].decode()
+            raise CompileError(f"NVRTC refused a kernel for {architecture} ({why}):\n{log}")
+        image = bytearray(call("nvrtcGetCUBINSize", program))
+        buffer = bytes(len(image))
+        call("nvrtcGetCUBIN", program, buffer)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    return Cubin(_key(source, architecture, options), buffer, _resources(log))
+
+
+def _text(get_size: Any, get_text: Any, program: Any) -> str:
+    size = get_size(program)[1]
+    buffer = bytes(size)  # filled in place through its address, as cuda.bindings does for output buffers
+    get_text(program, buffer)
+    return buffer.rstrip(b"\0").decode(errors="replace")
+
+
+def _resources(log: str) -> Resources:
+    def total(pattern: str) -> int:
+        return sum(int(number) for number in re.findall(pattern, log))
+
+    return Resources(
+        registers=max((int(number) for number in re.findall(r"Used (\d+) registers", log)), default=0),
+        spill_bytes=total(r"(\d+) bytes spill (?:stores|loads)"),
+        stack_bytes=total(r"(\d+) bytes stack frame"),
+        shared_bytes=total(r"(\d+) bytes smem"),
+    )
+
+
+def _key(source: str, architecture: str, options: tuple[str, ...]) -> str:
+    text = "\0".join((compiler_version(), architecture, *options, source))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def build(
+    source: str, architecture: str, options: tuple[str, ...] = OPTIONS, *, cache_dir: Path | None = None
+) -> Cubin:
+    """Return a source's machine code from the cache, compiling it if need be.
+
+    Parameters
+    ----------
+    source, architecture, options
+        As in `compile_source`.
+    cache_dir : Path, optional
+        Folder of the cache; by default that of the options in force. Worker processes pass it on.
+
+    Raises
+    ------
+    CompileError
+        As in `compile_source`.
+    """
+    folder = (current_options().cache_dir if cache_dir is None else cache_dir) / "cubins"
+    key = _key(source, architecture, options)
+    path = folder / f"{key}.cubin"
+    cubin = _read_entry(path, key)
+    if cubin is None:
+        cubin = compile_source(source, architecture, options)
+        with contextlib.suppress(OSError):  # a full or read-only disk costs time, not results
+            _write_entry(path, cubin)
+    return cubin
+
+
+def _write_entry(path: Path, cubin: Cubin) -> None:
+    payload = json.dumps(asdict(cubin.resources)).encode() + b"\n" + cubin.image
+    checksum = hashlib.sha256(payload).hexdigest().encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{cubin.key[:16]}-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(_MAGIC + checksum + b"\n" + payload)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _read_entry(path: Path, key: str) -> Cubin | None:
+    """Return an entry, or None where there is none that is whole."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    checksum, _, payload = data.removeprefix(_MAGIC).partition(b"\n")
+    if not data.startswith(_MAGIC) or hashlib.sha256(payload).hexdigest().encode() != checksum:
+        return None
+    report, _, image = payload.partition(b"\n")
+    return Cubin(key, image, Resources(**json.loads(report)))
+
+
+def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0) -> Any:
+    """Load machine code onto CuPy's current device.
+
+    Parameters
+    ----------
+    cubin : Cubin
+        Machine code for that device's architecture.
+    name : str
+        The kernel's name.
+    dynamic_shared_bytes : int
+        Dynamic shared memory of a block that launches will ask for.
+
+    Returns
+    -------
+    cupy.cuda.function.Function
+        Called as ``f(grid, block, arguments, shared_mem=dynamic_shared_bytes)``.
+    """
+    from cupy.cuda import driver, function
+
+    module = function.Module()
+    module.load(cubin.image)
+    kernel = module.get_function(name)
+    if dynamic_shared_bytes > _DEFAULT_SHARED_LIMIT:
+        driver.funcSetAttribute(kernel.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
+    if dynamic_shared_bytes:
+        # All of L1 as shared memory: the driver's guess can leave room for one block where two were planned.
+        driver.funcSetAttribute(kernel.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
+    return kernel
+
+
+_functions: dict[tuple[int, str, int], Any] = {}
+
+
+def function(source: str, name: str, architecture: str, dynamic_shared_bytes: int = 0) -> Any:
+    """Return the kernel of a source, loaded on CuPy's current device, from memory if asked for before.
+
+    Raises
+    ------
+    CompileError
+        As in `compile_source`.
+    """
+    from cupy.cuda import runtime
+
+    entry = (runtime.getDevice(), _key(source, architecture, OPTIONS), dynamic_shared_bytes)
+    kernel = _functions.get(entry)
+    if kernel is None:
+        kernel = _functions[entry] = load(build(source, architecture), name, dynamic_shared_bytes)
+    return kernel
