@@ -1,1 +1,60 @@
 """Backends: what runs the block operations on one kind of device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeviceError
+from .base import Array, Backend, Candidate
+from .host import HOST
+
+__all__ = ["Array", "Backend", "Candidate", "array_namespace", "backend_for", "backend_of", "is_cupy"]
+
+
+def is_cupy(array: object) -> bool:
+    """Whether an object is a CuPy array, without importing CuPy."""
+    return type(array).__module__.partition(".")[0] == "cupy"
+
+
+def backend_of(array: Array) -> Backend:
+    """Return the backend of the device that holds an array."""
+    if is_cupy(array):
+        from .cuda import cuda_backend
+
+        return cuda_backend(array.device.id)
+    return HOST
+
+
+def backend_for(device: str) -> Backend:
+    """Return the backend of a device by name: ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``.
+
+    Raises
+    ------
+    DeviceError
+        For a device that is not there or not known.
+    """
+    if device == "cpu":
+        return HOST
+    if device == "gpu" or device.startswith("cuda:"):
+        from .cuda import cuda_backend, find_device
+
+        return cuda_backend(find_device(device))
+    raise DeviceError(f"device {device!r} is not known; give 'cpu', 'gpu' or 'cuda:0'.")
+
+
+def array_namespace(array: Array) -> Any:
+    """Return NumPy or CuPy, whichever an array belongs to.
+
+    Examples
+    --------
+    >>> import numpy, blockvec
+    >>> blockvec.array_namespace(numpy.eye(2)) is numpy
+    True
+    """
+    if is_cupy(array):
+        import cupy
+
+        return cupy
+    return np

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +21,7 @@ import threadpoolctl
 
 from ..config import options
 
-__all__ = ["map_rows", "row_ranges", "single_threaded_blas"]
+__all__ = ["map_items", "map_rows", "row_ranges", "single_threaded_blas"]
 
 Result = TypeVar("Result")
 
@@ -34,22 +36,42 @@ def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int,
 
 def map_rows(work: Callable[[int, int], Result], n_rows: int) -> list[Result]:
     """Run ``work(begin, end)`` over row ranges, one a thread, and return the results in row order."""
-    ranges = row_ranges(n_rows, options().threads)
+    return _run_ranges(work, row_ranges(n_rows, options().threads))
+
+
+def map_items(work: Callable[[int], None], n_items: int) -> None:
+    """Run ``work(i)`` for every item, each thread taking the next one when it is free.
+
+    For items of unequal cost that write disjoint results, so that the order does not matter.
+    """
+    ticket = itertools.count()  # next() on it is atomic under the interpreter lock
+
+    def drain(_begin: int, _end: int) -> None:
+        while (item := next(ticket)) < n_items:
+            work(item)
+
+    n_threads = min(options().threads, n_items)
+    _run_ranges(drain, [(0, 0)] * n_threads)
+
+
+def _run_ranges(work: Callable[[int, int], Result], ranges: list[tuple[int, int]]) -> list[Result]:
     with single_threaded_blas():
-        if len(ranges) == 1:
-            return [work(*ranges[0])]
         # Workers see the caller's options; the caller itself takes the first range.
         futures = [_pool().submit(contextvars.copy_context().run, work, *r) for r in ranges[1:]]
         try:
-            first = work(*ranges[0])
+            first = [work(*r) for r in ranges[:1]]
         finally:
-            results = [future.result() for future in futures]
-        return [first, *results]
+            rest = [future.result() for future in futures]
+        return first + rest
 
 
 @functools.cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix="blockvec")
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
 class _BlasLimit:

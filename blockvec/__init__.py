@@ -1,0 +1,39 @@
+"""blockvec: block-vector linear algebra at the hardware's limit, on NumPy and CuPy arrays.
+
+Examples
+--------
+>>> import blockvec as bv
+>>> A = bv.as_operator(bv.models.model("laplace2d:n=30"))
+>>> V = bv.BlockVector.random(A.shape[1], 4, rng=0)
+>>> H = V.T @ (A @ V)
+>>> H.shape
+(4, 4)
+"""
+
+from . import errors, models
+from .backends import array_namespace
+from .blockvector import BlockVector
+from .config import Options, option_context, options, set_default_options
+from .explanation import explain
+from .io import read_matrix
+from .operators import Operator, as_operator
+from .profile import Profile, profile
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BlockVector",
+    "Operator",
+    "Options",
+    "Profile",
+    "array_namespace",
+    "as_operator",
+    "errors",
+    "explain",
+    "models",
+    "option_context",
+    "options",
+    "profile",
+    "read_matrix",
+    "set_default_options",
+]

@@ -1,0 +1,162 @@
+"""The host backend: NumPy arrays, nothing to compile, all cores."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..config import options
+from ..kernels.device import DeviceInfo, host_device
+from ..kernels.measure import CeilingProbe, HostStopwatch
+from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
+from ..kernels.roofline import traffic
+from . import panels
+from .base import Array, Candidate
+from .host_sparse import RowBlocks, spmmv
+from .threads import map_rows
+
+__all__ = ["HOST", "HostBackend"]
+
+SMALL_BYTES = 256 << 10  # below this, one NumPy call beats starting threads
+PROBE_BYTES = 256 << 20  # far beyond the caches of a laptop
+
+
+class HostBackend:
+    """Runs everything on NumPy arrays in main memory."""
+
+    name = "cpu"
+    xp = np
+
+    @property
+    def device(self) -> DeviceInfo:
+        """This machine's processor, with as many cores as the options allow."""
+        return _device(options().threads)
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the implementations of a problem, the preferred ones first."""
+        match problem:
+            case TsmttsmProblem():
+                return (
+                    Candidate("panels", panels.tsmttsm, _panel_refusal(problem)),
+                    Candidate("blas", _blas_tsmttsm, vendor=True),
+                )
+            case TsmmProblem():
+                return (
+                    Candidate("scale", _scale_column, "" if _scales(problem) else "more than one column"),
+                    Candidate("panels", panels.tsmm, _panel_refusal(problem)),
+                    Candidate("blas", _blas_tsmm, vendor=True),
+                )
+            case SpmmvProblem():
+                return (Candidate("csr_row_blocks", spmmv),)
+            case StreamProblem(operation="axpby"):
+                return (Candidate("panels", panels.axpby),)
+            case StreamProblem(operation="column_dot"):
+                return (Candidate("panels", panels.column_dots),)
+            case _:
+                return ()
+
+    def prepare_sparse(self, matrix: Any) -> RowBlocks:
+        """Cut a CSR matrix into row blocks; values and indices are shared, not copied."""
+        return RowBlocks.of(matrix)
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return uninitialised row-major memory."""
+        return np.empty(shape, dtype)
+
+    def from_host(self, array: Any) -> Array:
+        """Return a row-major copy."""
+        return np.array(array, order="C")
+
+    def to_host(self, array: Array) -> Any:
+        """Return a row-major copy."""
+        return np.array(array, order="C")
+
+    def fill_random(self, out: Array, key: int, offset: int) -> None:
+        """Fill with uniform numbers on [-1, 1) from NumPy's own Philox generator, `offset` numbers in."""
+        numbers = panels.real_view(out)
+        width = numbers.shape[1]
+
+        def work(begin: int, end: int) -> None:
+            rows = max(1, SMALL_BYTES // (8 * max(width, 1)))
+            for row in range(begin, end, rows):
+                stop = min(row + rows, end)
+                numbers[row:stop] = _uniform(key, offset + row * width, (stop - row, width), out.dtype)
+
+        map_rows(work, numbers.shape[0])
+
+    def stopwatch(self) -> HostStopwatch:
+        """Start timing."""
+        return HostStopwatch()
+
+    def ceiling_probes(self) -> Sequence[CeilingProbe]:
+        """Return stream kernels over arrays beyond the caches, and dense products."""
+        size = PROBE_BYTES // 8
+        x, y = np.ones(size), np.zeros(size)
+        probes = [
+            CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], x[a:b]), size), x.nbytes),
+            CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], y[a:b]), size), 2 * x.nbytes),
+            CeilingProbe("write", lambda: map_rows(lambda a, b: y[a:b].fill(0.0), size), x.nbytes),
+            CeilingProbe("copy", lambda: map_rows(lambda a, b: np.copyto(y[a:b], x[a:b]), size), 2 * x.nbytes),
+        ]
+        for dtype in ("float64", "float32"):
+            C = np.ones((1536, 1536), dtype)
+            probes.append(CeilingProbe(dtype, functools.partial(np.matmul, C, C), 2.0 * 1536**3))
+        return probes
+
+    def synchronize(self) -> None:
+        """Return at once: host work is done when its call returns."""
+
+
+@functools.cache
+def _device(threads: int) -> DeviceInfo:
+    return host_device(threads)
+
+
+def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str:
+    if traffic(problem).total_bytes < SMALL_BYTES and not getattr(problem, "inplace", False):
+        return f"operands under {SMALL_BYTES >> 10} KiB: one NumPy call is faster"
+    if problem.M == problem.N == 1 and isinstance(problem, TsmttsmProblem) and not is_complex(problem.dtype):
+        return "one real column each: BLAS dot is threaded and at the limit"
+    return ""
+
+
+def _scales(problem: TsmmProblem) -> bool:
+    return problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
+
+
+def _scale_column(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
+    stream = StreamProblem("axpby", problem.K, 1, problem.dtype, 1, 1)
+    panels.axpby(stream, A, B if problem.beta != "zero" else None, B, (alpha * C)[0, 0], beta)
+
+
+def _blas_tsmttsm(
+    problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex
+) -> None:
+    product = (A.conj() if problem.conj else A).T @ B
+    panels.store(product, C, alpha, beta)
+
+
+def _blas_tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
+    panels.store(A @ C, B, alpha, beta)
+
+
+def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Any:
+    """Numbers `offset` and on of the Philox stream `key`, as uniform values on [-1, 1).
+
+    A Philox counter yields four 64-bit numbers. Single precision keeps the leading 24 bits, so that rounding never
+    reaches 1.
+    """
+    count = shape[0] * shape[1]
+    lead = offset % 4
+    stream = np.random.Philox(key=key)
+    stream.advance(offset // 4)
+    numbers = np.random.Generator(stream).random(lead + count)[lead:]
+    if dtype.itemsize // (2 if dtype.kind == "c" else 1) == 4:
+        numbers = np.floor(numbers * 2.0**24) * 2.0**-24
+    return (2.0 * numbers - 1.0).reshape(shape)
+
+
+HOST = HostBackend()

@@ -1,0 +1,98 @@
+"""The one place that chooses a kernel: (problem, backend, options) -> implementation, and the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from .backends.base import Backend, Candidate
+from .config import options
+from .errors import OptionError
+from .kernels.problem import Problem
+from .kernels.roofline import flops, time_limit, traffic
+from .profile import ceilings, running
+
+__all__ = ["Explanation", "choose", "explain_problem", "run"]
+
+
+def run(problem: Problem, backend: Backend, *operands: Any) -> None:
+    """Run a problem on its operands (see `Candidate.run` for their order) with the kernel chosen for it."""
+    chosen = choose(problem, backend)
+    profile = running()
+    if profile is None:
+        chosen.run(problem, *operands)
+        return
+    watch = backend.stopwatch()
+    chosen.run(problem, *operands)
+    profile.record(backend, problem, chosen.name, watch)
+
+
+def choose(problem: Problem, backend: Backend) -> Candidate:
+    """Return the first candidate of the backend that accepts the problem."""
+    current = options()
+    return _choose(problem, backend, current.vendor, current.threads)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(problem: Problem, backend: Backend, vendor: bool, _threads: int) -> Candidate:
+    accepted = [c for c in backend.candidates(problem) if not c.refusal]
+    own = [c for c in accepted if not c.vendor]
+    for candidate in (own if own and not vendor else accepted):
+        return candidate
+    raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What runs a problem and why.
+
+    Attributes
+    ----------
+    problem : Problem
+        The description that the choice depends on.
+    device : str
+        Where it runs.
+    kernel : str
+        The implementation chosen.
+    considered : tuple of (str, str)
+        Every implementation in order of preference, with the reason it was passed over ("" for those usable).
+    bytes_moved, flops : int
+        The problem's compulsory traffic in bytes and its floating-point operations.
+    time_limit_s : float
+        The shortest time in seconds that the measured ceilings allow.
+    """
+
+    problem: Problem
+    device: str
+    kernel: str
+    considered: tuple[tuple[str, str], ...]
+    bytes_moved: int
+    flops: int
+    time_limit_s: float
+
+    def __str__(self) -> str:
+        """Lay the explanation out as text."""
+        lines = [
+            f"{self.problem.operation} on {self.device}: {self.kernel}",
+            f"  problem   {self.problem}",
+            f"  roofline  {self.bytes_moved / 1e6:.3f} MB, {self.flops / 1e6:.3f} Mflop, "
+            f"at least {self.time_limit_s * 1e6:.1f} us",
+        ]
+        for name, refusal in self.considered:
+            verdict = "chosen" if name == self.kernel else refusal or "usable, not preferred"
+            lines.append(f"  {name:20} {verdict}")
+        return "\n".join(lines)
+
+
+def explain_problem(problem: Problem, backend: Backend) -> Explanation:
+    """Say what would run a problem and why; measures the device's ceilings if nobody did."""
+    return Explanation(
+        problem=problem,
+        device=f"{backend.name} ({backend.device.name})",
+        kernel=choose(problem, backend).name,
+        considered=tuple((c.name, c.refusal) for c in backend.candidates(problem)),
+        bytes_moved=traffic(problem).total_bytes,
+        flops=flops(problem),
+        time_limit_s=time_limit(problem, ceilings(backend)),
+    )

@@ -1,0 +1,329 @@
+"""Operators: anything that maps a block of vectors to a block of vectors, behind one ``apply``."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
+
+from . import arrays, dispatch, elementwise, products
+from .arrays import leading_dimension, overlaps
+from .backends import Array, Backend, backend_for, backend_of, is_cupy
+from .blockvector import BlockVector
+from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from .kernels.problem import Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
+
+__all__ = ["FunctionOperator", "Operator", "SparseOperator", "as_operator"]
+
+
+class Operator(ABC):
+    """A linear map between blocks: Y = alpha (A - shift I) X + beta Y.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    dtype : numpy.dtype
+        Element type of the matrix; a result has the type promoted with X's.
+    """
+
+    __array_ufunc__ = None  # `array @ operator` is not ours to guess at
+
+    def __init__(self, shape: tuple[int, int], dtype: Any, backend: Backend) -> None:
+        self.shape = (int(shape[0]), int(shape[1]))
+        self.dtype = arrays.check_dtype(dtype)
+        self.backend = backend
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda:0"``: where blocks must be."""
+        return self.backend.name
+
+    def apply(
+        self,
+        X: Any,
+        out: BlockVector | Array | None = None,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+    ) -> BlockVector:
+        """Return ``alpha (A - shift I) X + beta out`` (SpMMV for a sparse matrix).
+
+        Parameters
+        ----------
+        X : BlockVector or row-major array, shape (n_cols, M)
+            On the operator's device.
+        out : BlockVector or row-major array, shape (n_rows, M), optional
+            Where to put the result; of the promoted type, not sharing memory with X.
+        alpha, beta : scalar
+            Factors; with ``beta=0`` `out` is never read.
+        shift : scalar or array, shape (M,)
+            One shift, or one a column; needs a square operator.
+
+        Raises
+        ------
+        ShapeError, DTypeError, DeviceError, LayoutError, OptionError
+            For operands that do not fit together; the message gives both values.
+        """
+        block = X if isinstance(X, BlockVector) else BlockVector(X)
+        shift = self._check_operand(block, shift)
+        # Scalars adapt to the operands' precision, a shift a column counts with its own.
+        factors = (alpha, shift) if out is None else (alpha, shift, beta)
+        dtype = products.result_type(self.dtype, block.dtype, *factors)
+        if products.result_type(self.dtype, block.dtype) != dtype:
+            block = BlockVector(block, dtype=dtype)
+        if out is None:
+            if beta != 0:
+                raise OptionError(f"apply: beta={beta!r} needs out=, the block that it multiplies.")
+            result = BlockVector.empty(self.shape[0], block.n_cols, dtype, device=self.device, comm=block.comm)
+        else:
+            result = out if isinstance(out, BlockVector) else BlockVector(out, comm=block.comm)
+            self._check_out(result, block, dtype)
+        self._run(block.array, result.array, alpha, beta, shift)
+        return result
+
+    def __matmul__(self, X: Any) -> BlockVector:
+        if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
+            return NotImplemented
+        return self.apply(X)
+
+    @abstractmethod
+    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
+        """Set Y = alpha (A - shift I) X + beta Y on arrays that fit together."""
+
+    def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
+        """Return the problem that ``apply(X)`` dispatches, or None for a user's function."""
+        return None
+
+    def check_hermitian(self, rng: Any = 0) -> None:
+        """Raise unless the operator is Hermitian to rounding.
+
+        Compares U^H (A W) with (W^H A U)^H for two random blocks of two columns: two applications and
+        no memory beyond four such blocks. A difference beyond 1e4 u ||U|| ||A W|| is none of rounding.
+
+        Raises
+        ------
+        ShapeError
+            For a rectangular operator.
+        OptionError
+            For one that is not Hermitian; the message gives the relative difference.
+        BreakdownError
+            Where the operator returns NaN or Inf.
+        """
+        n_rows, n_cols = self.shape
+        if n_rows != n_cols:
+            raise ShapeError(f"A is {n_rows} x {n_cols}; a Hermitian operator is square.")
+        if n_rows == 0:
+            return
+        rng = np.random.default_rng(rng)
+        U, W = (BlockVector.random(n_cols, 2, self.dtype, device=self.device, rng=rng) for _ in range(2))
+        AU, AW = self.apply(U), self.apply(W)
+        left, right = U.dot(AW), W.dot(AU)
+        to_host = self.backend.to_host
+        left, right = to_host(left), to_host(right).conj().T
+        norms = [to_host(block.norms()) for block in (U, AW, W, AU)]
+        scale = np.maximum(np.outer(norms[0], norms[1]), np.outer(norms[3], norms[2]))
+        if not np.isfinite(scale).all():
+            raise BreakdownError("A returned NaN or Inf for a finite block; check its entries.")
+        difference = np.max(np.abs(left - right) / np.where(scale > 0, scale, 1))
+        if difference > 1e4 * np.finfo(self.dtype).eps:
+            raise OptionError(
+                f"A is not Hermitian: u^H A w and conj(w^H A u) differ by {difference:.1e} of |u||A w|; "
+                "pass (A + A.conj().T) / 2 if the difference is noise."
+            )
+
+    def _check_operand(self, X: BlockVector, shift: Any) -> Any:
+        if X.device != self.device:
+            raise DeviceError(
+                f"apply: A is on {self.device} but X is on {X.device}; move one of them (X.to_host(), X.to_device())."
+            )
+        if X.n_rows != self.shape[1]:
+            raise ShapeError(f"apply: A is {self.shape[0]} x {self.shape[1]} but X has {X.n_rows} rows.")
+        if elementwise.is_scalar(shift):
+            shifted = shift != 0
+        else:
+            shift, shifted = self.backend.xp.asarray(shift), True
+            if shift.shape != (X.n_cols,):
+                raise ShapeError(
+                    f"apply: got shifts of shape {shift.shape} for {X.n_cols} columns; give one or one a column."
+                )
+        if shifted and self.shape[0] != self.shape[1]:
+            raise ShapeError(f"apply: a shift needs a square operator, A is {self.shape[0]} x {self.shape[1]}.")
+        return shift
+
+    def _check_out(self, out: BlockVector, X: BlockVector, dtype: np.dtype[Any]) -> None:
+        if out.device != self.device:
+            raise DeviceError(f"apply: A is on {self.device} but out is on {out.device}.")
+        if out.shape != (self.shape[0], X.n_cols):
+            raise ShapeError(f"apply: out has shape {out.shape}, the result {(self.shape[0], X.n_cols)}.")
+        if out.dtype != dtype:
+            raise DTypeError(f"apply: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
+        if overlaps(out.array, X.array):
+            raise LayoutError("apply: out shares memory with X; give another block.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
+
+
+class SparseOperator(Operator):
+    """A sparse matrix in compressed row form, applied by row-major SpMMV kernels."""
+
+    def __init__(self, matrix: Any, backend: Backend) -> None:
+        super().__init__(matrix.shape, matrix.dtype, backend)
+        self.nnz = int(matrix.nnz)
+        self._index_bytes = int(matrix.indices.dtype.itemsize)
+        self._prepared = backend.prepare_sparse(matrix)
+
+    def _problem(
+        self, X: Array, ldy: int, alpha: complex, beta: complex, shift: Any
+    ) -> SpmmvProblem:
+        shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
+        return SpmmvProblem(
+            *(*self.shape, self.nnz, X.shape[1], self.dtype.name, X.dtype.name, leading_dimension(X), ldy),
+            index_bytes=self._index_bytes,
+            alpha=scalar_class(alpha),
+            beta=beta_class(beta),
+            shift=shift_class,
+        )
+
+    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
+        problem = self._problem(X, leading_dimension(Y), alpha, beta, shift)
+        dispatch.run(problem, self.backend, self._prepared, X, Y, alpha, beta, shift)
+
+    def explain(self, X: BlockVector) -> tuple[Problem, Backend]:
+        """Return the problem that ``apply(X)`` dispatches."""
+        return self._problem(X.array, X.n_cols, 1, 0, 0), self.backend
+
+
+class FunctionOperator(Operator):
+    """A user's function of a block, called once a block with a row-major array of the operator's device."""
+
+    def __init__(
+        self, function: Callable[[Array], Array], shape: tuple[int, int], dtype: Any, backend: Backend
+    ) -> None:
+        super().__init__(shape, dtype, backend)
+        self._function = function
+
+    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
+        product = self._function(X)
+        if getattr(product, "shape", None) != Y.shape:
+            raise ShapeError(
+                f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape {X.shape}; "
+                f"expected {Y.shape}."
+            )
+        # CuPy's and SciPy's products may come back column-major.
+        AX = arrays.as_rows(product, copy=not product.flags.c_contiguous)
+        elementwise.axpby("apply", AX, Y if beta != 0 else None, Y, alpha, beta)
+        if np.ndim(shift) or shift != 0:
+            elementwise.axpby("apply", X, Y, Y, -alpha * shift, 1)
+
+
+def as_operator(
+    A: Any,
+    *,
+    shape: tuple[int, int] | None = None,
+    dtype: Any = None,
+    device: str | None = None,
+) -> Operator:
+    """Return an `Operator` for a matrix, a linear operator or a function.
+
+    Parameters
+    ----------
+    A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
+        Integer and boolean matrices are promoted to float64. A linear operator should have ``matmat``: one with
+        ``matvec`` alone is called column by column, with a warning. A callable gets a row-major
+        array of shape (n, M) and returns one.
+    shape, dtype
+        For a callable; `dtype` defaults to float64.
+    device : str, optional
+        ``"cpu"`` or ``"gpu"``: where a callable works (default ``"cpu"``), or where to put a SciPy
+        or dense matrix.
+
+    Raises
+    ------
+    DTypeError, ShapeError, DeviceError, OptionError
+        For what is no operator, or lacks `shape`.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp
+    >>> from blockvec import BlockVector, as_operator
+    >>> A = as_operator(sp.diags_array([1.0, 2.0, 3.0]))
+    >>> (A @ BlockVector(np.ones((3, 2)))).array[:, 0].tolist()
+    [1.0, 2.0, 3.0]
+    """
+    if isinstance(A, Operator):
+        return A
+    if sp.issparse(A) or type(A).__module__.startswith("cupyx.scipy.sparse"):
+        if not hasattr(A, "matvec"):
+            return _sparse_operator(A, device)
+    if hasattr(A, "matvec") and hasattr(A, "shape"):
+        backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
+        return FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
+    if isinstance(A, np.ndarray) or is_cupy(A):
+        return _dense_operator(A, device)
+    if callable(A):
+        if shape is None:
+            raise OptionError("A is a function; give shape=(n, n), and dtype= unless it is float64.")
+        return FunctionOperator(A, shape, np.float64 if dtype is None else dtype, backend_for(device or "cpu"))
+    raise DTypeError(
+        f"A is a {type(A).__name__}; give a sparse matrix, a dense array, a LinearOperator or a function with shape=."
+    )
+
+
+def _matrix_dtype(dtype: Any) -> np.dtype[Any]:
+    """Type to work in: integers and booleans become float64, an unknown type is float64 too."""
+    dtype = np.dtype(np.float64 if dtype is None else dtype)
+    return np.dtype(np.float64) if dtype.kind in "iub" else arrays.check_dtype(dtype)
+
+
+def _sparse_operator(A: Any, device: str | None) -> SparseOperator:
+    matrix = A.tocsr()
+    dtype = _matrix_dtype(matrix.dtype)
+    if matrix.dtype != dtype:
+        matrix = matrix.astype(dtype)
+    home = backend_of(matrix.data)
+    return SparseOperator(matrix, home if device is None else backend_for(device))
+
+
+def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
+    if A.ndim != 2:
+        raise ShapeError(f"A has {A.ndim} dimensions; a matrix has two.")
+    backend = backend_of(A) if device is None else backend_for(device)
+    if backend is not backend_of(A):
+        A = backend.from_host(A) if isinstance(A, np.ndarray) else backend_of(A).to_host(A)
+    A = A.astype(_matrix_dtype(A.dtype), copy=False)
+    return FunctionOperator(A.__matmul__, A.shape, A.dtype, backend)
+
+
+def _block_product(A: Any) -> Callable[[Array], Array]:
+    """Return ``matmat`` of a linear operator, or a column loop where it has none of its own."""
+    custom = getattr(A, "_CustomLinearOperator__matmat_impl", A)
+    inherits = isinstance(A, LinearOperator) and type(A)._matmat is LinearOperator._matmat
+    if custom is not None and not inherits and hasattr(A, "matmat"):
+        return A.matmat  # type: ignore[no-any-return]
+    warnings.warn(
+        f"{type(A).__name__} has matvec only: it is called once a column, which forfeits what blocks gain. "
+        "Define matmat.",
+        stacklevel=3,
+    )
+
+    def columns(X: Array) -> Array:
+        Y = np.empty if isinstance(X, np.ndarray) else _cupy_empty()
+        out = Y((A.shape[0], X.shape[1]), products.result_type(X.dtype, _matrix_dtype(A.dtype)))
+        for j in range(X.shape[1]):
+            out[:, j] = A.matvec(X[:, j]).ravel()
+        return out
+
+    return columns
+
+
+def _cupy_empty() -> Callable[..., Array]:
+    import cupy
+
+    return cupy.empty  # type: ignore[no-any-return]

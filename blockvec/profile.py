@@ -1,0 +1,179 @@
+"""Profiles: which kernels ran, for how long, and at what fraction of the measured roofline.
+
+Ceilings are measured once a device and kept in the user's cache under the device's fingerprint, because
+a fraction of a limit that nobody measured says nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any, TypedDict
+
+from .backends.base import Backend
+from .config import options
+from .kernels.cache import load_json, store_json
+from .kernels.measure import Stopwatch, measure_ceilings
+from .kernels.problem import Problem
+from .kernels.roofline import Ceilings, time_limit, traffic
+
+__all__ = ["Profile", "ProfileRow", "ceilings", "profile", "running"]
+
+MAX_PENDING = 4096  # intervals kept unread; reading one waits for its work, the oldest being long done
+
+
+class ProfileRow(TypedDict):
+    """One kernel's share of a profile; `fraction` is the roofline's time over the time taken."""
+
+    device: str
+    operation: str
+    dtype: str
+    kernel: str
+    calls: int
+    time_s: float
+    bytes_moved: int
+    bandwidth_gb_s: float
+    fraction: float
+
+
+@dataclasses.dataclass(slots=True)
+class _Share:
+    """Sums over the calls of one kernel."""
+
+    time_s: float = 0.0
+    problems: Counter[Problem] = dataclasses.field(default_factory=Counter)
+
+
+class Profile:
+    """Times of the kernels that ran inside a ``with blockvec.profile()`` block.
+
+    On a GPU a call records two events and waits for nothing; `rows` and `table` wait.
+    """
+
+    def __init__(self) -> None:
+        self._pending: list[tuple[Backend, Problem, str, Stopwatch]] = []
+        self._shares: dict[tuple[Backend, str, str, str], _Share] = defaultdict(_Share)
+
+    def record(self, backend: Backend, problem: Problem, kernel: str, watch: Stopwatch) -> None:
+        """Note one call that has been queued; `watch` is stopped here."""
+        watch.stop()
+        self._pending.append((backend, problem, kernel, watch))
+        if len(self._pending) >= MAX_PENDING:
+            self._settle(MAX_PENDING // 2)
+
+    def _settle(self, count: int) -> None:
+        settled, self._pending = self._pending[:count], self._pending[count:]
+        for backend, problem, kernel, watch in settled:
+            share = self._shares[backend, problem.operation, problem.dtype, kernel]
+            share.problems[problem] += 1
+            share.time_s += watch.seconds()
+
+    def rows(self) -> list[ProfileRow]:
+        """Return one row a kernel, the most time first."""
+        self._settle(len(self._pending))
+        rows = []
+        for (backend, operation, dtype, kernel), share in self._shares.items():
+            limits = ceilings(backend)
+            counts = share.problems.items()
+            bytes_moved = sum(calls * traffic(problem).total_bytes for problem, calls in counts)
+            limit_s = sum(calls * time_limit(problem, limits) for problem, calls in counts)
+            time_s = share.time_s or math.inf
+            row = ProfileRow(
+                device=backend.name,
+                operation=operation,
+                dtype=dtype,
+                kernel=kernel,
+                calls=share.problems.total(),
+                time_s=share.time_s,
+                bytes_moved=bytes_moved,
+                bandwidth_gb_s=bytes_moved / time_s * 1e-9,
+                fraction=limit_s / time_s,
+            )
+            rows.append(row)
+        return sorted(rows, key=lambda row: -row["time_s"])
+
+    def table(self) -> str:
+        """Return the rows as text."""
+        head = (
+            f"{'operation':12} {'type':10} {'kernel':22} {'calls':>7} {'time s':>9} {'GB/s':>8} {'roofline':>8}"
+        )
+        lines = [
+            f"{row['operation']:12} {row['dtype']:10} {row['kernel']:22} {row['calls']:7d} {row['time_s']:9.3f} "
+            f"{row['bandwidth_gb_s']:8.1f} {row['fraction']:7.0%}"
+            for row in self.rows()
+        ]
+        return "\n".join([head, *lines])
+
+
+_active: contextvars.ContextVar[Profile | None] = contextvars.ContextVar("blockvec_profile", default=None)
+
+
+def running() -> Profile | None:
+    """Return the profile that calls are recorded in, if any."""
+    return _active.get()
+
+
+@contextlib.contextmanager
+def profile() -> Iterator[Profile]:
+    """Record every block operation inside the ``with`` block.
+
+    Examples
+    --------
+    >>> import blockvec
+    >>> V = blockvec.BlockVector.random(100000, 4, rng=0)
+    >>> with blockvec.profile() as p:
+    ...     G = V.gram()
+    >>> [row["operation"] for row in p.rows()]
+    ['gram']
+    """
+    current = Profile()
+    token = _active.set(current)
+    try:
+        yield current
+    finally:
+        _active.reset(token)
+
+
+_known_ceilings: dict[str, Ceilings] = {}
+
+
+def ceilings(backend: Backend, *, refresh: bool = False) -> Ceilings:
+    """Return the measured ceilings of a device: from memory, the user's cache, or a measurement of a few seconds.
+
+    Parameters
+    ----------
+    backend : Backend
+        The device's backend.
+    refresh : bool
+        Measure again, also when a record exists.
+    """
+    key = backend.device.fingerprint
+    path = options().cache_dir / "ceilings" / f"{key}.json"
+    if not refresh:
+        if key in _known_ceilings:
+            return _known_ceilings[key]
+        record = load_json(path)
+        known = _parse_ceilings(record["ceilings"]) if record and "ceilings" in record else None
+        if known is not None:
+            _known_ceilings[key] = known
+            return known
+    measured = measure_ceilings(backend.ceiling_probes(), backend.stopwatch)
+    store_json(
+        path, {"device": dataclasses.asdict(backend.device), "ceilings": dataclasses.asdict(measured)}
+    )
+    _known_ceilings[key] = measured
+    return measured
+
+
+def _parse_ceilings(record: Any) -> Ceilings | None:
+    """Rebuild a stored record; None for one that is not whole, which is then measured again."""
+    try:
+        rates = {str(name): float(rate) for name, rate in record["gflop_s"].items()}
+        streams = [float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s")]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return Ceilings(*streams, rates) if all(rate > 0 for rate in [*streams, *rates.values()]) else None
