@@ -62,13 +62,13 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
     DTypeError
         For any other type; the message names the remedy.
     """
-    dtype = np.dtype(dtype)
-    if dtype.name not in DTYPES or not dtype.isnative:
+    checked: np.dtype[Any] = np.dtype(dtype)
+    if checked.name not in DTYPES or not checked.isnative:
         raise DTypeError(
-            f"element type {dtype.name if dtype.isnative else dtype.str} is not supported; blocks hold "
+            f"element type {checked.name if checked.isnative else checked.str} is not supported; blocks hold "
             f"{', '.join(DTYPES)} in native byte order: pass dtype='float64' to convert."
         )
-    return dtype
+    return checked
 
 
 def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
@@ -112,8 +112,9 @@ def _check_layout(array: Array) -> None:
     ascending = K == 1 or (row >= M * size and row % size == 0)
     if not (unit and ascending):
         raise LayoutError(
-            f"array of shape {array.shape} has strides {array.strides} bytes; a block is row-major with unit column "
-            f"stride (here {size}) and rows that do not overlap: pass copy=True, or numpy.ascontiguousarray(a)."
+            f"array of shape {array.shape} has strides {array.strides} bytes; a block is row-major with unit "
+            f"column stride (here {size}) and rows that do not overlap: pass copy=True, or "
+            "numpy.ascontiguousarray(a)."
         )
     if isinstance(array, np.ndarray) and not array.flags.aligned:
         raise LayoutError("the array's data is not aligned to its element size: pass copy=True.")
@@ -122,7 +123,7 @@ def _check_layout(array: Array) -> None:
 def leading_dimension(array: Array) -> int:
     """Return the distance between rows in elements."""
     K, M = array.shape
-    return array.strides[0] // array.itemsize if K > 1 and M > 0 else max(M, 1)
+    return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
 
 
 def address(array: Array) -> int:
@@ -132,7 +133,7 @@ def address(array: Array) -> int:
 
 def alignment(array: Array) -> int:
     """Return the largest power of two, at most 16 bytes, dividing base address and row pitch."""
-    bits = address(array) | leading_dimension(array) * array.itemsize | MAX_ALIGNMENT
+    bits: int = address(array) | leading_dimension(array) * array.itemsize | MAX_ALIGNMENT
     return bits & -bits
 
 
@@ -153,5 +154,5 @@ def overlaps(a: Array, b: Array) -> bool:
         return False
     if pitch_a == pitch_b and min(len(a), len(b)) > 1:
         offset = (begin_b - begin_a) % pitch_a
-        return offset < row_a or offset + row_b > pitch_a
+        return bool(offset < row_a or offset + row_b > pitch_a)
     return True

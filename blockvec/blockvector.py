@@ -54,16 +54,17 @@ class BlockVector:
     BlockVector(1000x2, float64, ld=2, cpu)
     """
 
-    __slots__ = ("backend", "array", "comm")
+    __slots__ = ("array", "backend", "comm")
     __array_ufunc__ = None  # NumPy and CuPy hand mixed operators to us
     __iter__ = None  # a block is not a sequence of rows
+    ndim = 2
 
     def __init__(self, a: Any, *, copy: bool = False, dtype: Any = None, comm: Any = None) -> None:
         if isinstance(a, BlockVector):
             comm = a.comm if comm is None else comm
             a = a.array
         self.array: Array = as_rows(a, copy=copy, dtype=dtype)
-        self.comm = comm
+        self.comm: Any = comm
         self.backend: Backend = backend_of(self.array)
 
     @classmethod
@@ -91,7 +92,9 @@ class BlockVector:
         return cls._of(backend.empty((int(n_rows), int(n_cols)), check_dtype(dtype).name), comm, backend)
 
     @classmethod
-    def full(cls, n_rows: int, n_cols: int, fill_value: complex, dtype: Any = np.float64, **where: Any) -> Self:
+    def full(
+        cls, n_rows: int, n_cols: int, fill_value: complex, dtype: Any = np.float64, **where: Any
+    ) -> Self:
         """Return a block of one value; keywords as for `empty`."""
         block = cls.empty(n_rows, n_cols, dtype, **where)
         block.array[...] = fill_value
@@ -116,8 +119,8 @@ class BlockVector:
     ) -> Self:
         """Return a block of random numbers that depend on `rng` and the row index alone.
 
-        One draw from ``numpy.random.default_rng(rng)`` keys a counter-based generator (Philox; Salmon et al. 2011), so
-        every backend and every partition of the rows gives the same numbers.
+        One draw from ``numpy.random.default_rng(rng)`` keys a counter-based generator (Philox; Salmon et
+        al. 2011), so every backend and every partition of the rows gives the same numbers.
 
         Parameters
         ----------
@@ -156,7 +159,7 @@ class BlockVector:
         first_row: int = 0,
         **where: Any,
     ) -> Self:
-        """Return the block with elements ``function(i, j)``, evaluated on index arrays a slab of rows at a time.
+        """Return the block with elements ``function(i, j)``, evaluated a slab of rows at a time.
 
         Examples
         --------
@@ -228,7 +231,8 @@ class BlockVector:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type."""
-        return np.dtype(self.array.dtype)
+        dtype: np.dtype[Any] = self.array.dtype
+        return dtype
 
     @property
     def ld(self) -> int:
@@ -259,7 +263,9 @@ class BlockVector:
         return f"BlockVector({self.n_rows}x{self.n_cols}, {self.dtype.name}, ld={self.ld}, {self.device})"
 
     def __bool__(self) -> bool:
-        raise ValueError("the truth value of a block is ambiguous; test V.n_rows, or V.array with any() or all().")
+        raise ValueError(
+            "the truth value of a block is ambiguous; test V.n_rows, or V.array with any() or all()."
+        )
 
     # --- products -------------------------------------------------------------------------------
 
@@ -352,7 +358,9 @@ class BlockVector:
     def __imatmul__(self, C: Any) -> BlockVector:
         n_cols = np.shape(C)[-1] if np.ndim(C) == 2 else 1
         if n_cols > self.n_cols:
-            raise ShapeError(f"V @= C: C has {n_cols} columns but V only {self.n_cols}; write V = V @ C to widen.")
+            raise ShapeError(
+                f"V @= C: C has {n_cols} columns but V only {self.n_cols}; write V = V @ C to widen."
+            )
         return self.combine(C, out=self if n_cols == self.n_cols else self[:, :n_cols])
 
     def __rmatmul__(self, left: Any) -> Array:
@@ -478,7 +486,9 @@ class BlockVector:
             return self._wrap(self.array[ranges])
         picked = self.array[index]
         if picked.ndim != 2:
-            raise ShapeError(f"index {index!r} leaves {picked.ndim} dimensions; use V.array[...] for elements.")
+            raise ShapeError(
+                f"index {index!r} leaves {picked.ndim} dimensions; use V.array[...] for elements."
+            )
         return self._wrap(array_namespace(picked).array(picked, order="C"))
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -1,8 +1,8 @@
 """Options: a frozen record in a context variable over a process-wide default.
 
 A change made with :func:`option_context` is seen by the code it encloses only, also under threads and
-asyncio; :func:`set_default_options` changes what every thread sees that set nothing itself. This module is the only reader of
-the ``BLOCKVEC_*`` environment variables.
+asyncio; :func:`set_default_options` changes what every thread sees that set nothing itself. No other
+module reads the ``BLOCKVEC_*`` environment variables.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def choose(problem: Problem, backend: Backend) -> Candidate:
 def _choose(problem: Problem, backend: Backend, vendor: bool, _threads: int) -> Candidate:
     accepted = [c for c in backend.candidates(problem) if not c.refusal]
     own = [c for c in accepted if not c.vendor]
-    for candidate in (own if own and not vendor else accepted):
+    for candidate in own if own and not vendor else accepted:
         return candidate
     raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
 

@@ -41,13 +41,15 @@ def axpby(operation: str, X: Array, Y: Array | None, out: Array, alpha: Any, bet
         check_same_shape(operation, block, out)
         same = address(block) == address(out) and leading_dimension(block) == leading_dimension(out)
         if not same and overlaps(block, out):
-            raise LayoutError(f"{operation}: the output shares memory with an operand; copy one of them first.")
+            raise LayoutError(
+                f"{operation}: the output shares memory with an operand; copy one of them first."
+            )
     dtype = result_type(*inputs, *factors[: len(inputs)])
     if not np.can_cast(dtype, out.dtype, "same_kind"):
         raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out.dtype} block.")
     if not getattr(out.flags, "writeable", True):
         raise LayoutError(f"{operation}: the block is read-only; give a writable array.")
-    problem = StreamProblem("axpby", *out.shape, out.dtype.name, len(inputs), 1)
+    problem = StreamProblem("axpby", out.shape[0], out.shape[1], out.dtype.name, len(inputs), 1)
     dispatch.run(problem, backend_of(out), X, Y, out, *factors)
 
 
@@ -58,8 +60,8 @@ def _factor(operation: str, factor: Any, out: Array) -> Any:
     factor = array_namespace(out).asarray(factor)
     if factor.shape != (out.shape[1],):
         raise ShapeError(
-            f"{operation}: got factors of shape {factor.shape} for {out.shape[1]} columns; give a scalar or one "
-            "value a column."
+            f"{operation}: got factors of shape {factor.shape} for {out.shape[1]} columns; give a scalar or "
+            "one value a column."
         )
     return factor
 
@@ -69,7 +71,7 @@ def column_dot(X: Array, Y: Array, dtype: np.dtype[Any]) -> Array:
     check_same_device("column_dot", X, Y)
     check_same_shape("column_dot", X, Y)
     out = backend_of(X).empty((X.shape[1],), dtype.name)
-    problem = StreamProblem("column_dot", *X.shape, X.dtype.name, 1 if X is Y else 2, 0)
+    problem = StreamProblem("column_dot", X.shape[0], X.shape[1], X.dtype.name, 1 if X is Y else 2, 0)
     dispatch.run(problem, backend_of(X), X, Y, out)
     return out
 

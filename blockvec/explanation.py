@@ -50,8 +50,8 @@ def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explana
         return explain_problem(*known)
     if not isinstance(left, BlockVector) or operation not in ("dot", "combine"):
         raise OptionError(
-            f"explain: got {operation!r} on a {type(left).__name__}; give 'dot' or 'combine' on a BlockVector, or "
-            "'apply' on an Operator."
+            f"explain: got {operation!r} on a {type(left).__name__}; give 'dot' or 'combine' on a "
+            "BlockVector, or 'apply' on an Operator."
         )
     backend = left.backend
     if operation == "dot":

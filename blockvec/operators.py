@@ -80,7 +80,9 @@ class Operator(ABC):
         if out is None:
             if beta != 0:
                 raise OptionError(f"apply: beta={beta!r} needs out=, the block that it multiplies.")
-            result = BlockVector.empty(self.shape[0], block.n_cols, dtype, device=self.device, comm=block.comm)
+            result = BlockVector.empty(
+                self.shape[0], block.n_cols, dtype, device=self.device, comm=block.comm
+            )
         else:
             result = out if isinstance(out, BlockVector) else BlockVector(out, comm=block.comm)
             self._check_out(result, block, dtype)
@@ -140,7 +142,8 @@ class Operator(ABC):
     def _check_operand(self, X: BlockVector, shift: Any) -> Any:
         if X.device != self.device:
             raise DeviceError(
-                f"apply: A is on {self.device} but X is on {X.device}; move one of them (X.to_host(), X.to_device())."
+                f"apply: A is on {self.device} but X is on {X.device}; move one of them "
+                "(X.to_host(), X.to_device())."
             )
         if X.n_rows != self.shape[1]:
             raise ShapeError(f"apply: A is {self.shape[0]} x {self.shape[1]} but X has {X.n_rows} rows.")
@@ -150,10 +153,13 @@ class Operator(ABC):
             shift, shifted = self.backend.xp.asarray(shift), True
             if shift.shape != (X.n_cols,):
                 raise ShapeError(
-                    f"apply: got shifts of shape {shift.shape} for {X.n_cols} columns; give one or one a column."
+                    f"apply: got shifts of shape {shift.shape} for {X.n_cols} columns; give one, or one a "
+                    "column."
                 )
         if shifted and self.shape[0] != self.shape[1]:
-            raise ShapeError(f"apply: a shift needs a square operator, A is {self.shape[0]} x {self.shape[1]}.")
+            raise ShapeError(
+                f"apply: a shift needs a square operator, A is {self.shape[0]} x {self.shape[1]}."
+            )
         return shift
 
     def _check_out(self, out: BlockVector, X: BlockVector, dtype: np.dtype[Any]) -> None:
@@ -179,9 +185,7 @@ class SparseOperator(Operator):
         self._index_bytes = int(matrix.indices.dtype.itemsize)
         self._prepared = backend.prepare_sparse(matrix)
 
-    def _problem(
-        self, X: Array, ldy: int, alpha: complex, beta: complex, shift: Any
-    ) -> SpmmvProblem:
+    def _problem(self, X: Array, ldy: int, alpha: complex, beta: complex, shift: Any) -> SpmmvProblem:
         shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
         return SpmmvProblem(
             *(*self.shape, self.nnz, X.shape[1], self.dtype.name, X.dtype.name, leading_dimension(X), ldy),
@@ -213,8 +217,8 @@ class FunctionOperator(Operator):
         product = self._function(X)
         if getattr(product, "shape", None) != Y.shape:
             raise ShapeError(
-                f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape {X.shape}; "
-                f"expected {Y.shape}."
+                f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
+                f"{X.shape}; expected {Y.shape}."
             )
         # CuPy's and SciPy's products may come back column-major.
         AX = arrays.as_rows(product, copy=not product.flags.c_contiguous)
@@ -235,9 +239,9 @@ def as_operator(
     Parameters
     ----------
     A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
-        Integer and boolean matrices are promoted to float64. A linear operator should have ``matmat``: one with
-        ``matvec`` alone is called column by column, with a warning. A callable gets a row-major
-        array of shape (n, M) and returns one.
+        Integer and boolean matrices are promoted to float64. A linear operator should have ``matmat``: one
+        with ``matvec`` alone is called column by column, with a warning. A callable gets a row-major array of
+        shape (n, M) and returns one.
     shape, dtype
         For a callable; `dtype` defaults to float64.
     device : str, optional
@@ -259,9 +263,8 @@ def as_operator(
     """
     if isinstance(A, Operator):
         return A
-    if sp.issparse(A) or type(A).__module__.startswith("cupyx.scipy.sparse"):
-        if not hasattr(A, "matvec"):
-            return _sparse_operator(A, device)
+    if sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr")):
+        return _sparse_operator(A, device)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
         return FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
@@ -270,9 +273,12 @@ def as_operator(
     if callable(A):
         if shape is None:
             raise OptionError("A is a function; give shape=(n, n), and dtype= unless it is float64.")
-        return FunctionOperator(A, shape, np.float64 if dtype is None else dtype, backend_for(device or "cpu"))
+        return FunctionOperator(
+            A, shape, np.float64 if dtype is None else dtype, backend_for(device or "cpu")
+        )
     raise DTypeError(
-        f"A is a {type(A).__name__}; give a sparse matrix, a dense array, a LinearOperator or a function with shape=."
+        f"A is a {type(A).__name__}; give a sparse matrix, a dense array, a LinearOperator or a function "
+        "with shape=."
     )
 
 
@@ -304,7 +310,7 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
 def _block_product(A: Any) -> Callable[[Array], Array]:
     """Return ``matmat`` of a linear operator, or a column loop where it has none of its own."""
     custom = getattr(A, "_CustomLinearOperator__matmat_impl", A)
-    inherits = isinstance(A, LinearOperator) and type(A)._matmat is LinearOperator._matmat
+    inherits = isinstance(A, LinearOperator) and type(A)._matmat is LinearOperator._matmat  # type: ignore[attr-defined]
     if custom is not None and not inherits and hasattr(A, "matmat"):
         return A.matmat  # type: ignore[no-any-return]
     warnings.warn(

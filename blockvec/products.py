@@ -1,4 +1,4 @@
-"""The two products of tall blocks on plain arrays: checks, problem description, dispatch, reduction over processes."""
+"""The two products of tall blocks on plain arrays: checks, description, dispatch, sum over processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,15 @@ from .backends import Array, array_namespace, backend_of
 from .errors import DeviceError, DTypeError, LayoutError, ShapeError
 from .kernels.problem import TsmmProblem, TsmttsmProblem, beta_class, is_complex, scalar_class
 
-__all__ = ["check_same_device", "combine", "dot", "result_type", "sum_over", "tsmm_problem", "tsmttsm_problem"]
+__all__ = [
+    "check_same_device",
+    "combine",
+    "dot",
+    "result_type",
+    "sum_over",
+    "tsmm_problem",
+    "tsmttsm_problem",
+]
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:
@@ -32,7 +40,7 @@ def check_same_device(operation: str, left: Array, right: Array) -> None:
 
 
 def sum_over(comm: Any, part: Array) -> Array:
-    """Sum a small array over the processes that share the rows, in rank order: the same bits on every rank."""
+    """Sum a small array over the processes that share the rows, in rank order: the same bits on each."""
     if comm is None:
         return part
     parts = comm.allgather(backend_of(part).to_host(part))
@@ -44,7 +52,9 @@ def dot(
 ) -> Array:
     """Return alpha A^H B + beta out, or A^T B without `conj`; see `BlockVector.dot`."""
     if A.shape[0] != B.shape[0]:
-        raise ShapeError(f"dot: A has {A.shape[0]} rows but B has {B.shape[0]}; both blocks need the same row count.")
+        raise ShapeError(
+            f"dot: A has {A.shape[0]} rows but B has {B.shape[0]}; both blocks need the same row count."
+        )
     check_same_device("dot", A, B)
     backend = backend_of(A)
     shape = (A.shape[1], B.shape[1])
@@ -66,9 +76,7 @@ def dot(
     return out
 
 
-def tsmttsm_problem(
-    A: Array, B: Array, conj: bool, alpha: complex = 1, beta: complex = 0
-) -> TsmttsmProblem:
+def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: complex = 0) -> TsmttsmProblem:
     """Describe alpha A^H B + beta C, or A^T B without `conj`."""
     conj = conj and is_complex(A.dtype.name)
     return TsmttsmProblem(
@@ -121,7 +129,8 @@ def _coefficients(A: Array, C: Array) -> Array:
     check_same_device("combine", A, C)
     if C.ndim != 2 or C.shape[0] != A.shape[1]:
         raise ShapeError(
-            f"combine: the block has {A.shape[1]} columns but C has shape {C.shape}; C needs {A.shape[1]} rows."
+            f"combine: the block has {A.shape[1]} columns but C has shape {C.shape}; C needs "
+            f"{A.shape[1]} rows."
         )
     if C.dtype.kind in "iub":
         C = C.astype(result_type(C, A))

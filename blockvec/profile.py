@@ -99,11 +99,11 @@ class Profile:
     def table(self) -> str:
         """Return the rows as text."""
         head = (
-            f"{'operation':12} {'type':10} {'kernel':22} {'calls':>7} {'time s':>9} {'GB/s':>8} {'roofline':>8}"
+            f"{'operation':12} {'type':10} {'kernel':20} {'calls':>7} {'time s':>9} {'GB/s':>8} {'limit':>8}"
         )
         lines = [
-            f"{row['operation']:12} {row['dtype']:10} {row['kernel']:22} {row['calls']:7d} {row['time_s']:9.3f} "
-            f"{row['bandwidth_gb_s']:8.1f} {row['fraction']:7.0%}"
+            f"{row['operation']:12} {row['dtype']:10} {row['kernel']:20} {row['calls']:7d} "
+            f"{row['time_s']:9.3f} {row['bandwidth_gb_s']:8.1f} {row['fraction']:7.0%}"
             for row in self.rows()
         ]
         return "\n".join([head, *lines])
@@ -142,7 +142,7 @@ _known_ceilings: dict[str, Ceilings] = {}
 
 
 def ceilings(backend: Backend, *, refresh: bool = False) -> Ceilings:
-    """Return the measured ceilings of a device: from memory, the user's cache, or a measurement of a few seconds.
+    """Return the measured ceilings of a device: remembered, from the user's cache, or measured now.
 
     Parameters
     ----------
@@ -162,9 +162,7 @@ def ceilings(backend: Backend, *, refresh: bool = False) -> Ceilings:
             _known_ceilings[key] = known
             return known
     measured = measure_ceilings(backend.ceiling_probes(), backend.stopwatch)
-    store_json(
-        path, {"device": dataclasses.asdict(backend.device), "ceilings": dataclasses.asdict(measured)}
-    )
+    store_json(path, {"device": dataclasses.asdict(backend.device), "ceilings": dataclasses.asdict(measured)})
     _known_ceilings[key] = measured
     return measured
 
@@ -173,7 +171,8 @@ def _parse_ceilings(record: Any) -> Ceilings | None:
     """Rebuild a stored record; None for one that is not whole, which is then measured again."""
     try:
         rates = {str(name): float(rate) for name, rate in record["gflop_s"].items()}
-        streams = [float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s")]
+        read, write, copy = (float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s"))
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return Ceilings(*streams, rates) if all(rate > 0 for rate in [*streams, *rates.values()]) else None
+    usable = min(read, write, copy, *rates.values()) > 0
+    return Ceilings(read, write, copy, rates) if usable else None

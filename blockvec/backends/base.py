@@ -26,9 +26,9 @@ class Candidate:
         What profiles and `explain` show.
     run : callable
         ``run(problem, *operands)``. The operands by type of problem:
-        TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; SpMMV ``(S, X, Y, alpha, beta, shift)`` with S as
-        `Backend.prepare_sparse` made it; axpby ``(X, Y, out, alpha, beta)`` where Y may be None; column dots
-        ``(X, Y, out)``.
+        TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; SpMMV ``(S, X, Y, alpha,
+        beta, shift)`` with S as `Backend.prepare_sparse` made it; axpby ``(X, Y, out, alpha, beta)`` where
+        Y may be None; column dots ``(X, Y, out)``.
     refusal : str
         Why it cannot or should not run this problem; empty when it can.
     vendor : bool
@@ -43,6 +43,9 @@ class Candidate:
 
 class Backend(Protocol):
     """One device and what runs on it. Instances are shared; they hold no results."""
+
+    def __hash__(self) -> int:
+        """Backends are compared by identity and key the memory of kernel choices."""
 
     @property
     def name(self) -> str:
@@ -72,7 +75,7 @@ class Backend(Protocol):
         """Return a NumPy copy of an array of this device; waits for the device."""
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
-        """Fill row-major `out` with uniform numbers on [-1, 1), numbers `offset` and on of the stream `key`."""
+        """Fill row-major `out` with uniform numbers on [-1, 1), numbers `offset` and on of stream `key`."""
 
     def stopwatch(self) -> Stopwatch:
         """Start timing work on this device."""

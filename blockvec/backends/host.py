@@ -32,7 +32,7 @@ class HostBackend:
 
     @property
     def device(self) -> DeviceInfo:
-        """This machine's processor, with as many cores as the options allow."""
+        """The processor of this machine, with as many cores as the options allow."""
         return _device(options().threads)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
@@ -99,7 +99,9 @@ class HostBackend:
             CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], x[a:b]), size), x.nbytes),
             CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], y[a:b]), size), 2 * x.nbytes),
             CeilingProbe("write", lambda: map_rows(lambda a, b: y[a:b].fill(0.0), size), x.nbytes),
-            CeilingProbe("copy", lambda: map_rows(lambda a, b: np.copyto(y[a:b], x[a:b]), size), 2 * x.nbytes),
+            CeilingProbe(
+                "copy", lambda: map_rows(lambda a, b: np.copyto(y[a:b], x[a:b]), size), 2 * x.nbytes
+            ),
         ]
         for dtype in ("float64", "float32"):
             C = np.ones((1536, 1536), dtype)
@@ -146,8 +148,8 @@ def _blas_tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: comple
 def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Any:
     """Numbers `offset` and on of the Philox stream `key`, as uniform values on [-1, 1).
 
-    A Philox counter yields four 64-bit numbers. Single precision keeps the leading 24 bits, so that rounding never
-    reaches 1.
+    A Philox counter yields four 64-bit numbers. Single precision keeps the leading 24 bits, so that
+    rounding never reaches 1.
     """
     count = shape[0] * shape[1]
     lead = offset % 4

@@ -1,25 +1,25 @@
 """Row-major SpMMV on the host: SciPy's compiled CSR kernel over row blocks, on all cores.
 
 SciPy's kernel is single-threaded and returns a fresh array; here it runs on row blocks that share the
-matrix's memory, several at a time, and shift, scale and the update of Y are applied while a block's result is in cache.
+matrix's memory, several at a time, and shift, scale and the update of Y are applied while a block's
+result is in cache.
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from ..kernels.problem import SpmmvProblem, is_complex
+from .base import Array
 from .panels import real_view
 from .threads import map_items
 
 __all__ = ["RowBlocks", "spmmv"]
-
-AnyArray = NDArray[np.inexact]
 
 BLOCK_WORK = 1 << 17  # rows plus entries of a row block: long against a call, its result within L2 at width 8
 
@@ -51,7 +51,7 @@ class RowBlocks:
         targets = np.arange(0, work[-1], BLOCK_WORK)
         cuts = np.unique(np.append(np.searchsorted(work, targets), n_rows)).tolist()
         blocks = []
-        for begin, end in zip(cuts[:-1], cuts[1:], strict=True):
+        for begin, end in itertools.pairwise(cuts):
             first, last = indptr[begin], indptr[end]
             parts = (matrix.data[first:last], matrix.indices[first:last], indptr[begin : end + 1] - first)
             blocks.append(sp.csr_array(parts, shape=(end - begin, n_cols)))
@@ -59,7 +59,13 @@ class RowBlocks:
 
 
 def spmmv(
-    problem: SpmmvProblem, S: RowBlocks, X: AnyArray, Y: AnyArray, alpha: complex, beta: complex, shift: object
+    problem: SpmmvProblem,
+    S: RowBlocks,
+    X: Array,
+    Y: Array,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
 ) -> None:
     """Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value a column. Y must not overlap X.
 

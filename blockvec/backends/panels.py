@@ -1,7 +1,7 @@
 """Block operations on the host, on row panels that stay in cache, spread over threads.
 
-Complex operands are worked on through their interleaved real view: a row-major K x M complex block is a K x 2M real
-one, and both products become real matrix products of twice the width,
+Complex operands are worked on through their interleaved real view: a row-major K x M complex block is a
+K x 2M real one, and both products become real matrix products of twice the width,
 
     G = A_r^T B_r   (2M x 2N, holds all four real products of A^H B and A^T B)
     B_r = A_r [[Re C, Im C], [-Im C, Re C]]   (blocks of 2 x 2, interleaved)
@@ -12,16 +12,15 @@ complex too. One batched ``matmul`` over many panels keeps the interpreter out o
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numpy.typing import NDArray
 
 from ..kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from .base import Array
 from .threads import map_rows
 
 __all__ = ["axpby", "column_dots", "real_view", "store", "tsmm", "tsmttsm"]
-
-RealArray = NDArray[np.floating]
-AnyArray = NDArray[np.inexact]
 
 PANEL_ROWS = 256  # rows of one product: long enough to amortise a call, short enough for L1/L2 at width 64
 SCRATCH_BYTES = 1 << 20  # per thread, for partial results and converted panels
@@ -34,10 +33,11 @@ def _real_dtype(dtype: str) -> str:
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
-def real_view(block: AnyArray) -> RealArray:
+def real_view(block: Array) -> Array:
     """View a row-major K x M complex block as K x 2M real; a real block as itself.
 
-    NumPy refuses ``view`` where the last axis is not contiguous in its eyes (one column out of many), hence the explicit strides.
+    NumPy refuses ``view`` where the last axis is not contiguous in its eyes (one column out of many), hence
+    the explicit strides.
     """
     if block.dtype.kind != "c":
         return block
@@ -48,14 +48,12 @@ def real_view(block: AnyArray) -> RealArray:
     )
 
 
-def _panels(block: RealArray, begin: int, n_panels: int, rows: int) -> RealArray:
+def _panels(block: Array, begin: int, n_panels: int, rows: int) -> Array:
     """View rows `begin` and on as a stack of panels, without a copy."""
     return block[begin : begin + n_panels * rows].reshape(n_panels, rows, block.shape[1])
 
 
-def tsmttsm(
-    problem: TsmttsmProblem, A: AnyArray, B: AnyArray, C: AnyArray, alpha: complex, beta: complex
-) -> None:
+def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex) -> None:
     """C = alpha A^H B + beta C (A^T B when the problem is not `conj`).
 
     The longest accumulation chain is `PANEL_ROWS` inside a panel plus one addition a panel; single
@@ -71,7 +69,7 @@ def tsmttsm(
         scratch_row += rows * (Ar.shape[1] + Br.shape[1]) * itemsize(work_dtype)
     group = max(1, SCRATCH_BYTES // max(1, scratch_row))
 
-    def work(begin: int, end: int) -> RealArray:
+    def work(begin: int, end: int) -> Array:
         total = np.zeros((Ar.shape[1], Br.shape[1]), np.float64)
         row = begin
         while row < end:
@@ -89,7 +87,7 @@ def tsmttsm(
     store(_combine_parts(G, problem), C, alpha, beta)
 
 
-def _combine_parts(G: RealArray, problem: TsmttsmProblem) -> AnyArray:
+def _combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
     """Fold the products of real and imaginary parts into the complex result."""
     left, right = is_complex(problem.dtype_a), is_complex(problem.dtype_b)
     if not left:
@@ -102,14 +100,14 @@ def _combine_parts(G: RealArray, problem: TsmttsmProblem) -> AnyArray:
     return real + 1j * imag
 
 
-def store(product: AnyArray, C: AnyArray, alpha: complex, beta: complex) -> None:
+def store(product: Array, C: Array, alpha: complex, beta: complex) -> None:
     """C = alpha product + beta C; C is not read when beta is zero."""
     if alpha != 1:
         product = alpha * product
     C[...] = product if beta == 0 else product + beta * C
 
 
-def tsmm(problem: TsmmProblem, A: AnyArray, C: AnyArray, B: AnyArray, alpha: complex, beta: complex) -> None:
+def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     """B = alpha A C + beta B; B may be the leading columns of A itself."""
     Ar, Br = real_view(A), real_view(B)
     Cr = _real_coefficients(C if alpha == 1 else alpha * C, is_complex(problem.dtype_a), problem.dtype)
@@ -138,10 +136,8 @@ def tsmm(problem: TsmmProblem, A: AnyArray, C: AnyArray, B: AnyArray, alpha: com
     map_rows(work, problem.K)
 
 
-def _add_scaled(
-    product: RealArray, Bp: RealArray, B: AnyArray, row: int, n_rows: int, beta: complex
-) -> None:
-    """product += beta B on the rows of a panel, complex where beta is."""
+def _add_scaled(product: Array, Bp: Array, B: Array, row: int, n_rows: int, beta: complex) -> None:
+    """Add beta B to the product on the rows of a panel, complex where beta is."""
     if beta == 1:
         product += Bp
     elif isinstance(beta, complex) and beta.imag != 0:
@@ -150,7 +146,7 @@ def _add_scaled(
         product += beta.real * Bp
 
 
-def _real_coefficients(C: AnyArray, complex_rows: bool, dtype: str) -> RealArray:
+def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
     """Return the real matrix that the real view of A is multiplied with."""
     if not is_complex(dtype):
         return np.ascontiguousarray(C, dtype=dtype)
@@ -163,9 +159,7 @@ def _real_coefficients(C: AnyArray, complex_rows: bool, dtype: str) -> RealArray
     return real.reshape(2 * M, 2 * N) if complex_rows else np.ascontiguousarray(real[:, 0].reshape(M, 2 * N))
 
 
-def axpby(
-    problem: StreamProblem, X: AnyArray, Y: AnyArray | None, out: AnyArray, alpha: object, beta: object
-) -> None:
+def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
     """Out = alpha X + beta Y, factors scalar or one a column; `out` may be X or Y. Y None: out = alpha X."""
     width = out.shape[1]
     tile = _tile(width, out, X, Y)
@@ -184,20 +178,20 @@ def axpby(
     map_rows(work, problem.K)
 
 
-def _tile(width: int, *blocks: AnyArray | None) -> int:
-    """Rows to fold into one long row, so that narrow blocks have long inner loops; 1 for views that cannot."""
+def _tile(width: int, *blocks: Array | None) -> int:
+    """Rows to fold into one long row, so that narrow blocks have long inner loops; 1 for views."""
     if width == 0 or any(block is not None and not block.flags.c_contiguous for block in blocks):
         return 1
     return max(1, TILE_COLUMNS // width)
 
 
-def _scaled(panel: AnyArray, factor: object, fold: int) -> AnyArray:
+def _scaled(panel: Array, factor: Any, fold: int) -> Array:
     if isinstance(factor, np.ndarray) and factor.ndim == 1:
         return panel * np.tile(factor, fold)
     return panel if isinstance(factor, int | float) and factor == 1 else panel * factor
 
 
-def column_dots(problem: StreamProblem, X: AnyArray, Y: AnyArray, out: AnyArray) -> None:
+def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
     """out_j = sum_i conj(X_ij) Y_ij, summed in double precision; X may be Y."""
     width = out.shape[0]
     tile = _tile(width, X, Y)
@@ -205,7 +199,7 @@ def column_dots(problem: StreamProblem, X: AnyArray, Y: AnyArray, out: AnyArray)
     square = X is Y
     sum_dtype = np.complex128 if out.dtype.kind == "c" and not square else np.float64
 
-    def work(begin: int, end: int) -> AnyArray:
+    def work(begin: int, end: int) -> Array:
         total = np.zeros(width, sum_dtype)
         for row in range(begin, end, rows):
             stop = min(row + rows, end)

@@ -31,7 +31,7 @@ def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int,
     granules = -(-n_rows // granule)
     n_ranges = max(1, min(n_ranges, granules))
     cuts = [min(n_rows, granules * i // n_ranges * granule) for i in range(n_ranges + 1)]
-    return list(zip(cuts[:-1], cuts[1:], strict=True))
+    return list(itertools.pairwise(cuts))
 
 
 def map_rows(work: Callable[[int, int], Result], n_rows: int) -> list[Result]:
@@ -57,7 +57,7 @@ def map_items(work: Callable[[int], None], n_items: int) -> None:
 def _run_ranges(work: Callable[[int, int], Result], ranges: list[tuple[int, int]]) -> list[Result]:
     with single_threaded_blas():
         # Workers see the caller's options; the caller itself takes the first range.
-        futures = [_pool().submit(contextvars.copy_context().run, work, *r) for r in ranges[1:]]
+        futures = [_pool().submit(contextvars.copy_context().run, work, a, b) for a, b in ranges[1:]]
         try:
             first = [work(*r) for r in ranges[:1]]
         finally:
@@ -75,7 +75,10 @@ if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of i
 
 
 class _BlasLimit:
-    """Counts who wants BLAS single-threaded: the setting is global, so only the first sets and the last restores."""
+    """Counts who wants BLAS single-threaded.
+
+    The setting is global to the process, so the first user sets it and the last one restores it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

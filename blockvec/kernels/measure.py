@@ -1,7 +1,7 @@
 """Measuring: repeated timing with a stopwatch of the device's own, and the ceilings of a device.
 
-A stopwatch hides what differs between devices: on a CPU it reads a clock, on a GPU it records events on the current
-stream, so that timing waits for nothing until the seconds are asked for.
+A stopwatch hides what differs between devices: on a CPU it reads a clock, on a GPU it records events on
+the current stream, so that timing waits for nothing until the seconds are asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Descriptions of the operations: frozen, hashable, free of arrays.
 
 A problem says everything that a kernel choice, a cost model or generated source may depend on, and
-nothing else. ``K`` is the number of rows of the tall operands, ``M`` and ``N`` are widths, ``ld`` is a leading dimension in elements.
+nothing else. ``K`` is the number of rows of the tall operands, ``M`` and ``N`` are widths, ``ld`` is a
+leading dimension in elements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The roofline of a problem: bytes that must move, flops that must be done, and the time both allow.
 
-Bytes are the compulsory ones: each operand is read once from memory, each result written once, and
-an output is read only when beta is not zero (Ernst et al. 2021, section 3, "Code balance"). What fits a cache is not special-cased, so a small problem can
+Bytes are the compulsory ones: each operand is read once from memory, each result written once, and an
+output is read only when beta is not zero. What fits a cache is not special-cased, so a small problem can
 show a fraction above one.
 """
 
@@ -94,7 +94,7 @@ def _multiply_add(dtype_left: str, dtype_right: str) -> int:
 
 
 def memory_time(moved: Traffic, ceilings: Ceilings) -> float:
-    """Return the seconds that memory needs: equal reads and writes at the copy rate, the rest at its own rate."""
+    """Return the seconds memory needs: equal reads and writes at the copy rate, the rest at its own."""
     both = min(moved.read_bytes, moved.write_bytes)
     read_time = (moved.read_bytes - both) / ceilings.read_gb_s
     write_time = (moved.write_bytes - both) / ceilings.write_gb_s
