@@ -15,13 +15,18 @@ __all__ = [
     "address",
     "alignment",
     "as_array",
+    "as_range",
     "as_rows",
     "check_dtype",
+    "is_range",
     "leading_dimension",
     "overlaps",
+    "type_name",
 ]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+
+_NAMES = {np.dtype(name): name for name in DTYPES}
 
 _CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged of the DLPack specification
 
@@ -63,7 +68,7 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
         For any other type; the message names the remedy.
     """
     checked: np.dtype[Any] = np.dtype(dtype)
-    if checked.name not in DTYPES or not checked.isnative:
+    if checked not in _NAMES:
         raise DTypeError(
             f"element type {checked.name if checked.isnative else checked.str} is not supported; blocks hold "
             f"{', '.join(DTYPES)} in native byte order: pass dtype='float64' to convert."
@@ -120,6 +125,11 @@ def _check_layout(array: Array) -> None:
         raise LayoutError("the array's data is not aligned to its element size: pass copy=True.")
 
 
+def type_name(array: Array) -> str:
+    """Return the name of a block's element type; a table, since NumPy spells names out anew each time."""
+    return _NAMES[array.dtype]
+
+
 def leading_dimension(array: Array) -> int:
     """Return the distance between rows in elements."""
     K, M = array.shape
@@ -135,6 +145,33 @@ def alignment(array: Array) -> int:
     """Return the largest power of two, at most 16 bytes, dividing base address and row pitch."""
     bits: int = address(array) | leading_dimension(array) * array.itemsize | MAX_ALIGNMENT
     return bits & -bits
+
+
+def is_range(index: Any) -> bool:
+    """Whether an index selects a range without copying: a slice or an integer."""
+    return isinstance(index, slice | int | np.integer)
+
+
+def as_range(index: Any, extent: int) -> slice:
+    """Return a slice of step one; an integer becomes the range of one row or column.
+
+    Raises
+    ------
+    LayoutError
+        For another step, since the rows of a block are contiguous.
+    IndexError
+        For an integer out of range.
+    """
+    if isinstance(index, slice):
+        if index.step not in (None, 1):
+            raise LayoutError(
+                f"range with step {index.step}: a view of a block has unit steps; take a copy with "
+                "BlockVector(V.array[...], copy=True)."
+            )
+        return index
+    if not -extent <= index < extent:
+        raise IndexError(f"index {index} is out of range for an extent of {extent}.")
+    return slice(index % extent, index % extent + 1)
 
 
 def overlaps(a: Array, b: Array) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from . import arrays, elementwise, io, products
-from .arrays import as_rows, check_dtype, leading_dimension
+from .arrays import as_range, as_rows, check_dtype, is_range, leading_dimension
 from .backends import Array, Backend, array_namespace, backend_for, backend_of
 from .errors import DTypeError, LayoutError, OptionError, ShapeError
 
@@ -481,9 +481,8 @@ class BlockVector:
     def __getitem__(self, index: Any) -> Self:
         """Return a view for ranges of rows and columns, one row or one column; fancy indices copy."""
         rows, columns = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
-        if _is_range(rows) and _is_range(columns):
-            ranges = (_as_range("row", rows, self.n_rows), _as_range("column", columns, self.n_cols))
-            return self._wrap(self.array[ranges])
+        if is_range(rows) and is_range(columns):
+            return self._wrap(self.array[as_range(rows, self.n_rows), as_range(columns, self.n_cols)])
         picked = self.array[index]
         if picked.ndim != 2:
             raise ShapeError(
@@ -542,21 +541,3 @@ def _is_operand(other: Any) -> bool:
 
 def _is_block(other: Any) -> bool:
     return isinstance(other, BlockVector) or getattr(other, "ndim", 0) == 2
-
-
-def _is_range(index: Any) -> bool:
-    return isinstance(index, slice | int | np.integer)
-
-
-def _as_range(axis: str, index: Any, extent: int) -> slice:
-    """Return a slice of step one; an integer becomes the range of one row or column."""
-    if isinstance(index, slice):
-        if index.step not in (None, 1):
-            raise LayoutError(
-                f"{axis} range with step {index.step}: rows of a block are contiguous; take a copy with "
-                f"BlockVector(V.array[...], copy=True)."
-            )
-        return index
-    if not -extent <= index < extent:
-        raise IndexError(f"{axis} {index} is out of range for {extent} {axis}s.")
-    return slice(index % extent, index % extent + 1)

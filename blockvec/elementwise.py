@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import dispatch
-from .arrays import address, leading_dimension, overlaps
+from .arrays import address, leading_dimension, overlaps, type_name
 from .backends import Array, array_namespace, backend_of
 from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import StreamProblem
@@ -49,7 +49,7 @@ def axpby(operation: str, X: Array, Y: Array | None, out: Array, alpha: Any, bet
         raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out.dtype} block.")
     if not getattr(out.flags, "writeable", True):
         raise LayoutError(f"{operation}: the block is read-only; give a writable array.")
-    problem = StreamProblem("axpby", out.shape[0], out.shape[1], out.dtype.name, len(inputs), 1)
+    problem = StreamProblem("axpby", out.shape[0], out.shape[1], type_name(out), len(inputs), 1)
     dispatch.run(problem, backend_of(out), X, Y, out, *factors)
 
 
@@ -71,7 +71,7 @@ def column_dot(X: Array, Y: Array, dtype: np.dtype[Any]) -> Array:
     check_same_device("column_dot", X, Y)
     check_same_shape("column_dot", X, Y)
     out = backend_of(X).empty((X.shape[1],), dtype.name)
-    problem = StreamProblem("column_dot", X.shape[0], X.shape[1], X.dtype.name, 1 if X is Y else 2, 0)
+    problem = StreamProblem("column_dot", X.shape[0], X.shape[1], type_name(X), 1 if X is Y else 2, 0)
     dispatch.run(problem, backend_of(X), X, Y, out)
     return out
 

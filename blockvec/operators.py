@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from . import arrays, dispatch, elementwise, products
-from .arrays import leading_dimension, overlaps
+from .arrays import leading_dimension, overlaps, type_name
 from .backends import Array, Backend, backend_for, backend_of, is_cupy
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
@@ -188,7 +188,7 @@ class SparseOperator(Operator):
     def _problem(self, X: Array, ldy: int, alpha: complex, beta: complex, shift: Any) -> SpmmvProblem:
         shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
         return SpmmvProblem(
-            *(*self.shape, self.nnz, X.shape[1], self.dtype.name, X.dtype.name, leading_dimension(X), ldy),
+            *(*self.shape, self.nnz, X.shape[1], self.dtype.name, type_name(X), leading_dimension(X), ldy),
             index_bytes=self._index_bytes,
             alpha=scalar_class(alpha),
             beta=beta_class(beta),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import dispatch
-from .arrays import address, alignment, check_dtype, leading_dimension, overlaps
+from .arrays import address, alignment, check_dtype, leading_dimension, overlaps, type_name
 from .backends import Array, array_namespace, backend_of
 from .errors import DeviceError, DTypeError, LayoutError, ShapeError
 from .kernels.problem import TsmmProblem, TsmttsmProblem, beta_class, is_complex, scalar_class
@@ -78,9 +78,9 @@ def dot(
 
 def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: complex = 0) -> TsmttsmProblem:
     """Describe alpha A^H B + beta C, or A^T B without `conj`."""
-    conj = conj and is_complex(A.dtype.name)
+    conj = conj and is_complex(type_name(A))
     return TsmttsmProblem(
-        *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, B.dtype.name),
+        *(A.shape[0], A.shape[1], B.shape[1], type_name(A), type_name(B)),
         lda=leading_dimension(A),
         ldb=leading_dimension(B),
         align_a=alignment(A),
@@ -88,7 +88,7 @@ def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: co
         conj=conj,
         alpha=scalar_class(alpha),
         beta=beta_class(beta),
-        same=A is B and (conj or not is_complex(A.dtype.name)),
+        same=A is B and (conj or not is_complex(type_name(A))),
     )
 
 
@@ -113,7 +113,7 @@ def combine(A: Array, C: Array, *, alpha: complex, beta: complex, out: Array | N
 def tsmm_problem(A: Array, C: Array, out: Array, alpha: complex = 1, beta: complex = 0) -> TsmmProblem:
     """Describe alpha A C + beta out."""
     return TsmmProblem(
-        *(A.shape[0], C.shape[0], C.shape[1], A.dtype.name, C.dtype.name),
+        *(A.shape[0], C.shape[0], C.shape[1], type_name(A), type_name(C)),
         lda=leading_dimension(A),
         ldb=leading_dimension(out),
         align_a=alignment(A),

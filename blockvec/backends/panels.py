@@ -12,20 +12,25 @@ complex too. One batched ``matmul`` over many panels keeps the interpreter out o
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..kernels.roofline import traffic
 from .base import Array
 from .threads import map_rows
 
 __all__ = ["axpby", "column_dots", "real_view", "store", "tsmm", "tsmttsm"]
 
+Result = TypeVar("Result")
+
 PANEL_ROWS = 256  # rows of one product: long enough to amortise a call, short enough for L1/L2 at width 64
 SCRATCH_BYTES = 1 << 20  # per thread, for partial results and converted panels
 TSMM_PANEL_BYTES = 96 << 10  # input plus output of one narrow product, within half of a small L2
 STREAM_PANEL_BYTES = 128 << 10
+SERIAL_BYTES = 1 << 20  # an elementwise pass this short takes about as long as waking a thread
 TILE_COLUMNS = 256  # elements over which per-column factors are repeated, so that inner loops are long
 
 
@@ -175,7 +180,7 @@ def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: 
                 term = term + _scaled(Y[row:stop].reshape(shape), beta, fold)
             out[row:stop].reshape(shape)[...] = term
 
-    map_rows(work, problem.K)
+    _stream(problem, work)
 
 
 def _tile(width: int, *blocks: Array | None) -> int:
@@ -213,4 +218,10 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
             total += product.sum(axis=0, dtype=sum_dtype).reshape(fold, width).sum(axis=0)
         return total
 
-    out[...] = sum(map_rows(work, problem.K), start=np.zeros(width, sum_dtype))
+    out[...] = sum(_stream(problem, work), start=np.zeros(width, sum_dtype))
+
+
+def _stream(problem: StreamProblem, work: Callable[[int, int], Result]) -> list[Result]:
+    """Spread an elementwise pass over threads where it outlasts starting them."""
+    serial = traffic(problem).total_bytes < SERIAL_BYTES
+    return [work(0, problem.K)] if serial else map_rows(work, problem.K)
