@@ -12,7 +12,7 @@ import numpy as np
 from . import arrays, elementwise, io, products
 from .arrays import as_range, as_rows, check_dtype, is_range, leading_dimension
 from .backends import Array, Backend, array_namespace, backend_for, backend_of
-from .errors import DTypeError, LayoutError, OptionError, ShapeError
+from .errors import DTypeError, OptionError, ShapeError
 
 __all__ = ["BlockVector", "Transposed"]
 
@@ -411,8 +411,12 @@ class BlockVector:
             raise DTypeError(f"{operation}: got a transposed block; both operands are tall, as in V.T @ W.")
         return as_rows(other)
 
-    def _sum(self, other: Any, alpha: Any, beta: Any) -> Self:
-        """Return alpha V + beta W."""
+    def _plus(self, other: Any, alpha: int, beta: int) -> Self:
+        """Return alpha V + beta W, where W may also be a number or hold one value a column."""
+        if not _is_operand(other):
+            return NotImplemented
+        if not _is_block(other):
+            return (self if alpha == 1 else self * alpha)._apply(operator.add, beta * other)
         W = self._tall("+", other)
         elementwise.check_same_shape("+", self.array, W)
         result = self.like(dtype=products.result_type(self.array, W))
@@ -427,19 +431,13 @@ class BlockVector:
         return self._wrap(as_rows(result))
 
     def __add__(self, other: Any) -> Self:
-        if not _is_operand(other):
-            return NotImplemented
-        return self._sum(other, 1, 1) if _is_block(other) else self._apply(operator.add, other)
+        return self._plus(other, 1, 1)
 
     def __sub__(self, other: Any) -> Self:
-        if not _is_operand(other):
-            return NotImplemented
-        return self._sum(other, 1, -1) if _is_block(other) else self._apply(operator.sub, other)
+        return self._plus(other, 1, -1)
 
     def __rsub__(self, other: Any) -> Self:
-        if not _is_operand(other):
-            return NotImplemented
-        return self._sum(other, -1, 1) if _is_block(other) else (-self) + other
+        return self._plus(other, -1, 1)
 
     def __mul__(self, other: Any) -> Self:
         if not _is_operand(other):
