@@ -411,7 +411,7 @@ class BlockVector:
             raise DTypeError(f"{operation}: got a transposed block; both operands are tall, as in V.T @ W.")
         return as_rows(other)
 
-    def _plus(self, other: Any, alpha: int, beta: int) -> Self:
+    def _plus(self, other: Any, alpha: int, beta: int) -> Any:
         """Return alpha V + beta W, where W may also be a number or hold one value a column."""
         if not _is_operand(other):
             return NotImplemented
@@ -431,13 +431,13 @@ class BlockVector:
         return self._wrap(as_rows(result))
 
     def __add__(self, other: Any) -> Self:
-        return self._plus(other, 1, 1)
+        return self._plus(other, 1, 1)  # type: ignore[no-any-return]
 
     def __sub__(self, other: Any) -> Self:
-        return self._plus(other, 1, -1)
+        return self._plus(other, 1, -1)  # type: ignore[no-any-return]
 
     def __rsub__(self, other: Any) -> Self:
-        return self._plus(other, -1, 1)
+        return self._plus(other, -1, 1)  # type: ignore[no-any-return]
 
     def __mul__(self, other: Any) -> Self:
         if not _is_operand(other):
