@@ -1,0 +1,29 @@
+"""Physics matrices: from a string, from a function, or row by row.
+
+``model("laplace3d:n=64")`` and ``laplace3d(n=64)`` return the same ``scipy.sparse.csr_array``;
+``generator("laplace3d:n=64").rows(start, stop)`` returns some of its rows. :func:`available` lists the
+models, :mod:`blockvec.models.spectra` holds the spectra that are known in closed form.
+"""
+
+from . import spectra
+from .catalogue import available, generator, model
+from .lattice import anderson, graphene, hofstadter, laplace1d, laplace2d, laplace3d, stencil27
+from .many_body import hubbard, xxz
+from .rows import RowGenerator
+
+__all__ = [
+    "RowGenerator",
+    "anderson",
+    "available",
+    "generator",
+    "graphene",
+    "hofstadter",
+    "hubbard",
+    "laplace1d",
+    "laplace2d",
+    "laplace3d",
+    "model",
+    "spectra",
+    "stencil27",
+    "xxz",
+]

@@ -1,0 +1,270 @@
+"""The table of models, and the strings that name them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import math
+import numbers
+import operator
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ParamSpec
+
+import numpy as np
+import scipy.sparse
+
+from ..errors import OptionError
+from .rows import RowGenerator
+
+__all__ = ["available", "generator", "model", "physics_model"]
+
+P = ParamSpec("P")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Model:
+    """A line of the table."""
+
+    name: str
+    summary: str
+    example: str
+    build: Callable[..., RowGenerator]
+    types: Mapping[str, type]
+    defaults: Mapping[str, Any]
+
+    def generator(self, arguments: Mapping[str, Any]) -> RowGenerator:
+        """Check the arguments and make the generator."""
+        for parameter in arguments:
+            if parameter not in self.types:
+                raise self.error(
+                    f"unknown parameter {parameter!r}{_suggestion(parameter, self.types)}; "
+                    f"it takes {', '.join(self.types)}"
+                )
+        missing = [p for p in self.types if p not in arguments and p not in self.defaults]
+        if missing:
+            raise self.error(f"no value is given for {', '.join(missing)}")
+        checked = {parameter: self._checked(parameter, value) for parameter, value in arguments.items()}
+        try:
+            return self.build(**checked)
+        except OptionError as error:
+            raise self.error(str(error)) from None
+
+    def matrix(self, arguments: Mapping[str, Any]) -> scipy.sparse.csr_array:
+        """Check the arguments and assemble the matrix."""
+        rows = self.generator(arguments)
+        try:
+            return rows.matrix()
+        except OptionError as error:
+            raise self.error(str(error)) from None
+
+    def error(self, text: str) -> OptionError:
+        """Return the error that says what is wrong, with an example of what is right."""
+        return OptionError(f"{self.name}: {text.rstrip('.')}. Example: {self.example}")
+
+    def _checked(self, parameter: str, value: Any) -> Any:
+        kind = self.types[parameter]
+        if value is None and self.defaults.get(parameter, 0) is None:
+            return None
+        if isinstance(value, bool | np.bool):
+            if kind is bool:
+                return bool(value)
+        elif kind is int and isinstance(value, numbers.Integral):
+            return operator.index(value)
+        elif kind is float and isinstance(value, numbers.Real) and math.isfinite(value):
+            return float(value)
+        raise self.error(f"{parameter}={value!r} is not {_KINDS[kind]}")
+
+    def parse(self, text: str) -> dict[str, Any]:
+        """Turn ``"n=64,periodic=true"`` into arguments."""
+        names = {parameter.lower(): parameter for parameter in self.types}
+        arguments: dict[str, Any] = {}
+        for item in text.split(","):
+            key, equals, value = (part.strip() for part in item.partition("="))
+            if not (key and equals and value):
+                raise self.error(f"{item!r} is not of the form parameter=value, with commas between them")
+            parameter = names.get(key.lower(), key)
+            if parameter in arguments:
+                raise self.error(f"{parameter} is given twice")
+            arguments[parameter] = self._from_text(parameter, value)
+        return arguments
+
+    def _from_text(self, parameter: str, text: str) -> Any:
+        kind = self.types.get(parameter)
+        if kind is bool:
+            return _TRUTH.get(text.lower(), text)
+        if kind is None:
+            return text  # unknown: generator() says so
+        try:
+            return kind(text)
+        except ValueError:
+            return text  # wrong: generator() says so
+
+
+_KINDS = {int: "an integer", float: "a finite number", bool: "true or false"}
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_MODELS: dict[str, _Model] = {}
+
+
+def physics_model(
+    summary: str, *, example: str
+) -> Callable[[Callable[P, RowGenerator]], Callable[P, scipy.sparse.csr_array]]:
+    """Make a function that builds a row generator a model.
+
+    The decorated function returns the assembled matrix, its arguments are checked against their
+    annotations (int, float, bool, or one of them and None), and the table of models lists it. An
+    :class:`~blockvec.errors.OptionError` from inside need only say what is wrong: name and example are added.
+
+    Parameters
+    ----------
+    summary : str
+        One line for the table.
+    example : str
+        A string that names one such matrix.
+    """
+
+    def decorate(build: Callable[P, RowGenerator]) -> Callable[P, scipy.sparse.csr_array]:
+        signature = inspect.signature(build)
+        hints = typing.get_type_hints(build)
+        entry = _Model(
+            name=build.__name__,
+            summary=summary,
+            example=example,
+            build=build,
+            types={parameter: _plain(hints[parameter]) for parameter in signature.parameters},
+            defaults={p.name: p.default for p in signature.parameters.values() if p.default is not p.empty},
+        )
+        _MODELS[entry.name] = entry
+
+        @functools.wraps(build)
+        def assemble(*args: P.args, **kwargs: P.kwargs) -> scipy.sparse.csr_array:
+            if args:
+                raise entry.error("parameters are given by name")
+            return entry.matrix(kwargs)
+
+        # What help() and the reference manual show is what a caller gets.
+        assemble.__signature__ = signature.replace(return_annotation=scipy.sparse.csr_array)  # type: ignore[attr-defined]
+        assemble.__annotations__ = {**build.__annotations__, "return": "csr_array"}
+        return assemble
+
+    return decorate
+
+
+def model(spec: str) -> scipy.sparse.csr_array:
+    """Return the matrix that a string describes.
+
+    Parameters
+    ----------
+    spec : str
+        ``"name:parameter=value,parameter=value"``; :func:`available` lists the names. Upper and lower
+        case are the same.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+        Hermitian, in canonical form, with 32-bit indices where they fit.
+
+    Raises
+    ------
+    OptionError
+        If there is no such model or parameter, a value is missing or cannot be used, or the matrix would
+        not fit the memory that is available.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> A = models.model("xxz:sites=10,up=5")
+    >>> A.shape
+    (252, 252)
+    """
+    entry, arguments = _parsed(spec)
+    return entry.matrix(arguments)
+
+
+def generator(spec: str) -> RowGenerator:
+    """Return the row generator of the matrix that a string describes.
+
+    Parameters
+    ----------
+    spec : str
+        As for :func:`model`.
+
+    Returns
+    -------
+    RowGenerator
+        Makes any range of rows; the whole matrix is never formed unless asked for.
+
+    Raises
+    ------
+    OptionError
+        As for :func:`model`.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> models.generator("xxz:sites=40,up=20")
+    RowGenerator(137846528820x137846528820, float64)
+    """
+    entry, arguments = _parsed(spec)
+    return entry.generator(arguments)
+
+
+def _parsed(spec: str) -> tuple[_Model, dict[str, Any]]:
+    """Return the model and the arguments in a string."""
+    name, _, text = spec.partition(":")
+    name = name.strip().lower()
+    if name not in _MODELS:
+        raise OptionError(
+            f"model: there is no model {name!r}{_suggestion(name, _MODELS)}; there are {', '.join(_MODELS)}. "
+            "Example: laplace3d:n=64"
+        )
+    entry = _MODELS[name]
+    return entry, entry.parse(text) if text.strip() else {}
+
+
+def available() -> dict[str, str]:
+    """Return what models there are.
+
+    Returns
+    -------
+    dict
+        Name -> one line that says what it is, which parameters it takes, and an example.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> print(models.available()["laplace1d"])
+    1-D Laplacian, 3-point stencil; parameters n, periodic=false; e.g. laplace1d:n=1000
+    """
+    return {
+        entry.name: f"{entry.summary}; parameters {_parameters(entry)}; e.g. {entry.example}"
+        for entry in _MODELS.values()
+    }
+
+
+def _parameters(entry: _Model) -> str:
+    def text(parameter: str) -> str:
+        default = entry.defaults.get(parameter)
+        if default is None:
+            return parameter
+        return f"{parameter}={str(default).lower() if isinstance(default, bool) else default}"
+
+    return ", ".join(text(parameter) for parameter in entry.types)
+
+
+def _plain(hint: Any) -> type:
+    """Return the type T of the annotations T and T | None."""
+    if isinstance(hint, types.UnionType):
+        (hint,) = (part for part in hint.__args__ if part is not types.NoneType)
+    if hint not in _KINDS:
+        raise TypeError(f"a model's parameter is annotated {hint}; use int, float or bool")
+    kind: type = hint
+    return kind
+
+
+def _suggestion(given: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(given.lower(), list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,402 @@
+"""One particle on a lattice: Laplacians, disorder, honeycombs and magnetic fields."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..errors import OptionError
+from .catalogue import physics_model
+from .rows import Entry, Mask, RowGenerator, Rows, uniform
+
+__all__ = ["anderson", "graphene", "hofstadter", "laplace1d", "laplace2d", "laplace3d", "stencil27"]
+
+
+class _Lattice:
+    """A rectangular lattice whose first coordinate runs fastest: site = x + nx (y + ny z)."""
+
+    def __init__(self, shape: Sequence[int], *, periodic: bool) -> None:
+        self.shape = tuple(shape)
+        self.strides = [math.prod(shape[:axis]) for axis in range(len(shape))]
+        self.n_sites = math.prod(shape)
+        self.periodic = periodic
+
+    def coordinates(self, sites: Rows) -> list[Rows]:
+        """Return one array of coordinates an axis."""
+        return [sites // stride % extent for stride, extent in zip(self.strides, self.shape, strict=True)]
+
+    def neighbour(
+        self, sites: Rows, coordinates: list[Rows], steps: Sequence[int]
+    ) -> tuple[Rows, Mask | None]:
+        """Return the sites that lie ``steps`` away, and a mask of those that exist (None: all)."""
+        target = sites
+        mask: Mask | None = None
+        for step, stride, extent, coordinate in zip(
+            steps, self.strides, self.shape, coordinates, strict=True
+        ):
+            if step == 0:
+                continue
+            moved = coordinate + step
+            if self.periodic:
+                target = target + (moved % extent - coordinate) * stride
+            else:
+                inside = (moved >= 0) & (moved < extent)
+                mask = inside if mask is None else mask & inside
+                target = target + step * stride
+        return target, mask
+
+
+def _extents(n: int | None, /, **extents: int | None) -> list[int]:
+    """Return the extents, each ``n`` where it is not given itself."""
+    result = []
+    for name, extent in extents.items():
+        value = n if extent is None else extent
+        if value is None:
+            raise OptionError(f"{name} is not given; give n for equal extents, or {', '.join(extents)}")
+        if value < 1:
+            raise OptionError(f"{'n' if extent is None else name}={value}; it must be at least 1")
+        result.append(value)
+    return result
+
+
+def _check_disorder(disorder: float, seed: int) -> None:
+    if disorder < 0:
+        raise OptionError(f"disorder={disorder}; it is a width and must not be negative")
+    if seed < 0:
+        raise OptionError(f"seed={seed}; it must not be negative")
+
+
+def _star(
+    lattice: _Lattice, diagonal: float, hop: float, disorder: float = 0.0, seed: int = 0
+) -> RowGenerator:
+    """Return nearest neighbours with one value, and a diagonal with or without disorder."""
+    dimension = len(lattice.shape)
+    # Ascending columns inside the lattice, so that those rows need no sorting.
+    steps = [_unit(axis, dimension, -1) for axis in reversed(range(dimension))]
+    steps += [_unit(axis, dimension, +1) for axis in range(dimension)]
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        sites = np.arange(start, stop)
+        coordinates = lattice.coordinates(sites)
+        for number, step in enumerate(steps):
+            if number == dimension and disorder:
+                yield Entry(sites, diagonal + disorder * uniform(start, stop, seed))
+            elif number == dimension and diagonal:
+                yield Entry(sites, diagonal)
+            columns, mask = lattice.neighbour(sites, coordinates, step)
+            yield Entry(columns, hop, mask)
+
+    return RowGenerator(lattice.n_sites, entries)
+
+
+def _unit(axis: int, dimension: int, step: int) -> tuple[int, ...]:
+    return tuple(step if a == axis else 0 for a in range(dimension))
+
+
+@physics_model("1-D Laplacian, 3-point stencil", example="laplace1d:n=1000")
+def laplace1d(*, n: int, periodic: bool = False) -> RowGenerator:
+    """Return the 1-D Laplacian -d^2/dx^2 at unit spacing: 2 on the diagonal, -1 beside it.
+
+    Parameters
+    ----------
+    n : int
+        Points.
+    periodic : bool, default False
+        A ring; otherwise the function vanishes outside (Dirichlet).
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+        Eigenvalues: :func:`blockvec.models.spectra.laplace_eigenvalues`.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> models.laplace1d(n=3).toarray()
+    array([[ 2., -1.,  0.],
+           [-1.,  2., -1.],
+           [ 0., -1.,  2.]])
+    """
+    return _star(_Lattice(_extents(None, n=n), periodic=periodic), 2.0, -1.0)
+
+
+@physics_model("2-D Laplacian, 5-point stencil", example="laplace2d:nx=300,ny=200")
+def laplace2d(
+    *, n: int | None = None, nx: int | None = None, ny: int | None = None, periodic: bool = False
+) -> RowGenerator:
+    """Return the 2-D Laplacian on a rectangle at unit spacing: 4 on the diagonal, -1 for the neighbours.
+
+    Parameters
+    ----------
+    n : int, optional
+        Points along each direction that is not given itself.
+    nx, ny : int, optional
+        Points along x (which runs fastest) and y.
+    periodic : bool, default False
+        A torus; otherwise the function vanishes outside (Dirichlet).
+
+    Returns
+    -------
+    csr_array, shape (nx ny, nx ny)
+        Eigenvalues: :func:`blockvec.models.spectra.laplace_eigenvalues`.
+
+    Raises
+    ------
+    OptionError
+        If an extent is missing or a value cannot be used.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> models.laplace2d(nx=4, ny=3).shape
+    (12, 12)
+    """
+    return _star(_Lattice(_extents(n, nx=nx, ny=ny), periodic=periodic), 4.0, -1.0)
+
+
+@physics_model("3-D Laplacian, 7-point stencil", example="laplace3d:n=64")
+def laplace3d(
+    *,
+    n: int | None = None,
+    nx: int | None = None,
+    ny: int | None = None,
+    nz: int | None = None,
+    periodic: bool = False,
+) -> RowGenerator:
+    """Return the 3-D Laplacian on a box at unit spacing: 6 on the diagonal, -1 for the neighbours.
+
+    Parameters
+    ----------
+    n : int, optional
+        Points along each direction that is not given itself.
+    nx, ny, nz : int, optional
+        Points along x (which runs fastest), y and z.
+    periodic : bool, default False
+        A torus; otherwise the function vanishes outside (Dirichlet).
+
+    Returns
+    -------
+    csr_array, shape (nx ny nz, nx ny nz)
+        Eigenvalues: :func:`blockvec.models.spectra.laplace_eigenvalues`. On a cube most of them are triple
+        or sixfold.
+
+    Raises
+    ------
+    OptionError
+        If an extent is missing or a value cannot be used.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> models.laplace3d(n=4).nnz
+    352
+    """
+    return _star(_Lattice(_extents(n, nx=nx, ny=ny, nz=nz), periodic=periodic), 6.0, -1.0)
+
+
+@physics_model("3-D 27-point stencil, as in the HPCG benchmark", example="stencil27:n=64")
+def stencil27(
+    *,
+    n: int | None = None,
+    nx: int | None = None,
+    ny: int | None = None,
+    nz: int | None = None,
+    periodic: bool = False,
+) -> RowGenerator:
+    """Return the 3-D stencil with 26 on the diagonal and -1 for all 26 neighbours.
+
+    Parameters
+    ----------
+    n : int, optional
+        Points along each direction that is not given itself.
+    nx, ny, nz : int, optional
+        Points along x (which runs fastest), y and z.
+    periodic : bool, default False
+        A torus; otherwise neighbours outside are left out.
+
+    Returns
+    -------
+    csr_array, shape (nx ny nz, nx ny nz)
+        Eigenvalues: :func:`blockvec.models.spectra.stencil27_eigenvalues`.
+
+    Raises
+    ------
+    OptionError
+        If an extent is missing or a value cannot be used.
+
+    References
+    ----------
+    J. Dongarra, M. Heroux, P. Luszczek, "HPCG benchmark", Univ. Tennessee report ut-eecs-15-736 (2015).
+    """
+    lattice = _Lattice(_extents(n, nx=nx, ny=ny, nz=nz), periodic=periodic)
+    steps = [(x, y, z) for z, y, x in itertools.product((-1, 0, 1), repeat=3)]  # ascending columns
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        sites = np.arange(start, stop)
+        coordinates = lattice.coordinates(sites)
+        for step in steps:
+            columns, mask = lattice.neighbour(sites, coordinates, step)
+            yield Entry(columns, -1.0 if any(step) else 26.0, mask)
+
+    return RowGenerator(lattice.n_sites, entries)
+
+
+@physics_model("Anderson model of localisation, box disorder", example="anderson:n=40,disorder=16.5,seed=1")
+def anderson(
+    *, n: int, disorder: float, dim: int = 3, t: float = 1.0, periodic: bool = True, seed: int = 0
+) -> RowGenerator:
+    """Return the Anderson model: hopping -t to the neighbours, random on-site energies.
+
+    Parameters
+    ----------
+    n : int
+        Sites along each direction.
+    disorder : float
+        Width W: the energies are uniform on [-W/2, W/2). In three dimensions all states are localised
+        from W = 16.5 t on.
+    dim : int, default 3
+        Dimension, 1 to 3.
+    t : float, default 1
+        Hopping energy.
+    periodic : bool, default True
+        A torus; otherwise open boundaries.
+    seed : int, default 0
+        The same seed gives the same matrix, on any machine and for any range of rows.
+
+    Returns
+    -------
+    csr_array, shape (n^dim, n^dim)
+        Real symmetric.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    References
+    ----------
+    P. W. Anderson, Phys. Rev. 109, 1492 (1958).
+    """
+    _check_disorder(disorder, seed)
+    if dim not in (1, 2, 3):
+        raise OptionError(f"dim={dim}; it must be 1, 2 or 3")
+    return _star(_Lattice(_extents(None, n=n) * dim, periodic=periodic), 0.0, -t, disorder, seed)
+
+
+@physics_model("honeycomb lattice (graphene), box disorder", example="graphene:nx=128,ny=64,disorder=0.1")
+def graphene(
+    *, nx: int, ny: int, t: float = 1.0, disorder: float = 0.0, seed: int = 0, periodic: bool = True
+) -> RowGenerator:
+    """Return the tight-binding model of graphene: hopping -t to three neighbours, random on-site energies.
+
+    The honeycomb is drawn as a brick wall of nx times ny sites (nx ny / 2 cells of two): every site has its
+    neighbours along y, and one along x, to the right where x + y is even, to the left where it is odd.
+
+    Parameters
+    ----------
+    nx, ny : int
+        Sites along x (which runs fastest) and y; even on a torus.
+    t : float, default 1
+        Hopping energy.
+    disorder : float, default 0
+        The on-site energies are uniform on [-disorder/2, disorder/2).
+    seed : int, default 0
+        The same seed gives the same matrix, on any machine and for any range of rows.
+    periodic : bool, default True
+        A torus; otherwise open boundaries.
+
+    Returns
+    -------
+    csr_array, shape (nx ny, nx ny)
+        Real symmetric. The interesting eigenvalues lie near 0, where the density of states vanishes.
+        Without disorder: :func:`blockvec.models.spectra.graphene_eigenvalues`.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    References
+    ----------
+    P. R. Wallace, Phys. Rev. 71, 622 (1947).
+    """
+    _check_disorder(disorder, seed)
+    lattice = _Lattice(_extents(None, nx=nx, ny=ny), periodic=periodic)
+    if periodic and (nx % 2 or ny % 2):
+        raise OptionError(f"nx={nx}, ny={ny}; a periodic honeycomb needs even extents (or periodic=false)")
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        sites = np.arange(start, stop)
+        coordinates = lattice.coordinates(sites)
+        right = (coordinates[0] + coordinates[1]) % 2 == 0
+        for step, exists in (((0, -1), None), ((-1, 0), ~right), ((1, 0), right), ((0, 1), None)):
+            columns, mask = lattice.neighbour(sites, coordinates, step)
+            if exists is not None:
+                mask = exists if mask is None else exists & mask
+            yield Entry(columns, -t, mask)
+        if disorder:
+            yield Entry(sites, disorder * uniform(start, stop, seed))
+
+    return RowGenerator(lattice.n_sites, entries, row_entries=4 if disorder else 3)
+
+
+@physics_model("square lattice in a magnetic field, complex", example="hofstadter:nx=120,ny=100,p=1,q=3")
+def hofstadter(
+    *, nx: int, ny: int, p: int = 1, q: int = 3, t: float = 1.0, periodic: bool = True
+) -> RowGenerator:
+    """Return the Hofstadter model: a square lattice with p/q flux quanta through every plaquette.
+
+    Hopping is -t. Landau gauge: a hop from (x, y) to (x, y + 1) takes the phase
+    exp(2 pi i x p/q), one along x takes none.
+
+    Parameters
+    ----------
+    nx, ny : int
+        Sites along x (which runs fastest) and y. On a torus nx must be a multiple of q, else the field
+        has a seam.
+    p, q : int, default 1, 3
+        The flux as a fraction; p=0 is no field.
+    t : float, default 1
+        Hopping energy.
+    periodic : bool, default True
+        A torus; otherwise open boundaries.
+
+    Returns
+    -------
+    csr_array, shape (nx ny, nx ny)
+        Complex Hermitian. On a torus: :func:`blockvec.models.spectra.hofstadter_eigenvalues`.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    References
+    ----------
+    D. R. Hofstadter, Phys. Rev. B 14, 2239 (1976).
+    """
+    lattice = _Lattice(_extents(None, nx=nx, ny=ny), periodic=periodic)
+    if q < 1:
+        raise OptionError(f"q={q}; it must be at least 1")
+    p, q = p // math.gcd(p, q), q // math.gcd(p, q)
+    if periodic and nx % q:
+        raise OptionError(f"nx={nx}, but a torus needs a multiple of the flux's q={q} (or periodic=false)")
+    phases = np.exp(2j * np.pi * np.arange(q) / q)
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        sites = np.arange(start, stop)
+        coordinates = lattice.coordinates(sites)
+        along_y = -t * phases[coordinates[0] * p % q]
+        for step, values in (((0, -1), along_y), ((-1, 0), -t), ((1, 0), -t), ((0, 1), along_y.conj())):
+            columns, mask = lattice.neighbour(sites, coordinates, step)
+            yield Entry(columns, values, mask)
+
+    return RowGenerator(lattice.n_sites, entries, dtype=np.complex128)

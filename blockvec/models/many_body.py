@@ -1,0 +1,152 @@
+"""Many particles on a chain: quantum spins and interacting electrons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..errors import OptionError
+from .catalogue import physics_model
+from .rows import Entry, RowGenerator
+from .sector import Sector
+
+__all__ = ["hubbard", "xxz"]
+
+
+@physics_model(
+    "spin-1/2 XXZ chain at fixed magnetisation (Heisenberg: delta=1)", example="xxz:sites=20,up=10"
+)
+def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bool = True) -> RowGenerator:
+    """Return the XXZ chain H = j sum_i (Sx_i Sx_i+1 + Sy_i Sy_i+1 + delta Sz_i Sz_i+1), spins 1/2.
+
+    Parameters
+    ----------
+    sites : int
+        Spins, 2 to 62. The sum on a ring runs over every i, so a ring of two counts its bond twice.
+    up : int
+        Spins that point up: the total Sz is up - sites/2.
+    delta : float, default 1
+        Anisotropy: 1 Heisenberg (XXX), 0 the XX chain of free fermions.
+    j : float, default 1
+        Coupling; positive is antiferromagnetic.
+    periodic : bool, default True
+        A ring; otherwise an open chain.
+
+    Returns
+    -------
+    csr_array, shape (C(sites, up), C(sites, up))
+        Real symmetric; row numbers are combinadics of the up spins. Closed forms:
+        :func:`~blockvec.models.spectra.xx_chain_eigenvalues` for delta=0,
+        :func:`~blockvec.models.spectra.magnon_eigenvalues` for up=1.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    References
+    ----------
+    H. Bethe, Z. Phys. 71, 205 (1931). H. Q. Lin, Phys. Rev. B 42, 6561 (1990).
+
+    Examples
+    --------
+    The four-site Heisenberg ring has the ground-state energy -2 j.
+
+    >>> import numpy as np
+    >>> from blockvec import models
+    >>> float(np.linalg.eigvalsh(models.xxz(sites=4, up=2).toarray())[0].round(12))
+    -2.0
+    """
+    sector = Sector(sites, up, "up")
+    if sites < 2:
+        raise OptionError(f"sites={sites}; a chain needs at least 2")
+    n_bonds = sector.n_bonds(periodic=periodic)
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        numbers = np.arange(start, stop)
+        patterns = sector.patterns(numbers)
+        antiparallel = np.zeros_like(numbers)
+        for bond in sector.bonds(numbers, patterns, periodic=periodic):
+            antiparallel += bond.differ
+            yield Entry(bond.exchanged, j / 2, bond.differ)
+        if delta:
+            yield Entry(numbers, j * delta / 4 * (n_bonds - 2 * antiparallel))
+
+    row_entries = sector.exchanges_per_row(periodic=periodic) + bool(delta)
+    return RowGenerator(sector.dimension, entries, row_entries=row_entries)
+
+
+@physics_model("Hubbard chain of electrons", example="hubbard:sites=10,up=5,down=5,U=8")
+def hubbard(
+    *, sites: int, up: int, down: int, u: float, t: float = 1.0, periodic: bool = True
+) -> RowGenerator:
+    """Return the Hubbard chain H = -t sum_i,s (c+_i,s c_i+1,s + h.c.) + u sum_i n_i,up n_i,down.
+
+    In the ordered product of creation operators all up electrons stand left of all down electrons, by site
+    inside each. So H = T_up x 1 + 1 x T_down + u D, and a hop has a sign only across the end of a ring:
+    (-1)^(N - 1) with N electrons of its spin.
+
+    Parameters
+    ----------
+    sites : int
+        Sites, 2 to 62. The sum on a ring runs over every i, so a ring of two counts its bond twice.
+    up, down : int
+        Electrons of each spin.
+    u : float
+        Repulsion on a site (``U`` in a string).
+    t : float, default 1
+        Hopping energy.
+    periodic : bool, default True
+        A ring; otherwise an open chain.
+
+    Returns
+    -------
+    csr_array, shape (C(sites, up) C(sites, down), C(sites, up) C(sites, down))
+        Real symmetric; the down electrons' number runs fastest. For u=0:
+        :func:`blockvec.models.spectra.free_electron_eigenvalues`.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    References
+    ----------
+    J. Hubbard, Proc. R. Soc. A 276, 238 (1963). H. Q. Lin, J. E. Gubernatis, Comput. Phys. 7, 400 (1993).
+
+    Examples
+    --------
+    Two sites: the ground-state energy is (u - sqrt(u^2 + 16 t^2)) / 2.
+
+    >>> import numpy as np
+    >>> from blockvec import models
+    >>> H = models.hubbard(sites=2, up=1, down=1, u=6.0, t=2.0, periodic=False)
+    >>> float(np.linalg.eigvalsh(H.toarray())[0].round(12))
+    -2.0
+    """
+    ups = Sector(sites, up, "up")
+    downs = Sector(sites, down, "down")
+    if sites < 2:
+        raise OptionError(f"sites={sites}; a chain needs at least 2")
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        rows = np.arange(start, stop)
+        up_numbers, down_numbers = np.divmod(rows, downs.dimension)
+        up_patterns, down_patterns = ups.patterns(up_numbers), downs.patterns(down_numbers)
+        for bond in ups.bonds(up_numbers, up_patterns, periodic=periodic):
+            columns = bond.exchanged * downs.dimension + down_numbers
+            yield Entry(columns, _hop(t, up, bond.wraps), bond.differ)
+        if u:
+            yield Entry(rows, u * np.bitwise_count(up_patterns & down_patterns))
+        for bond in downs.bonds(down_numbers, down_patterns, periodic=periodic):
+            columns = up_numbers * downs.dimension + bond.exchanged
+            yield Entry(columns, _hop(t, down, bond.wraps), bond.differ)
+
+    hops = ups.exchanges_per_row(periodic=periodic) + downs.exchanges_per_row(periodic=periodic)
+    return RowGenerator(ups.dimension * downs.dimension, entries, row_entries=hops + bool(u))
+
+
+def _hop(t: float, electrons: int, wraps: bool) -> float:
+    """Return the hopping element; one that closes the ring passes all other electrons of its spin."""
+    return t if wraps and electrons % 2 == 0 else -t

@@ -1,0 +1,230 @@
+"""Matrices given row by row, and their assembly into compressed rows.
+
+A model describes what stands in the rows [start, stop) of its matrix as a few *entries*: one column,
+one value and one mask per row each (all left neighbours, all diagonal elements, ...). Everything is
+an array operation over the rows, and any row range can be made on its own, by any process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from ..errors import OptionError
+
+__all__ = ["Entry", "RowGenerator", "available_memory", "uniform"]
+
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+# Rows assembled at a time: the temporaries of some 20 entries stay near the second-level cache.
+_PANEL_ROWS = 8192
+
+
+class Entry(NamedTuple):
+    """At most one matrix element in each row of a range.
+
+    Attributes
+    ----------
+    columns : array, shape (rows,)
+        Column indices; elements of one row that share a column are summed.
+    values : array, shape (rows,), or scalar
+        Matrix elements.
+    mask : array of bool, shape (rows,), or None
+        Rows that have this entry; None means all.
+    """
+
+    columns: Rows
+    values: Any
+    mask: Mask | None = None
+
+
+class RowGenerator:
+    """A square Hermitian matrix that makes any range of its rows on demand.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows and columns.
+    entries : callable
+        ``entries(start, stop)`` yields an :class:`Entry` after the other for the rows [start, stop);
+        the same number of them for every range.
+    dtype : dtype, default float64
+        Element type of the matrix.
+    row_entries : float, optional
+        Mean number of elements in a row, for the memory estimate. Default: the number of entries.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> chain = models.generator("laplace1d:n=6")
+    >>> chain.rows(4, 6).toarray()
+    array([[ 0.,  0.,  0., -1.,  2., -1.],
+           [ 0.,  0.,  0.,  0., -1.,  2.]])
+    """
+
+    def __init__(
+        self,
+        n_rows: int,
+        entries: Callable[[int, int], Iterator[Entry]],
+        *,
+        dtype: Any = np.float64,
+        row_entries: float | None = None,
+    ) -> None:
+        if n_rows > np.iinfo(np.int64).max:
+            raise OptionError(
+                f"{n_rows:.3g} rows are more than 64-bit row numbers can count; choose a smaller size"
+            )
+        self.n_rows = n_rows
+        self.dtype = np.dtype(dtype)
+        self._entries = entries
+        self._row_entries = row_entries
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the whole matrix."""
+        return self.n_rows, self.n_rows
+
+    def __repr__(self) -> str:
+        return f"RowGenerator({self.n_rows}x{self.n_rows}, {self.dtype})"
+
+    def matrix(self) -> scipy.sparse.csr_array:
+        """Return the whole matrix.
+
+        Returns
+        -------
+        csr_array, shape (n_rows, n_rows)
+            In canonical form, with 32-bit indices where they fit.
+
+        Raises
+        ------
+        OptionError
+            If it would not fit the memory that is available.
+        """
+        return self.rows(0, self.n_rows)
+
+    def rows(self, start: int, stop: int) -> scipy.sparse.csr_array:
+        """Return the rows [start, stop).
+
+        Parameters
+        ----------
+        start, stop : int
+            Range of rows, 0 <= start <= stop <= n_rows.
+
+        Returns
+        -------
+        csr_array, shape (stop - start, n_rows)
+            In canonical form, with 32-bit indices where they fit.
+
+        Raises
+        ------
+        OptionError
+            If the range is not inside the matrix, or would not fit the memory that is available.
+        """
+        if not 0 <= start <= stop <= self.n_rows:
+            raise OptionError(
+                f"rows: got start={start}, stop={stop} for a matrix of {self.n_rows} rows; "
+                f"give 0 <= start <= stop <= {self.n_rows}."
+            )
+        count = stop - start
+        width = sum(1 for _ in self._entries(0, min(1, self.n_rows)))
+        self._check_memory(count, width)
+        index_dtype = np.int32 if max(self.n_rows, count * width) <= np.iinfo(np.int32).max else np.int64
+        # An upper bound: pages that are never written cost no memory, and the resize below returns them.
+        indices = np.empty(count * width, index_dtype)
+        data = np.empty(count * width, self.dtype)
+        indptr = np.zeros(count + 1, index_dtype)
+        filled = 0
+        for first in range(start, stop, _PANEL_ROWS):
+            last = min(first + _PANEL_ROWS, stop)
+            panel = self._panel(first, last, width)
+            indices[filled : filled + panel.nnz] = panel.indices
+            data[filled : filled + panel.nnz] = panel.data
+            indptr[first - start + 1 : last - start + 1] = panel.indptr[1:] + np.asarray(filled, index_dtype)
+            filled += panel.nnz
+        indices.resize(filled, refcheck=False)
+        data.resize(filled, refcheck=False)
+        matrix = scipy.sparse.csr_array((data, indices, indptr), shape=(count, self.n_rows))
+        matrix.has_canonical_format = True  # every panel is
+        return matrix
+
+    def _panel(self, start: int, stop: int, width: int) -> scipy.sparse.csr_array:
+        count = stop - start
+        columns = np.empty((count, width), np.int64)
+        values = np.empty((count, width), self.dtype)
+        masks = np.ones((count, width), np.bool_)
+        for position, entry in enumerate(self._entries(start, stop)):
+            columns[:, position] = entry.columns
+            values[:, position] = entry.values
+            if entry.mask is not None:
+                masks[:, position] = entry.mask
+        indptr = np.zeros(count + 1, np.int64)
+        np.cumsum(np.count_nonzero(masks, axis=1), out=indptr[1:])
+        panel = scipy.sparse.csr_array((values[masks], columns[masks], indptr), shape=(count, self.n_rows))
+        panel.sum_duplicates()
+        return panel
+
+    def _check_memory(self, count: int, width: int) -> None:
+        elements = count * (width if self._row_entries is None else self._row_entries)
+        index_bytes = 4 if max(self.n_rows, elements) <= np.iinfo(np.int32).max else 8
+        needed = elements * (self.dtype.itemsize + index_bytes) + count * index_bytes
+        available = available_memory()
+        if available is not None and needed > available:
+            raise OptionError(
+                f"{count} rows with about {elements:.3g} elements take {needed / 1e9:.3g} GB, but "
+                f"{available / 1e9:.3g} GB of memory are available; choose a smaller matrix, or make some of "
+                "its rows with models.generator(...).rows(start, stop)."
+            )
+
+
+def available_memory() -> int | None:
+    """Return the bytes of memory a process may still take, or None where the system does not tell.
+
+    The smaller of what the kernel calls available and the limit of the control group.
+    """
+    found: list[int] = []
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(int(line.split()[1]) * 1024)
+    except OSError:
+        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            found.append(int(Path(limit).read_text()))  # "max" where there is no limit
+        except (OSError, ValueError):
+            continue
+    return min(found, default=None)
+
+
+def uniform(start: int, stop: int, seed: int) -> NDArray[np.float64]:
+    """Return the random numbers that belong to the rows [start, stop).
+
+    They come from a counter-based generator, so a row's number depends on the seed and the row only,
+    not on how the rows are cut into ranges. Raw bits are converted here because NumPy promises
+    the bit stream of a generator across versions, and not what its distributions make of it.
+
+    Parameters
+    ----------
+    start, stop : int
+        Range of rows.
+    seed : int
+        Not negative.
+
+    Returns
+    -------
+    array, shape (stop - start,)
+        Uniform on [-1/2, 1/2).
+    """
+    bits = np.random.Philox(seed)
+    first = start // 4  # the counter advances once for four numbers
+    bits.advance(first)
+    raw = bits.random_raw(stop - 4 * first)[start - 4 * first :]
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53 - 0.5

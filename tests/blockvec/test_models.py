@@ -1,0 +1,514 @@
+"""Model matrices against closed-form spectra and against independent constructions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import math
+import re
+from pathlib import Path
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.io
+import scipy.sparse
+
+from blockvec import models
+from blockvec.errors import OptionError
+from blockvec.models import rows, spectra
+from blockvec.models.sector import Sector
+
+SMALL = [
+    "laplace1d:n=7",
+    "laplace1d:n=7,periodic=true",
+    "laplace2d:nx=4,ny=3",
+    "laplace2d:nx=2,ny=1,periodic=true",
+    "laplace3d:n=3",
+    "laplace3d:nx=4,ny=3,nz=2,periodic=true",
+    "stencil27:nx=4,ny=3,nz=2",
+    "stencil27:n=2,periodic=true",
+    "anderson:n=3,disorder=4",
+    "anderson:n=5,disorder=1,dim=1,periodic=false",
+    "graphene:nx=6,ny=4,disorder=0.3,seed=5",
+    "graphene:nx=5,ny=3,periodic=no",
+    "hofstadter:nx=6,ny=4",
+    "hofstadter:nx=5,ny=4,p=2,q=7,periodic=false",
+    "xxz:sites=8,up=3,delta=0.5",
+    "xxz:sites=6,up=3,delta=0,periodic=false",
+    "hubbard:sites=5,up=2,down=3,U=3",
+    "hubbard:sites=4,up=2,down=1,U=-2,periodic=false",
+]
+
+
+def values_of(matrix: scipy.sparse.csr_array) -> np.ndarray:
+    return np.linalg.eigvalsh(matrix.toarray())
+
+
+def assert_same_spectrum(matrix: scipy.sparse.csr_array, expected: np.ndarray) -> None:
+    """LAPACK's eigenvalues err by a small multiple of n u ||A||."""
+    assert matrix.shape == (expected.size, expected.size)
+    scale = max(np.abs(expected).max(), 1.0)
+    np.testing.assert_allclose(values_of(matrix), expected, rtol=0, atol=1e-14 * expected.size * scale)
+
+
+# What every model promises
+
+
+@pytest.mark.parametrize("spec", SMALL)
+def test_every_model_is_hermitian_canonical_and_has_small_indices(spec: str) -> None:
+    A = models.model(spec)
+    assert isinstance(A, scipy.sparse.csr_array)
+    assert abs(A - A.conj().T).max() == 0
+    assert A.indices.dtype == A.indptr.dtype == np.int32
+    columns_in_a_row = [A.indices[a:b] for a, b in itertools.pairwise(A.indptr)]
+    assert all((np.diff(columns) > 0).all() for columns in columns_in_a_row)
+    assert A.has_canonical_format
+
+
+@pytest.mark.parametrize("spec", SMALL)
+def test_any_range_of_rows_equals_that_slice_of_the_matrix(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = models.model(spec)
+    monkeypatch.setattr(rows, "_PANEL_ROWS", 5)
+    generator = models.generator(spec)
+    assert generator.shape == whole.shape
+    assert generator.dtype == whole.dtype
+    n = generator.n_rows
+    for start, stop in [(0, n), (0, 0), (n, n), (1, n), (n // 3, 2 * n // 3), (n - 1, n)]:
+        part = generator.rows(start, stop)
+        assert part.shape == (stop - start, n)
+        np.testing.assert_array_equal(part.toarray(), whole.toarray()[start:stop])
+
+
+def test_a_range_outside_the_matrix_is_refused() -> None:
+    generator = models.generator("laplace1d:n=10")
+    with pytest.raises(OptionError, match=r"start=5, stop=11 for a matrix of 10 rows"):
+        generator.rows(5, 11)
+
+
+def test_every_listed_model_has_an_example_that_can_be_built_by_string_and_by_function() -> None:
+    for name, text in models.available().items():
+        example = text.rpartition("e.g. ")[2]
+        assert example.startswith(f"{name}:")
+        assert models.generator(example).n_rows >= 1
+        function = getattr(models, name)
+        assert f"parameters {next(iter(inspect.signature(function).parameters))}" in text
+        assert function.__doc__
+
+
+def test_a_string_and_a_function_give_the_same_matrix() -> None:
+    by_string = models.model(" XXZ : Sites=6, UP=2 ,delta=0.5,periodic=False ")
+    by_function = models.xxz(sites=6, up=2, delta=0.5, periodic=False)
+    np.testing.assert_array_equal(by_string.toarray(), by_function.toarray())
+
+
+def test_numpy_scalars_are_good_arguments() -> None:
+    A = models.xxz(sites=np.int32(4), up=np.int64(2), delta=np.float32(1), periodic=np.bool(True))
+    np.testing.assert_array_equal(A.toarray(), models.xxz(sites=4, up=2).toarray())
+
+
+# What is refused, and how
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("laplac3d:n=4", "there is no model 'laplac3d' (did you mean 'laplace3d'?); there are laplace1d, "),
+        ("", "there is no model ''; there are laplace1d, "),
+        ("laplace1d", "laplace1d: no value is given for n. Example: laplace1d:n=1000"),
+        (
+            "laplace1d:m=4",
+            "laplace1d: unknown parameter 'm'; it takes n, periodic. Example: laplace1d:n=1000",
+        ),
+        ("xxz:site=4,up=2", "unknown parameter 'site' (did you mean 'sites'?); it takes sites, up, "),
+        ("xxz:sites=4", "xxz: no value is given for up. Example: xxz:sites=20,up=10"),
+        (
+            "laplace3d:nx=4,ny=3",
+            "laplace3d: nz is not given; give n for equal extents, or nx, ny, nz. Example",
+        ),
+        ("laplace1d:n=4.5", "n='4.5' is not an integer"),
+        ("laplace1d:n=4,periodic=maybe", "periodic='maybe' is not true or false"),
+        ("anderson:n=4,disorder=inf", "disorder=inf is not a finite number"),
+        ("anderson:n=4,disorder=much", "disorder='much' is not a finite number"),
+        ("laplace1d:n=4,N=5", "n is given twice"),
+        ("laplace1d:n=4,", "'' is not of the form parameter=value"),
+        ("laplace1d:4", "'4' is not of the form parameter=value"),
+        ("laplace1d:n=0", "n=0; it must be at least 1"),
+        ("laplace2d:n=3,ny=-1", "ny=-1; it must be at least 1"),
+        ("anderson:n=4,disorder=-1", "disorder=-1.0; it is a width and must not be negative"),
+        ("anderson:n=4,disorder=1,dim=4", "dim=4; it must be 1, 2 or 3"),
+        ("anderson:n=4,disorder=1,seed=-3", "seed=-3; it must not be negative"),
+        ("graphene:nx=3,ny=4", "nx=3, ny=4; a periodic honeycomb needs even extents"),
+        ("hofstadter:nx=4,ny=4,q=3", "nx=4, but a torus needs a multiple of the flux's q=3"),
+        ("hofstadter:nx=4,ny=4,q=0", "q=0; it must be at least 1"),
+        ("xxz:sites=4,up=5", "up=5; it must be between 0 and sites=4"),
+        ("xxz:sites=63,up=5", "sites=63; it must be between 1 and 62"),
+        ("xxz:sites=1,up=1", "sites=1; a chain needs at least 2"),
+        ("hubbard:sites=4,up=2,down=-1,u=1", "down=-1; it must be between 0 and sites=4"),
+        ("laplace3d:n=10000000", "rows are more than 64-bit row numbers can count"),
+    ],
+)
+def test_a_wrong_description_is_refused_with_what_exists_and_an_example(spec: str, message: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(message)):
+        models.model(spec)
+
+
+def test_functions_refuse_what_strings_refuse() -> None:
+    with pytest.raises(OptionError, match=r"laplace1d: n=4\.0 is not an integer\. Example"):
+        models.laplace1d(n=4.0)
+    with pytest.raises(OptionError, match="n=True is not an integer"):
+        models.laplace1d(n=True)
+    with pytest.raises(OptionError, match="n=None is not an integer"):
+        models.laplace1d(n=None)
+    with pytest.raises(OptionError, match="parameters are given by name"):
+        models.laplace1d(4)
+
+
+def test_a_matrix_beyond_the_memory_is_refused_before_anything_is_allocated() -> None:
+    with pytest.raises(
+        OptionError, match=r"xxz: .* take .* GB, but .* GB of memory are available; choose a smaller"
+    ):
+        models.model("xxz:sites=50,up=25")
+
+
+def test_rows_of_a_matrix_beyond_the_memory_can_be_made() -> None:
+    generator = models.generator("xxz:sites=50,up=25")
+    middle = generator.n_rows // 2
+    part = generator.rows(middle, middle + 3)
+    assert part.indices.dtype == np.int64
+    energy_of_the_ferromagnet = 50 / 4  # every row sums to it: the constant vector is an eigenvector
+    np.testing.assert_allclose(part.sum(axis=1), energy_of_the_ferromagnet, rtol=1e-15)
+
+
+def test_a_memory_limit_is_at_least_noticed_on_linux() -> None:
+    available = rows.available_memory()
+    assert available is None or available > 0
+
+
+# Laplacians and stencils
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("extents", [(1,), (2,), (9,), (3, 5), (2, 2), (4, 3, 2), (3, 3, 3)])
+def test_laplacians_have_their_closed_form_spectrum(extents: tuple[int, ...], periodic: bool) -> None:
+    names = ("n",) if len(extents) == 1 else ("nx", "ny", "nz")
+    function = getattr(models, f"laplace{len(extents)}d")
+    A = function(**dict(zip(names, extents, strict=False)), periodic=periodic)
+    assert_same_spectrum(A, spectra.laplace_eigenvalues(extents, periodic=periodic))
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("extents", [(1, 1, 1), (2, 3, 4), (3, 3, 3), (5, 1, 2)])
+def test_the_27_point_stencil_has_its_closed_form_spectrum(
+    extents: tuple[int, int, int], periodic: bool
+) -> None:
+    nx, ny, nz = extents
+    A = models.stencil27(nx=nx, ny=ny, nz=nz, periodic=periodic)
+    assert_same_spectrum(A, spectra.stencil27_eigenvalues(extents, periodic=periodic))
+
+
+def test_the_laplacian_is_the_kronecker_sum_with_x_fastest() -> None:
+    T = {n: scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n)) for n in (2, 3, 4)}
+    one = {n: scipy.sparse.eye_array(n) for n in T}
+    x = functools.reduce(scipy.sparse.kron, [one[2], one[3], T[4]])
+    y = functools.reduce(scipy.sparse.kron, [one[2], T[3], one[4]])
+    z = functools.reduce(scipy.sparse.kron, [T[2], one[3], one[4]])
+    A = models.laplace3d(nx=4, ny=3, nz=2)
+    np.testing.assert_array_equal(A.toarray(), (x + y + z).toarray())
+
+
+def test_the_number_of_elements_of_a_stencil_is_what_its_boundary_leaves() -> None:
+    assert models.laplace3d(n=5).nnz == 7 * 125 - 6 * 25
+    assert models.stencil27(n=5).nnz == (3 * 5 - 2) ** 3
+    assert models.stencil27(n=5, periodic=True).nnz == 27 * 125
+
+
+# Disorder
+
+
+def test_a_random_number_belongs_to_its_row_whatever_the_range() -> None:
+    whole = rows.uniform(0, 100, seed=3)
+    assert ((whole >= -0.5) & (whole < 0.5)).all()
+    assert abs(whole.mean()) < 3 / math.sqrt(12 * 100)
+    for start, stop in [(0, 1), (1, 2), (3, 9), (4, 8), (50, 100), (7, 7)]:
+        np.testing.assert_array_equal(rows.uniform(start, stop, seed=3), whole[start:stop])
+
+
+def test_random_numbers_never_change_between_versions() -> None:
+    np.testing.assert_array_equal(
+        rows.uniform(0, 3, seed=0), np.random.Generator(np.random.Philox(0)).random(3) - 0.5
+    )
+
+
+@pytest.mark.parametrize("name", ["anderson:n=3,disorder=2", "graphene:nx=4,ny=4,disorder=2"])
+def test_a_seed_gives_the_same_matrix_again_and_another_seed_another(name: str) -> None:
+    first, again, other = (models.model(f"{name},seed={seed}") for seed in (7, 7, 8))
+    np.testing.assert_array_equal(first.toarray(), again.toarray())
+    assert (first.diagonal() != other.diagonal()).all()
+    assert np.abs(first.diagonal()).max() <= 1.0
+
+
+def test_the_clean_anderson_model_is_the_laplacian_without_its_diagonal() -> None:
+    for dim in (1, 2, 3):
+        A = models.anderson(n=4, disorder=0, dim=dim, t=0.5)
+        shifted = 0.5 * (spectra.laplace_eigenvalues([4] * dim, periodic=True) - 2 * dim)
+        assert_same_spectrum(A, shifted)
+
+
+# Honeycomb
+
+
+@pytest.mark.parametrize(("nx", "ny"), [(2, 2), (2, 4), (6, 4), (4, 6), (8, 2)])
+def test_clean_graphene_has_its_closed_form_spectrum(nx: int, ny: int) -> None:
+    assert_same_spectrum(models.graphene(nx=nx, ny=ny, t=1.5), spectra.graphene_eigenvalues(nx, ny, 1.5))
+
+
+def test_open_graphene_has_three_neighbours_inside_and_a_symmetric_spectrum() -> None:
+    A = models.graphene(nx=7, ny=5, periodic=False)
+    assert np.diff(A.indptr).max() == 3
+    values = values_of(A)
+    np.testing.assert_allclose(values, -values[::-1], rtol=0, atol=1e-13)
+
+
+def test_graphene_has_the_structure_of_the_real_file(matrices: Path) -> None:
+    path = matrices / "graphene128x64.mtx"
+    real = scipy.io.mmread(path, spmatrix=False).tocsr()
+    A = models.graphene(nx=128, ny=64, disorder=0.1)
+    np.testing.assert_array_equal(A.indptr, real.indptr)
+    np.testing.assert_array_equal(A.indices, real.indices)
+    hops = A.indices != np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    np.testing.assert_array_equal(A.data[hops], real.data[hops])
+    np.testing.assert_allclose(np.abs(A.diagonal()).max(), np.abs(real.diagonal()).max(), rtol=1e-3)
+
+
+# Magnetic field
+
+
+@pytest.mark.parametrize(
+    ("nx", "ny", "p", "q"),
+    [(4, 3, 0, 1), (4, 3, 0, 5), (6, 5, 1, 3), (4, 4, 1, 2), (2, 3, 2, 4), (10, 3, 2, 5), (5, 4, -1, 5)],
+)
+def test_the_hofstadter_model_has_the_spectrum_of_harpers_equation(nx: int, ny: int, p: int, q: int) -> None:
+    A = models.hofstadter(nx=nx, ny=ny, p=p, q=q, t=0.5)
+    assert A.dtype == np.complex128
+    assert_same_spectrum(A, spectra.hofstadter_eigenvalues(nx, ny, p, q, 0.5))
+
+
+def test_without_flux_the_hofstadter_model_is_a_plain_lattice() -> None:
+    A = models.hofstadter(nx=4, ny=5, p=0)
+    laplacian = models.laplace2d(nx=4, ny=5, periodic=True)
+    np.testing.assert_array_equal(A.toarray(), laplacian.toarray() - 4 * np.eye(20))
+
+
+def test_half_a_flux_quantum_gives_the_spectrum_of_dirac_fermions() -> None:
+    kx, ky = np.meshgrid(2 * np.pi * np.arange(3) / 6, 2 * np.pi * np.arange(4) / 4)
+    band = 2 * np.sqrt(np.cos(kx) ** 2 + np.cos(ky) ** 2)
+    assert_same_spectrum(models.hofstadter(nx=6, ny=4, q=2), np.sort([band, -band], axis=None))
+
+
+def test_the_phase_around_every_plaquette_is_the_flux() -> None:
+    nx, ny, p, q = 6, 4, 1, 3
+    H = models.hofstadter(nx=nx, ny=ny, p=p, q=q).toarray()
+    for x, y in itertools.product(range(nx), range(ny)):
+        corners = [(x, y), (x + 1, y), (x + 1, y + 1), (x, y + 1), (x, y)]
+        sites = [cx % nx + nx * (cy % ny) for cx, cy in corners]
+        around = math.prod(H[b, a] for a, b in itertools.pairwise(sites))
+        np.testing.assert_allclose(around, np.exp(2j * np.pi * p / q), rtol=1e-14)
+
+
+# Sectors of bit patterns
+
+
+@hypothesis.given(st.integers(1, 14), st.data())
+def test_patterns_of_a_sector_are_numbered_in_ascending_order(sites: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, sites))
+    sector = Sector(sites, count, "up")
+    expected = [pattern for pattern in range(2**sites) if pattern.bit_count() == count]
+    assert sector.dimension == len(expected)
+    numbers = np.arange(sector.dimension)
+    np.testing.assert_array_equal(sector.patterns(numbers), expected)
+    np.testing.assert_array_equal(sector.numbers(np.array(expected)), numbers)
+
+
+@hypothesis.given(st.integers(2, 10), st.booleans(), st.data())
+def test_a_bond_exchanges_its_two_bits(sites: int, periodic: bool, data: st.DataObject) -> None:
+    sector = Sector(sites, data.draw(st.integers(0, sites)), "up")
+    numbers = np.arange(sector.dimension)
+    patterns = sector.patterns(numbers)
+    bonds = list(sector.bonds(numbers, patterns, periodic=periodic))
+    assert len(bonds) == sector.n_bonds(periodic=periodic)
+    for i, bond in enumerate(bonds):
+        k = (i + 1) % sites
+        assert bond.wraps == (k == 0)
+        np.testing.assert_array_equal(bond.differ, (patterns >> i & 1) != (patterns >> k & 1))
+        swapped = patterns[bond.differ] ^ (1 << i | 1 << k)
+        np.testing.assert_array_equal(sector.patterns(bond.exchanged[bond.differ]), swapped)
+    exchanges = sum(int(bond.differ.sum()) for bond in bonds)
+    assert exchanges / sector.dimension == pytest.approx(sector.exchanges_per_row(periodic=periodic))
+
+
+def test_the_largest_sectors_can_be_numbered() -> None:
+    sector = Sector(62, 31, "up")
+    numbers = np.array([0, 1, 12345678901234567, sector.dimension - 1])
+    patterns = sector.patterns(numbers)
+    np.testing.assert_array_equal(np.bitwise_count(patterns), 31)
+    np.testing.assert_array_equal(sector.numbers(patterns), numbers)
+
+
+# Spins
+
+S_PLUS = np.array([[0.0, 0.0], [1.0, 0.0]])  # basis: down, up
+S_Z = np.diag([-0.5, 0.5])
+
+
+def on_site(operator: np.ndarray, site: int, sites: int) -> np.ndarray:
+    """The operator on one site of a chain; bit 0 of a state is the last factor."""
+    factors = [operator if s == site else np.eye(2) for s in reversed(range(sites))]
+    return functools.reduce(np.kron, factors)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize(
+    ("sites", "delta", "j"), [(2, 1.0, 1.0), (3, 0.3, 2.0), (5, -1.5, -1.0), (6, 1.0, 1.0)]
+)
+def test_the_xxz_chain_equals_the_spin_operators_restricted_to_the_sector(
+    sites: int, delta: float, j: float, periodic: bool
+) -> None:
+    H = np.zeros((2**sites, 2**sites))
+    for i in range(sites if periodic else sites - 1):
+        plus, minus = on_site(S_PLUS, i, sites), on_site(S_PLUS.T, (i + 1) % sites, sites)
+        zz = on_site(S_Z, i, sites) @ on_site(S_Z, (i + 1) % sites, sites)
+        H += j * ((plus @ minus + (plus @ minus).T) / 2 + delta * zz)
+    for up in range(sites + 1):
+        sector = [pattern for pattern in range(2**sites) if pattern.bit_count() == up]
+        A = models.xxz(sites=sites, up=up, delta=delta, j=j, periodic=periodic)
+        np.testing.assert_allclose(A.toarray(), H[np.ix_(sector, sector)], rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize("sites", [4, 5, 7])
+def test_the_xx_chain_is_free_fermions_for_odd_and_even_numbers_of_spins(sites: int, periodic: bool) -> None:
+    for up in range(sites + 1):
+        A = models.xxz(sites=sites, up=up, delta=0, j=1.5, periodic=periodic)
+        assert_same_spectrum(A, spectra.xx_chain_eigenvalues(sites, up, 1.5, periodic=periodic))
+
+
+def test_one_flipped_spin_is_a_magnon() -> None:
+    A = models.xxz(sites=9, up=1, delta=0.7, j=-2.0)
+    assert_same_spectrum(A, spectra.magnon_eigenvalues(9, 0.7, -2.0))
+
+
+def test_heisenberg_rings_have_their_known_ground_states() -> None:
+    """Energies by Bethe's ansatz."""
+    for sites, energy in [(2, -1.5), (4, -2.0), (6, -1 - math.sqrt(13) / 2)]:
+        lowest = values_of(models.xxz(sites=sites, up=sites // 2))[0]
+        assert lowest == pytest.approx(energy, abs=1e-13)
+
+
+def test_two_spins_are_a_singlet_and_a_triplet() -> None:
+    np.testing.assert_allclose(
+        values_of(models.xxz(sites=2, up=1, periodic=False)), [-0.75, 0.25], atol=1e-15
+    )
+    np.testing.assert_allclose(models.xxz(sites=2, up=2, periodic=False).toarray(), [[0.25]], atol=1e-15)
+
+
+def test_the_ferromagnet_is_lowest_in_every_sector_and_uniform() -> None:
+    for up in range(9):
+        A = models.xxz(sites=8, up=up, j=-1.0)
+        assert values_of(A)[0] == pytest.approx(-8 / 4, abs=1e-13)
+        np.testing.assert_allclose(A.sum(axis=1), -8 / 4, atol=1e-14)
+
+
+def test_the_heisenberg_spectrum_of_a_sector_contains_that_of_the_next() -> None:
+    """Total spin is conserved: lowering the magnetisation keeps every multiplet and adds new ones."""
+    more = values_of(models.xxz(sites=8, up=4))
+    fewer = values_of(models.xxz(sites=8, up=3))
+    left = more.tolist()
+    for value in fewer:
+        nearest = min(left, key=lambda other: abs(other - value))
+        assert nearest == pytest.approx(value, abs=1e-12)
+        left.remove(nearest)
+
+
+@pytest.mark.parametrize(("sites", "up"), [(10, 5), (16, 8), (18, 4), (60, 2)])
+def test_sectors_have_binomial_dimensions(sites: int, up: int) -> None:
+    A = models.model(f"xxz:sites={sites},up={up}")
+    assert A.shape == (math.comb(sites, up),) * 2
+    assert A.nnz == A.shape[0] + sites * 2 * math.comb(sites - 2, up - 1)
+
+
+# Electrons
+
+
+def annihilators(modes: int) -> list[np.ndarray]:
+    """Fermion operators by Jordan and Wigner, mode 0 the leftmost factor."""
+    lower, sign = np.array([[0.0, 1.0], [0.0, 0.0]]), np.diag([1.0, -1.0])  # basis: empty, full
+    return [
+        functools.reduce(np.kron, [sign] * mode + [lower] + [np.eye(2)] * (modes - mode - 1))
+        for mode in range(modes)
+    ]
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize(("sites", "u", "t"), [(2, 3.0, 1.0), (3, -2.0, 0.5), (4, 5.0, 1.0)])
+def test_the_hubbard_chain_has_the_spectrum_of_the_fermion_operators(
+    sites: int, u: float, t: float, periodic: bool
+) -> None:
+    c = annihilators(2 * sites)
+    number = [operator.T @ operator for operator in c]
+    H = sum(u * number[i] @ number[sites + i] for i in range(sites))
+    for i, spin in itertools.product(range(sites if periodic else sites - 1), (0, sites)):
+        hop = c[spin + i].T @ c[spin + (i + 1) % sites]
+        H -= t * (hop + hop.T)
+    n_up = sum(number[:sites]).diagonal()
+    n_down = sum(number[sites:]).diagonal()
+    for up, down in itertools.product(range(sites + 1), repeat=2):
+        sector = np.flatnonzero((n_up == up) & (n_down == down))
+        A = models.hubbard(sites=sites, up=up, down=down, u=u, t=t, periodic=periodic)
+        assert_same_spectrum(A, np.linalg.eigvalsh(H[np.ix_(sector, sector)]))
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+@pytest.mark.parametrize(("up", "down"), [(1, 0), (2, 0), (3, 0), (2, 1), (2, 2), (3, 2), (5, 1)])
+def test_without_repulsion_electrons_are_free_for_odd_and_even_numbers(
+    up: int, down: int, periodic: bool
+) -> None:
+    A = models.hubbard(sites=5, up=up, down=down, u=0, t=1.2, periodic=periodic)
+    assert_same_spectrum(A, spectra.free_electron_eigenvalues(5, up, down, 1.2, periodic=periodic))
+
+
+def test_two_electrons_on_two_sites_have_four_known_energies() -> None:
+    u, t = 3.0, 0.7
+    root = math.sqrt(u**2 + 16 * t**2)
+    A = models.hubbard(sites=2, up=1, down=1, u=u, t=t, periodic=False)
+    assert_same_spectrum(A, np.array([(u - root) / 2, 0.0, u, (u + root) / 2]))
+
+
+def test_the_hubbard_chain_is_a_kronecker_sum_plus_repulsion() -> None:
+    sites, up, down, u = 5, 2, 3, 4.0
+    T_up = models.hubbard(sites=sites, up=up, down=0, u=0).toarray()
+    T_down = models.hubbard(sites=sites, up=0, down=down, u=0).toarray()
+    H = models.hubbard(sites=sites, up=up, down=down, u=u).toarray()
+    difference = H - np.kron(T_up, np.eye(len(T_down))) - np.kron(np.eye(len(T_up)), T_down)
+    doubly = np.diagonal(difference) / u
+    np.testing.assert_array_equal(difference, np.diag(u * doubly))
+    assert set(doubly) == {0.0, 1.0, 2.0}
+
+
+def test_a_strong_repulsion_leaves_the_heisenberg_chain() -> None:
+    """At half filling H -> 4 t^2 / u (S S - 1/4) up to O(t^4 / u^3) as u grows."""
+    u, sites = 400.0, 4
+    lowest = values_of(models.hubbard(sites=sites, up=2, down=2, u=u))[0]
+    heisenberg = values_of(models.xxz(sites=sites, up=2))[0] - sites / 4
+    assert lowest == pytest.approx(4 / u * heisenberg, rel=20 / u**2 + 1e-9)
+
+
+def test_antiperiodic_levels_lie_between_the_periodic_ones() -> None:
+    np.testing.assert_allclose(spectra.chain_levels(4), [-2, 0, 0, 2], atol=1e-15)
+    np.testing.assert_allclose(
+        spectra.chain_levels(4, antiperiodic=True), np.sqrt(2) * np.array([-1, -1, 1, 1])
+    )
