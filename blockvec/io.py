@@ -1,0 +1,239 @@
+"""Files: matrices in, blocks in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from . import matrixmarket, models
+from .errors import DTypeError, FormatError, LayoutError, ShapeError
+
+__all__ = ["load_block", "open_matrix", "read_matrix", "save_block"]
+
+_CHUNK_BYTES = 1 << 20  # of a block that is written at a time
+
+
+# Matrices
+
+
+def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
+    """Return the matrix that a command line names: a file, or else a model.
+
+    A file that exists wins. What has a colon, or is the name of a model, is a model. Everything else is a
+    file that is missing.
+
+    Parameters
+    ----------
+    spec : str or path
+        Path of a Matrix Market file, or a description as for :func:`blockvec.models.model`.
+
+    Returns
+    -------
+    csr_array or array, shape (n_rows, n_cols)
+        As :func:`read_matrix` or :func:`blockvec.models.model` return it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is neither such a file nor such a model.
+    FormatError
+        If the file is broken.
+    OptionError
+        If the model's description is wrong.
+
+    Examples
+    --------
+    >>> from blockvec.io import open_matrix
+    >>> open_matrix("laplace1d:n=5").nnz
+    13
+    """
+    if isinstance(spec, str) and not Path(spec).exists():
+        name, colon, _ = spec.partition(":")
+        if colon or name.strip().lower() in models.available():
+            return models.model(spec)
+        raise FileNotFoundError(
+            f"{spec}: there is no such file, and no model of that name; give the path of a Matrix Market "
+            f"file, or one of the models {', '.join(models.available())} with its parameters, such as "
+            "laplace3d:n=64."
+        )
+    return read_matrix(spec)
+
+
+def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
+    """Read a Matrix Market file, gzipped or not.
+
+    Symmetric, Hermitian and skew-symmetric files are expanded to all elements, elements given twice are
+    summed, integers become float64, and the elements of a pattern are ones.
+
+    Parameters
+    ----------
+    path : str or path
+        The file. Whether it is gzipped is seen from its content.
+
+    Returns
+    -------
+    csr_array, shape (n_rows, n_cols), or array for a file in array format
+        float64 or complex128; canonical form with 32-bit indices where they fit, or row-major.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    FormatError
+        If it is not a Matrix Market file, broken or truncated; the message holds the line, what was found
+        and what was expected.
+
+    References
+    ----------
+    R. F. Boisvert, R. Pozo, K. Remington, "The Matrix Market exchange formats", NISTIR 5935 (1996).
+    """
+    file = _existing(path)
+    matrix = matrixmarket.read(file)
+    if matrix.dtype.kind != "c":
+        matrix = matrix.astype(np.float64, copy=False)
+    if isinstance(matrix, np.ndarray):
+        return np.ascontiguousarray(matrix)
+    rows = scipy.sparse.csr_array(matrix)
+    rows.sum_duplicates()
+    return rows
+
+
+def _existing(path: str | os.PathLike[str]) -> Path:
+    file = Path(path)
+    if not file.exists():
+        raise FileNotFoundError(
+            f"{file}: there is no such file (in {file.absolute().parent}); check the path."
+        )
+    return file
+
+
+# Blocks
+
+_BLOCK_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
+
+
+def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
+    """Write a block to an .npy file, which appears whole or not at all.
+
+    Rows are packed panel by panel, so that a view with a leading dimension needs no second copy in memory.
+
+    Parameters
+    ----------
+    path : str or path
+        The file, as it is written: no suffix is added. An existing one is replaced.
+    array : array, shape (n_rows, n_cols)
+        On the host, of one of the four types.
+
+    Raises
+    ------
+    ShapeError
+        If the array does not have two dimensions.
+    DTypeError
+        If its type is not float32, float64, complex64 or complex128.
+    """
+    array = np.asarray(array)
+    _check_block(f"save_block: the array for {os.fspath(path)}", array.shape, array.dtype)
+    header = {
+        "descr": np.lib.format.dtype_to_descr(array.dtype),
+        "fortran_order": False,
+        "shape": array.shape,
+    }
+    rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * array.itemsize))
+    with _replaced(Path(path)) as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        if array.size:
+            for start in range(0, array.shape[0], rows):
+                stream.write(np.ascontiguousarray(array[start : start + rows]).data)
+
+
+def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[Any]:
+    """Read a block from an .npy file.
+
+    Parameters
+    ----------
+    path : str or path
+        A file that :func:`save_block` or ``numpy.save`` wrote.
+    mmap : bool, default False
+        Map the file instead of reading it: the array is read-only, and pages are read when they are used.
+
+    Returns
+    -------
+    array, shape (n_rows, n_cols)
+        Row-major.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    FormatError
+        If it is not an .npy file, or truncated.
+    ShapeError
+        If it does not hold two dimensions.
+    DTypeError
+        If its type is not float32, float64, complex64 or complex128.
+    LayoutError
+        If it is to be mapped but column-major.
+    """
+    file = _existing(path)
+    with file.open("rb") as stream:
+        shape, is_fortran, dtype = _read_npy_header(file, stream)
+        _check_block(str(file), shape, dtype)
+        offset = stream.tell()
+        needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size - offset
+        if there < needed:
+            raise FormatError(
+                f"{file}: a block of {shape[0]}x{shape[1]} {dtype} takes {needed} bytes but {there} are "
+                "there: it is truncated; copy or write it again."
+            )
+        if not mmap or not needed:  # nothing can be mapped from an empty block
+            data = np.fromfile(stream, dtype, count=math.prod(shape))
+            return np.ascontiguousarray(data.reshape(shape, order="F" if is_fortran else "C"))
+    if is_fortran:
+        raise LayoutError(
+            f"{file}: its array is column-major and cannot be mapped as a block; load it with mmap=False."
+        )
+    return np.asarray(np.memmap(file, dtype, "r", offset, shape))
+
+
+def _read_npy_header(file: Path, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+            version
+        ]
+        return read(stream)
+    except (ValueError, KeyError, EOFError) as error:
+        raise FormatError(f"{file}: this is no .npy file, or its header is broken ({error}).") from None
+
+
+def _check_block(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if len(shape) != 2:
+        raise ShapeError(
+            f"{what}: the shape is {shape}; a block has two dimensions (array[:, None] is one column)."
+        )
+    if dtype not in _BLOCK_DTYPES:
+        names = ", ".join(known.name for known in _BLOCK_DTYPES)
+        raise DTypeError(
+            f"{what}: the type is {dtype}; a block is one of {names}: convert it with astype first."
+        )
+
+
+@contextlib.contextmanager
+def _replaced(file: Path) -> Iterator[IO[bytes]]:
+    """Open a new file that takes the name of another when it is complete."""
+    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            yield stream
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,328 @@
+"""Matrix Market files: read fast, and tell what is wrong with a broken one.
+
+SciPy reads them fast, but takes ``1.0D+3`` for 1.0, ignores what follows a number, and names neither file
+nor, at times, line. So the header is read here, the body is checked for bytes that cannot stand side by side
+in numbers (one vectorised pass), and where anything is wrong a slow pass finds the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+import scipy.io
+import scipy.sparse
+from numpy.typing import NDArray
+
+from .errors import FormatError
+
+__all__ = ["read"]
+
+_CHUNK_BYTES = 1 << 20  # of a file that is checked at a time
+_GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
+    """Read a file with all its elements, symmetric halves included.
+
+    Parameters
+    ----------
+    file : Path
+        A file in coordinate or array format, gzipped or not.
+
+    Returns
+    -------
+    coo_array or array, shape (n_rows, n_cols)
+        With the field's own type; elements given twice stand there twice.
+
+    Raises
+    ------
+    FormatError
+        If it is not a Matrix Market file, broken or truncated; the message holds the line, what was found
+        and what was expected.
+    """
+    header = _read_header(file)
+    try:
+        is_sound = _numbers_fit(file, header)
+    except _GZIP_ERRORS:
+        is_sound = False
+    if not is_sound:
+        raise _defect_in(file, header, "found other characters than numbers, or too few or too many of them")
+    try:
+        with _opened(file) as stream:
+            matrix = scipy.io.mmread(cast(IO[bytes], _Terminated(stream)), spmatrix=False)
+    except (ValueError, OverflowError) as error:
+        raise _defect_in(file, header, str(error).rstrip(".")) from None
+    if not _diagonal_fits(matrix, header):
+        raise _defect_in(file, header, f"found a diagonal that cannot be in a {header.symmetry} matrix")
+    return matrix
+
+
+class _Terminated:
+    """A stream that ends with the end of a line.
+
+    SciPy 1.17 looks for the end of a line behind the last number: without one, it can read past its buffer
+    and crash.
+    """
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._has_ended = False
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to ``size`` bytes."""
+        data = self._stream.read(size)
+        if data or self._has_ended:
+            return data
+        self._has_ended = True
+        return b"\n"
+
+
+def _diagonal_fits(matrix: scipy.sparse.coo_array | NDArray[Any], header: _Header) -> bool:
+    if header.symmetry == "skew-symmetric":
+        return not matrix.diagonal().any()
+    return header.symmetry != "hermitian" or not matrix.diagonal().imag.any()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Header:
+    """What the first lines of a Matrix Market file say."""
+
+    format: str
+    field: str
+    symmetry: str
+    n_rows: int
+    n_cols: int
+    n_lines: int  # with numbers, after the header
+    size_line: int
+    body_offset: int  # bytes
+
+    @property
+    def indices(self) -> int:
+        """Integers at the start of a line."""
+        return 2 if self.format == "coordinate" else 0
+
+    @property
+    def values(self) -> int:
+        """Numbers after them."""
+        return {"pattern": 0, "complex": 2}.get(self.field, 1)
+
+    @property
+    def whole(self) -> bool:
+        """Whether values are integers."""
+        return self.field in ("integer", "unsigned-integer")
+
+    @property
+    def line_form(self) -> str:
+        """What a line looks like, in words."""
+        kind = "an integer" if self.whole else "a number"
+        value = ("", kind, "a real and an imaginary part")[self.values]
+        return " and ".join(
+            part for part in ("a row and a column index" if self.indices else "", value) if part
+        )
+
+
+# Words of a banner: object, format, field, symmetry.
+_WORDS = (
+    ("matrix",),
+    ("coordinate", "array"),
+    ("real", "double", "complex", "integer", "unsigned-integer", "pattern"),
+    ("general", "symmetric", "skew-symmetric", "hermitian"),
+)
+
+
+def _read_header(file: Path) -> _Header:
+    number = 1
+    try:
+        with _opened(file) as stream:
+            first = stream.readline(1 << 16).decode("latin-1")  # a binary file may have no lines
+            banner, *words = first.split() or [""]
+            words = [word.lower() for word in words]
+            if banner != "%%MatrixMarket":
+                raise _defect(file, 1, first, "'%%MatrixMarket matrix ...': this is no Matrix Market file")
+            if len(words) != len(_WORDS) or any(w not in k for w, k in zip(words, _WORDS, strict=True)):
+                known = " ".join("|".join(known) for known in _WORDS)
+                raise _defect(file, 1, first, f"'%%MatrixMarket {known}'")
+            line = b"%"
+            while line and (line.isspace() or line.lstrip().startswith(b"%")):
+                number += 1
+                line = stream.readline()
+            return _sizes(file, number, line.decode("latin-1"), words[1:], stream.tell())
+    except _GZIP_ERRORS as error:
+        raise _broken_gzip(file, number, error) from None
+
+
+def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) -> _Header:
+    """Read the size line."""
+    layout, field, symmetry = words
+    names = "rows, columns and elements" if layout == "coordinate" else "rows and columns"
+    sizes = line.split()
+    if len(sizes) != (3 if layout == "coordinate" else 2) or not all(size.isdecimal() for size in sizes):
+        raise _defect(file, number, line, f"the numbers of {names}")
+    n_rows, n_cols = int(sizes[0]), int(sizes[1])
+    if symmetry != "general" and n_rows != n_cols:
+        raise _defect(file, number, line, f"as many rows as columns in a {symmetry} matrix")
+    if layout == "coordinate":
+        n_lines = int(sizes[2])
+    elif field == "pattern":
+        raise _defect(file, 1, f"{layout} {field}", "values: a pattern has the coordinate format")
+    else:  # one triangle, without the diagonal where that is zero
+        triangle = n_rows * (n_rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
+        n_lines = n_rows * n_cols if symmetry == "general" else triangle
+    return _Header(layout, field, symmetry, n_rows, n_cols, n_lines, number, offset)
+
+
+# Classes of bytes, and which may follow which in a list of numbers.
+_SPACE, _DIGIT, _SIGN, _POINT, _EXPONENT, _LETTER, _OTHER = range(7)
+_CLASS_BITS = 3
+_CHARACTERS = {
+    _SPACE: b" \t\r\n",
+    _DIGIT: b"0123456789",
+    _SIGN: b"+-",
+    _POINT: b".",
+    _EXPONENT: b"eE",
+    _LETTER: b"aAfFiInNtTyY",  # nan, inf, infinity
+}
+_CLASS_OF = bytes(
+    next((kind for kind, characters in _CHARACTERS.items() if byte in characters), _OTHER)
+    for byte in range(256)
+)
+_FOLLOWS = {
+    _SPACE: (_SPACE, _DIGIT, _SIGN, _POINT, _LETTER),
+    _DIGIT: (_SPACE, _DIGIT, _POINT, _EXPONENT),
+    _SIGN: (_DIGIT, _POINT, _LETTER),
+    _POINT: (_SPACE, _DIGIT, _EXPONENT),
+    _EXPONENT: (_DIGIT, _SIGN),
+    _LETTER: (_SPACE, _LETTER),
+    _OTHER: (),
+}
+_NOTHING_NEW, _NUMBER_STARTS, _IMPOSSIBLE = b"\0", b"\1", b"\2"
+
+# Points and exponents of one number stand side by side where all but them and spaces is left out.
+_NOT_MARKS = b"".join(_CHARACTERS[kind] for kind in (_DIGIT, _SIGN, _LETTER))
+_TWICE_IN_ONE = tuple(bytes(pair) for pair in ((_POINT, _POINT), (_EXPONENT, _POINT), (_EXPONENT, _EXPONENT)))
+
+
+def _pair_table(whole: bool) -> bytes:
+    """Return what two classes side by side mean."""
+    table = bytearray(_IMPOSSIBLE * 256)
+    for first, followers in _FOLLOWS.items():
+        for second in followers:
+            if not (whole and {first, second} & {_POINT, _EXPONENT, _LETTER}):
+                starts = first == _SPACE != second
+                table[first << _CLASS_BITS | second] = ord(_NUMBER_STARTS if starts else _NOTHING_NEW)
+    return bytes(table)
+
+
+def _numbers_fit(file: Path, header: _Header) -> bool:
+    """Check that the body is made of numbers, and of as many as the header says.
+
+    Numbers that SciPy would read in part (``1.0D+3``, ``1.5-100``, ``2.5`` for an integer) and elements with
+    more values than the header says would otherwise give a wrong matrix without a word.
+    """
+    table = _pair_table(header.whole or header.field == "pattern")
+    found = 0
+    last, last_mark = b" ", b""
+    with _opened(file) as stream:
+        stream.seek(header.body_offset)
+        for chunk in itertools.chain(iter(lambda: stream.read(_CHUNK_BYTES), b""), [b"\n"]):
+            classes = np.frombuffer((last + chunk).translate(_CLASS_OF), np.uint8)
+            pairs = (classes[:-1] << _CLASS_BITS | classes[1:]).tobytes().translate(table)
+            marks = last_mark + chunk.translate(_CLASS_OF, _NOT_MARKS)
+            if _IMPOSSIBLE in pairs or any(pair in marks for pair in _TWICE_IN_ONE):
+                return False
+            found += pairs.count(_NUMBER_STARTS)
+            last, last_mark = chunk[-1:], marks[-1:]
+    return found == header.n_lines * (header.indices + header.values)
+
+
+def _defect_in(file: Path, header: _Header, otherwise: str) -> FormatError:
+    """Return the error for the first line of the body that is wrong, or what to say if none is."""
+    number = header.size_line
+    count = 0
+    try:
+        with _opened(file) as stream:
+            stream.seek(header.body_offset)
+            for raw in stream:
+                number += 1
+                line = raw.decode("latin-1")
+                words = line.split()
+                if not words:
+                    continue
+                count += 1
+                expected = _wrong(words, header)
+                if count > header.n_lines:
+                    expected = (
+                        f"the end of the file after {header.n_lines} elements as line {header.size_line} says"
+                    )
+                if expected:
+                    return _defect(file, number, line, expected)
+    except _GZIP_ERRORS as error:
+        return _broken_gzip(file, number, error)
+    if count < header.n_lines:
+        return FormatError(
+            f"{file}:{number}: found the end of the file after {count} elements, expected {header.n_lines} "
+            f"as line {header.size_line} says: it is truncated; copy or download it again."
+        )
+    return FormatError(f"{file}: {otherwise}.")
+
+
+def _wrong(words: list[str], header: _Header) -> str:
+    """Say what should stand in a line of the body; nothing if it is right."""
+    if len(words) != header.indices + header.values:
+        return header.line_form
+    indices, values = words[: header.indices], words[header.indices :]
+    for index, extent, name in zip(indices, (header.n_rows, header.n_cols), ("row", "column"), strict=False):
+        if not index.isdecimal():
+            return header.line_form
+        if not 1 <= int(index) <= extent:
+            return f"a {name} index between 1 and {extent}"
+    for value in values:
+        try:
+            int(value) if header.whole else float(value)
+        except ValueError:
+            is_fortran = value.upper().count("D") == 1 and not header.whole
+            return f"{header.line_form}; write exponents with E" if is_fortran else header.line_form
+        if value.startswith("+"):  # SciPy does not read them
+            return f"{header.line_form} without a leading +"
+        if "_" in value:  # Python reads them, no other reader does
+            return header.line_form
+    on_diagonal = bool(indices) and int(indices[0]) == int(indices[1])
+    if on_diagonal and header.symmetry == "skew-symmetric" and any(float(value) for value in values):
+        return "no diagonal elements but zeros in a skew-symmetric matrix"
+    if on_diagonal and header.symmetry == "hermitian" and header.values == 2 and float(values[1]):
+        return "a real diagonal in a Hermitian matrix"
+    return ""
+
+
+def _defect(file: Path, number: int, line: str, expected: str) -> FormatError:
+    shown = line.strip()
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
+    return FormatError(f"{file}:{number}: found {shown!r}, expected {expected}.")
+
+
+def _broken_gzip(file: Path, number: int, error: BaseException) -> FormatError:
+    return FormatError(
+        f"{file}:{number}: the gzip data break off or are damaged here ({error}); download the file again."
+    )
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file to read bytes, unpacked."""
+    with file.open("rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if not packed:
+            yield raw
+            return
+        with gzip.GzipFile(fileobj=raw) as unpacked:
+            yield io.BufferedReader(unpacked)
