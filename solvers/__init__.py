@@ -1,0 +1,1 @@
+"""Block eigensolvers on blockvec's block vectors."""

@@ -1,0 +1,379 @@
+"""Block Lanczos with thick restart: cycles of expansion, Rayleigh-Ritz and restart, and what makes an end believable.
+
+Before a result is returned, residuals are computed anew from A and the vectors (and the factorisation is repaired
+where its own estimates had drifted away), and missed copies of multiple eigenvalues are looked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+
+from .krylov import BlockKrylov, Counts, Ritz
+from .rayleigh_ritz import Tolerance, Which, desire, select, to_host
+from .verification import Found, look_for_missed, may_have_missed
+
+__all__ = ["IterationState", "LanczosOptions", "LanczosResult", "block_lanczos"]
+
+Array = Any
+Block = Any
+RealArray = NDArray[np.float64]
+
+KEEP = 0.5  # share of the basis beyond the wanted vectors that survives a restart
+MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
+SAME_VALUE = 10.0  # Ritz values within this many residual limits count as copies of one eigenvalue
+
+
+@dataclass(frozen=True, slots=True)
+class LanczosOptions:
+    """What the iteration is asked for.
+
+    Attributes
+    ----------
+    k : int
+        Wanted pairs.
+    which : {"LA", "SA", "LM"}
+    tolerance : Tolerance
+    block_size : int
+        Columns of a step.
+    ncv : int
+        Basis vectors between restarts, the pending ones not counted.
+    maxiter : int
+        Restarts at most.
+    norm : float or None
+        ||A|| where it is known.
+    verify : {"auto", "always", "never"}
+        Whether to look for missed copies before the end: "auto" does so where copies can be missing.
+    time_limit : float or None
+        Seconds.
+    """
+
+    k: int
+    which: Which
+    tolerance: Tolerance
+    block_size: int
+    ncv: int
+    maxiter: int
+    norm: float | None = None
+    verify: Literal["auto", "always", "never"] = "auto"
+    time_limit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationState:
+    """Where an iteration is, after a restart: what a callback gets and the history keeps.
+
+    Attributes
+    ----------
+    restart : int
+    eigenvalues : array, shape (k,)
+        Ritz values, the most wanted first.
+    residuals : array, shape (k,)
+        Estimates of their residual norms.
+    limits : array, shape (k,)
+        Residual norms at which they count as converged.
+    operator_columns : int
+    time_s : float
+        Since the start.
+    """
+
+    restart: int
+    eigenvalues: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    operator_columns: int
+    time_s: float
+
+    @property
+    def converged(self) -> int:
+        """Wanted pairs whose residual estimate is within its limit."""
+        return int(np.count_nonzero(self.residuals <= self.limits))
+
+
+@dataclass(frozen=True, slots=True)
+class LanczosResult:
+    """What the iteration has reached.
+
+    Attributes
+    ----------
+    theta : array, shape (k,)
+        Values, the most wanted first.
+    X : BlockVector, shape (n, k)
+        Orthonormal vectors: a view into the iteration's buffer.
+    residuals : array, shape (k,)
+        True residual norms ||A x - theta x||.
+    limits : array, shape (k,)
+    reason : {"converged", "maxiter", "callback", "time_limit", "interrupted"}
+        Why it ended.
+    verification : str
+        What was done about missed copies.
+    norm : float
+        Estimate of ||A||.
+    counts : Counts
+    history : list of IterationState
+    """
+
+    theta: NDArray[np.float64]
+    X: Block
+    residuals: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    reason: str
+    verification: str
+    norm: float
+    counts: Counts
+    history: list[IterationState]
+
+
+def block_lanczos(
+    operator: Any,
+    start: Block,
+    options: LanczosOptions,
+    *,
+    locked: Block | None = None,
+    random_start: bool = True,
+    callback: Callable[[IterationState], object] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+    rng: Any = 0,
+) -> LanczosResult:
+    """Compute wanted eigenpairs of a Hermitian operator by thick-restart block Lanczos.
+
+    Parameters
+    ----------
+    operator : Operator
+        Hermitian, with ``apply(X, out, alpha, beta, shift)``.
+    start : BlockVector, shape (n, s)
+        Start vectors; overwritten.
+    options : LanczosOptions
+    locked : BlockVector, shape (n, c), optional
+        Orthonormal columns to stay orthogonal to.
+    random_start : bool
+        Whether `start` is random, so that it has a component along every eigenvector.
+    callback : callable, optional
+        Called with an `IterationState` after every restart; stops the iteration by returning True.
+    interrupted : callable, optional
+        Asked between steps whether to stop.
+    rng : Generator or int
+
+    Returns
+    -------
+    LanczosResult
+    """
+    return _ThickRestart(operator, start, options, locked, random_start, callback, interrupted, rng).run()
+
+
+class _ThickRestart:
+    """One run of `block_lanczos`."""
+
+    def __init__(
+        self,
+        operator: Any,
+        start: Block,
+        options: LanczosOptions,
+        locked: Block | None,
+        random_start: bool,
+        callback: Callable[[IterationState], object] | None,
+        interrupted: Callable[[], bool],
+        rng: Any,
+    ) -> None:
+        self.operator, self.options, self.callback, self.interrupted = operator, options, callback, interrupted
+        self.begin_s = time.perf_counter()
+        self.random_start = random_start
+        self.counts = Counts()
+        self.history: list[IterationState] = []
+        self.rng = np.random.default_rng(rng)
+        n, b = start.shape[0], options.block_size
+        n_locked = 0 if locked is None else locked.shape[1]
+        capacity = min(options.ncv + max(b, start.shape[1]), n - n_locked)
+        buffer = start.like(n_locked + capacity)
+        if locked is not None:
+            buffer[:, :n_locked] = locked
+        self.locked = buffer[:, :n_locked] if n_locked else None
+        self.krylov = BlockKrylov(operator, buffer, n_locked, b, self.rng, self.counts)
+        self.start = start
+        self.least = np.inf  # the least wanted Ritz value seen, less its residual
+        self.search_width = 1
+        self.found_missed = 0
+        self.verification = "not reached"
+
+    def run(self) -> LanczosResult:
+        """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
+        self._begin()
+        while True:
+            reason = self._cycle()
+            ritz = self.krylov.ritz()
+            order = select(ritz.theta, self.options.which)
+            state = self._record(ritz, order)
+            self.krylov.restart(ritz, order[: self._keep(len(order))])
+            kept = (ritz.theta[order], ritz.residuals[order])
+            if self.callback is not None and self.callback(state) is True:
+                reason = reason or "callback"
+            if not reason and state.converged == self.options.k and self._settled(*kept):
+                reason = "converged"
+            self.counts.restarts += 1
+            if not reason and self.counts.restarts >= self.options.maxiter:
+                reason = "maxiter"
+            if not reason and self.krylov.complete and not self.krylov.append_random(self.options.block_size):
+                reason = "converged"  # the basis spans the space: nothing can be added to what it says
+            if reason:
+                return self._result(state, reason)
+
+    def _begin(self) -> None:
+        """Make the start block orthonormal, fill it up to the block size, and apply A to a given one at once."""
+        krylov, b = self.krylov, self.options.block_size
+        krylov.append(self.start)
+        if krylov.w < b:
+            krylov.append_random(b - krylov.w)
+        if not self.random_start:
+            krylov.expand_wide()
+            if krylov.m < self.options.k and krylov.w < b:
+                krylov.append_random(b - krylov.w)
+
+    def _cycle(self) -> str:
+        """Expand until the buffer is full; return why to stop, or nothing."""
+        krylov, limit = self.krylov, self.options.time_limit
+        # A given start is looked at before anything is added to it: it may be all there is to do.
+        first_look = not self.random_start and not self.history and krylov.m >= self.options.k
+        while krylov.can_expand() and not first_look:
+            krylov.expand()
+            if self.interrupted():
+                return "interrupted"
+            if limit is not None and time.perf_counter() - self.begin_s > limit:
+                return "time_limit"
+        return ""
+
+    def _keep(self, m: int) -> int:
+        """How many Ritz vectors a restart keeps: the wanted ones and half of the rest, in whole steps from the end."""
+        k, b = self.options.k, self.options.block_size
+        full = self.krylov.capacity - self.krylov.w
+        keep = k + int(KEEP * (full - k))
+        keep = full - max(1, (full - keep) // b) * b
+        return min(max(keep, k), m)
+
+    def _norm(self) -> float:
+        return self.krylov.norm if self.options.norm is None else self.options.norm
+
+    def _record(self, ritz: Ritz, order: NDArray[np.intp]) -> IterationState:
+        values = desire(ritz.theta, self.options.which)
+        last = int(order[-1])
+        self.least = min(self.least, float(values[last] - ritz.residuals[last]))
+        wanted = order[: self.options.k]
+        theta = ritz.theta[wanted]
+        limits = self.options.tolerance.limits(theta, self._norm())
+        state = IterationState(
+            self.counts.restarts,
+            theta,
+            ritz.residuals[wanted],
+            np.broadcast_to(limits, theta.shape),
+            self.counts.operator_columns,
+            time.perf_counter() - self.begin_s,
+        )
+        self.history.append(state)
+        return state
+
+    # --- before the end ----------------------------------------------------------------------------
+
+    def _settled(self, theta: RealArray, estimates: RealArray) -> bool:
+        """Whether true residuals agree with the estimates and nothing was missed; otherwise extend the factorisation."""
+        k, krylov = self.options.k, self.krylov
+        residuals = self._true_residuals(theta[:k])
+        limits = self.options.tolerance.limits(theta[:k], self._norm())
+        failing = np.flatnonzero(residuals > limits)
+        if len(failing):
+            self._repair(theta, failing)
+            return False
+        if krylov.room == 0 and krylov.complete:
+            self.verification = "not needed: the basis spans the space"
+            return True
+        verify = self.options.verify
+        b = self.options.block_size if self.random_start else 1
+        doubtful = may_have_missed(theta[:k], SAME_VALUE * limits, self.options.which, b)
+        if verify == "never":
+            self.verification = "switched off"
+            return True
+        if verify == "auto" and self.random_start and not self.found_missed and not doubtful:
+            self.verification = f"not needed: no eigenvalue before the last has {b} copies, the block size"
+            return True
+        return self._verified(theta, estimates, np.broadcast_to(limits, (k,)))
+
+    def _verified(self, theta: RealArray, estimates: RealArray, limits: RealArray) -> bool:
+        krylov = self.krylov
+        m = krylov.m
+        found = Found(
+            X=krylov.columns(0, m),
+            theta=theta[:m],
+            residuals=estimates[:m],
+            k=self.options.k,
+            which=self.options.which,
+            limits=limits,
+            norm=self._norm(),
+            least=self.least,
+            locked=self.locked,
+        )
+        verdict = look_for_missed(
+            self.operator, found, self.search_width, self.counts.operator_columns, self.rng
+        )
+        counts = self.counts
+        counts.operator_columns += verdict.columns
+        counts.verification_columns += verdict.columns
+        counts.block_applications += verdict.applications
+        counts.reductions += verdict.reductions
+        self.verification = verdict.text
+        if verdict.missed is None:
+            return True
+        self.found_missed += verdict.missed.shape[1]
+        self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
+        krylov.append(verdict.missed)
+        return False
+
+    def _chunks(self, count: int) -> list[tuple[int, int]]:
+        b = self.options.block_size
+        return [(begin, min(begin + b, count)) for begin in range(0, count, b)]
+
+    def _residual_block(self, begin: int, end: int, theta: RealArray) -> Block:
+        """Return A X - X theta for a range of columns."""
+        X = self.krylov.columns(begin, end).copy()
+        R = self.operator.apply(X)
+        self.counts.apply(end - begin)
+        real = X.array.real.dtype
+        R.axpy(array_namespace(X.array).asarray(-theta[begin:end].astype(real)), X)
+        if self.locked is not None:
+            self.locked.combine(self.locked.dot(R), out=R, alpha=-1, beta=1)
+        return R
+
+    def _true_residuals(self, theta: RealArray) -> RealArray:
+        norms = [self._residual_block(*chunk, theta).norms() for chunk in self._chunks(len(theta))]
+        self.counts.reductions += len(norms)
+        return np.concatenate([to_host(part) for part in norms]).astype(np.float64)
+
+    def _repair(self, theta: RealArray, failing: NDArray[np.intp]) -> None:
+        """Couple the true residuals into the factorisation, whose own account of them has drifted away."""
+        krylov = self.krylov
+        for begin, end in self._chunks(self.options.k):
+            if not np.any((failing >= begin) & (failing < end)):
+                continue
+            R = self._residual_block(begin, end, theta)
+            S, coupling, count = krylov.append(R, scale=krylov.norm)
+            krylov.couple(begin, S, coupling, count)
+
+    def _result(self, state: IterationState, reason: str) -> LanczosResult:
+        k = len(state.eigenvalues)
+        if reason != "converged" and self.verification == "not reached":
+            self.verification = "skipped: the iteration ended before"
+        return LanczosResult(
+            theta=state.eigenvalues,
+            X=self.krylov.columns(0, k),
+            residuals=self._true_residuals(state.eigenvalues),
+            limits=state.limits,
+            reason=reason,
+            verification=self.verification,
+            norm=self._norm(),
+            counts=self.counts,
+            history=self.history,
+        )

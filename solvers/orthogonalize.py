@@ -1,0 +1,356 @@
+"""Orthogonalise a block against a basis and within itself, with a rank decision that needs no synchronisation.
+
+Given an orthonormal basis V and a block W, `orthogonalize` returns Q, S and R with
+
+    W = V S + Q R,   Q^H Q = I,   V^H Q = 0
+
+to working precision, whatever W is: a zero block, repeated columns, a condition number of 1e15, columns of wildly different
+length, or a block inside span(V). Directions of W that are rounding noise are replaced in Q by random ones, and
+their rows of R are zero. Rank loss is therefore no special case for the caller, shapes never change, and
+on a GPU nothing waits: the decision is a mask.
+
+How noise is told from signal: a column of W carries a rounding error of about u max(||w||, scale), where
+`scale` is the norm of the operator that made W. This level is carried through every transformation of the block, and a
+direction counts as lost when its length is not above its own noise. No condition number is compared with anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from blockvec import array_namespace
+from blockvec.errors import BreakdownError
+
+__all__ = ["BCGS2", "SVQB", "CholQR2", "Factored", "IntraBlock", "Orthogonalized", "orthogonalize"]
+
+Array = Any
+Block = Any
+
+NOISE = 10.0  # a direction is lost below NOISE * u * max(||w||, scale): the constant of a few rounded sums
+RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
+WELL_CONDITIONED = 1e-3  # smallest eigenvalue of a scaled Gram matrix after which one more pass gives O(u)
+NORM_DROP = 0.5  # a second projection that leaves less than this asks for a third ("twice is enough": 1/sqrt 2)
+MAX_PASSES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Factored:
+    """What an intra-block factorisation W = Q R leaves beside Q.
+
+    Attributes
+    ----------
+    R : array, shape (b, b)
+    noise : array, shape (b,)
+        Rounding noise in each column of Q.
+    lost : array of bool, shape (b,)
+        Columns of Q that are zero because their direction was noise; their rows of R are zero. They come last.
+    reductions : int
+    """
+
+    R: Array
+    noise: Array
+    lost: Array
+    reductions: int
+
+
+class IntraBlock(Protocol):
+    """A factorisation within a block, in place."""
+
+    def factor(self, W: Block, noise: Array) -> Factored:
+        """Replace W by Q with W = Q R."""
+
+
+@dataclass(frozen=True)
+class CholQR2:
+    """Cholesky QR, twice: R is triangular, two reductions.
+
+    Use it where the block is known to be well conditioned (kappa below 1e7 in double, 1e3 in single precision), as
+    after an orthogonalisation that went well. It decides no rank: beyond that it raises on the host, and
+    gives NaN on a GPU.
+
+    References
+    ----------
+    Yamamoto, Nakatsukasa, Yanagisawa, Fukaya, ETNA 44 (2015) 306: O(u) orthogonality for kappa < u^(-1/2).
+    """
+
+    def factor(self, W: Block, noise: Array) -> Factored:
+        """Replace W by Q with W = Q R; raises `BreakdownError` where the Gram matrix is not positive definite."""
+        try:
+            first = _cholesky_pass(W)
+            R = _cholesky_pass(W) @ first
+        except np.linalg.LinAlgError as error:
+            raise BreakdownError(
+                f"CholQR2: the Gram matrix of {W.shape[1]} columns is not positive definite; the block is rank deficient or "
+                "holds NaN: use SVQB(), which decides the rank."
+            ) from error
+        xp = array_namespace(R)
+        spread = xp.abs(xp.linalg.inv(R)).T @ noise
+        return Factored(R, spread, xp.zeros(W.shape[1], bool), 2)
+
+
+@dataclass(frozen=True)
+class SVQB:
+    """Eigenvectors of the scaled Gram matrix, up to twice: decides the rank, one or two reductions.
+
+    Use it for anything: it is the default. R is not triangular. One pass resolves a condition number of u^(-1/2), two
+    resolve 1/u. The second one is left out on the host where the first shows that it is not needed; on a GPU
+    it always runs, which costs less than asking.
+
+    References
+    ----------
+    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4. Deviations: (1) the rank is decided by the noise of
+    each direction instead of a fixed threshold, (2) lost columns are isolated before the eigenproblem, so that
+    they do not mix with small directions that are real.
+    """
+
+    def factor(self, W: Block, noise: Array) -> Factored:
+        """Replace W by Q with W = Q R; lost columns of Q are zero and come last."""
+        unit = _unit_roundoff(W)
+        first = _svqb_step(_small(W.gram()), noise, unit, final=False)
+        _replace(W, first.transform)
+        if _on_host(W) and not first.lost.any() and first.smallest > WELL_CONDITIONED:
+            return Factored(first.R, first.noise, first.lost, 1)
+        second = _svqb_step(_small(W.gram()), first.noise, unit, final=True)
+        _replace(W, second.transform)
+        return Factored(second.R @ first.R, second.noise, second.lost, 2)
+
+
+@dataclass(frozen=True)
+class BCGS2:
+    """Block classical Gram-Schmidt, twice, around an intra-block factorisation.
+
+    Use it for bases of any width: two passes over the basis and O(u) orthogonality. After the first pass the block is made
+    orthonormal with `intra`, which must be strong (rank revealing) because what comes in may have any condition number;
+    the second pass then starts from a well-conditioned block and ends with one Cholesky factorisation.
+
+    References
+    ----------
+    Barlow, Smoktunowicz, Numer. Math. 123 (2013) 395; Carson, Lund, Ma, Oktay, arXiv:2408.10109 (BCGSI+A: a strong
+    factorisation first, Cholesky afterwards).
+    """
+
+    intra: IntraBlock = SVQB()
+
+
+@dataclass(frozen=True, slots=True)
+class Orthogonalized:
+    """W = V S + Q R, where Q has taken W's place.
+
+    Attributes
+    ----------
+    S : array, shape (m, b)
+    R : array, shape (b', b)
+        With b' columns left in Q.
+    lost : array of bool, shape (b',)
+        Columns of Q that are random directions; their rows of R are zero, and they come last.
+    reductions : int
+        Products over the tall dimension.
+    """
+
+    S: Array
+    R: Array
+    lost: Array
+    reductions: int
+
+
+def orthogonalize(
+    W: Block,
+    V: Block | None = None,
+    *,
+    policy: BCGS2 | None = None,
+    scale: float | Array = 0.0,
+    first: Sequence[tuple[int, int]] | None = None,
+    max_rank: int | None = None,
+    rng: Any = 0,
+) -> Orthogonalized:
+    """Replace W by an orthonormal Q, orthogonal to V, with W = V S + Q R.
+
+    Parameters
+    ----------
+    W : BlockVector, shape (K, b)
+        Overwritten by Q.
+    V : BlockVector, shape (K, m), optional
+        Orthonormal columns.
+    policy : BCGS2, optional
+        How; the default fits any block.
+    scale : float
+        Norm of the operator that W came from: its rounding errors count as noise even in short columns.
+    first : sequence of (begin, end), optional
+        Column ranges of V that the first pass works on, where W is known to be nearly orthogonal to the rest (a
+        Lanczos recurrence). The second pass always takes all of V.
+    max_rank : int, optional
+        Columns to keep in Q, the others being dropped, where the complement of V has no room for more.
+    rng : Generator or int
+        Where replaced directions come from; one draw a call, whether it is needed or not.
+
+    Returns
+    -------
+    Orthogonalized
+
+    Raises
+    ------
+    BreakdownError
+        Where W holds NaN or Inf (on a GPU they pass through instead: nothing waits to look).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import BlockVector
+    >>> from solvers.orthogonalize import orthogonalize
+    >>> W = BlockVector(np.array([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]))
+    >>> result = orthogonalize(W)
+    >>> result.lost.tolist()
+    [False, True]
+    >>> np.allclose(W.gram(), np.eye(2))
+    True
+    """
+    intra = (policy or BCGS2()).intra
+    xp = array_namespace(W.array)
+    key = int(np.random.default_rng(rng).integers(0, 2**63))
+    norms = W.norms()
+    if _on_host(W) and not np.isfinite(norms).all():
+        raise BreakdownError("orthogonalize: the block holds NaN or Inf; an operator or a start block brought them in.")
+    noise = NOISE * _unit_roundoff(W) * xp.maximum(norms, scale)
+
+    S = _project(W, V, first) if V is not None else None
+    factored = intra.factor(W, noise)
+    R, lost = factored.R, factored.lost
+    reductions = 1 + factored.reductions + (0 if V is None else len(first) if first is not None else 1)
+    kept = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
+    if kept < W.shape[1]:
+        W, R, lost = W[:, :kept], R[:kept], lost[:kept]
+    if kept > 0:
+        _refill(W, lost, key)
+    for done in range(1, MAX_PASSES):
+        if kept > 0:
+            last, reductions = _second_pass(W, V, reductions)
+            if V is not None and S is not None:
+                S = S + last[0] @ R
+            R = last[1] @ R
+        if kept == 0 or not _needs_another(W, V, last[1], done):
+            break
+    width = W.shape[1] if S is None else S.shape[1]
+    empty = xp.zeros((0, width), R.dtype)
+    return Orthogonalized(empty if S is None else S, R, lost, reductions)
+
+
+def _project(W: Block, V: Block, ranges: Sequence[tuple[int, int]] | None) -> Array:
+    """W <- W - V (V^H W) on ranges of columns of V; return the coefficients, zero elsewhere."""
+    xp = array_namespace(W.array)
+    if ranges is None:
+        ranges = [(0, V.shape[1])]
+    S = xp.zeros((V.shape[1], W.shape[1]), _wide(W))
+    for begin, end in ranges:
+        if begin == end:
+            continue
+        part = V[:, begin:end]
+        coefficients = part.dot(W)
+        part.combine(coefficients, out=W, alpha=-1, beta=1)
+        S[begin:end] = coefficients
+    return S
+
+
+def _second_pass(W: Block, V: Block | None, reductions: int) -> tuple[tuple[Array, Array], int]:
+    """Project once more and make the block orthonormal; return ((S, R), reductions so far)."""
+    S = None if V is None else _project(W, V, None)
+    return (S, _cholesky_pass(W)), reductions + (1 if V is None else 2)
+
+
+def _needs_another(W: Block, V: Block | None, R: Array, done: int) -> bool:
+    """Whether the last pass took so much away that what is left must be cleaned once more.
+
+    On a GPU only shapes decide, since looking at R would wait: random directions lose much of their length
+    where the basis nearly fills the space.
+    """
+    if _on_host(W):
+        return bool(np.min(np.abs(np.diag(R))) < NORM_DROP)
+    width = W.shape[1] + (0 if V is None else V.shape[1])
+    return done < 2 and 4 * width > W.shape[0]
+
+
+def _refill(W: Block, lost: Array, key: int) -> None:
+    """Add random columns of about unit length where W's are lost, which are zero."""
+    if _on_host(W) and not lost.any():
+        return
+    rows, columns = W.shape
+    noise = type(W).random(rows, columns, W.dtype, device=W.device, rng=key)
+    parts = 2 if W.dtype.kind == "c" else 1
+    length = (max(rows, 1) * parts / 3) ** 0.5  # uniform on [-1, 1) has variance 1/3
+    real = array_namespace(lost).asarray(lost, dtype=np.zeros(0, W.dtype).real.dtype)
+    W.axpy(real / real.dtype.type(length), noise)
+
+
+def _cholesky_pass(W: Block) -> Array:
+    """W <- W R^-1 with W^H W = R^H R; return R."""
+    G = _small(W.gram())
+    xp = array_namespace(G)
+    R = xp.linalg.cholesky(_hermitian(G)).conj().T
+    _replace(W, xp.linalg.inv(R))
+    return R
+
+
+@dataclass(frozen=True, slots=True)
+class _SvqbStep:
+    transform: Array
+    R: Array
+    noise: Array
+    lost: Array
+    smallest: Array
+
+
+def _svqb_step(G: Array, noise: Array, unit: float, *, final: bool) -> _SvqbStep:
+    """Turn a Gram matrix and the noise of its columns into transform C and factor R: Q = W C, W = Q R.
+
+    What the Gram matrix does not resolve is lost in the final step and left to the next one before.
+    """
+    xp = array_namespace(G)
+    width = G.shape[0]
+    lengths = xp.sqrt(xp.maximum(xp.diagonal(G).real, 0))
+    dead = lengths <= noise
+    inverse = xp.where(dead, 0, 1 / xp.where(dead, 1, lengths))
+    scaled = _hermitian(G) * inverse[:, None] * inverse[None, :]
+    # (2) dead columns get an eigenvalue of their own, far from the small ones of live columns
+    eigenvalues, vectors = xp.linalg.eigh(scaled - xp.diag(dead.astype(float)))
+    eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
+    floor = RESOLUTION * width * unit
+    raised = xp.sqrt(xp.maximum(eigenvalues, floor))
+    # (1) noise of a direction: independent contributions of the columns it is made of
+    level = xp.sqrt((xp.abs(vectors) ** 2).T @ (noise * inverse) ** 2)
+    lost = (eigenvalues < (floor if final else -0.5)) | (raised <= level)
+    # Lost directions last: sorting by eigenvalue alone would not promise that.
+    order = xp.argsort(lost.astype(np.int8) * width + xp.arange(width))
+    vectors, raised, level, lost = vectors[:, order], raised[order], level[order], lost[order]
+    live = xp.where(lost, 0.0, 1.0)
+    transform = inverse[:, None] * vectors * (live / raised)[None, :]
+    R = (live * raised)[:, None] * vectors.conj().T * lengths[None, :]
+    return _SvqbStep(transform, R, level / raised, lost, eigenvalues.min())
+
+
+def _replace(W: Block, C: Array) -> None:
+    W.combine(C.astype(W.dtype, copy=False), out=W)
+
+
+def _small(G: Array) -> Array:
+    """Small matrices are worked on in double precision."""
+    return G.astype(np.complex128 if G.dtype.kind == "c" else np.float64, copy=False)
+
+
+def _wide(W: Block) -> Any:
+    return np.complex128 if W.dtype.kind == "c" else np.float64
+
+
+def _hermitian(G: Array) -> Array:
+    return (G + G.conj().T) / 2
+
+
+def _unit_roundoff(W: Block) -> float:
+    return float(np.finfo(W.dtype).eps) / 2
+
+
+def _on_host(W: Block) -> bool:
+    """Whether small results can be looked at without waiting for a device."""
+    return array_namespace(W.array) is np

@@ -1,0 +1,165 @@
+"""Small dense problems: Ritz values, which of them are wanted, when a pair counts, and dense LAPACK for small operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+from blockvec.errors import BreakdownError
+
+__all__ = [
+    "WHICH",
+    "Tolerance",
+    "Which",
+    "clusters",
+    "dense_eigenpairs",
+    "desire",
+    "ritz_pairs",
+    "select",
+    "to_host",
+]
+
+Block = Any
+Which = Literal["LA", "SA", "LM"]
+WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
+RealArray = NDArray[np.float64]
+
+FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: rounding allows no promise beyond
+IDENTITY_COLUMNS = 64  # columns of the identity that a dense matrix is made from at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """When a pair counts: a limit on its residual ||A x - theta x||, for x of norm one.
+
+    Attributes
+    ----------
+    tol : float
+        Zero means the floor.
+    convergence : {"value", "norm", "absolute"}
+        Whether `tol` is relative to \\|theta\\|, to ||A|| + \\|theta\\|, or absolute.
+    unit : float
+        Unit roundoff of the working precision.
+    """
+
+    tol: float
+    convergence: Literal["value", "norm", "absolute"]
+    unit: float
+
+    def limits(self, theta: RealArray, norm: float) -> RealArray:
+        """Return the largest residual that each value may have, given (an estimate of) ||A||."""
+        floor = self.floor(theta, norm)
+        if self.convergence == "absolute":
+            return np.maximum(self.tol, floor)
+        return np.maximum(self.tol * (np.abs(theta) + (norm if self.convergence == "norm" else 0)), floor)
+
+    def floor(self, theta: RealArray, norm: float) -> RealArray:
+        """Return what rounding leaves: 100 u (||A|| + |theta|)."""
+        return FLOOR * self.unit * (norm + np.abs(theta))
+
+
+def desire(theta: Any, which: Which) -> Any:
+    """Return numbers that grow towards the wanted end of the spectrum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> desire(np.array([-3.0, 1.0]), "LM").tolist()
+    [3.0, 1.0]
+    """
+    if which == "LA":
+        return theta
+    return -theta if which == "SA" else np.abs(theta)
+
+
+def select(theta: RealArray, which: Which) -> NDArray[np.intp]:
+    """Return indices of the values, the wanted ones first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> select(np.array([-3.0, 1.0, 2.0]), "LM").tolist()
+    [0, 2, 1]
+    """
+    return np.argsort(-desire(theta, which), kind="stable")
+
+
+def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]]:
+    """Group neighbouring values that differ by at most `width` into index ranges (begin, end).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> clusters(np.array([1.0, 1.0, 3.0]), 1e-8)
+    [(0, 2), (2, 3)]
+    """
+    gaps = np.abs(np.diff(theta))
+    widths = np.broadcast_to(width, theta.shape)
+    cuts = np.flatnonzero(gaps > np.maximum(widths[:-1], widths[1:])) + 1
+    bounds = [0, *cuts.tolist(), len(theta)]
+    return [(begin, end) for begin, end in zip(bounds[:-1], bounds[1:], strict=True) if end > begin]
+
+
+def to_host(array: Any) -> Any:
+    """Return a NumPy array; waits for the device that `array` is on."""
+    xp = array_namespace(array)
+    return array if xp is np else xp.asnumpy(array)
+
+
+def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
+    """Return eigenvalues, ascending, and eigenvectors of the Hermitian part of a projected matrix.
+
+    Raises
+    ------
+    BreakdownError
+        Where T holds NaN or Inf, which only the operator or the start can have brought in.
+    """
+    if not np.isfinite(T).all():
+        raise BreakdownError("the projected matrix holds NaN or Inf: the operator returned them for a finite block.")
+    theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
+    return theta, Y
+
+
+def dense_eigenpairs(
+    apply: Callable[..., Block], like: Block, k: int, which: Which
+) -> tuple[RealArray, Any]:
+    """Return k wanted eigenpairs of an operator by dense LAPACK, wanted first.
+
+    Parameters
+    ----------
+    apply : callable
+        ``apply(X)`` of the operator, called on columns of the identity.
+    like : BlockVector, shape (n, any)
+        Says size, type and device.
+
+    Returns
+    -------
+    theta : array, shape (k,)
+        On the host.
+    X : array, shape (n, k)
+        Row-major, on the device of `like`.
+    """
+    n = like.shape[0]
+    xp = array_namespace(like.array)
+    A = xp.empty((n, n), like.dtype)
+    for begin in range(0, n, IDENTITY_COLUMNS):
+        end = min(begin + IDENTITY_COLUMNS, n)
+        columns = like.like(end - begin)
+        columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)
+        A[:, begin:end] = apply(columns).array
+    theta, X = _dense_eigh((A + A.conj().T) / 2)
+    order = select(theta, which)[:k]
+    return theta[order], xp.ascontiguousarray(X[:, xp.asarray(order)])
+
+
+def _dense_eigh(A: Any) -> tuple[RealArray, Any]:
+    xp = array_namespace(A)
+    if not bool(xp.isfinite(A).all()):
+        raise BreakdownError("the matrix holds NaN or Inf; check its entries.")
+    theta, X = xp.linalg.eigh(A)
+    return to_host(theta).astype(np.float64), X
