@@ -16,15 +16,14 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
 import re
-import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ..config import options as current_options
 from ..errors import CompileError
+from .cache import replace_file
 
 __all__ = ["OPTIONS", "Cubin", "Resources", "build", "compile_source", "compiler_version", "function", "load"]
 
@@ -196,16 +195,7 @@ def build(
 def _write_entry(path: Path, cubin: Cubin) -> None:
     payload = json.dumps(asdict(cubin.resources)).encode() + b"\n" + cubin.image
     checksum = hashlib.sha256(payload).hexdigest().encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f"{cubin.key[:16]}-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + checksum + b"\n" + payload)
-        os.replace(temporary, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    replace_file(path, _MAGIC + checksum + b"\n" + payload)
 
 
 def _read_entry(path: Path, key: str) -> Cubin | None:

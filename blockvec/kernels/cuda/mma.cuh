@@ -10,7 +10,8 @@
 //
 // So an 8-column group of a row-major tall matrix, lane (g, t) holding column g of row t, serves alike as half an A fragment
 // (transposed), as a B fragment, and in any order of the rows, as long as both factors use the same one.
-// On Hopper all m16 shapes run at 512 multiply-adds in 16 cycles of a quadrant; m8n8k4 takes as long for half the work.
+// On Hopper all m16 shapes run at 512 multiply-adds in 16 cycles of a quadrant; m8n8k4 takes as long for half the work. It is
+// the only shape of sm_80, at full rate there, and stands in for m16n8k4.
 // The statements are pure, so not volatile: the compiler may interleave them with loads.
 #pragma once
 
@@ -23,9 +24,14 @@ __device__ __forceinline__ void mma_m8n8k4(double (&c)[2], double a, double b) {
 // The m16 shapes take C as two halves, rows 0..7 and rows 8..15, and A likewise: top[u] = A[g][t+4u], bottom[u] = A[g+8][t+4u].
 __device__ __forceinline__ void mma_m16n8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[1],
                                           const double (&bottom)[1], const double (&b)[1]) {
+#if __CUDA_ARCH__ >= 900
     asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
         : "+d"(c_top[0]), "+d"(c_top[1]), "+d"(c_bottom[0]), "+d"(c_bottom[1])
         : "d"(top[0]), "d"(bottom[0]), "d"(b[0]));
+#else
+    mma_m8n8k4(c_top, top[0], b[0]);
+    mma_m8n8k4(c_bottom, bottom[0], b[0]);
+#endif
 }
 
 __device__ __forceinline__ void mma_m16n8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[2],

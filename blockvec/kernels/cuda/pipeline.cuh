@@ -1,14 +1,19 @@
 // Memory to shared memory by the bulk copy engine (sm_90), through a ring of stages guarded by mbarriers.
 //
-// One producer warp waits until a stage is empty, says how many bytes will land in it and starts the copies; every consumer
-// warp waits until it is full, reads it, and gives it back. Copies complete on the full barrier themselves, so up to
-// STAGES stages are in flight without a register or an instruction spent on them:
+// A filler says how many bytes will land in an empty stage and starts the copies; every consumer warp waits until the stage is
+// full, reads it, and gives it back. Copies complete on the full barrier themselves, so STAGES stages are in flight without a
+// register or an instruction spent on them. Two ways to find out that a stage is empty:
 //
-//   producer                                            consumer
+//   a producer warp                                     consumer warps
 //   for each stage of this block:                       for each stage of this block:
-//       wait(ring.empty[at.stage], at.parity ^ 1)           wait(ring.full[at.stage], at.parity)
-//       expect(ring.full[at.stage], bytes); bulk_load(...)  ...; __syncwarp(); if (lane == 0) arrive(ring.empty[at.stage])
+//       wait(ring.empty + at.stage, at.parity ^ 1)          wait(ring.full + at.stage, at.parity)
+//       expect(ring.full + at.stage, bytes); bulk_load(...) ...; __syncwarp(); if (lane == 0) arrive(ring.empty + at.stage)
 //       at.advance()                                        at.advance()
+//
+//   no producer: the last warp to read a stage fills it again. Registers are dealt out by whole warps in each quadrant of a
+//   multiprocessor, so a ninth warp would cut the limit of eight from 255 registers to 168.
+//       wait(ring.full + at.stage, at.parity); ...; __syncwarp()
+//       if (ring.is_last_reader(at.stage, warps, lane)) { expect(...); bulk_load(...) }   the first STAGES are filled up front
 //
 // Addresses (both sides) and sizes of a bulk copy are multiples of 16 bytes; one phase of a barrier counts below 2^20 bytes.
 #pragma once
@@ -26,7 +31,11 @@ __device__ __forceinline__ void barrier_init(u64* barrier, u32 arrivals) {
 }
 
 // Makes freshly initialised barriers visible to the copy engine; a __syncthreads() must follow.
-__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_init_fence() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
 
 // One arrival that also announces `bytes` of copies; the phase ends when all arrivals and all bytes are in.
 __device__ __forceinline__ void expect(u64* barrier, u32 bytes) {
@@ -43,7 +52,11 @@ __device__ __forceinline__ void wait(u64* barrier, u32 parity) {
     do {
         asm volatile(
             "{\n\t.reg .pred p;\n\t"
-            "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+#if __CUDA_ARCH__ >= 900
+            "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"  // sleeps for a while
+#else
+            "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+#endif
             "selp.u32 %0, 1, 0, p;\n\t}"
             : "=r"(ended)
             : "r"(shared_address(barrier)), "r"(parity)
@@ -82,20 +95,54 @@ __device__ __forceinline__ void bulk_store_wait() {
     asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// ---- asynchronous copies by threads (sm_80): no 16-byte rule, for views and unaligned bases
+
+// Copies `bytes` <= SIZE bytes and fills the rest of the SIZE bytes with zeros; SIZE is 8 or 16, and the alignment of both sides.
+template <int SIZE>
+__device__ __forceinline__ void async_copy(void* shared, const void* global, u32 bytes) {
+    if constexpr (SIZE == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+}
+
+// Arrives at a barrier once all earlier async_copy of this thread have landed; the barrier was initialised to expect it.
+__device__ __forceinline__ void async_arrive(u64* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // ---- the ring
+
+// Counts from 0 to `last` and back to 0; returns the value before. Orders the memory accesses of those who count.
+__device__ __forceinline__ u32 count_up(u32* counter, u32 last) {
+    u32 before;
+    asm volatile("atom.acq_rel.cta.shared::cta.inc.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "r"(shared_address(counter)), "r"(last)
+                 : "memory");
+    return before;
+}
 
 template <int STAGES>
 struct Ring {
     u64 full[STAGES];
-    u64 empty[STAGES];
+    u64 empty[STAGES];    // with a producer warp
+    u32 readers[STAGES];  // without: warps that have read a stage
 
-    // By one thread, before a __syncthreads(); `consumers` arrivals give a stage back.
-    __device__ __forceinline__ void init(u32 consumers) {
+    // By one thread, before a __syncthreads(): how many arrivals fill a stage and how many give it back.
+    __device__ __forceinline__ void init(u32 producers, u32 consumers) {
         for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + s, 1);
+            barrier_init(full + s, producers);
             barrier_init(empty + s, consumers);
+            readers[s] = 0;
         }
         barrier_init_fence();
+    }
+
+    // By a converged warp that has read a stage: whether it was the last one of `warps` to do so.
+    __device__ __forceinline__ bool is_last_reader(int stage, u32 warps, int lane) {
+        const u32 before = lane == 0 ? count_up(readers + stage, warps - 1) : 0;
+        return __shfl_sync(0xffffffffu, before, 0) == warps - 1;
     }
 };
 
@@ -117,4 +164,11 @@ struct Cursor {
 template <int ID, int THREADS>
 __device__ __forceinline__ void sync_warps() {
     asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
+// A load that sees what other blocks stored before they released the value it returns.
+__device__ __forceinline__ u32 load_acquire(const u32* p) {
+    u32 value;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
+    return value;
 }

@@ -1,0 +1,435 @@
+// C (M x N) = alpha A^T B + beta C or alpha A^H B + beta C for tall A (K x M), B (K x N) on FP64 tensor cores.
+//
+//   for each stage of ROWS rows (stages are dealt out to the blocks in turn)        copied to shared memory ahead of time
+//     for each step of 4 KSTEP rows (dealt out to WK warps)
+//       for each pair of 8-column groups i of A, j of B (dealt out to WM x WN warps)
+//         acc[i][j] (8 x 8) += A(step, group i)^T B(step, group j)                  one tensor product
+//   C = alpha (sum of acc over the WK warps, then over the blocks, in fixed order) + beta C
+//
+// The rows of A and B are the k index of the tensor product, whose order is free: a stage's rows are cut into four chunks
+// of CHUNK consecutive ones, and lane (g, t) = (l / 4, l % 4) reads column g of its group from chunk t. With the chunks' bases
+// 32 bytes apart modulo 128 every load of a warp touches each bank once, whatever the width: 8-byte loads go by
+// half-warps (4 columns x 4 chunks), 16-byte ones by quarter-warps (2 x 4).
+//
+// Columns at and past M in the last group are the next row's first ones (or padding): they only reach rows of the product
+// that are dropped. Rows past K are zero in both operands, so nothing outside them reaches a result, NaN or not.
+//
+// Real: two groups of A, (i, i+1), fill the 16 rows of an m16n8 product; of an odd number of groups the last one takes the role
+// of the 8 columns, two groups of B that of the 16 rows (the product comes out transposed). So an 8 x 8 block costs half a
+// product and only the last of an odd number of them is padded.
+// Complex: (re, im) stay interleaved; with d the operand of fewer groups and s the other, m16n8 products of the 16 rows
+// (d_re, d_im) by s_re and (d_im, -d_re) by s_im (the signs of A^T B: (-d_im, d_re)) add up re and im of d conj(s) (d s): two products an 8 x 8 block, no padding.
+// SAME (B is A) with all of C in one warp: only blocks on and above the diagonal are computed.
+// FOLD > 1, for narrow matrices: FOLD consecutive rows are taken as one FOLD times as wide; C is the sum of the FOLD diagonal blocks of the product.
+//
+// Registers of a consumer: 4 IM IN accumulators (8 if complex), 2 (IM + IN) KSTEP for fragments (4 if complex), twice with PREFETCH, ~30 more.
+//
+// Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
+//          16 or 8, bytes a cp.async copies of its rows.
+// Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; PREFETCH: the next step's fragments are loaded during a step; UNROLL of
+//          steps otherwise; BLOCKS a multiprocessor; PRODUCERS: warps that copy.
+// Layout:  A_ROW, B_ROW bytes between (folded) rows in shared memory; A_PITCH, B_PITCH between chunks; B_OFFSET of B in a stage; STAGE_BYTES.
+#include "mma.cuh"
+#include "pipeline.cuh"
+#include "reduce.cuh"
+
+constexpr int PARTS = COMPLEX ? 2 : 1;
+constexpr int SIZE = 8 * PARTS;                      // bytes of an element
+constexpr int CHUNK = ROWS / 4;                      // folded rows a chunk
+constexpr int MF = FOLD * M, NF = FOLD * N;          // folded widths
+constexpr int GM = (MF + 7) / 8, GN = (NF + 7) / 8;  // groups of 8 columns
+constexpr int IM = (GM + WM - 1) / WM, IN = (GN + WN - 1) / WN;  // groups of a warp, at most
+constexpr int IM_LEAST = COMPLEX ? GM / WM : IM, IN_LEAST = COMPLEX ? GN / WN : IN;
+constexpr int WARPS = WM * WN * WK, CONSUMERS = 32 * WARPS;
+constexpr bool TRIANGLE = SAME && WM * WN == 1;
+constexpr bool B_IS_D = IN <= IM;                    // which operand plays d in complex products
+constexpr bool A_BULK = A_PIECE == 0, B_BULK = B_PIECE == 0 && !SAME;
+constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 0 && !SAME);
+
+static_assert(ROWS % 4 == 0 && CHUNK % KSTEP == 0, "whole steps");
+static_assert(!PREFETCH || CHUNK / KSTEP % (2 * WK) == 0, "prefetching takes an even number of steps");
+
+// ---- filling the ring
+
+// The stages of this block, and where their rows lie.
+struct Source {
+    const char *A, *B;
+    i64 K, lda, ldb;
+
+    __device__ __forceinline__ i64 stages() const { return (K + ROWS * FOLD - 1) / (ROWS * FOLD); }
+    __device__ __forceinline__ bool is_whole(i64 stage) const { return (stage + 1) * (ROWS * FOLD) <= K; }
+};
+
+// A contiguous operand: its rows are linear memory, a chunk one bulk copy (or the stage one, where the pitch allows).
+template <int WIDTH, int PITCH>
+struct Bulk {
+    static constexpr int CHUNK_BYTES = CHUNK * FOLD * WIDTH * SIZE;
+
+    static __device__ __forceinline__ void copy_whole(char* shared, const char* global, i64 stage, u64* full) {
+        const char* from = global + stage * (4 * CHUNK_BYTES);
+        if constexpr (PITCH == CHUNK_BYTES) {
+            bulk_load(shared, from, 4 * CHUNK_BYTES, full);
+        } else {
+#pragma unroll
+            for (int chunk = 0; chunk < 4; ++chunk) bulk_load(shared + chunk * PITCH, from + chunk * CHUNK_BYTES, CHUNK_BYTES, full);
+        }
+    }
+
+    // Bytes of a chunk that exist; bulk copies take the multiple of 16 below.
+    static __device__ __forceinline__ int valid_bytes(i64 stage, int chunk, i64 K) {
+        const i64 left = K * (WIDTH * SIZE) - (4 * stage + chunk) * CHUNK_BYTES;
+        return static_cast<int>(max(0LL, min(left, static_cast<i64>(CHUNK_BYTES))));
+    }
+
+    // By a warp: what bulk copies of the last stage leave, a last double and zeros. Returns the bytes they will bring.
+    static __device__ __forceinline__ u32 clear_tail(char* shared, const char* global, i64 stage, i64 K, int lane) {
+        u32 copied = 0;
+        for (int chunk = 0; chunk < 4; ++chunk) {
+            const int valid = valid_bytes(stage, chunk, K), bulk = valid & ~15;
+            copied += bulk;
+            const char* from = global + (4 * stage + chunk) * CHUNK_BYTES;
+            for (int byte = bulk + 8 * lane; byte < CHUNK_BYTES; byte += 8 * 32)
+                *reinterpret_cast<double*>(shared + chunk * PITCH + byte) =
+                    byte < valid ? *reinterpret_cast<const double*>(from + byte) : 0.0;
+        }
+        return copied;
+    }
+
+    static __device__ __forceinline__ void copy_tail(char* shared, const char* global, i64 stage, i64 K, u64* full) {
+        for (int chunk = 0; chunk < 4; ++chunk) {
+            const int bulk = valid_bytes(stage, chunk, K) & ~15;
+            if (bulk) bulk_load(shared + chunk * PITCH, global + (4 * stage + chunk) * CHUNK_BYTES, bulk, full);
+        }
+    }
+};
+
+using BulkA = Bulk<M, A_PITCH>;
+using BulkB = Bulk<N, B_PITCH>;
+
+// By a warp: announces and starts the bulk copies of one stage.
+__device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& source, i64 stage, int lane) {
+    char* to_b = to_a + B_OFFSET;
+    if (source.is_whole(stage)) {
+        if (lane == 0) {
+            expect(full, (A_BULK ? 4 * BulkA::CHUNK_BYTES : 0) + (B_BULK ? 4 * BulkB::CHUNK_BYTES : 0));
+            if constexpr (A_BULK) BulkA::copy_whole(to_a, source.A, stage, full);
+            if constexpr (B_BULK) BulkB::copy_whole(to_b, source.B, stage, full);
+        }
+    } else {
+        u32 bytes = 0;
+        if constexpr (A_BULK) bytes += BulkA::clear_tail(to_a, source.A, stage, source.K, lane);
+        if constexpr (B_BULK) bytes += BulkB::clear_tail(to_b, source.B, stage, source.K, lane);
+        __syncwarp();
+        if (lane == 0) {
+            expect(full, bytes);
+            if constexpr (A_BULK) BulkA::copy_tail(to_a, source.A, stage, source.K, full);
+            if constexpr (B_BULK) BulkB::copy_tail(to_b, source.B, stage, source.K, full);
+        }
+    }
+}
+
+// By all producer threads: cp.async copies of one operand's stage, row by row, for views and unaligned bases.
+template <int WIDTH, int ROW, int PITCH, int PIECE>
+__device__ __forceinline__ void copy_pieces(char* shared, const char* global, i64 stage, i64 K, i64 ld, int thread) {
+    constexpr int PIECES = (WIDTH * SIZE + PIECE - 1) / PIECE;
+    const char* from = global + stage * ROWS * ld * SIZE;
+    const int rows = static_cast<int>(min(K - stage * ROWS, static_cast<i64>(ROWS)));
+#pragma unroll 4
+    for (int index = thread; index < ROWS * PIECES; index += 32 * PRODUCERS) {
+        const int row = index / PIECES, byte = index % PIECES * PIECE;
+        const int bytes = row < rows ? min(PIECE, WIDTH * SIZE - byte) : 0;  // zeros fill the rest
+        async_copy<PIECE>(shared + row / CHUNK * PITCH + row % CHUNK * ROW + byte, row < rows ? from + row * ld * SIZE + byte : global, bytes);
+    }
+}
+
+// Dedicated producer warps keep filling stages that the consumers have given back.
+__device__ __forceinline__ void produce(char* shared, Ring<STAGES>& ring, const Source& source) {
+    const int thread = threadIdx.x - CONSUMERS;
+    const i64 stages = source.stages();
+    Cursor<STAGES> at;
+    for (i64 stage = blockIdx.x; stage < stages; stage += gridDim.x, at.advance()) {
+        char* to = shared + at.stage * STAGE_BYTES;
+        u64* full = ring.full + at.stage;
+        wait(ring.empty + at.stage, at.parity ^ 1);
+        if (ANY_BULK && thread < 32) fill_bulk(to, full, source, stage, thread);
+        if constexpr (!A_BULK) copy_pieces<M, A_ROW, A_PITCH, A_PIECE>(to, source.A, stage, source.K, source.lda, thread);
+        if constexpr (B_PIECE != 0 && !SAME)
+            copy_pieces<N, B_ROW, B_PITCH, B_PIECE>(to + B_OFFSET, source.B, stage, source.K, source.ldb, thread);
+        if constexpr (ANY_PIECES) async_arrive(full);
+    }
+}
+
+// ---- consumers
+
+// One step's columns of a warp's groups, lane (g, t) holding column g of row t of each 4-row set u.
+template <int GROUPS, int ROW>
+struct Fragments {
+    double part[PARTS][GROUPS][KSTEP];
+
+    __device__ __forceinline__ void load(const char* lane_base, int step) {
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int u = 0; u < KSTEP; ++u) {
+                const char* from = lane_base + (step * KSTEP + u) * ROW + group * 8 * SIZE;
+                if constexpr (COMPLEX) {
+                    const double2 pair = *reinterpret_cast<const double2*>(from);
+                    part[0][group][u] = pair.x;
+                    part[PARTS - 1][group][u] = pair.y;
+                } else {
+                    part[0][group][u] = *reinterpret_cast<const double*>(from);
+                }
+            }
+    }
+};
+
+using FragmentsA = Fragments<IM, A_ROW>;
+using FragmentsB = Fragments<IN, SAME ? A_ROW : B_ROW>;
+
+__device__ __forceinline__ double xor_words(double x, u32 high, u32 low) {
+    return __hiloint2double(__double2hiint(x) ^ high, __double2loint(x) ^ low);
+}
+
+struct Accumulators {
+    u32 keep, flip;
+    // Block (i, j): lane (g, t) holds elements (g, 2t) and (g, 2t + 1), of the transposed block where `transposed` says so.
+    double value[IM][IN][PARTS][2];
+
+    static constexpr __device__ __forceinline__ bool transposed(int i, int j) {
+        if (COMPLEX) return B_IS_D;
+        return !TRIANGLE && IM % 2 == 1 && i == IM - 1 && !(IN % 2 == 1 && j == IN - 1);
+    }
+
+    __device__ __forceinline__ void single(int i, int j, const double (&a)[KSTEP], const double (&b)[KSTEP]) {
+#pragma unroll
+        for (int u = 0; u < KSTEP; ++u) mma_m8n8k4(value[i][j][0], a[u], b[u]);
+    }
+
+    __device__ __forceinline__ void add_real(const FragmentsA& fa, const FragmentsB& fb) {
+        const auto& a = fa.part[0];
+        const auto& b = fb.part[0];
+        if constexpr (TRIANGLE) {
+#pragma unroll
+            for (int j = 0; j < IN; ++j) {
+#pragma unroll
+                for (int i = 0; i + 1 <= j; i += 2) mma_m16n8(value[i][j][0], value[i + 1][j][0], a[i], a[i + 1], a[j]);
+                if (j % 2 == 0) single(j, j, a[j], a[j]);
+            }
+        } else {
+#pragma unroll
+            for (int j = 0; j < IN; ++j)
+#pragma unroll
+                for (int i = 0; i + 1 < IM; i += 2) mma_m16n8(value[i][j][0], value[i + 1][j][0], a[i], a[i + 1], b[j]);
+            if constexpr (IM % 2 == 1) {
+#pragma unroll
+                for (int j = 0; j + 1 < IN; j += 2)
+                    mma_m16n8(value[IM - 1][j][0], value[IM - 1][j + 1][0], b[j], b[j + 1], a[IM - 1]);
+                if constexpr (IN % 2 == 1) single(IM - 1, IN - 1, a[IM - 1], b[IN - 1]);
+            }
+        }
+    }
+
+    // `all_m`, `all_n`: whether this warp has all of IM, IN groups, or one less.
+    template <class D, class S>
+    __device__ __forceinline__ void add_complex(const D& d, const S& s, bool all_m, bool all_n) {
+        constexpr int GROUPS_D = B_IS_D ? IN : IM, GROUPS_S = B_IS_D ? IM : IN;
+#pragma unroll
+        for (int y = 0; y < GROUPS_D; ++y) {
+            double first[KSTEP], second[KSTEP];
+#pragma unroll
+            for (int u = 0; u < KSTEP; ++u) {
+                first[u] = xor_words(d.part[PARTS - 1][y][u], CONJ ? keep : flip, keep);
+                second[u] = xor_words(d.part[0][y][u], CONJ ? flip : keep, keep);
+            }
+            auto products = [&](const double(&top)[KSTEP], const double(&bottom)[KSTEP], const auto& s_part) {
+#pragma unroll
+                for (int x = 0; x < GROUPS_S; ++x) {
+                    const int i = B_IS_D ? x : y, j = B_IS_D ? y : x;
+                    if (TRIANGLE && i > j) continue;
+                    if ((i < IM_LEAST || all_m) && (j < IN_LEAST || all_n))
+                        mma_m16n8(value[i][j][0], value[i][j][PARTS - 1], top, bottom, s_part[x]);
+                }
+            };
+            products(d.part[0][y], d.part[PARTS - 1][y], s.part[0]);
+            products(first, second, s.part[PARTS - 1]);
+        }
+    }
+
+    __device__ __forceinline__ void add(const FragmentsA& a, const FragmentsB& b, bool all_m, bool all_n) {
+        if constexpr (!COMPLEX) {
+            add_real(a, b);
+        } else if constexpr (B_IS_D) {
+            add_complex(b, a, all_m, all_n);
+        } else {
+            add_complex(a, b, all_m, all_n);
+        }
+    }
+
+    // Sums over the WK warps of a tile, pairwise in a fixed order, into the warp with wk = 0. `slabs` is shared memory.
+    __device__ __forceinline__ void sum_warps(double2* slabs, int tile, int wk, int lane) {
+        constexpr int PAIRS = IM * IN * PARTS;
+#pragma unroll
+        for (int many = WK; many > 1; many = (many + 1) / 2) {
+            const int half = (many + 1) / 2;
+            double2* slab = slabs + ((wk >= half ? wk - half : wk) * WM * WN + tile) * PAIRS * 32 + lane;
+            auto for_pairs = [&](auto action) {
+#pragma unroll
+                for (int k = 0; k < PAIRS; ++k) {
+                    const int i = k / (IN * PARTS), j = k / PARTS % IN;
+                    if (!(TRIANGLE && i > j)) action(value[i][j][k % PARTS], slab[32 * k]);
+                }
+            };
+            if (wk >= half && wk < many) for_pairs([](double(&c)[2], double2& s) { s = make_double2(c[0], c[1]); });
+            sync_warps<1, CONSUMERS>();
+            if (wk + half < many)
+                for_pairs([](double(&c)[2], double2& s) {
+                    c[0] += s.x;
+                    c[1] += s.y;
+                });
+            sync_warps<1, CONSUMERS>();
+        }
+    }
+
+    // Writes the tile whose first groups are (m0, n0) into the MF x NF product in shared memory.
+    __device__ __forceinline__ void store(double* product, int m0, int n0, int lane) const {
+        const int g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int i = 0; i < IM; ++i)
+#pragma unroll
+            for (int j = 0; j < IN; ++j) {
+                if (TRIANGLE && i > j) continue;
+#pragma unroll
+                for (int q = 0; q < 2; ++q) {
+                    const bool swap = transposed(i, j);
+                    const int m = (m0 + i) * 8 + (swap ? 2 * t + q : g), n = (n0 + j) * 8 + (swap ? g : 2 * t + q);
+                    if (m >= MF || n >= NF) continue;
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part) {
+                        // Where A plays d, the products add up conj(A^H B).
+                        const bool negative = CONJ && part == 1 && !B_IS_D;
+                        const double x = negative ? -value[i][j][part][q] : value[i][j][part][q];
+                        product[(m * NF + n) * PARTS + part] = x;
+                        if (TRIANGLE && i < j) product[(n * NF + m) * PARTS + part] = CONJ && part == 1 ? -x : x;
+                    }
+                }
+            }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(CONSUMERS + 32 * PRODUCERS, BLOCKS)
+KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K, i64 lda, i64 ldb, double alpha_re,
+       double alpha_im, double beta_re, double beta_im, void* workspace) {
+    extern __shared__ __align__(128) char shared[];
+    __shared__ Ring<STAGES> ring;
+    const Source source = {A, B, K, lda, ldb};
+    if (threadIdx.x == 0) {
+        ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), WARPS);
+        grid_started(workspace);
+    }
+    __syncthreads();
+    if (PRODUCERS > 0 && threadIdx.x >= CONSUMERS) {
+        produce(shared, ring, source);
+        return;
+    }
+
+    // Tiles in order of size; every other set of four warps takes them backwards, so that the four quadrants of the multiprocessor,
+    // which serve warps in turn, get equal work.
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    constexpr int TILES = WM * WN, TURN = TILES > 4 ? TILES : 4;
+    const int wk = warp / TILES;
+    const int tile = warp / TURN % 2 && (TILES >= 4 || TURN % TILES == 0) ? TILES - 1 - warp % TILES : warp % TILES;
+    const int wm = tile / WN, wn = tile % WN;
+    const int m0 = COMPLEX ? wm * (GM / WM) + min(wm, GM % WM) : wm * IM;
+    const int n0 = COMPLEX ? wn * (GN / WN) + min(wn, GN % WN) : wn * IN;
+    const bool all_m = GM % WM == 0 || wm < GM % WM, all_n = GN % WN == 0 || wn < GN % WN;
+
+    const i64 stages = source.stages();
+    if (PRODUCERS == 0 && warp == 0)
+        for (int s = 0; s < STAGES && blockIdx.x + s * static_cast<i64>(gridDim.x) < stages; ++s)
+            fill_bulk(shared + s * STAGE_BYTES, ring.full + s, source, blockIdx.x + s * static_cast<i64>(gridDim.x), lane);
+
+    Accumulators acc = {};
+    acc.keep = static_cast<u32>(K >> 63);
+    acc.flip = acc.keep ^ 0x80000000u;
+    constexpr int STEPS = CHUNK / KSTEP;
+    Cursor<STAGES> at;
+    for (i64 stage = blockIdx.x; stage < stages; stage += gridDim.x, at.advance()) {
+        char* from = shared + at.stage * STAGE_BYTES;
+        const char* from_a = from + t * A_PITCH + (m0 * 8 + g) * SIZE;
+        const char* from_b = SAME ? from + t * A_PITCH + (n0 * 8 + g) * SIZE : from + B_OFFSET + t * B_PITCH + (n0 * 8 + g) * SIZE;
+        wait(ring.full + at.stage, at.parity);
+        if constexpr (PREFETCH) {
+            FragmentsA a, next_a;
+            FragmentsB b, next_b;
+            a.load(from_a, wk);
+            if (!TRIANGLE) b.load(from_b, wk);
+#pragma unroll 1
+            for (int step = wk; step < STEPS; step += 2 * WK) {
+                next_a.load(from_a, step + WK);
+                if (!TRIANGLE) next_b.load(from_b, step + WK);
+                acc.add(a, b, all_m, all_n);
+                if (step + 2 * WK < STEPS) {
+                    a.load(from_a, step + 2 * WK);
+                    if (!TRIANGLE) b.load(from_b, step + 2 * WK);
+                }
+                acc.add(next_a, next_b, all_m, all_n);
+            }
+        } else {
+#pragma unroll UNROLL
+            for (int step = wk; step < STEPS; step += WK) {
+                FragmentsA a;
+                FragmentsB b;
+                a.load(from_a, step);
+                if (!TRIANGLE) b.load(from_b, step);
+                acc.add(a, b, all_m, all_n);
+            }
+        }
+        __syncwarp();
+        if constexpr (PRODUCERS > 0) {
+            if (lane == 0) arrive(ring.empty + at.stage);
+        } else if (ring.is_last_reader(at.stage, WARPS, lane)) {
+            const i64 next = stage + STAGES * static_cast<i64>(gridDim.x);
+            if (next < stages) fill_bulk(from, ring.full + at.stage, source, next, lane);
+        }
+    }
+
+    // The ring's memory is free now: the last stage has been waited for, and sync_warps lets everybody finish reading.
+    const bool all_started = threadIdx.x == 0 && gridDim.x > 1 && grid_all_started(workspace);
+    sync_warps<1, CONSUMERS>();
+    acc.sum_warps(reinterpret_cast<double2*>(shared), tile, wk, lane);
+    double* product = reinterpret_cast<double*>(shared);
+    if (wk == 0) acc.store(product, m0, n0, lane);
+    sync_warps<1, CONSUMERS>();
+
+    auto finish = [&](int element, const double(&sum)[PARTS]) {
+        double* c = C + element * PARTS;
+        if constexpr (COMPLEX) {
+            double re = ALPHA_ONE ? sum[0] : alpha_re * sum[0] - alpha_im * sum[PARTS - 1];
+            double im = ALPHA_ONE ? sum[PARTS - 1] : alpha_re * sum[PARTS - 1] + alpha_im * sum[0];
+            if (!BETA_ZERO) {
+                re += beta_re * c[0] - beta_im * c[1];
+                im += beta_re * c[1] + beta_im * c[0];
+            }
+            c[0] = re;
+            c[1] = im;
+        } else {
+            const double value = ALPHA_ONE ? sum[0] : alpha_re * sum[0];
+            c[0] = BETA_ZERO ? value : value + beta_re * c[0];
+        }
+    };
+    double* partial = grid_partials(workspace) + static_cast<i64>(blockIdx.x) * (M * N * PARTS);
+    for (int element = threadIdx.x; element < M * N; element += CONSUMERS) {
+        double sum[PARTS] = {};
+        for (int fold = 0; fold < FOLD; ++fold)
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                sum[part] += product[((fold * M + element / N) * NF + fold * N + element % N) * PARTS + part];
+        if (gridDim.x == 1) {
+            finish(element, sum);
+        } else {
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part) __stcg(partial + element * PARTS + part, sum[part]);
+        }
+    }
+    if (gridDim.x > 1) grid_sum<M * N * PARTS, PARTS, CONSUMERS>(workspace, product, all_started, finish);
+}
