@@ -1,0 +1,359 @@
+"""Elementwise kernels and sums on a GPU: axpby, column dots, random numbers, the fold of partial products.
+
+Pure descriptions: a kernel is a frozen record that yields its source and its launch geometry. What they run
+on is the backend's business.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from .problem import is_complex, itemsize, promote
+from .source import render
+
+__all__ = [
+    "AxpbyKernel",
+    "ColumnDotKernel",
+    "Factor",
+    "FoldKernel",
+    "Kernel",
+    "PhiloxKernel",
+    "Tiling",
+    "all_kernels",
+    "real_type",
+    "vector_length",
+]
+
+VECTOR_BYTES = 16  # the widest load of a thread
+# Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
+AXPBY_BLOCKS = 12
+COLUMN_DOT_BLOCKS = 8
+_C_TYPES = {"float32": "float", "float64": "double"}
+_SHORT = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
+
+
+class Kernel(Protocol):
+    """One kernel, ready to be compiled; equal records mean equal machine code."""
+
+    def __hash__(self) -> int:
+        """Return the hash of the record, by which a loaded kernel is found."""
+
+    @property
+    def name(self) -> str:
+        """Name of the function in the source."""
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+
+
+def real_type(dtype: str) -> str:
+    """Type of the parts of an element."""
+    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+
+
+def vector_length(*dtypes: str) -> int:
+    """Elements in a unit: as many as fill the widest load for the widest type."""
+    return max(1, VECTOR_BYTES // max(itemsize(dtype) for dtype in dtypes))
+
+
+def _c_type(dtype: str) -> str:
+    """C type of the parts of an element."""
+    return _C_TYPES[real_type(dtype)]
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A factor of axpby: a double-precision scalar, times one value a column of type `columns` if given."""
+
+    is_complex: bool = False
+    columns: str | None = None
+
+    @property
+    def code(self) -> str:
+        """Part of a kernel's name."""
+        return ("z" if self.is_complex else "d") + (f"c{_SHORT[self.columns]}" if self.columns else "")
+
+
+@dataclass(frozen=True, slots=True)
+class AxpbyKernel:
+    """out = alpha X + beta Y; see cuda/axpby.cu.
+
+    Attributes
+    ----------
+    dtype_x, dtype_y, dtype_out : str
+        Element types; `dtype_y` is None where there is no Y.
+    alpha, beta : Factor
+        What the factors are made of.
+    flat : bool
+        Whether all blocks are contiguous and count as one long row.
+    aligned : bool
+        Whether units of `vector` elements start at multiples of their size; without it a unit is one element.
+    """
+
+    dtype_x: str
+    dtype_y: str | None
+    dtype_out: str
+    alpha: Factor = Factor()
+    beta: Factor = Factor()
+    flat: bool = True
+    aligned: bool = True
+
+    threads = 256
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types of all blocks."""
+        blocks = (self.dtype_x, self.dtype_y, self.dtype_out)
+        return tuple(dtype for dtype in blocks if dtype is not None)
+
+    @property
+    def vector(self) -> int:
+        """Elements of a unit."""
+        return vector_length(*self.dtypes) if self.aligned else 1
+
+    @property
+    def unroll(self) -> int:
+        """Units in flight a thread: 64 KB a multiprocessor and operand, where 16-byte loads are possible."""
+        return 4 if self.vector * itemsize(self.dtype_x) >= 8 else 8
+
+    def blocks(self, units: int, multiprocessors: int) -> int:
+        """Blocks to launch for so many units."""
+        return max(1, min(multiprocessors * AXPBY_BLOCKS, -(-units // self.threads)))
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        y = f"{_SHORT[self.dtype_y]}_{self.beta.code}" if self.dtype_y else "none"
+        layout = ("flat" if self.flat else "rows") + ("" if self.aligned else "_unaligned")
+        blocks = f"{_SHORT[self.dtype_x]}_{self.alpha.code}_{y}_{_SHORT[self.dtype_out]}"
+        return f"axpby_{blocks}_{layout}"
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        columns = (self.alpha.columns, self.beta.columns)
+        dtype_y = self.dtype_y or self.dtype_x
+        alpha_values, beta_values = (dtype or "float64" for dtype in columns)
+        types = {
+            "Real": _c_type(promote(*self.dtypes, *(dtype for dtype in columns if dtype))),
+            "XReal": _c_type(self.dtype_x),
+            "YReal": _c_type(dtype_y),
+            "OutReal": _c_type(self.dtype_out),
+            "AlphaReal": _c_type(alpha_values),
+            "BetaReal": _c_type(beta_values),
+        }
+        constants = {
+            "X_COMPLEX": is_complex(self.dtype_x),
+            "Y_COMPLEX": is_complex(dtype_y),
+            "OUT_COMPLEX": is_complex(self.dtype_out),
+            "HAS_Y": self.dtype_y is not None,
+            "FLAT": self.flat,
+            "ALIGNED": self.aligned,
+            "ALPHA_COMPLEX": self.alpha.is_complex,
+            "ALPHA_COLUMNS": self.alpha.columns is not None,
+            "ALPHA_COLUMNS_COMPLEX": is_complex(alpha_values),
+            "BETA_COMPLEX": self.beta.is_complex,
+            "BETA_COLUMNS": self.beta.columns is not None,
+            "BETA_COLUMNS_COMPLEX": is_complex(beta_values),
+            "VECTOR": self.vector,
+            "THREADS": self.threads,
+            "UNROLL": self.unroll,
+        }
+        return render(self.name, "axpby.cu", constants, types)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How column dots are dealt out: `groups` rows a block with `lanes` threads each, `tiles` of columns."""
+
+    lanes: int
+    groups: int
+    tiles: int
+    blocks: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block, whole warps."""
+        return -(-self.lanes * self.groups // 32) * 32
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDotKernel:
+    """Column dots of X and Y, one partial sum a block; see cuda/column_dot.cu.
+
+    Attributes
+    ----------
+    dtype_x, dtype_y : str
+        Element types.
+    same : bool
+        Whether Y is X; the sums are then real.
+    conj : bool
+        Whether X is conjugated.
+    aligned : bool
+        Whether rows split into units of `vector` elements that start at multiples of their size.
+    """
+
+    dtype_x: str
+    dtype_y: str
+    same: bool = False
+    conj: bool = True
+    aligned: bool = True
+
+    threads = 256
+
+    @property
+    def vector(self) -> int:
+        """Elements of a unit."""
+        return vector_length(self.dtype_x, self.dtype_y) if self.aligned else 1
+
+    @property
+    def unroll(self) -> int:
+        """Rows in flight a thread: 64 bytes of loads, where they are of 8 bytes and more."""
+        operands = 1 if self.same else 2
+        return min(8, 64 // (operands * self.vector * itemsize(self.dtype_x)))
+
+    @property
+    def dtype_sum(self) -> str:
+        """Type of a partial sum."""
+        complex_sums = not self.same and is_complex(promote(self.dtype_x, self.dtype_y))
+        return "complex128" if complex_sums else "float64"
+
+    def tiling(self, rows: int, width: int, multiprocessors: int) -> Tiling:
+        """Deal out the rows of a block; depends on extents alone, so that results repeat."""
+        units = -(-width // self.vector)
+        tiles = -(-units // self.threads)
+        lanes = min(units, self.threads)
+        groups = self.threads // lanes
+        most = max(1, multiprocessors * COLUMN_DOT_BLOCKS // tiles)
+        return Tiling(lanes, groups, tiles, max(1, min(most, -(-rows // (groups * self.unroll)))))
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        other = "same" if self.same else _SHORT[self.dtype_y]
+        suffix = ("" if self.conj else "_plain") + ("" if self.aligned else "_unaligned")
+        return f"column_dot_{_SHORT[self.dtype_x]}_{other}{suffix}"
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        types = {"XReal": _c_type(self.dtype_x), "YReal": _c_type(self.dtype_y)}
+        constants = {
+            "X_COMPLEX": is_complex(self.dtype_x),
+            "Y_COMPLEX": is_complex(self.dtype_y),
+            "SAME": self.same,
+            "CONJ": self.conj,
+            "ALIGNED": self.aligned,
+            "VECTOR": self.vector,
+            "THREADS": self.threads,
+            "UNROLL": self.unroll,
+        }
+        return render(self.name, "column_dot.cu", constants, types)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldKernel:
+    """C = alpha (sum of partial products) + beta C; see cuda/fold.cu.
+
+    Attributes
+    ----------
+    dtype_partial, dtype_out : str
+        Element types.
+    lanes : int
+        Neighbouring elements that a block sums; a power of two.
+    left_complex, conj : bool
+        Whether partials are real products of the parts of complex A with a real B; whether A is conjugated.
+    hermitian : bool
+        Make C exactly Hermitian (symmetric) before the factors.
+    beta_zero : bool
+        Do not read C.
+    """
+
+    dtype_partial: str
+    dtype_out: str
+    lanes: int
+    left_complex: bool = False
+    conj: bool = False
+    hermitian: bool = False
+    beta_zero: bool = True
+
+    threads = 256
+
+    @staticmethod
+    def lanes_for(n_elements: int) -> int:
+        """Return the lanes for a result of so many elements: no thread idle, long sums shared."""
+        return min(32, 1 << max(0, n_elements - 1).bit_length())
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        flags = {"left": self.left_complex, "conj": self.conj, "hermitian": self.hermitian}
+        words = [word for word, is_set in flags.items() if is_set] + ([] if self.beta_zero else ["beta"])
+        types = _SHORT[self.dtype_partial] + "_" + _SHORT[self.dtype_out]
+        return "_".join(["fold", types, str(self.lanes), *words])
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        types = {"PartialReal": _c_type(self.dtype_partial), "OutReal": _c_type(self.dtype_out)}
+        constants = {
+            "PARTIAL_COMPLEX": is_complex(self.dtype_partial),
+            "OUT_COMPLEX": is_complex(self.dtype_out),
+            "LEFT_COMPLEX": self.left_complex,
+            "CONJ": self.conj,
+            "HERMITIAN": self.hermitian,
+            "BETA_ZERO": self.beta_zero,
+            "THREADS": self.threads,
+            "LANES": self.lanes,
+        }
+        return render(self.name, "fold.cu", constants, types)
+
+
+@dataclass(frozen=True, slots=True)
+class PhiloxKernel:
+    """Uniform numbers of a real type; see cuda/philox.cu."""
+
+    dtype: str
+
+    threads = 256
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"philox_{_SHORT[self.dtype]}"
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        return render(self.name, "philox.cu", {"THREADS": self.threads}, {"Real": _c_type(self.dtype)})
+
+
+def all_kernels() -> Iterator[Kernel]:
+    """Yield a kernel of every shape that the backend makes, so that tests can compile them without a GPU.
+
+    Types are mixed in all ways once; the other choices are combined for uniform types.
+    """
+    factors = [Factor(), Factor(is_complex=True), Factor(columns="float64"), Factor(columns="complex64")]
+    layouts = list(itertools.product((True, False), repeat=2))
+    for dtype, dtype_y in itertools.product(_SHORT, (None, *_SHORT)):
+        plain = AxpbyKernel(dtype, dtype_y, promote(dtype, *([dtype_y] if dtype_y else [])))
+        yield plain
+        yield replace(plain, flat=False, aligned=False)
+    for dtype, alpha, beta, (flat, aligned) in itertools.product(_SHORT, factors, factors, layouts):
+        kinds = (alpha.is_complex, beta.is_complex, alpha.columns == "complex64", beta.columns == "complex64")
+        if is_complex(dtype) or not any(kinds):
+            yield AxpbyKernel(dtype, dtype, dtype, alpha, beta, flat, aligned)
+    for dtype, dtype_y, conj, aligned in itertools.product(_SHORT, _SHORT, (True, False), (True, False)):
+        yield ColumnDotKernel(dtype, dtype_y, False, conj, aligned)
+        if dtype == dtype_y and conj:
+            yield ColumnDotKernel(dtype, dtype, True, conj, aligned)
+    for dtype, lanes, hermitian, beta_zero in itertools.product(
+        _SHORT, (1, 32), (True, False), (True, False)
+    ):
+        wide = promote(dtype, "float64")
+        yield FoldKernel(dtype, dtype, lanes, False, False, hermitian, beta_zero)
+        yield FoldKernel(wide, dtype, lanes, False, False, hermitian, beta_zero)
+        yield FoldKernel(dtype, wide, lanes, False, False, hermitian, beta_zero)
+    for dtype, conj, beta_zero in itertools.product(("float32", "float64"), (True, False), (True, False)):
+        yield FoldKernel(dtype, promote(dtype, "complex64"), 32, True, conj, False, beta_zero)
+    for dtype in _C_TYPES:
+        yield PhiloxKernel(dtype)

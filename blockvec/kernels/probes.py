@@ -1,0 +1,52 @@
+"""Probe kernels: what a GPU's memory and its FP64 tensor cores can do when they do nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .source import render
+
+__all__ = ["StreamProbe", "TensorProbe"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProbe:
+    """Reads or writes memory by 16-byte accesses, `unroll` in flight a thread; see cuda/stream_probe.cu."""
+
+    writes: bool
+    unroll: int
+
+    threads = 512
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"{'write' if self.writes else 'read'}_probe_{self.unroll}"
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        constants = {"WRITES": self.writes, "THREADS": self.threads, "UNROLL": self.unroll}
+        return render(self.name, "stream_probe.cu", constants)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorProbe:
+    """Multiplies registers on the FP64 tensor cores (sm_80 and later); see cuda/tensor_probe.cu."""
+
+    accumulators: int = 8
+
+    threads = 512
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return "tensor_probe"
+
+    def flops(self, blocks: int, repeats: int) -> float:
+        """Operations of a launch: a product is 16 x 8 x 4 multiply-adds."""
+        return 2.0 * 16 * 8 * 4 * self.accumulators * repeats * blocks * (self.threads // 32)
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        constants = {"THREADS": self.threads, "ACCUMULATORS": self.accumulators}
+        return render(self.name, "tensor_probe.cu", constants)
