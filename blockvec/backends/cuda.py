@@ -1,0 +1,175 @@
+"""The CUDA backend: CuPy arrays on one GPU; work goes to CuPy's current stream and nothing waits for it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeviceError
+from ..kernels.device import DeviceInfo, cuda_device
+from ..kernels.measure import CeilingProbe
+from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
+from . import cublas, cuda_elementwise, cuda_probes, cusparse
+from .base import Array, Candidate
+from .gpu import Gpu
+
+__all__ = ["CudaBackend", "CudaStopwatch", "cuda_backend", "find_device"]
+
+
+class CudaStopwatch:
+    """A stopwatch of two events on CuPy's current stream; only `seconds` waits."""
+
+    __slots__ = ("_begin", "_end", "_gpu")
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._begin = gpu.here(_recorded_event)()
+        self._end: Any = None
+
+    def stop(self) -> None:
+        """Mark the end of the interval, without waiting for the work."""
+        self._end = self._gpu.here(_recorded_event)()
+
+    def seconds(self) -> float:
+        """Return the length of the interval; waits for the work."""
+        import cupy
+
+        if self._end is None:
+            self.stop()
+        self._end.synchronize()
+        return float(cupy.cuda.get_elapsed_time(self._begin, self._end)) * 1e-3
+
+
+def _recorded_event() -> Any:
+    import cupy
+
+    event = cupy.cuda.Event()
+    event.record()
+    return event
+
+
+class CudaBackend:
+    """Runs everything on CuPy arrays of one GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        import cupy
+
+        self.xp = cupy
+        self.name = f"cuda:{gpu.id}"
+        self._gpu = gpu
+
+    @property
+    def device(self) -> DeviceInfo:
+        """Fixed properties of the GPU."""
+        return self._gpu.info
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the implementations of a problem, the preferred ones first."""
+        match problem:
+            case TsmttsmProblem():
+                return self._tsmttsm(problem)
+            case TsmmProblem():
+                one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
+                refusal = "" if one_column else "for one column of the result's type"
+                return (
+                    self._candidate("scale", cuda_elementwise.scale_column, refusal),
+                    self._candidate("cublas", cublas.tsmm, vendor=True),
+                )
+            case SpmmvProblem():
+                return (self._candidate("cusparse", cusparse.spmmv, vendor=True),)
+            case StreamProblem(operation="axpby"):
+                return (self._candidate("stream", cuda_elementwise.axpby),)
+            case StreamProblem(operation="column_dot"):
+                return (self._candidate("stream", cuda_elementwise.column_dots),)
+            case _:
+                return ()
+
+    def _tsmttsm(self, problem: TsmttsmProblem) -> Sequence[Candidate]:
+        one_column = "" if problem.M == problem.N == 1 else "for one column each"
+        few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
+        one_call = self._candidate("cublas", cublas.tsmttsm, vendor=True)
+        split = self._candidate("cublas_splitk", cublas.tsmttsm_split, few_rows, vendor=True)
+        return (
+            self._candidate("column_dot", cuda_elementwise.column_product, one_column),
+            *((split, one_call) if cublas.prefers_split(problem) else (one_call, split)),
+        )
+
+    def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
+        return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
+
+    def prepare_sparse(self, matrix: Any) -> cusparse.DeviceCsr:
+        """Describe a CSR matrix to cuSPARSE; a host matrix is copied, the arrays of a CuPy one are shared."""
+        return self._gpu.here(cusparse.DeviceCsr)(matrix)  # type: ignore[no-any-return]
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return uninitialised row-major memory."""
+        return self._gpu.here(self.xp.empty)(shape, dtype)
+
+    def from_host(self, array: Any) -> Array:
+        """Return a row-major copy on this device of a NumPy array."""
+        return self._gpu.here(self.xp.asarray)(np.asarray(array, order="C"))
+
+    def to_host(self, array: Array) -> Any:
+        """Return a row-major NumPy copy; waits for the device."""
+        return self._gpu.here(array.get)()
+
+    def fill_random(self, out: Array, key: int, offset: int) -> None:
+        """Fill with uniform numbers on [-1, 1), numbers `offset` and on of the Philox stream `key`."""
+        self._gpu.here(cuda_elementwise.fill_random)(self._gpu, out, key, offset)
+
+    def stopwatch(self) -> CudaStopwatch:
+        """Start timing work on the current stream."""
+        return CudaStopwatch(self._gpu)
+
+    def ceiling_probes(self) -> Sequence[CeilingProbe]:
+        """Return streams over memory beyond the caches, and products of dense matrices and of registers."""
+        return self._gpu.here(cuda_probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
+
+    def synchronize(self) -> None:
+        """Wait for the work queued on the current stream."""
+        self._gpu.here(lambda: self.xp.cuda.get_current_stream().synchronize())()
+
+
+@functools.cache
+def cuda_backend(device_id: int) -> CudaBackend:
+    """Return the backend of a GPU by CUDA's number; always the same object."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    version = runtime.driverGetVersion()
+    driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    info = cuda_device(runtime.getDeviceProperties(device_id), driver)
+    return CudaBackend(Gpu(device_id, info))
+
+
+def find_device(name: str) -> int:
+    """Return CUDA's number of a device named ``"gpu"`` (CuPy's current one) or ``"cuda:1"``.
+
+    Raises
+    ------
+    DeviceError
+        If CuPy is not installed, finds no GPU, or there is no such device; the message names the remedy.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise DeviceError(
+            f"device {name!r}: CuPy cannot be imported ({error}); install it with "
+            "'pip install blockvec[cuda13]' (blockvec[cuda12] for a CUDA 12 driver), or use device='cpu'."
+        ) from error
+    if not cupy.cuda.is_available():
+        raise DeviceError(
+            f"device {name!r}: CuPy finds no GPU; check that nvidia-smi lists one and that its driver is at "
+            "least as new as CuPy's CUDA, or use device='cpu'."
+        )
+    if name == "gpu":
+        return int(cupy.cuda.runtime.getDevice())
+    number = name.removeprefix("cuda:")
+    count = int(cupy.cuda.runtime.getDeviceCount())
+    if not number.isdecimal() or int(number) >= count:
+        known = ", ".join(f"'cuda:{i}'" for i in range(count))
+        raise DeviceError(f"device {name!r} is not there; give 'cpu', 'gpu' or one of {known}.")
+    return int(number)

@@ -1,0 +1,89 @@
+"""Ways to drive a GPU to its ceilings: streams over memory, dense products, tensor products on registers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..kernels.measure import CeilingProbe
+from ..kernels.probes import StreamProbe, TensorProbe
+from .base import Array
+from .cublas import square_product
+from .cuda_elementwise import copy, fill_random
+from .gpu import Gpu
+
+__all__ = ["ceiling_probes"]
+
+STREAM_BYTES = 1 << 30  # of a buffer: far beyond any L2 cache
+MATRIX_SIZES = (4096, 8192)
+TENSOR_REPEATS = 4096
+FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor products
+
+
+def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
+    """Return the probes; they hold about 4 GB of memory until they are dropped, less on small devices."""
+    import cupy
+
+    free_bytes = cupy.cuda.runtime.memGetInfo()[0]
+    probes = _stream_probes(gpu, min(STREAM_BYTES, free_bytes // 4 // 4096 * 4096))
+    for dtype in ("float64", "float32"):
+        for size in MATRIX_SIZES:
+            if 16 * 8 * size**2 > free_bytes:
+                continue
+            factors = [_uncached((size, size), dtype) for _ in range(3)]
+            for key, factor in enumerate(factors):
+                fill_random(gpu, factor, key, 0)
+            probes.append(CeilingProbe(dtype, functools.partial(square_product, *factors), 2.0 * size**3))
+    if int(gpu.info.architecture.removeprefix("sm_")) >= FIRST_TENSOR_ARCHITECTURE:
+        tensor, blocks, sink = TensorProbe(), 2 * gpu.info.multiprocessors, _uncached((1,), "float64")
+        launch = functools.partial(
+            gpu.launch, tensor, (blocks,), tensor.threads, sink, np.int32(TENSOR_REPEATS)
+        )
+        probes.append(CeilingProbe("float64", launch, tensor.flops(blocks, TENSOR_REPEATS)))
+    return [CeilingProbe(probe.ceiling, gpu.here(probe.call), probe.amount) for probe in probes]
+
+
+def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
+    source, target = (_uncached((n_bytes // 16, 2), "float64") for _ in range(2))
+    fill_random(gpu, source, 0, 0)
+    probes = [
+        CeilingProbe("copy", functools.partial(copy, gpu, source, target), 2 * n_bytes),
+        CeilingProbe("copy", _memory_copy(source, target), 2 * n_bytes),
+        CeilingProbe("write", _memory_set(target), n_bytes),
+    ]
+    for unroll in (4, 8):
+        for blocks in (2, 4, 8):
+            for writes, buffer in ((False, source), (True, target)):
+                kernel = StreamProbe(writes, unroll)
+                # The last argument is never written: the compiler must only believe that it could be.
+                arguments = (buffer, n_bytes // 16, buffer)
+                grid = (blocks * gpu.info.multiprocessors,)
+                launch = functools.partial(gpu.launch, kernel, grid, kernel.threads, *arguments)
+                probes.append(CeilingProbe("write" if writes else "read", launch, n_bytes))
+    return probes
+
+
+def _uncached(shape: tuple[int, ...], dtype: str) -> Array:
+    """Return memory that goes back to the device with the array, past CuPy's pool."""
+    import cupy
+
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(n_bytes), 0)
+    return cupy.ndarray(shape, dtype, memptr=memory)
+
+
+def _memory_copy(source: Array, target: Array) -> Callable[[], Any]:
+    def call() -> None:
+        target.data.copy_from_device_async(source.data, source.nbytes)
+
+    return call
+
+
+def _memory_set(target: Array) -> Callable[[], Any]:
+    def call() -> None:
+        target.data.memset_async(0, target.nbytes)
+
+    return call

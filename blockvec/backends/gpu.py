@@ -1,0 +1,76 @@
+"""One GPU: its number and properties, kernels loaded on it, raw views of its arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..kernels.compile import function
+from ..kernels.device import DeviceInfo
+from ..kernels.elementwise import Kernel
+from ..kernels.problem import is_complex, itemsize
+from .base import Array
+
+__all__ = ["MAX_INT", "Gpu", "leading_dimension", "scalar_pointers", "type_name"]
+
+MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that kernels are launched on.
+
+    Attributes
+    ----------
+    id : int
+        CUDA's number of the device.
+    info : DeviceInfo
+        Its fixed properties.
+    """
+
+    id: int
+    info: DeviceInfo
+
+    def launch(self, kernel: Kernel, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
+        """Queue a kernel on CuPy's current stream; the device must be the current one."""
+        _load(kernel, self.id, self.info.architecture)(grid, (block,), arguments)
+
+    def here(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that runs with this device as CuPy's current one."""
+        import cupy
+
+        def on_device(*arguments: Any) -> Any:
+            if cupy.cuda.runtime.getDevice() == self.id:
+                return run(*arguments)
+            with cupy.cuda.Device(self.id):
+                return run(*arguments)
+
+        return on_device
+
+
+@functools.cache
+def _load(kernel: Kernel, _device_id: int, architecture: str) -> Any:
+    # Found by its description: hashing a source at every launch would take longer than the launch.
+    return function(kernel.source(), kernel.name, architecture)
+
+
+def leading_dimension(array: Array) -> int:
+    """Return the distance between the rows of a 2-D array in elements."""
+    K, M = array.shape
+    return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
+
+
+def type_name(array: Array) -> str:
+    """Return an array's element type by name."""
+    return str(array.dtype.name)
+
+
+def scalar_pointers(dtype: str, *values: complex) -> tuple[Any, list[int]]:
+    """Return host memory that holds values as `dtype`, and their addresses; it must outlive the call."""
+    memory = np.array(values if is_complex(dtype) else [value.real for value in values], dtype)
+    base = memory.ctypes.data
+    return memory, [base + i * itemsize(dtype) for i in range(len(values))]
