@@ -118,8 +118,9 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
     Cr = _real_coefficients(C if alpha == 1 else alpha * C, is_complex(problem.dtype_a), problem.dtype)
     converts = Ar.dtype != Cr.dtype
     direct = problem.beta == "zero" and not converts and not np.may_share_memory(A, B)
-    widths = Ar.shape[1] + Br.shape[1]
-    rows = max(PANEL_ROWS, TSMM_PANEL_BYTES // (widths * Cr.itemsize) // 64 * 64)
+    # A product of its own must stay in cache until it is added to B; A streams past it.
+    cached_width = Ar.shape[1] + Br.shape[1] if direct else Br.shape[1]
+    rows = max(PANEL_ROWS, TSMM_PANEL_BYTES // max(1, cached_width * Cr.itemsize) // 64 * 64)
     group = 64 if direct else 1
 
     def work(begin: int, end: int) -> None:
