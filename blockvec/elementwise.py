@@ -34,6 +34,8 @@ def axpby(operation: str, X: Array, Y: Array | None, out: Array, alpha: Any, bet
     Factors are scalars or hold one value a column. `out` may be X or Y; other overlaps are refused, as is a
     result that does not fit the type of `out`.
     """
+    if np.isscalar(beta) and beta == 0:  # as in BLAS, what is multiplied by zero is not read
+        Y = None
     inputs = [X] if Y is None else [X, Y]
     factors = [_factor(operation, alpha, out), _factor(operation, beta, out)]
     for block in inputs:
@@ -57,13 +59,15 @@ def _factor(operation: str, factor: Any, out: Array) -> Any:
     """Return a scalar as it is, one value a column as an array on the block's device."""
     if is_scalar(factor):
         return factor
-    factor = array_namespace(out).asarray(factor)
+    xp = array_namespace(out)
+    factor = xp.ascontiguousarray(xp.asarray(factor))
     if factor.shape != (out.shape[1],):
         raise ShapeError(
             f"{operation}: got factors of shape {factor.shape} for {out.shape[1]} columns; give a scalar or "
             "one value a column."
         )
-    return factor
+    # A row of the block as its own factors must be read before it changes.
+    return factor.copy() if overlaps(factor[None], out) else factor
 
 
 def column_dot(X: Array, Y: Array, dtype: np.dtype[Any]) -> Array:

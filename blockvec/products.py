@@ -142,7 +142,8 @@ def _is_inplace(A: Array, out: Array) -> bool:
     """Whether `out` is the leading columns of A; any other overlap is refused."""
     if not overlaps(A, out):
         return False
-    same_rows = address(A) == address(out) and leading_dimension(A) == leading_dimension(out)
+    same_pitch = leading_dimension(A) == leading_dimension(out) or len(A) == 1
+    same_rows = address(A) == address(out) and same_pitch
     if same_rows and out.shape[1] <= A.shape[1] and A.dtype == out.dtype:
         return True
     raise LayoutError(

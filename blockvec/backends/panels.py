@@ -169,7 +169,7 @@ def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: 
     """Out = alpha X + beta Y, factors scalar or one a column; `out` may be X or Y. Y None: out = alpha X."""
     width = out.shape[1]
     tile = _tile(width, out, X, Y)
-    rows = max(tile, STREAM_PANEL_BYTES // (width * out.itemsize) // tile * tile)
+    rows = max(tile, STREAM_PANEL_BYTES // max(1, width * out.itemsize) // tile * tile)
 
     def work(begin: int, end: int) -> None:
         for row in range(begin, end, rows):
@@ -201,7 +201,7 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
     """out_j = sum_i conj(X_ij) Y_ij, summed in double precision; X may be Y."""
     width = out.shape[0]
     tile = _tile(width, X, Y)
-    rows = max(tile, STREAM_PANEL_BYTES // (width * X.itemsize) // tile * tile)
+    rows = max(tile, STREAM_PANEL_BYTES // max(1, width * X.itemsize) // tile * tile)
     square = X is Y
     sum_dtype = np.complex128 if out.dtype.kind == "c" and not square else np.float64
 
