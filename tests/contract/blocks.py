@@ -1,0 +1,190 @@
+"""How the contract's tests draw blocks, place them in memory that must stay untouched, and judge results."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from blockvec import BlockVector
+from blockvec.backends import backend_for, is_cupy
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+MAX_WORK = 1_500_000  # multiply-adds of a reference product in extended precision
+
+dtypes = st.sampled_from(DTYPES)
+seeds = st.integers(0, 2**32 - 1)
+# Few rows, rows around the panels and vectors of the kernels, and enough of them for all their branches.
+row_counts = st.one_of(
+    st.integers(0, 5), st.integers(6, 300), st.sampled_from([255, 256, 257, 1023, 1025, 4097, 9001, 20011])
+)
+widths = st.one_of(st.integers(0, 17), st.sampled_from([24, 31, 32, 33, 48, 63, 64]))
+factors = st.sampled_from([0, 1, -1, 2, 0.3, -1.7])
+complex_factors = st.one_of(factors, st.sampled_from([1j, 0.5 - 2j, -1 + 0.25j]))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Columns of other data to the left and to the right of a view."""
+
+    left: int
+    right: int
+
+
+layouts = st.builds(Layout, st.integers(0, 3), st.integers(0, 3))
+PLAIN = Layout(0, 0)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Extents of a product: rows, and columns of both factors."""
+
+    K: int
+    M: int
+    N: int
+
+
+@st.composite
+def sizes(draw: Any) -> Sizes:
+    """Extents whose reference product is affordable."""
+    M, N = draw(widths), draw(widths)
+    return Sizes(min(draw(row_counts), MAX_WORK // max(1, M * N)), M, N)
+
+
+def unit_roundoff(dtype: Any) -> float:
+    """u of a type's parts."""
+    return float(np.finfo(dtype).eps) / 2
+
+
+def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Numbers of mixed sign and magnitude on the host."""
+
+    def part() -> Any:
+        return rng.uniform(-1, 1, shape) * 10.0 ** rng.integers(-3, 3, shape)
+
+    return (part() + 1j * part() if np.dtype(dtype).kind == "c" else part()).astype(dtype)
+
+
+def exact_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Elements (parts) of {-1, 0, 1}: their sums of products are exact, so no row can hide."""
+
+    def part() -> Any:
+        return rng.integers(-1, 2, shape).astype(np.float64)
+
+    return (part() + 1j * part() if np.dtype(dtype).kind == "c" else part()).astype(dtype)
+
+
+def on(device: str, array: Any) -> Any:
+    """Copy a host array to a device."""
+    return backend_for(device).from_host(array)
+
+
+def host(array: Any) -> Any:
+    """NumPy copy of a block or an array of any device."""
+    if isinstance(array, BlockVector):
+        array = array.array
+    return array.get() if is_cupy(array) else np.array(array)
+
+
+class Guarded:
+    """A block inside a wider one whose other columns, and the rows above and below, are NaN."""
+
+    def __init__(self, content: Any, device: str, layout: Layout = PLAIN) -> None:
+        K, M = content.shape
+        columns = slice(layout.left, layout.left + M)
+        frame = np.full((K + 2, layout.left + M + layout.right), np.nan, content.dtype)
+        frame[1 : K + 1, columns] = content
+        self._parent = on(device, frame)
+        self._inside = (slice(1, K + 1), columns)
+        self.block = BlockVector(self._parent[self._inside])
+
+    def is_untouched_outside(self) -> bool:
+        """Whether all that is not the block's is still NaN."""
+        frame = host(self._parent)
+        frame[self._inside] = np.nan
+        return bool(np.isnan(frame).all())
+
+
+def extended(array: Any) -> Any:
+    """The same numbers in extended precision."""
+    return array.astype(np.clongdouble if array.dtype.kind == "c" else np.longdouble)
+
+
+def adjoint(array: Any, conj: bool) -> Any:
+    """A^H, or A^T."""
+    return (array.conj() if conj else array).T
+
+
+@dataclass(frozen=True)
+class Reference:
+    """alpha X Y + beta C in extended precision, with the bound on what rounding may add to it."""
+
+    exact: Any
+    bound: Any
+
+    @classmethod
+    def of(
+        cls, X: Any, Y: Any, dtype: Any, alpha: complex = 1, beta: complex = 0, C: Any = None
+    ) -> Reference:
+        """Bound by c u (2 + sqrt(L)) |X| |Y| componentwise, L the length of the sums, here at most all terms."""
+        u = unit_roundoff(dtype)
+        sums = extended(X) @ extended(Y)
+        spread = np.abs(X).astype(np.float64) @ np.abs(Y).astype(np.float64)
+        exact, bound = alpha * sums, 4 * u * (2 + np.sqrt(X.shape[1])) * abs(alpha) * spread
+        if beta != 0:
+            exact = exact + beta * extended(C)
+            bound = bound + 8 * u * (abs(beta) * np.abs(C) + abs(alpha) * spread)
+        return cls(exact, bound + np.finfo(dtype).tiny)
+
+    def accepts(self, result: Any) -> bool:
+        """Whether every element is within its bound."""
+        return bool((np.abs(extended(host(result)) - self.exact) <= self.bound).all())
+
+
+def is_close(result: Any, expected: Any, scale: Any, dtype: Any, ulps: float = 8) -> bool:
+    """Whether |result - expected| <= ulps u scale in every element."""
+    difference = np.abs(extended(host(result)) - extended(np.asarray(expected)))
+    return bool((difference <= ulps * unit_roundoff(dtype) * np.abs(scale) + np.finfo(dtype).tiny).all())
+
+
+class ThreadComm:
+    """A communicator over threads of this process, with the one collective that blocks need."""
+
+    def __init__(self, rank: int, parts: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self._parts, self._barrier = rank, parts, barrier
+
+    def allgather(self, part: Any) -> list[Any]:
+        """Return the parts of all ranks, in rank order."""
+        self._parts[self.rank] = part
+        self._barrier.wait(timeout=60)
+        gathered = list(self._parts)
+        self._barrier.wait(timeout=60)
+        return gathered
+
+
+def in_parallel(size: int, work: Callable[[ThreadComm], Any]) -> list[Any]:
+    """Run ``work(comm)`` on `size` ranks and return the results in rank order."""
+    parts: list[Any] = [None] * size
+    barrier = threading.Barrier(size)
+    results: list[Any] = [None] * size
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = work(ThreadComm(rank, parts, barrier))
+        except BaseException as error:
+            errors.append(error)
+            barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results

@@ -1,0 +1,299 @@
+"""Sums, scalings, column dots and norms on every backend, against NumPy and against extended precision."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockvec import BlockVector
+from tests.contract.blocks import (
+    DTYPES,
+    Guarded,
+    Layout,
+    adjoint,
+    complex_factors,
+    dtypes,
+    extended,
+    factors,
+    host,
+    is_close,
+    layouts,
+    on,
+    row_counts,
+    seeds,
+    unit_roundoff,
+    values,
+    widths,
+)
+
+shapes = st.tuples(row_counts.filter(lambda K: K <= 1025), widths)
+
+
+def factor_array(rng: np.random.Generator, M: int, dtype: str) -> Any:
+    return values(rng, (M,), dtype)
+
+
+def columnwise(rng: np.random.Generator, M: int, dtype: str, per_column: bool, scalar: complex) -> Any:
+    """One factor a column of the block's type, or a scalar."""
+    return factor_array(rng, M, dtype) if per_column else scalar
+
+
+@given(shapes, dtypes, layouts, layouts, st.booleans(), st.booleans(), factors, factors, seeds)
+def test_axpby_updates_a_block_and_nothing_beside_it(
+    device: str,
+    shape: tuple[int, int],
+    dtype: str,
+    layout_x: Layout,
+    layout_y: Layout,
+    alpha_columns: bool,
+    beta_columns: bool,
+    alpha: float,
+    beta: float,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    X, Y = values(rng, shape, dtype), values(rng, shape, dtype)
+    a = columnwise(rng, shape[1], dtype, alpha_columns, alpha)
+    b = columnwise(rng, shape[1], dtype, beta_columns, beta)
+    V, W = Guarded(X, device, layout_x), Guarded(Y, device, layout_y)
+    here = [on(device, f) if isinstance(f, np.ndarray) else f for f in (a, b)]
+    assert W.block.axpby(here[0], V.block, here[1]) is W.block
+    expected = a * extended(X) + b * extended(Y)
+    assert is_close(W.block, expected, np.abs(a * X) + np.abs(b * Y), dtype)
+    assert np.array_equal(host(V.block), X)
+    assert V.is_untouched_outside()
+    assert W.is_untouched_outside()
+
+
+@given(shapes, dtypes, dtypes, layouts, complex_factors, st.booleans(), seeds)
+def test_sums_of_mixed_types_promote_as_numpy_does(
+    device: str,
+    shape: tuple[int, int],
+    left: str,
+    right: str,
+    layout: Layout,
+    factor: complex,
+    is_difference: bool,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    X, Y = values(rng, shape, left), values(rng, shape, right)
+    V, W = Guarded(X, device, layout).block, Guarded(Y, device).block
+    combine = operator.sub if is_difference else operator.add
+    total, expected = combine(V, W), combine(X, Y)
+    assert total.dtype == expected.dtype
+    assert is_close(total, combine(extended(X), extended(Y)), np.abs(X) + np.abs(Y), expected.dtype)
+    scaled, expected = V * factor, X * factor
+    assert scaled.dtype == expected.dtype
+    assert is_close(scaled, extended(X) * factor, np.abs(X) * abs(factor), expected.dtype)
+
+
+@given(shapes, dtypes, layouts, st.booleans(), complex_factors, seeds)
+def test_scale_multiplies_in_place(
+    device: str,
+    shape: tuple[int, int],
+    dtype: str,
+    layout: Layout,
+    per_column: bool,
+    factor: complex,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    X = values(rng, shape, dtype)
+    if np.dtype(dtype).kind == "f":
+        factor = complex(factor).real
+    a = columnwise(rng, shape[1], dtype, per_column, factor)
+    V = Guarded(X, device, layout)
+    V.block.scale(on(device, a) if per_column else a)
+    assert is_close(V.block, a * extended(X), np.abs(a * X), dtype)
+    assert V.is_untouched_outside()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_axpy_of_a_block_with_itself_is_a_scaling(device: str, dtype: str) -> None:
+    X = values(np.random.default_rng(1), (777, 5), dtype)
+    V = BlockVector(on(device, X))
+    V.axpy(2, V)
+    assert is_close(V, 3 * extended(X), np.abs(X), dtype)
+    V.axpby(1, V, -1)
+    assert not host(V).any()
+
+
+def test_factors_taken_from_the_block_itself_are_read_before_it_changes(device: str) -> None:
+    X = np.random.default_rng(2).uniform(1, 2, (50001, 6))
+    for row in (0, 25000, 50000):
+        V = BlockVector(on(device, X))
+        V.scale(V.array[row])
+        assert np.array_equal(host(V), X * X[row])
+
+
+def test_with_beta_zero_axpby_does_not_read_the_block(device: str) -> None:
+    X = np.random.default_rng(3).uniform(1, 2, (1001, 3))
+    V = BlockVector(on(device, np.full(X.shape, np.nan)))
+    assert np.array_equal(host(V.axpby(2, BlockVector(on(device, X)), 0)), 2 * X)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(30007, 1), (30007, 3), (9001, 8), (4001, 31), (70, 600)])
+def test_large_blocks_are_summed_and_copied_exactly(device: str, dtype: str, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(4)
+    X, Y = (rng.integers(-100, 100, shape).astype(dtype) for _ in range(2))
+    c = rng.integers(-3, 4, shape[1]).astype(dtype)
+    V, W = Guarded(X, device, Layout(1, 2)).block, BlockVector(on(device, Y))
+    assert np.array_equal(host(V + W), X + Y)
+    assert np.array_equal(host(V.copy()), X)
+    assert np.array_equal(host(W.copy().axpy(on(device, c), V)), Y + c * X)
+    assert np.array_equal(host(W.copy().axpby(on(device, c), V, on(device, c))), c * Y + c * X)
+    assert np.array_equal(host(V.copy().scale(on(device, c))), c * X)
+
+
+@given(shapes, dtypes, dtypes, layouts, layouts, seeds)
+def test_column_dots_are_within_the_rounding_bound(
+    device: str, shape: tuple[int, int], left: str, right: str, layout_x: Layout, layout_y: Layout, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    X, Y = values(rng, shape, left), values(rng, shape, right)
+    V, W = Guarded(X, device, layout_x).block, Guarded(Y, device, layout_y).block
+    dots = V.column_dot(W)
+    assert dots.shape == (shape[1],)
+    assert dots.dtype == np.result_type(X, Y)
+    exact = (extended(X).conj() * extended(Y)).sum(axis=0)
+    scale = (np.abs(X) * np.abs(Y)).sum(axis=0, dtype=float)
+    assert is_close(dots, exact, scale, dots.dtype, ulps=4 * (2 + np.sqrt(shape[0])))
+    assert np.all(host(V.column_dot(V)).imag == 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(200003, 1), (200003, 2), (60007, 7), (9001, 64), (501, 700), (3, 3000)])
+def test_column_dots_of_large_blocks_are_exact_where_the_terms_are(
+    device: str, dtype: str, shape: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(5)
+    X, Y = (rng.integers(-2, 3, shape).astype(dtype) for _ in range(2))
+    if np.dtype(dtype).kind == "c":
+        X, Y = X + 1j * X[::-1], Y - 1j * Y[:, ::-1]
+    V, W = Guarded(X.astype(dtype), device, Layout(1, 0)).block, BlockVector(on(device, Y.astype(dtype)))
+    assert np.array_equal(host(V.column_dot(W)), (X.conj() * Y).sum(axis=0))
+    squares = (X.real.astype(float) ** 2 + X.imag.astype(float) ** 2).sum(axis=0)
+    assert np.array_equal(host(V.norms()), np.sqrt(squares.astype(X.real.dtype)))
+    first = host(V.column_dot(W))
+    assert all(np.array_equal(host(V.column_dot(W)), first) for _ in range(3))
+
+
+@given(shapes, dtypes, layouts, seeds)
+def test_norms_are_real_and_accurate(
+    device: str, shape: tuple[int, int], dtype: str, layout: Layout, seed: int
+) -> None:
+    X = values(np.random.default_rng(seed), shape, dtype)
+    norms = Guarded(X, device, layout).block.norms()
+    assert norms.dtype == X.real.dtype
+    exact = np.sqrt((np.abs(extended(X)) ** 2).sum(axis=0))
+    assert is_close(norms, exact, exact, dtype, ulps=4 * (2 + np.sqrt(shape[0])))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_normalize_leaves_zero_columns_zero_and_returns_the_norms(device: str, dtype: str) -> None:
+    X = values(np.random.default_rng(6), (501, 4), dtype)
+    X[:, 2] = 0
+    V = BlockVector(on(device, X))
+    norms = V.normalize()
+    exact = np.sqrt((np.abs(extended(X)) ** 2).sum(axis=0))
+    assert is_close(norms, exact, exact, dtype, ulps=100)
+    assert not host(V)[:, 2].any()
+    lengths = np.linalg.norm(host(V), axis=0)
+    assert np.all(np.abs(lengths - [1, 1, 0, 1]) <= 200 * unit_roundoff(dtype))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_nan_or_inf_reaches_its_own_column_alone(device: str, bad: float) -> None:
+    X = np.random.default_rng(7).uniform(1, 2, (3001, 5))
+    X[1500, 3] = bad
+    V = BlockVector(on(device, X))
+    assert np.array_equal(np.isfinite(host(V.norms())), [True, True, True, False, True])
+    W = host(2 * V)
+    assert np.array_equal(np.isfinite(W), np.isfinite(X))
+
+
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "V + W": lambda V, W: V + W,
+    "V - W": lambda V, W: V - W,
+    "V * W": lambda V, W: V * W,
+    "V / W": lambda V, W: V / W,
+    "V + 2": lambda V, W: V + 2,
+    "2 + V": lambda V, W: 2 + V,
+    "V - 2.5": lambda V, W: V - 2.5,
+    "2.5 - V": lambda V, W: 2.5 - V,
+    "V * 3": lambda V, W: V * 3,
+    "3 * V": lambda V, W: 3 * V,
+    "V * numpy.float64(0.1)": lambda V, W: V * np.float64(0.1),
+    "V / 3": lambda V, W: V / 3,
+    "-V": lambda V, W: -V,
+    "V * 1j": lambda V, W: V * 1j,
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_arithmetic_means_what_it_does_for_arrays(device: str, name: str, dtype: str) -> None:
+    rng = np.random.default_rng(8)
+    X = rng.uniform(1, 2, (301, 5)).astype(dtype)
+    Y = rng.uniform(1, 2, (301, 5)).astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        X, Y = X * np.asarray(1 + 0.5j, dtype), Y * np.asarray(1 - 0.5j, dtype)
+    expected = OPERATIONS[name](X, Y)
+    result = OPERATIONS[name](BlockVector(on(device, X)), BlockVector(on(device, Y)))
+    assert isinstance(result, BlockVector)
+    assert result.dtype == expected.dtype
+    # A sum of what is at most 5 in modulus, from operands that are exact in their own type.
+    assert is_close(result, expected, np.abs(expected) + 5, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_plain_arrays_and_rows_mix_with_blocks(device: str, dtype: str) -> None:
+    rng = np.random.default_rng(9)
+    X, Y = (rng.integers(-9, 9, (101, 4)).astype(dtype) for _ in range(2))
+    c = rng.integers(1, 4, 4).astype(dtype)
+    V, plain, row = BlockVector(on(device, X)), on(device, Y), on(device, c)
+    for result, expected in (
+        (V + plain, X + Y),
+        (plain + V, X + Y),
+        (plain - V, Y - X),
+        (V * row, X * c),
+        (row * V, X * c),
+        (V + row, X + c),
+        (V - row, X - c),
+    ):
+        assert isinstance(result, BlockVector)
+        assert np.array_equal(host(result), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_in_place_operators_keep_the_memory(device: str, dtype: str) -> None:
+    rng = np.random.default_rng(10)
+    X, Y = (rng.integers(1, 9, (101, 4)).astype(dtype) for _ in range(2))
+    frame = Guarded(X, device, Layout(1, 1))
+    V, W = frame.block, BlockVector(on(device, Y))
+    data = V.array
+    V += W
+    V -= 2 * W
+    V *= 2
+    V /= 4
+    V += 1
+    V *= W
+    assert V.array is data
+    assert np.array_equal(host(V), (((X + Y) - 2 * Y) * 2 / 4 + 1) * Y)
+    assert frame.is_untouched_outside()
+
+
+def test_gram_and_norms_agree(device: str) -> None:
+    X = values(np.random.default_rng(11), (901, 6), "complex128")
+    V = BlockVector(on(device, X))
+    exact = np.sqrt(np.diagonal(adjoint(extended(X), True) @ extended(X)).real)
+    assert is_close(np.sqrt(np.diagonal(host(V.gram())).real), exact, exact, "complex128", ulps=200)
+    assert is_close(V.norms(), exact, exact, "complex128", ulps=200)
