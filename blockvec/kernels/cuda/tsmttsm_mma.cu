@@ -258,6 +258,8 @@ struct Accumulators {
     __device__ __forceinline__ void add(const FragmentsA& a, const FragmentsB& b, bool all_m, bool all_n) {
         if constexpr (!COMPLEX) {
             add_real(a, b);
+        } else if constexpr (TRIANGLE) {
+            add_complex(a, a, true, true);
         } else if constexpr (B_IS_D) {
             add_complex(b, a, all_m, all_n);
         } else {
@@ -291,13 +293,14 @@ struct Accumulators {
     }
 
     // Writes the tile whose first groups are (m0, n0) into the MF x NF product in shared memory.
-    __device__ __forceinline__ void store(double* product, int m0, int n0, int lane) const {
+    __device__ __forceinline__ void store(double* product, int m0, int n0, bool all_m, bool all_n, int lane) const {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int i = 0; i < IM; ++i)
 #pragma unroll
             for (int j = 0; j < IN; ++j) {
                 if (TRIANGLE && i > j) continue;
+                if ((i >= IM_LEAST && !all_m) || (j >= IN_LEAST && !all_n)) continue;  // a neighbour's
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
                     const bool swap = transposed(i, j);
@@ -398,7 +401,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
     sync_warps<1, CONSUMERS>();
     acc.sum_warps(reinterpret_cast<double2*>(shared), tile, wk, lane);
     double* product = reinterpret_cast<double*>(shared);
-    if (wk == 0) acc.store(product, m0, n0, lane);
+    if (wk == 0) acc.store(product, m0, n0, all_m, all_n, lane);
     sync_warps<1, CONSUMERS>();
 
     auto finish = [&](int element, const double(&sum)[PARTS]) {
