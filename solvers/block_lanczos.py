@@ -1,7 +1,8 @@
-"""Block Lanczos with thick restart: cycles of expansion, Rayleigh-Ritz and restart, and what makes an end believable.
+"""Block Lanczos with thick restart, and what makes its end believable.
 
-Before a result is returned, residuals are computed anew from A and the vectors (and the factorisation is repaired
-where its own estimates had drifted away), and missed copies of multiple eigenvalues are looked for.
+Before a result is returned, residuals are computed anew from A and the vectors (and the factorisation is
+repaired where its own estimates had drifted away), and missed copies of multiple eigenvalues are looked
+for.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ Array = Any
 Block = Any
 RealArray = NDArray[np.float64]
 
-KEEP = 0.5  # share of the basis beyond the wanted vectors that survives a restart
+KEEP = 0.3  # share of the basis beyond the wanted vectors that survives a restart
+RESTARTS_BETWEEN_CLEANING = 30  # loses at most this many u of orthogonality
+MIN_SEARCH = {
+    True: 100,
+    False: 200,
+}  # degree a search may always have, after a random and after a given start
 MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
 SAME_VALUE = 10.0  # Ritz values within this many residual limits count as copies of one eigenvalue
 
@@ -182,7 +188,12 @@ class _ThickRestart:
         interrupted: Callable[[], bool],
         rng: Any,
     ) -> None:
-        self.operator, self.options, self.callback, self.interrupted = operator, options, callback, interrupted
+        self.operator, self.options, self.callback, self.interrupted = (
+            operator,
+            options,
+            callback,
+            interrupted,
+        )
         self.begin_s = time.perf_counter()
         self.random_start = random_start
         self.counts = Counts()
@@ -201,6 +212,7 @@ class _ThickRestart:
         self.search_width = 1
         self.found_missed = 0
         self.verification = "not reached"
+        self.residuals: RealArray | None = None  # true ones, of the vectors as they are
 
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
@@ -211,11 +223,13 @@ class _ThickRestart:
             order = select(ritz.theta, self.options.which)
             state = self._record(ritz, order)
             self.krylov.restart(ritz, order[: self._keep(len(order))])
+            if self.counts.restarts % RESTARTS_BETWEEN_CLEANING == RESTARTS_BETWEEN_CLEANING - 1 or reason:
+                self.krylov.reorthonormalize()
             kept = (ritz.theta[order], ritz.residuals[order])
             if self.callback is not None and self.callback(state) is True:
                 reason = reason or "callback"
             if not reason and state.converged == self.options.k and self._settled(*kept):
-                reason = "converged"
+                reason = self._stopped() or "converged"
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
                 reason = "maxiter"
@@ -225,36 +239,51 @@ class _ThickRestart:
                 return self._result(state, reason)
 
     def _begin(self) -> None:
-        """Make the start block orthonormal, fill it up to the block size, and apply A to a given one at once."""
+        """Make the start orthonormal, fill it up to the block size, and apply A to a given one at once."""
         krylov, b = self.krylov, self.options.block_size
         krylov.append(self.start)
         if krylov.w < b:
             krylov.append_random(b - krylov.w)
         if not self.random_start:
             krylov.expand_wide()
+            self._estimate_norm()
             if krylov.m < self.options.k and krylov.w < b:
                 krylov.append_random(b - krylov.w)
 
+    def _estimate_norm(self) -> None:
+        """Raise the estimate of ||A|| by ||A z|| of a random z: given vectors may know a corner of the spectrum only."""
+        buffer = self.krylov.buffer
+        z = type(buffer).random(buffer.shape[0], 1, buffer.dtype, device=buffer.device, rng=self.rng)
+        norms = [float(to_host(block.norms())[0]) for block in (z, self.operator.apply(z))]
+        self.counts.apply(1)
+        self.counts.reductions += 2
+        self.krylov.norm = max(self.krylov.norm, norms[1] / norms[0])
+
     def _cycle(self) -> str:
         """Expand until the buffer is full; return why to stop, or nothing."""
-        krylov, limit = self.krylov, self.options.time_limit
+        krylov = self.krylov
         # A given start is looked at before anything is added to it: it may be all there is to do.
         first_look = not self.random_start and not self.history and krylov.m >= self.options.k
         while krylov.can_expand() and not first_look:
             krylov.expand()
-            if self.interrupted():
-                return "interrupted"
-            if limit is not None and time.perf_counter() - self.begin_s > limit:
-                return "time_limit"
+            if reason := self._stopped():
+                return reason
         return ""
 
+    def _stopped(self) -> str:
+        """Return why to stop at once, or nothing."""
+        if self.interrupted():
+            return "interrupted"
+        limit = self.options.time_limit
+        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+
     def _keep(self, m: int) -> int:
-        """How many Ritz vectors a restart keeps: the wanted ones and half of the rest, in whole steps from the end."""
+        """How many Ritz vectors survive: the wanted ones and a share of the rest, in whole steps."""
         k, b = self.options.k, self.options.block_size
         full = self.krylov.capacity - self.krylov.w
         keep = k + int(KEEP * (full - k))
         keep = full - max(1, (full - keep) // b) * b
-        return min(max(keep, k), m)
+        return int(min(max(keep, k), m))
 
     def _norm(self) -> float:
         return self.krylov.norm if self.options.norm is None else self.options.norm
@@ -280,13 +309,15 @@ class _ThickRestart:
     # --- before the end ----------------------------------------------------------------------------
 
     def _settled(self, theta: RealArray, estimates: RealArray) -> bool:
-        """Whether true residuals agree with the estimates and nothing was missed; otherwise extend the factorisation."""
+        """Whether residuals are what they seemed and nothing was missed; if not, extend the factorisation."""
         k, krylov = self.options.k, self.krylov
-        residuals = self._true_residuals(theta[:k])
+        krylov.reorthonormalize()
+        self.residuals = residuals = self._true_residuals(theta[:k])
         limits = self.options.tolerance.limits(theta[:k], self._norm())
         failing = np.flatnonzero(residuals > limits)
         if len(failing):
             self._repair(theta, failing)
+            self.residuals = None
             return False
         if krylov.room == 0 and krylov.complete:
             self.verification = "not needed: the basis spans the space"
@@ -317,7 +348,12 @@ class _ThickRestart:
             locked=self.locked,
         )
         verdict = look_for_missed(
-            self.operator, found, self.search_width, self.counts.operator_columns, self.rng
+            self.operator,
+            found,
+            self.search_width,
+            max(self.counts.operator_columns, MIN_SEARCH[self.random_start]),
+            self.rng,
+            self._stopped,
         )
         counts = self.counts
         counts.operator_columns += verdict.columns
@@ -330,6 +366,7 @@ class _ThickRestart:
         self.found_missed += verdict.missed.shape[1]
         self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
         krylov.append(verdict.missed)
+        self.residuals = None
         return False
 
     def _chunks(self, count: int) -> list[tuple[int, int]]:
@@ -369,7 +406,7 @@ class _ThickRestart:
         return LanczosResult(
             theta=state.eigenvalues,
             X=self.krylov.columns(0, k),
-            residuals=self._true_residuals(state.eigenvalues),
+            residuals=self._true_residuals(state.eigenvalues) if self.residuals is None else self.residuals,
             limits=state.limits,
             reason=reason,
             verification=self.verification,

@@ -1,8 +1,8 @@
-"""Chebyshev polynomials of an operator: small on an interval of the spectrum, growing as fast as possible outside.
+"""Chebyshev polynomials of an operator: small on an interval, growing as fast as possible outside.
 
-On [centre - half_width, centre + half_width] the polynomial T_d((A - centre)/half_width) stays within [-1, 1]; at a relative
-distance x > 1 from the centre it is cosh(d arccosh(x)). A step of the recurrence is one application of the
-operator with a shift, a factor and an update,
+On [centre - half_width, centre + half_width] the polynomial T_d((A - centre)/half_width) stays within [-1,
+1]; at a relative distance x > 1 from the centre it is cosh(d arccosh(x)). A step of the recurrence is one
+application of the operator with a shift, a factor and an update,
 
     Y_{j+1} = 2/half_width (A - centre) Y_j - Y_{j-1},
 
@@ -64,7 +64,8 @@ def filtered(
     degree : int
         At least 1.
     after_step : callable
-        Called as ``after_step(j, Y_j, Y_{j-1})``; may project both blocks, and ends the recurrence by returning True.
+        Called as ``after_step(j, Y_j, Y_{j-1})``; may project both blocks, and ends the recurrence by
+        returning True.
     """
     previous = Y
     current = operator.apply(previous, out=Y.like(), alpha=1 / half_width, shift=centre)

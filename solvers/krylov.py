@@ -4,11 +4,11 @@ It is a Krylov decomposition of the operator on the complement of some locked co
 
     A V = V T + Q B,    V^H V = I,  Q^H Q = I,  V^H Q = 0,
 
-with T Hermitian, V of m columns that the operator has been applied to, and Q of w *pending* columns that wait for it. A step
-applies A to the next b pending columns, moves them to V, and appends b new ones. Nothing says that w equals b, and this is
-what makes the method robust at no cost: whatever else turns out to belong into the space, a warm start of many
-columns, a missed copy of a multiple eigenvalue, a correction of drift, is appended to Q with its rows of B, and the
-decomposition stays exact.
+with T Hermitian, V of m columns that the operator has been applied to, and Q of w *pending* columns that
+wait for it. A step applies A to the next b pending columns, moves them to V, and appends b new ones.
+Nothing says that w equals b, and this is what makes the method robust at no cost: whatever else turns out
+to belong into the space, a warm start of many columns, a missed copy of a multiple eigenvalue, a correction
+of drift, is appended to Q with its rows of B, and the decomposition stays exact.
 
 V and Q share one row-major buffer ``[locked | V | Q]``; the factorisation keeps H = [V Q]^H A V, whose
 upper part is T and whose lower part is B.
@@ -112,9 +112,10 @@ class BlockKrylov:
 
     References
     ----------
-    Stewart, SIAM J. Matrix Anal. Appl. 23 (2002) 601 (Krylov decompositions); Wu, Simon, ibid. 22 (2000) 602 (thick
-    restart). Deviations: (1) blocks, and pending columns apart from the block size; (2) T comes from projecting
-    against the whole basis, so that it is V^H A V whatever rounding did to the three-term recurrence.
+    Stewart, SIAM J. Matrix Anal. Appl. 23 (2002) 601 (Krylov decompositions); Wu, Simon, ibid. 22 (2000)
+    602 (thick restart). Deviations: (1) blocks, and pending columns apart from the block size; (2) T comes
+    from projecting against the whole basis, so that it is V^H A V whatever rounding did to the three-term
+    recurrence.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class BlockKrylov:
     # --- growth ---------------------------------------------------------------------------------
 
     def append(
-        self, block: Block, *, keep_random: bool = False, scale: Any = 0.0
+        self, block: Block, *, keep_random: bool = False, scale: Any = None
     ) -> tuple[Array, Array, int]:
         """Orthogonalise a block against everything and append it to Q; it is overwritten.
 
@@ -182,13 +183,13 @@ class BlockKrylov:
             Columns appended.
         """
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
-        result = orthogonalize(block, self.basis, scale=scale, max_rank=width, rng=self.rng)
+        end = self.m + self.w
+        into = self.columns(end, end + width)
+        result = orthogonalize(block, self.basis, scale=scale, max_rank=width, into=into, rng=self.rng)
         self.counts.reductions += result.reductions
         count = width
         if not keep_random and width:
             count -= int(to_host(result.lost).sum())
-        end = self.m + self.w
-        self.columns(end, end + count)[:, :] = block[:, :count]
         self.w += count
         self._next = None
         self._full_until = max(self._full_until, self.m + self.w)
@@ -214,12 +215,15 @@ class BlockKrylov:
         self.counts.apply(step)
         known, new = self.m + self.w, min(step, self.room)
         result = orthogonalize(
-            W, self.basis, scale=self._scale(W), first=self._window(), max_rank=new, rng=self.rng
+            W,
+            self.basis,
+            scale=self._scale(W),
+            first=self._window(),
+            max_rank=new,
+            into=self.columns(known, known + new),
+            rng=self.rng,
         )
         self.counts.reductions += result.reductions
-        Q = W[:, :new]
-        if new:
-            self.columns(known, known + new)[:, :] = Q
         self._H[:known, self.m : self.m + step] = result.S[self.n_locked :]
         self._H[known : known + new, self.m : self.m + step] = result.R
         self.m += step
@@ -229,7 +233,7 @@ class BlockKrylov:
         self._next = W if new == step == self.w else None
 
     def expand_wide(self) -> None:
-        """Apply the operator to all pending columns at once, keeping only directions that are there: for starts."""
+        """Apply the operator to all pending columns at once, keeping no random directions: for starts."""
         width, begin = self.w, self.m
         W = self.columns(begin, begin + width).copy()
         W = self.operator.apply(W)
@@ -242,7 +246,7 @@ class BlockKrylov:
         self._full_until = self.m + self.w
 
     def couple(self, column: int, S: Array, R: Array, count: int) -> None:
-        """Add to the decomposition that A v_i has components S in [V Q] and R in the last `count` pending columns.
+        """Note that A v_i has further components S in [V Q] and R in the last `count` pending columns.
 
         Parameters
         ----------
@@ -277,8 +281,8 @@ class BlockKrylov:
     def _window(self) -> list[tuple[int, int]]:
         """Columns that A applied to the next pending block can have components in, by symmetry.
 
-        These are the locked ones, the block that created the pending one, and everything since. The other components are
-        rounding, which the second pass takes away. After a restart everything couples.
+        These are the locked ones, the block that created the pending one, and everything since. The other
+        components are rounding, which the second pass takes away. After a restart everything couples.
         """
         end = self.n_locked + self.m + self.w
         if self.m < self._full_until:
@@ -312,3 +316,21 @@ class BlockKrylov:
         self.m = keep
         self._next = self._next if self._next is not None and self._next.shape[1] == w else None
         self._full_until = keep + w
+
+    def reorthonormalize(self) -> None:
+        """Make [V Q] orthonormal to rounding again; the decomposition is carried along.
+
+        Each restart rotates V, and rotations accumulate rounding errors: after some hundred of them the
+        loss of orthogonality would exceed what a result may have.
+        """
+        used = self.columns(0, self.m + self.w)
+        G = used.gram()
+        self.counts.reductions += 1
+        xp = array_namespace(G)
+        R = xp.linalg.cholesky(((G + G.conj().T) / 2).astype(self._H.dtype)).conj().T
+        inverse = xp.linalg.inv(R)
+        used.combine(inverse.astype(self.buffer.dtype), out=used)
+        m, end = self.m, self.m + self.w
+        # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
+        self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]
+        self._next = None

@@ -1,17 +1,18 @@
-"""Orthogonalise a block against a basis and within itself, with a rank decision that needs no synchronisation.
+"""Orthogonalise a block against a basis and within itself, deciding the rank without synchronisation.
 
 Given an orthonormal basis V and a block W, `orthogonalize` returns Q, S and R with
 
     W = V S + Q R,   Q^H Q = I,   V^H Q = 0
 
-to working precision, whatever W is: a zero block, repeated columns, a condition number of 1e15, columns of wildly different
-length, or a block inside span(V). Directions of W that are rounding noise are replaced in Q by random ones, and
-their rows of R are zero. Rank loss is therefore no special case for the caller, shapes never change, and
-on a GPU nothing waits: the decision is a mask.
+to working precision, whatever W is: a zero block, repeated columns, a condition number of 1e15, columns of
+wildly different length, or a block inside span(V). Directions of W that are rounding noise are replaced in
+Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller,
+shapes never change, and on a GPU nothing waits: the decision is a mask.
 
-How noise is told from signal: a column of W carries a rounding error of about u max(||w||, scale), where
-`scale` is the norm of the operator that made W. This level is carried through every transformation of the block, and a
-direction counts as lost when its length is not above its own noise. No condition number is compared with anything.
+How noise is told from signal: a column of W carries a rounding error of about u ||w||, or of u ||A|| where
+an operator A of a larger norm made it. This level is carried through every transformation of the block, and
+a direction counts as lost when its length is not above its own noise. No condition number is compared with
+anything.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ __all__ = ["BCGS2", "SVQB", "CholQR2", "Factored", "IntraBlock", "Orthogonalized
 Array = Any
 Block = Any
 
-NOISE = 10.0  # a direction is lost below NOISE * u * max(||w||, scale): the constant of a few rounded sums
+NOISE = 10.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): the constant of a few rounded sums
 RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
 WELL_CONDITIONED = 1e-3  # smallest eigenvalue of a scaled Gram matrix after which one more pass gives O(u)
-NORM_DROP = 0.5  # a second projection that leaves less than this asks for a third ("twice is enough": 1/sqrt 2)
+NORM_DROP = 0.5  # a pass that leaves less of a column asks for another ("twice is enough": 1/sqrt 2)
 MAX_PASSES = 4
 
 
@@ -47,7 +48,8 @@ class Factored:
     noise : array, shape (b,)
         Rounding noise in each column of Q.
     lost : array of bool, shape (b,)
-        Columns of Q that are zero because their direction was noise; their rows of R are zero. They come last.
+        Columns of Q that are zero because their direction was noise; their rows of R are zero. They come
+        last.
     reductions : int
     """
 
@@ -68,9 +70,9 @@ class IntraBlock(Protocol):
 class CholQR2:
     """Cholesky QR, twice: R is triangular, two reductions.
 
-    Use it where the block is known to be well conditioned (kappa below 1e7 in double, 1e3 in single precision), as
-    after an orthogonalisation that went well. It decides no rank: beyond that it raises on the host, and
-    gives NaN on a GPU.
+    Use it where the block is known to be well conditioned (kappa below 1e7 in double, 1e3 in single
+    precision), as after an orthogonalisation that went well. It decides no rank: beyond that it raises on
+    the host, and gives NaN on a GPU.
 
     References
     ----------
@@ -78,14 +80,14 @@ class CholQR2:
     """
 
     def factor(self, W: Block, noise: Array) -> Factored:
-        """Replace W by Q with W = Q R; raises `BreakdownError` where the Gram matrix is not positive definite."""
+        """Replace W by Q with W = Q R; raise `BreakdownError` where W^H W is not positive definite."""
         try:
             first = _cholesky_pass(W)
             R = _cholesky_pass(W) @ first
         except np.linalg.LinAlgError as error:
             raise BreakdownError(
-                f"CholQR2: the Gram matrix of {W.shape[1]} columns is not positive definite; the block is rank deficient or "
-                "holds NaN: use SVQB(), which decides the rank."
+                f"CholQR2: the Gram matrix of {W.shape[1]} columns is not positive definite; the block is "
+                "rank deficient or holds NaN: use SVQB(), which decides the rank."
             ) from error
         xp = array_namespace(R)
         spread = xp.abs(xp.linalg.inv(R)).T @ noise
@@ -96,26 +98,26 @@ class CholQR2:
 class SVQB:
     """Eigenvectors of the scaled Gram matrix, up to twice: decides the rank, one or two reductions.
 
-    Use it for anything: it is the default. R is not triangular. One pass resolves a condition number of u^(-1/2), two
-    resolve 1/u. The second one is left out on the host where the first shows that it is not needed; on a GPU
-    it always runs, which costs less than asking.
+    Use it for anything: it is the default. R is not triangular. One pass resolves a condition number of
+    u^(-1/2), two resolve 1/u. The second one is left out on the host where the first shows that it is not
+    needed; on a GPU it always runs, which costs less than asking.
 
     References
     ----------
-    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4. Deviations: (1) the rank is decided by the noise of
-    each direction instead of a fixed threshold, (2) lost columns are isolated before the eigenproblem, so that
-    they do not mix with small directions that are real.
+    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4. Deviations: (1) the rank is decided
+    by the noise of each direction instead of a fixed threshold, (2) lost columns are isolated before the
+    eigenproblem, so that they do not mix with small directions that are real.
     """
 
     def factor(self, W: Block, noise: Array) -> Factored:
         """Replace W by Q with W = Q R; lost columns of Q are zero and come last."""
         unit = _unit_roundoff(W)
         first = _svqb_step(_small(W.gram()), noise, unit, final=False)
-        _replace(W, first.transform)
+        _transform(W, first.transform, W)
         if _on_host(W) and not first.lost.any() and first.smallest > WELL_CONDITIONED:
             return Factored(first.R, first.noise, first.lost, 1)
         second = _svqb_step(_small(W.gram()), first.noise, unit, final=True)
-        _replace(W, second.transform)
+        _transform(W, second.transform, W)
         return Factored(second.R @ first.R, second.noise, second.lost, 2)
 
 
@@ -123,14 +125,15 @@ class SVQB:
 class BCGS2:
     """Block classical Gram-Schmidt, twice, around an intra-block factorisation.
 
-    Use it for bases of any width: two passes over the basis and O(u) orthogonality. After the first pass the block is made
-    orthonormal with `intra`, which must be strong (rank revealing) because what comes in may have any condition number;
-    the second pass then starts from a well-conditioned block and ends with one Cholesky factorisation.
+    Use it for bases of any width: two passes over the basis and O(u) orthogonality. After the first pass
+    the block is made orthonormal with `intra`, which must be strong (rank revealing) because what comes in
+    may have any condition number; the second pass then starts from a well-conditioned block and ends with
+    one Cholesky factorisation.
 
     References
     ----------
-    Barlow, Smoktunowicz, Numer. Math. 123 (2013) 395; Carson, Lund, Ma, Oktay, arXiv:2408.10109 (BCGSI+A: a strong
-    factorisation first, Cholesky afterwards).
+    Barlow, Smoktunowicz, Numer. Math. 123 (2013) 395; Carson, Lund, Ma, Oktay, arXiv:2408.10109 (BCGSI+A: a
+    strong factorisation first, Cholesky afterwards).
     """
 
     intra: IntraBlock = SVQB()
@@ -162,9 +165,10 @@ def orthogonalize(
     V: Block | None = None,
     *,
     policy: BCGS2 | None = None,
-    scale: float | Array = 0.0,
+    scale: float | Array | None = None,
     first: Sequence[tuple[int, int]] | None = None,
     max_rank: int | None = None,
+    into: Block | None = None,
     rng: Any = 0,
 ) -> Orthogonalized:
     """Replace W by an orthonormal Q, orthogonal to V, with W = V S + Q R.
@@ -177,13 +181,16 @@ def orthogonalize(
         Orthonormal columns.
     policy : BCGS2, optional
         How; the default fits any block.
-    scale : float
+    scale : float, optional
         Norm of the operator that W came from: its rounding errors count as noise even in short columns.
+        Without it each column's own norm is taken.
     first : sequence of (begin, end), optional
-        Column ranges of V that the first pass works on, where W is known to be nearly orthogonal to the rest (a
-        Lanczos recurrence). The second pass always takes all of V.
+        Column ranges of V that the first pass works on, where W is known to be nearly orthogonal to the
+        rest (a Lanczos recurrence). The second pass always takes all of V.
     max_rank : int, optional
         Columns to keep in Q, the others being dropped, where the complement of V has no room for more.
+    into : BlockVector, shape (K, b'), optional
+        Where to put a second copy of Q, beside the basis for instance; it must not overlap W or V.
     rng : Generator or int
         Where replaced directions come from; one draw a call, whether it is needed or not.
 
@@ -211,31 +218,60 @@ def orthogonalize(
     intra = (policy or BCGS2()).intra
     xp = array_namespace(W.array)
     key = int(np.random.default_rng(rng).integers(0, 2**63))
-    norms = W.norms()
-    if _on_host(W) and not np.isfinite(norms).all():
-        raise BreakdownError("orthogonalize: the block holds NaN or Inf; an operator or a start block brought them in.")
-    noise = NOISE * _unit_roundoff(W) * xp.maximum(norms, scale)
-
-    S = _project(W, V, first) if V is not None else None
-    factored = intra.factor(W, noise)
+    reductions = 0
+    if scale is None:
+        scale, reductions = W.norms(), 1
+    noise = NOISE * _unit_roundoff(W) * xp.broadcast_to(xp.asarray(scale, dtype=float), (W.shape[1],))
+    S = None
+    if V is not None:
+        S = _project(W, V, first)
+        reductions += 1 if first is None else len(first)
+    factored = _factor(intra, W, noise)
     R, lost = factored.R, factored.lost
-    reductions = 1 + factored.reductions + (0 if V is None else len(first) if first is not None else 1)
+    reductions += factored.reductions
     kept = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
     if kept < W.shape[1]:
         W, R, lost = W[:, :kept], R[:kept], lost[:kept]
     if kept > 0:
         _refill(W, lost, key)
+        S, R, passes = _clean(W, V, S, R, into)
+        reductions += passes * (1 if V is None else 2)
+    if S is None:
+        S = xp.zeros((0, R.shape[1]), R.dtype)
+    return Orthogonalized(S, R, lost, reductions)
+
+
+def _factor(intra: IntraBlock, W: Block, noise: Array) -> Factored:
+    try:
+        factored = intra.factor(W, noise)
+    except np.linalg.LinAlgError:  # LAPACK gives up on NaN
+        factored = None
+    if factored is None or (_on_host(W) and not np.isfinite(factored.R).all()):
+        raise BreakdownError(
+            "orthogonalize: the block holds NaN or Inf; an operator or a start block brought them in."
+        )
+    return factored
+
+
+def _clean(
+    W: Block, V: Block | None, S: Array | None, R: Array, into: Block | None
+) -> tuple[Array | None, Array, int]:
+    """Second pass, and more where it took much away: project on V and make orthonormal; update S and R."""
     for done in range(1, MAX_PASSES):
-        if kept > 0:
-            last, reductions = _second_pass(W, V, reductions)
-            if V is not None and S is not None:
-                S = S + last[0] @ R
-            R = last[1] @ R
-        if kept == 0 or not _needs_another(W, V, last[1], done):
+        if V is not None and S is not None:
+            S = S + _project(W, V, None) @ R
+        G = _small(W.gram())
+        xp = array_namespace(G)
+        last = xp.linalg.cholesky(_hermitian(G)).conj().T
+        inverse = xp.linalg.inv(last)
+        R = last @ R
+        finished = done == MAX_PASSES - 1 or not _needs_another(W, V, last, done)
+        if finished and into is not None:
+            _transform(W, inverse, into)
+        _transform(W, inverse, W)
+        if finished:
             break
-    width = W.shape[1] if S is None else S.shape[1]
-    empty = xp.zeros((0, width), R.dtype)
-    return Orthogonalized(empty if S is None else S, R, lost, reductions)
+    return S, R, done
 
 
 def _project(W: Block, V: Block, ranges: Sequence[tuple[int, int]] | None) -> Array:
@@ -252,12 +288,6 @@ def _project(W: Block, V: Block, ranges: Sequence[tuple[int, int]] | None) -> Ar
         part.combine(coefficients, out=W, alpha=-1, beta=1)
         S[begin:end] = coefficients
     return S
-
-
-def _second_pass(W: Block, V: Block | None, reductions: int) -> tuple[tuple[Array, Array], int]:
-    """Project once more and make the block orthonormal; return ((S, R), reductions so far)."""
-    S = None if V is None else _project(W, V, None)
-    return (S, _cholesky_pass(W)), reductions + (1 if V is None else 2)
 
 
 def _needs_another(W: Block, V: Block | None, R: Array, done: int) -> bool:
@@ -289,7 +319,7 @@ def _cholesky_pass(W: Block) -> Array:
     G = _small(W.gram())
     xp = array_namespace(G)
     R = xp.linalg.cholesky(_hermitian(G)).conj().T
-    _replace(W, xp.linalg.inv(R))
+    _transform(W, xp.linalg.inv(R), W)
     return R
 
 
@@ -330,8 +360,9 @@ def _svqb_step(G: Array, noise: Array, unit: float, *, final: bool) -> _SvqbStep
     return _SvqbStep(transform, R, level / raised, lost, eigenvalues.min())
 
 
-def _replace(W: Block, C: Array) -> None:
-    W.combine(C.astype(W.dtype, copy=False), out=W)
+def _transform(W: Block, C: Array, out: Block) -> None:
+    """Set out = W C; `out` may be W."""
+    W.combine(C.astype(W.dtype, copy=False), out=out)
 
 
 def _small(G: Array) -> Array:

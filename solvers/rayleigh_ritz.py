@@ -1,18 +1,22 @@
-"""Small dense problems: Ritz values, which of them are wanted, when a pair counts, and dense LAPACK for small operators."""
+"""Small dense problems: Ritz values, which are wanted, when a pair counts; LAPACK for small operators."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import threadpoolctl
 from numpy.typing import NDArray
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
 __all__ = [
+    "IDENTITY_COLUMNS",
     "WHICH",
     "Tolerance",
     "Which",
@@ -29,7 +33,7 @@ Which = Literal["LA", "SA", "LM"]
 WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 RealArray = NDArray[np.float64]
 
-FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: rounding allows no promise beyond
+FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: rounding allows no more
 IDENTITY_COLUMNS = 64  # columns of the identity that a dense matrix is made from at a time
 
 
@@ -42,7 +46,7 @@ class Tolerance:
     tol : float
         Zero means the floor.
     convergence : {"value", "norm", "absolute"}
-        Whether `tol` is relative to \\|theta\\|, to ||A|| + \\|theta\\|, or absolute.
+        Whether `tol` is relative to abs(theta), to ||A|| + abs(theta), or absolute.
     unit : float
         Unit roundoff of the working precision.
     """
@@ -59,7 +63,7 @@ class Tolerance:
         return np.maximum(self.tol * (np.abs(theta) + (norm if self.convergence == "norm" else 0)), floor)
 
     def floor(self, theta: RealArray, norm: float) -> RealArray:
-        """Return what rounding leaves: 100 u (||A|| + |theta|)."""
+        """Return what rounding leaves: 100 u (||A|| + abs(theta))."""
         return FLOOR * self.unit * (norm + np.abs(theta))
 
 
@@ -102,7 +106,7 @@ def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]
     widths = np.broadcast_to(width, theta.shape)
     cuts = np.flatnonzero(gaps > np.maximum(widths[:-1], widths[1:])) + 1
     bounds = [0, *cuts.tolist(), len(theta)]
-    return [(begin, end) for begin, end in zip(bounds[:-1], bounds[1:], strict=True) if end > begin]
+    return [(begin, end) for begin, end in itertools.pairwise(bounds) if end > begin]
 
 
 def to_host(array: Any) -> Any:
@@ -120,15 +124,24 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
         Where T holds NaN or Inf, which only the operator or the start can have brought in.
     """
     if not np.isfinite(T).all():
-        raise BreakdownError("the projected matrix holds NaN or Inf: the operator returned them for a finite block.")
-    theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
+        raise BreakdownError(
+            "the projected matrix holds NaN or Inf: the operator returned them for a finite block."
+        )
+    # For matrices this small BLAS threads cost more than they bring, much more where cores are busy.
+    with _blas().limit(limits=1):
+        theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
     return theta, Y
+
+
+@functools.cache
+def _blas() -> Any:
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
 def dense_eigenpairs(
     apply: Callable[..., Block], like: Block, k: int, which: Which
-) -> tuple[RealArray, Any]:
-    """Return k wanted eigenpairs of an operator by dense LAPACK, wanted first.
+) -> tuple[RealArray, Any, float]:
+    """Return k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
 
     Parameters
     ----------
@@ -143,6 +156,8 @@ def dense_eigenpairs(
         On the host.
     X : array, shape (n, k)
         Row-major, on the device of `like`.
+    norm : float
+        ||A||_2.
     """
     n = like.shape[0]
     xp = array_namespace(like.array)
@@ -153,8 +168,8 @@ def dense_eigenpairs(
         columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)
         A[:, begin:end] = apply(columns).array
     theta, X = _dense_eigh((A + A.conj().T) / 2)
-    order = select(theta, which)[:k]
-    return theta[order], xp.ascontiguousarray(X[:, xp.asarray(order)])
+    order = np.sort(select(theta, which)[:k])
+    return theta[order], xp.ascontiguousarray(X[:, xp.asarray(order)]), float(np.abs(theta).max())
 
 
 def _dense_eigh(A: Any) -> tuple[RealArray, Any]:

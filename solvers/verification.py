@@ -1,18 +1,20 @@
 """Looking for eigenvalues that an iteration has missed.
 
-A Krylov space holds at most as many copies of a multiple eigenvalue as its start block has columns; the others come in through
-rounding, late or never. So before a result is believed, a random vector, orthogonal to what was found, goes through a
-Chebyshev filter that damps everything less wanted than the last wanted value and amplifies everything else by a known
-factor. What was missed would grow until nobody can overlook it; a vector that does not grow proves, with a
-probability that the factor was chosen for, that nothing was.
+A Krylov space holds at most as many copies of a multiple eigenvalue as its start block has columns; the
+others come in through rounding, late or never. So before a result is believed, a random vector, orthogonal
+to what was found, goes through a Chebyshev filter that damps everything less wanted than the last wanted
+value and amplifies everything else by a known factor. What was missed would grow until nobody can overlook
+it; a vector that does not grow proves, with a probability that the factor was chosen for, that nothing was.
 
-The filter costs applications of the operator and almost no orthogonalisation: unlike a Lanczos run in the complement it needs
-no basis, because a component along what was found stays small if it is projected out before it has grown.
+The filter costs applications of the operator and almost no orthogonalisation: unlike a Lanczos run in the
+complement it needs no basis, because a component along what was found stays small if it is projected out
+before it has grown.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,14 +33,13 @@ __all__ = ["Found", "Interval", "Verdict", "choose_interval", "look_for_missed",
 Block = Any
 RealArray = NDArray[np.float64]
 
-UNLUCKY = 1e-4  # a random direction has a component below UNLUCKY / sqrt(n) along a given one with this probability
+UNLUCKY = 1e-4  # probability that a random direction has less than UNLUCKY / sqrt(n) along a given one
 DECISIVE = 10.0  # growth that damped components cannot show
 LEAK = 0.1  # component along found vectors, relative to the rest, at which they are projected out again
 TRUSTED = 1e-2  # sine of the angle up to which an unconverged vector stands for an eigenvector
 MARGIN = 0.05  # of the interval's length, added at its far end
 OVERFLOW_GROWTH = 1e12  # growth between two looks at the norms, safe in single precision
 ROUNDS = 8
-MIN_DEGREE = 100  # a verification may always cost this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,9 @@ class Verdict:
 def may_have_missed(theta: RealArray, widths: RealArray, which: Which, block_size: int) -> bool:
     """Whether a multiple eigenvalue beyond the last one can have more copies than the k that were found.
 
-    A block of b random columns meets min(b, multiplicity) copies of every eigenvalue, with probability one, and
-    they converge together. Only where as many as b copies were found there may be more. Further copies of the last
-    wanted value itself would change nothing.
+    A block of b random columns meets min(b, multiplicity) copies of every eigenvalue, with probability one,
+    and they converge together. Only where as many as b copies were found there may be more. Further copies
+    of the last wanted value itself would change nothing.
 
     Examples
     --------
@@ -144,7 +145,7 @@ def may_have_missed(theta: RealArray, widths: RealArray, which: Which, block_siz
 
 
 def choose_interval(found: Found, growth: float, budget: int) -> Interval:
-    """Choose what to damp and how many vectors to keep out so that the gap behind the last wanted value is widest."""
+    """Choose what to damp and what to keep out so that the gap behind the last wanted value is widest."""
     values = desire(found.theta, found.which)
     k, wanted = found.k, found.wanted
     edge, deflated = wanted, k
@@ -155,10 +156,7 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
         trusted = found.residuals[extra] <= TRUSTED * (values[extra] - candidate)
         if candidate < edge and trusted.all():
             edge, deflated = candidate, d
-    if found.which == "LM":
-        low = -edge
-    else:
-        low = found.least - MARGIN * (edge - found.least)
+    low = -edge if found.which == "LM" else found.least - MARGIN * (edge - found.least)
     # A spectrum of one point has no width: what lies within a thousandth of ||A|| is then one point too.
     half_width = max((edge - low) / 2, 1e-3 * found.norm) or 1.0
     if found.which == "LM":
@@ -168,7 +166,14 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
     return Interval(low, edge, max(wanted, nearest), deflated)
 
 
-def look_for_missed(operator: Any, found: Found, width: int, budget: int, rng: Any) -> Verdict:
+def look_for_missed(
+    operator: Any,
+    found: Found,
+    width: int,
+    budget: int,
+    rng: Any,
+    stop: Callable[[], object] = lambda: False,
+) -> Verdict:
     """Look for eigenvalues more wanted than the last wanted one, orthogonal to what was found.
 
     Parameters
@@ -178,18 +183,22 @@ def look_for_missed(operator: Any, found: Found, width: int, budget: int, rng: A
     width : int
         Random vectors to start from: as many missed copies can be found at a time.
     budget : int
-        Degree of the filter at most; where the gap behind the last wanted value would need more, only what lies further out is
-        excluded.
+        Degree of the filter at most; where the gap behind the last wanted value would need more, only what
+        lies further out is excluded.
     rng : numpy.random.Generator
+    stop : callable, optional
+        Asked after every application whether to give up.
     """
-    return _Search(operator, found, width, max(budget, MIN_DEGREE), rng).run()
+    return _Search(operator, found, width, budget, rng, stop).run()
 
 
 class _Search:
     """One search: the filter's interval, its vectors, and what it has cost."""
 
-    def __init__(self, operator: Any, found: Found, width: int, budget: int, rng: Any) -> None:
-        self.operator, self.found, self.rng = operator, found, rng
+    def __init__(
+        self, operator: Any, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
+    ) -> None:
+        self.operator, self.found, self.rng, self.stop = operator, found, rng, stop
         n = operator.shape[0]
         self.width = max(1, min(width, n - found.X.shape[1]))
         self.budget = budget
@@ -208,14 +217,24 @@ class _Search:
         Y = self._random()
         for _ in range(ROUNDS):
             Y = self._filter(Y)
+            if self.stop():
+                return self._verdict(None, "cut short")
             self._project(Y)
             if not self._norms(Y).max() > DECISIVE:
-                return self._verdict(None, "passed: nothing grew in the complement of what was found")
+                return self._verdict(
+                    None, "passed: nothing grew in the complement of what was found" + self._reach()
+                )
             Y, verdict = self._judge(Y)
             if verdict is not None:
                 return verdict
-        text = f"undecided after {ROUNDS} rounds: eigenvalues lie closer to the last one than the tolerance resolves"
-        return self._verdict(None, text)
+        return self._verdict(None, f"undecided after {ROUNDS} rounds: a cluster surrounds the last value")
+
+    def _reach(self) -> str:
+        """Say how far the search was sharp, where the gap was too narrow for its budget."""
+        if self.interval.target <= self.found.wanted:
+            return ""
+        value = float(desire(self.interval.target, self.found.which))
+        return f" (looked for values beyond {value:.6g})"
 
     def _random(self) -> Block:
         X = self.found.X
@@ -233,11 +252,13 @@ class _Search:
         def after_step(step: int, current: Block, previous: Block) -> bool:
             self.applications += 1
             self.columns += current.shape[1]
-            if self.found.locked is not None:  # the locked columns need not be invariant: A leads back to them
+            if self.found.locked is not None:  # they need not be invariant: A leads back to them
                 self._project_out(self.found.locked, current)
             if step % project_every == 0:
                 self._project_out(self.deflated, current)
                 self._project_out(self.deflated, previous)
+            if self.stop():
+                return True
             return step % look_every == 0 and bool(self._norms(current).max() > self.growth)
 
         sign = -1 if self.found.which == "SA" else 1
@@ -245,7 +266,7 @@ class _Search:
         return filtered(self.operator, Y, centre, interval.half_width, self.degree, after_step)
 
     def _steps_between_projections(self) -> int:
-        """How long components along what was found, which start at their angle to an eigenvector, stay small."""
+        """How long components along what was found, which start as small as its errors, stay small."""
         found, interval = self.found, self.interval
         values = desire(found.theta[: interval.deflated], found.which)
         unit = float(np.finfo(found.X.dtype).eps)
@@ -287,7 +308,9 @@ class _Search:
         spread.axpy(-float(desire(values[best], found.which)), _combined(Y, Z[:, [best]]))
         residual = 0.0 if found.which == "LM" else float(self._norms(spread)[0])
         if values[best] + residual < found.wanted or residual <= found.limits[-1]:
-            return Y, self._verdict(None, "passed: what grew in the complement is less wanted than the last value")
+            return Y, self._verdict(
+                None, "passed: what grew in the complement is less wanted than the last value"
+            )
         return self._normalized(Y), None
 
     def _project(self, Y: Block) -> None:

@@ -1,0 +1,124 @@
+"""Arguments of the solvers: checked, converted, refused with the remedy."""
+
+from __future__ import annotations
+
+import math
+import operator as python_operator
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, Operator
+from blockvec.errors import DTypeError, OptionError, ShapeError
+
+from .orthogonalize import orthogonalize
+from .rayleigh_ritz import WHICH, Tolerance, to_host
+
+__all__ = [
+    "integer",
+    "orthonormal_block",
+    "positive",
+    "refuse_unavailable",
+    "require_one_of",
+    "tall_block",
+    "tolerance_for",
+]
+
+
+def refuse_unavailable(
+    *, M: Any, sigma: Any, Minv: Any, OPinv: Any, mode: str, preconditioner: Any, method: str, which: str
+) -> None:
+    """Say which options this version lacks, and what to do instead."""
+    if M is not None or Minv is not None:
+        raise OptionError(
+            f"{'M' if M is not None else 'Minv'}: generalised problems A x = lambda M x are not available in "
+            "this version; use scipy.sparse.linalg.eigsh, or pass L^-1 A L^-H with M = L L^H as a function."
+        )
+    if sigma is not None or OPinv is not None:
+        raise OptionError(
+            f"{'sigma' if sigma is not None else 'OPinv'}: shift-invert is not available in this version; "
+            "factorise A - sigma I yourself and pass its solve as a function A with which='LM', then "
+            "lambda = sigma + 1/theta."
+        )
+    if mode != "normal":
+        raise OptionError(
+            f"mode: got {mode!r}; only 'normal' is available in this version, the others need sigma."
+        )
+    if preconditioner is not None:
+        raise OptionError("preconditioner: no method of this version takes one; leave it out.")
+    if method in ("filter", "jd"):
+        raise OptionError(
+            f"method: {method!r} is not available in this version; use 'auto', 'lanczos' or 'dense'."
+        )
+    require_one_of("method", method, ("auto", "lanczos", "dense"))
+    if which in ("SM", "BE"):
+        remedy = "'SA' for a positive definite matrix" if which == "SM" else "two calls with 'SA' and 'LA'"
+        raise OptionError(f"which: {which!r} is not available in this version; use {remedy}.")
+    require_one_of("which", which, WHICH)
+
+
+def require_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Refuse a value that is not among the known ones."""
+    if value not in known:
+        raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
+
+
+def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """Return an integer within bounds."""
+    try:
+        number = python_operator.index(value)
+    except TypeError:
+        raise OptionError(f"{name}: got {value!r}; give an integer.") from None
+    if number < least or (most is not None and number > most):
+        bound = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise OptionError(f"{name}: got {number}; give an integer {bound}.")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """Return a positive, finite number."""
+    number = float(value)
+    if not (number > 0 and math.isfinite(number)):
+        raise OptionError(f"{name}: got {value!r}; give a positive number.")
+    return number
+
+
+def tolerance_for(tol: Any, convergence: Any, op: Operator) -> Tolerance:
+    """Return the convergence rule of a call."""
+    require_one_of("convergence", convergence, ("value", "norm", "absolute"))
+    number = float(tol)
+    if not (number >= 0 and math.isfinite(number)):
+        raise OptionError(f"tol: got {tol!r}; give a number of at least 0.")
+    return Tolerance(number, convergence, float(np.finfo(op.dtype).eps) / 2)
+
+
+def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
+    """Return a copy of a user's block in the operator's type and on its device."""
+    kind = getattr(value, "dtype", np.asarray(value).dtype if isinstance(value, list | tuple) else None)
+    if isinstance(value, list | tuple):
+        value = np.asarray(value)
+    if kind is not None and np.dtype(kind).kind == "c" and op.dtype.kind != "c":
+        raise DTypeError(f"{name} is complex but A is real; pass its real part, or A as a complex matrix.")
+    source = value.array if isinstance(value, BlockVector) else value
+    block = BlockVector(source, copy=True, dtype=op.dtype)
+    if block.n_rows != op.shape[0]:
+        raise ShapeError(f"{name} has {block.n_rows} rows but A is {op.shape[0]} x {op.shape[1]}.")
+    if block.n_cols == 0:
+        raise ShapeError(f"{name} has no columns; leave it out instead.")
+    if not np.isfinite(to_host(block.norms())).all():
+        raise OptionError(f"{name} holds NaN or Inf; give finite vectors.")
+    if block.device != op.device:
+        block = block.to_host() if op.device == "cpu" else block.to_device(op.device)
+    return block
+
+
+def orthonormal_block(name: str, value: Any, op: Operator) -> BlockVector | None:
+    """Return an orthonormal basis of the columns of a user's block, or None where they are all zero."""
+    block = tall_block(name, value, op)
+    if block.n_cols >= op.shape[0]:
+        raise ShapeError(
+            f"{name} has {block.n_cols} columns for {op.shape[0]} rows; nothing is orthogonal to all of them."
+        )
+    result = orthogonalize(block)
+    rank = block.n_cols - int(to_host(result.lost).sum())
+    return block[:, :rank].copy() if rank else None

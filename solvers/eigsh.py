@@ -1,0 +1,455 @@
+"""`eigsh`: eigenpairs of Hermitian matrices and operators, with SciPy's signature and meaning."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from blockvec import BlockVector, Operator, array_namespace, as_operator
+from blockvec.errors import OptionError, ShapeError
+
+from .arguments import (
+    integer,
+    orthonormal_block,
+    positive,
+    refuse_unavailable,
+    require_one_of,
+    tall_block,
+    tolerance_for,
+)
+from .block_lanczos import IterationState, LanczosOptions, block_lanczos
+from .interrupts import deferred_interrupt
+from .memory import require_memory
+from .rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, Which, dense_eigenpairs, to_host
+from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+
+__all__ = ["eigsh"]
+
+DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
+DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
+DENSE_MAX_ROWS = 10000
+MAX_RESTARTS = 5000
+CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two calls
+
+Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The options of one call, checked."""
+
+    operator: Operator
+    k: int
+    which: Which
+    tolerance: Tolerance
+    block_size: int
+    ncv: int
+    maxiter: int
+    norm: float | None
+    time_limit: float | None
+    verify: Literal["auto", "always", "never"]
+    start: BlockVector | None
+    locked: BlockVector | None
+    callback: Callable[[IterationState], object] | None
+    rng: np.random.Generator
+    method: Literal["lanczos", "dense"]
+    why: str
+    begin_s: float
+    checked: bool
+
+    @property
+    def n(self) -> int:
+        return self.operator.shape[0]
+
+
+def eigsh(
+    A: Any,
+    k: int = 6,
+    M: Any = None,
+    sigma: float | None = None,
+    which: str = "LM",
+    v0: Any = None,
+    ncv: int | None = None,
+    maxiter: int | None = None,
+    tol: float = 0,
+    return_eigenvectors: bool = True,
+    Minv: Any = None,
+    OPinv: Any = None,
+    mode: str = "normal",
+    rng: Any = None,
+    *,
+    method: Method = "auto",
+    block_size: int | None = None,
+    preconditioner: Any = None,
+    orthogonal_to: Any = None,
+    convergence: Literal["value", "norm", "absolute"] = "value",
+    norm: float | None = None,
+    callback: Callable[[IterationState], object] | None = None,
+    time_limit: float | None = None,
+    on_unconverged: Literal["raise", "warn", "return"] = "raise",
+    return_info: bool = False,
+    device: str | None = None,
+    shape: tuple[int, int] | None = None,
+    dtype: Any = None,
+    verify: Literal["auto", "always", "never"] = "auto",
+    check_hermitian: bool = True,
+) -> Any:
+    """Compute k eigenpairs of a real symmetric or complex Hermitian matrix.
+
+    A drop-in for `scipy.sparse.linalg.eigsh` that finds all copies of multiple eigenvalues, returns
+    orthonormal vectors also in clusters and for complex matrices, and takes matrices on a GPU.
+
+    Parameters
+    ----------
+    A : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
+        Of SciPy or CuPy; see `blockvec.as_operator`. Integers are promoted to float64. A callable maps a
+        row-major array of shape (n, b) to one, and needs `shape`.
+    k : int
+        Wanted pairs, 1 to n.
+    which : {"LM", "LA", "SA"}
+        Largest magnitude, largest or smallest (algebraic) values.
+    v0 : array or BlockVector, shape (n,) or (n, s), optional
+        Start vector, or a whole block of good guesses. Default: random.
+    ncv : int, optional
+        Basis vectors between restarts, at least ``k + block_size``; default ``k + max(k, 14 block_size)``.
+        Fewer save memory, more save applications of the operator.
+    maxiter : int, optional
+        Restarts at most (default 5000).
+    tol : float
+        Tolerance of `convergence`; 0 asks for what rounding allows.
+    return_eigenvectors : bool
+        Whether to return vectors beside the values.
+    rng : Generator, int or None
+        Seeds everything random: same seed, same device, same bits. None takes fresh entropy.
+    method : {"auto", "lanczos", "dense"}
+        Block Lanczos or dense LAPACK. "auto" takes dense LAPACK for n up to 500, or where k is more than a
+        third of n, unless options of the iteration are given (`v0`, `block_size`, `callback`, `time_limit`,
+        `orthogonal_to`). Those have no meaning for "dense".
+    block_size : int, optional
+        Columns that the operator is applied to at once: default 4, or 2 for k < 4.
+    orthogonal_to : array or BlockVector, shape (n, c), optional
+        Stay in the orthogonal complement of these columns: eigenpairs of P A P there, which are A's where
+        the columns span an invariant subspace.
+    convergence : {"value", "norm", "absolute"}
+        A pair counts when its true residual ||A x - theta x|| is at most tol abs(theta),
+        tol (||A|| + abs(theta)),
+        or tol; in any case when it is at most 100 u (||A|| + abs(theta)), u being the unit roundoff.
+    norm : float, optional
+        ||A||_2 for these rules; default: an estimate from the iteration.
+    callback : callable, optional
+        Called with an `IterationState` after every restart; stops the run by returning True.
+    time_limit : float, optional
+        Seconds after which to stop.
+    on_unconverged : {"raise", "warn", "return"}
+        What to do where some pairs did not converge: raise `NoConvergence`, return all pairs with a
+        `ConvergenceWarning`, or return them silently (flagged in the result's `converged`).
+    return_info : bool
+        Return an `EigenResult` instead of arrays.
+    device : {"cpu", "gpu"}, optional
+        Where a callable works, or where to move a matrix of the host.
+    shape, dtype
+        Of a callable A.
+    verify : {"auto", "always", "never"}
+        Whether to look for missed copies of multiple eigenvalues before the end. "auto" does so where the
+        block size leaves room for doubt.
+    check_hermitian : bool
+        Whether to probe A with random vectors first (four operator columns).
+    M, sigma, Minv, OPinv, mode, preconditioner
+        Generalised problems, shift-invert and preconditioning are not available in this version: anything
+        but the default raises `OptionError`.
+
+    Returns
+    -------
+    w : array, shape (k,)
+        Eigenvalues, ascending, on the device of A.
+    V : array, shape (n, k)
+        Orthonormal eigenvectors. With ``return_eigenvectors=False`` only w is returned, with
+        ``return_info=True`` an `EigenResult`.
+
+    Raises
+    ------
+    NoConvergence
+        A subclass of SciPy's ArpackNoConvergence, with the converged pairs and the whole result.
+    OptionError, ShapeError, DTypeError, DeviceError
+        For arguments that cannot be used; the message names the argument and the remedy.
+    BreakdownError
+        Where A returns NaN or Inf.
+    Interrupted
+        A KeyboardInterrupt with what was reached, after Ctrl-C.
+
+    References
+    ----------
+    Wu, Simon, SIAM J. Matrix Anal. Appl. 22 (2000) 602; Stewart, ibid. 23 (2002) 601.
+
+    Examples
+    --------
+    >>> import blockvec
+    >>> from solvers import eigsh
+    >>> A = blockvec.models.model("laplace1d:n=1000")
+    >>> w, V = eigsh(A, k=3, which="LA", rng=0)
+    >>> w.round(6).tolist()
+    [3.999911, 3.999961, 3.99999]
+    """
+    begin_s = time.perf_counter()
+    refuse_unavailable(
+        M=M,
+        sigma=sigma,
+        Minv=Minv,
+        OPinv=OPinv,
+        mode=mode,
+        preconditioner=preconditioner,
+        method=method,
+        which=which,
+    )
+    require_one_of("on_unconverged", on_unconverged, ("raise", "warn", "return"))
+    require_one_of("verify", verify, ("auto", "always", "never"))
+    op = as_operator(A, shape=shape, dtype=dtype, device=device)
+    generator = np.random.default_rng(rng)
+    if op.shape[0] != op.shape[1]:
+        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; eigenvalues need a square matrix.")
+    if check_hermitian:
+        op.check_hermitian(generator)
+    locked = None if orthogonal_to is None else orthonormal_block("orthogonal_to", orthogonal_to, op)
+    k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
+    start = None if v0 is None else tall_block("v0", v0, op)
+    iterative = {"v0": v0, "block_size": block_size, "callback": callback, "time_limit": time_limit}
+    iterative["orthogonal_to"] = orthogonal_to
+    given = [name for name, value in iterative.items() if value is not None]
+    chosen, why = _choose_method(method, op, k, given)
+    block_size, ncv = _basis_sizes(op.shape[0], k, block_size, ncv, locked, start)
+    request = _Request(
+        operator=op,
+        k=k,
+        which=which,  # type: ignore[arg-type]
+        tolerance=tolerance_for(tol, convergence, op),
+        block_size=block_size,
+        ncv=ncv,
+        maxiter=MAX_RESTARTS if maxiter is None else integer("maxiter", maxiter, 1),
+        norm=None if norm is None else positive("norm", norm),
+        time_limit=None if time_limit is None else positive("time_limit", time_limit),
+        verify=verify,
+        start=start,
+        locked=locked,
+        callback=callback,
+        rng=generator,
+        method=chosen,
+        why=why,
+        begin_s=begin_s,
+        checked=check_hermitian,
+    )
+    result, stopped = _solve_dense(request) if chosen == "dense" else _solve_lanczos(request)
+    result = result if return_eigenvectors else replace(result, eigenvectors=None)
+    _report(result, stopped, on_unconverged)
+    if return_info:
+        return result
+    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
+
+
+def _choose_method(
+    method: Method, op: Operator, k: int, given: list[str]
+) -> tuple[Literal["lanczos", "dense"], str]:
+    n = op.shape[0]
+    if method == "dense":
+        if "orthogonal_to" in given:
+            raise OptionError("orthogonal_to: not available with method='dense'; use method='lanczos'.")
+        return "dense", "asked for"
+    if method == "lanczos":
+        return "lanczos", "asked for"
+    if given:
+        return "lanczos", f"{given[0]} is given"
+    if n <= DENSE_ROWS:
+        return "dense", f"n = {n} is at most {DENSE_ROWS}"
+    if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
+        return "dense", f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    return "lanczos", f"n = {n} is large and k = {k} a small part of it"
+
+
+def _basis_sizes(
+    n: int, k: int, block_size: Any, ncv: Any, locked: BlockVector | None, start: BlockVector | None
+) -> tuple[int, int]:
+    """Return block size and basis size, by measurement where they are not given.
+
+    Four columns at a time halve the cost of a column against one (basis and matrix are read once for all),
+    and cost a tenth more columns as long as a restart leaves room for a dozen steps.
+    """
+    room = n - (0 if locked is None else locked.n_cols)
+    if block_size is None:
+        b = 4 if k >= 4 else 2
+        if ncv is not None:  # a small basis wants small steps
+            b = max(1, min(b, (integer("ncv", ncv, 1) - k) // 6))
+    else:
+        b = integer("block_size", block_size, 1, n)
+    b = min(b, room)
+    wide = 0 if start is None else start.n_cols
+    if wide > room:
+        raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
+    if ncv is None:
+        return b, min(room, k + max(k, 14 * b) + wide)
+    least = min(room, max(k, wide) + b)
+    if integer("ncv", ncv, 1) < least:
+        columns = f", {wide} columns of v0" if wide else ""
+        raise OptionError(f"ncv: got {ncv}; k = {k}{columns} and block_size = {b} need at least {least}.")
+    return b, min(room, int(ncv))
+
+
+# --- solving ----------------------------------------------------------------------------------------
+
+
+def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
+    op, n, b = request.operator, request.n, request.block_size
+    columns = request.ncv + 6 * b + request.k + (0 if request.locked is None else request.locked.n_cols)
+    require_memory(
+        op,
+        n * columns * op.dtype.itemsize,
+        f"a basis of ncv = {request.ncv} vectors of {n} rows",
+        "lower ncv or k",
+    )
+    start = request.start
+    if start is None:
+        start = BlockVector.random(n, b, op.dtype, device=op.device, rng=request.rng)
+    elif not to_host(start.norms()).any():
+        raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
+    options = LanczosOptions(
+        k=request.k,
+        which=request.which,
+        tolerance=request.tolerance,
+        block_size=b,
+        ncv=request.ncv,
+        maxiter=request.maxiter,
+        norm=request.norm,
+        verify=request.verify,
+        time_limit=request.time_limit,
+    )
+    with deferred_interrupt() as interrupted:
+        outcome = block_lanczos(
+            op,
+            start,
+            options,
+            locked=request.locked,
+            random_start=request.start is None,
+            callback=request.callback,
+            interrupted=interrupted,
+            rng=request.rng,
+        )
+        stopped = "interrupted" if interrupted() else outcome.reason
+    counts = outcome.counts
+    info = _info(request, stopped, outcome.verification, outcome.norm)
+    info.update(
+        block_size=b,
+        ncv=request.ncv,
+        operator_columns=counts.operator_columns + info["operator_columns"],
+        block_applications=counts.block_applications + info["block_applications"],
+        verification_columns=counts.verification_columns,
+        restarts=counts.restarts,
+        reductions=counts.reductions,
+    )
+    order = np.argsort(outcome.theta, kind="stable")
+    X = outcome.X.array
+    result = EigenResult(
+        eigenvalues=_values_on_device(outcome.theta[order], X),
+        eigenvectors=array_namespace(X).ascontiguousarray(X[:, order]),
+        residuals=outcome.residuals[order],
+        limits=outcome.limits[order],
+        converged=(outcome.residuals <= outcome.limits)[order],
+        info=info,
+        history=outcome.history,
+    )
+    return result, stopped
+
+
+def _solve_dense(request: _Request) -> tuple[EigenResult, str]:
+    op, n = request.operator, request.n
+    require_memory(
+        op,
+        5 * n * n * op.dtype.itemsize,
+        f"a dense matrix of {n} rows and its eigenvectors",
+        "use method='lanczos'",
+    )
+    like = BlockVector.empty(n, 0, op.dtype, device=op.device)
+    theta, X, norm = dense_eigenpairs(op.apply, like, request.k, request.which)
+    residuals = _residuals(op, theta, X)
+    norm = norm if request.norm is None else request.norm
+    limits = np.broadcast_to(request.tolerance.limits(theta, norm), theta.shape)
+    info = _info(request, "converged", "not needed: dense LAPACK finds everything", norm)
+    info["operator_columns"] += n + len(theta)
+    info["block_applications"] += -(-n // IDENTITY_COLUMNS) + -(-len(theta) // IDENTITY_COLUMNS)
+    result = EigenResult(
+        eigenvalues=_values_on_device(theta, X),
+        eigenvectors=X,
+        residuals=residuals,
+        limits=limits,
+        converged=residuals <= limits,
+        info=info,
+        history=(),
+    )
+    return result, "converged"
+
+
+def _residuals(op: Operator, theta: Any, X: Any) -> Any:
+    """Return true residual norms, a few columns at a time."""
+    xp = array_namespace(X)
+    norms = []
+    for begin in range(0, len(theta), IDENTITY_COLUMNS):
+        part = slice(begin, begin + IDENTITY_COLUMNS)
+        block = BlockVector(xp.ascontiguousarray(X[:, part]))
+        R = op.apply(block).axpy(xp.asarray(-theta[part].astype(block.array.real.dtype)), block)
+        norms.append(to_host(R.norms()))
+    return np.concatenate(norms).astype(np.float64)
+
+
+def _info(request: _Request, stopped: str, verification: str, norm: float) -> dict[str, Any]:
+    return {
+        "method": request.method,
+        "why": request.why,
+        "stopped": stopped,
+        "verification": verification,
+        "n": request.n,
+        "k": request.k,
+        "which": request.which,
+        "tol": request.tolerance.tol,
+        "convergence": request.tolerance.convergence,
+        "dtype": request.operator.dtype.name,
+        "device": request.operator.device,
+        "norm": norm,
+        "block_size": None,
+        "ncv": None,
+        "operator_columns": CHECK_COLUMNS if request.checked else 0,
+        "block_applications": 2 if request.checked else 0,
+        "verification_columns": 0,
+        "restarts": 0,
+        "reductions": 0,
+        "time_s": time.perf_counter() - request.begin_s,
+    }
+
+
+def _values_on_device(theta: Any, X: Any) -> Any:
+    return array_namespace(X).asarray(theta.astype(X.real.dtype))
+
+
+def _report(result: EigenResult, stopped: str, on_unconverged: str) -> None:
+    """Raise or warn as the caller wants where not everything converged."""
+    count, k = int(result.converged.sum()), result.info["k"]
+    if stopped == "interrupted":
+        raise Interrupted(
+            f"interrupted: {count} of {k} pairs had converged; see the exception's result.", result
+        )
+    if count == k or on_unconverged == "return":
+        return
+    info = result.info
+    cause = {
+        "maxiter": f"after {info['restarts']} restarts: raise maxiter or ncv, or loosen tol",
+        "time_limit": f"in {info['time_s']:.3g} s: raise time_limit",
+        "callback": "when the callback stopped the iteration",
+        "converged": "to their limit in working precision: loosen tol",
+    }[stopped]
+    worst = float(np.max(result.residuals / np.maximum(result.limits, np.finfo(float).tiny), initial=0.0))
+    message = f"{count} of {k} pairs converged {cause} (largest residual {worst:.2g} times its limit)."
+    if on_unconverged == "warn":
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        return
+    raise NoConvergence(message, result)

@@ -1,0 +1,45 @@
+"""Ctrl-C at a safe point: remembered, and answered between two steps, when everything is consistent."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+__all__ = ["deferred_interrupt"]
+
+
+@contextlib.contextmanager
+def deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Within the block, remember a first Ctrl-C; the function it yields says whether there was one.
+
+    A second Ctrl-C raises KeyboardInterrupt at once. Nothing changes outside the main thread, or where a
+    program has its own handler.
+
+    Examples
+    --------
+    >>> with deferred_interrupt() as interrupted:
+    ...     interrupted()
+    False
+    """
+    pending = False
+
+    def remember(signum: int, frame: FrameType | None) -> None:
+        nonlocal pending
+        if pending:
+            raise KeyboardInterrupt
+        pending = True
+
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield lambda: pending
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

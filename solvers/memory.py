@@ -1,0 +1,46 @@
+"""How much memory is free, asked before a solver takes it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from blockvec import Operator
+from blockvec.errors import OptionError
+
+__all__ = ["available_bytes", "require_memory"]
+
+
+def available_bytes(op: Operator) -> int | None:
+    """Return the free memory of an operator's device in bytes, or None where it cannot be known."""
+    if op.device != "cpu":
+        import cupy
+
+        with cupy.cuda.Device(int(op.device.partition(":")[2] or 0)):
+            free: int = cupy.cuda.runtime.memGetInfo()[0]
+            return free + int(cupy.get_default_memory_pool().free_bytes())
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text(encoding="ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def require_memory(op: Operator, needed_bytes: int, purpose: str, remedy: str) -> None:
+    """Raise where a device has less memory than a solver is about to take.
+
+    Raises
+    ------
+    OptionError
+        With both amounts, what the memory is for, and the remedy.
+    """
+    free: Any = available_bytes(op)
+    if free is not None and needed_bytes > free:
+        raise OptionError(
+            f"eigsh needs {needed_bytes / 1e9:.3g} GB on {op.device} for {purpose}, "
+            f"{free / 1e9:.3g} GB are free: {remedy}."
+        )

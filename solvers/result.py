@@ -1,0 +1,190 @@
+"""What a solve returns, and how it says that something did not converge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import ArpackNoConvergence
+
+from blockvec.errors import BlockvecError, OptionError
+
+from .block_lanczos import IterationState
+from .rayleigh_ritz import clusters, to_host
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["ConvergenceWarning", "EigenResult", "Interrupted", "NoConvergence"]
+
+SAME_VALUE = 10.0  # values within this many residual limits are shown as copies of one eigenvalue
+
+
+@dataclass(frozen=True)
+class EigenResult:
+    """Eigenpairs with what is known about them.
+
+    Attributes
+    ----------
+    eigenvalues : array, shape (k,)
+        Ascending, on the device of the matrix.
+    eigenvectors : array, shape (n, k), or None
+        Orthonormal columns in the same order, on the device of the matrix.
+    residuals : numpy.ndarray, shape (k,)
+        True residual norms ||A x - theta x||_2.
+    limits : numpy.ndarray, shape (k,)
+        Residual norms at which a pair counts as converged.
+    converged : numpy.ndarray of bool, shape (k,)
+    info : dict
+        How it was computed and what it cost: ``method`` and ``why``, ``stopped``, ``verification``,
+        ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns``),
+        ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
+        ``k``, ``which``, ``dtype``, ``device``.
+    history : sequence of IterationState
+        One entry a restart.
+    """
+
+    eigenvalues: Any
+    eigenvectors: Any
+    residuals: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    converged: NDArray[np.bool_]
+    info: dict[str, Any]
+    history: Sequence[IterationState]
+
+    @property
+    def multiplicities(self) -> list[tuple[float, int]]:
+        """Eigenvalues and how many copies of each are among those computed.
+
+        Values count as copies of one where their difference is within what their residuals allow.
+        """
+        values = to_host(self.eigenvalues)
+        return [(float(values[begin]), end - begin) for begin, end in self._groups()]
+
+    def _groups(self) -> list[tuple[int, int]]:
+        values = to_host(self.eigenvalues).astype(np.float64)
+        return clusters(values, SAME_VALUE * np.maximum(self.limits, self.residuals))
+
+    def __str__(self) -> str:
+        """Return a table of values, residuals and multiplicities."""
+        values = to_host(self.eigenvalues)
+        lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
+        for begin, end in self._groups():
+            for i in range(begin, end):
+                copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
+                flag = "" if self.converged[i] else "  not converged"
+                lines.append(f"{i + 1:4d} {values[i]:22.14g}  {self.residuals[i]:9.1e}  {copies:>7}{flag}")
+        lines.append(self._summary())
+        return "\n".join(lines)
+
+    def _summary(self) -> str:
+        info = self.info
+        count = f"{int(self.converged.sum())} of {info['k']} converged"
+        cost = f"{info['operator_columns']} operator columns, {info['restarts']} restarts"
+        cost += f", {info['time_s']:.3g} s"
+        return f"{count} ({info['method']}: {info['why']}); {cost}; missed copies: {info['verification']}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the vectors as plain numbers, lists and text, ready for JSON."""
+        return {
+            "eigenvalues": to_host(self.eigenvalues).tolist(),
+            "residuals": self.residuals.tolist(),
+            "limits": self.limits.tolist(),
+            "converged": self.converged.tolist(),
+            "multiplicities": [list(group) for group in self.multiplicities],
+            "info": self.info,
+            "history": [
+                {
+                    "restart": state.restart,
+                    "operator_columns": state.operator_columns,
+                    "time_s": state.time_s,
+                    "converged": state.converged,
+                    "eigenvalues": state.eigenvalues.tolist(),
+                    "residuals": state.residuals.tolist(),
+                }
+                for state in self.history
+            ],
+        }
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the residual of every wanted pair, relative to its limit, over the operator columns spent.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure otherwise.
+
+        Raises
+        ------
+        OptionError
+            Where there is no history, as after dense LAPACK.
+        """
+        if not self.history:
+            raise OptionError(
+                f"plot: method {self.info['method']!r} does not iterate, there is no history to draw."
+            )
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
+        states = [state for state in self.history if len(state.residuals) == self.info["k"]]
+        columns = [state.operator_columns for state in states]
+        ratios = np.array([state.residuals / np.maximum(state.limits, 1e-300) for state in states])
+        if len(states):
+            ax.semilogy(columns, np.maximum(ratios, 1e-4), ".-", markersize=3, linewidth=0.8)
+        ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
+        ax.set_xlabel("operator columns")
+        ax.set_ylabel("residual estimate / limit")
+        info = self.info
+        ax.set_title(
+            f"{info['k']} eigenvalues {info['which']}, n = {info['n']}, block size {info['block_size']}"
+        )
+        return ax
+
+
+class ConvergenceWarning(UserWarning):
+    """Some wanted pairs did not converge, and the caller asked for a warning only."""
+
+
+class NoConvergence(BlockvecError, ArpackNoConvergence):
+    """Some wanted pairs did not converge.
+
+    Subclasses SciPy's exception, so that code written for ``scipy.sparse.linalg.eigsh`` keeps working.
+
+    Attributes
+    ----------
+    eigenvalues, eigenvectors : array
+        The converged pairs only.
+    result : EigenResult
+        All pairs, flagged.
+    """
+
+    def __init__(self, message: str, result: EigenResult) -> None:
+        where = np.flatnonzero(result.converged)
+        vectors: Any = None if result.eigenvectors is None else result.eigenvectors[:, where]
+        values: Any = result.eigenvalues[where]
+        ArpackNoConvergence.__init__(self, message, values, vectors)
+        self.message = message
+        self.result = result
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[type[NoConvergence], tuple[str, EigenResult]]:
+        return type(self), (self.message, self.result)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C during a solve; `result` holds what was reached.
+
+    Attributes
+    ----------
+    result : EigenResult
+    """
+
+    def __init__(self, message: str, result: EigenResult) -> None:
+        super().__init__(message)
+        self.result = result
