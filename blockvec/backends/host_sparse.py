@@ -80,7 +80,7 @@ def spmmv(
         begin, end = S.cuts[index], S.cuts[index + 1]
         product = S.blocks[index] @ operand
         if by_parts:
-            product = product.view(X.dtype)
+            product = product.view(problem.dtype)
         if problem.shift != "none":
             product = product - shift * X[begin:end]
         if problem.alpha != "one":

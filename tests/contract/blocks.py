@@ -130,7 +130,7 @@ class Reference:
     def of(
         cls, X: Any, Y: Any, dtype: Any, alpha: complex = 1, beta: complex = 0, C: Any = None
     ) -> Reference:
-        """Bound by c u (2 + sqrt(L)) |X| |Y| componentwise, L the length of the sums, here at most all terms."""
+        """Bound by c u (2 + sqrt(L)) |X| |Y| componentwise; sums are at most L = all terms long."""
         u = unit_roundoff(dtype)
         sums = extended(X) @ extended(Y)
         spread = np.abs(X).astype(np.float64) @ np.abs(Y).astype(np.float64)

@@ -53,6 +53,19 @@ def test_exact_operands_give_exact_combinations_and_write_nothing_beside_them(
     assert out.is_untouched_outside()
 
 
+@pytest.mark.parametrize("left", DTYPES)
+@pytest.mark.parametrize("right", DTYPES)
+@pytest.mark.parametrize("K", [700, 20011])
+def test_all_pairs_of_types_are_multiplied(device: str, left: str, right: str, K: int) -> None:
+    rng = np.random.default_rng(2)
+    A, C = exact_values(rng, (K, 3), left), exact_values(rng, (3, 4), right)
+    B = exact_values(rng, (K, 4), np.result_type(left, right))
+    for layout in (Layout(0, 0), Layout(2, 1)):
+        out = Guarded(B, device, layout)
+        Guarded(A, device, layout).block.combine(on(device, C), alpha=2, beta=-1, out=out.block)
+        assert np.array_equal(host(out.block), 2 * A.astype(complex) @ C - B)
+
+
 @given(sizes(), dtypes, dtypes, layouts, complex_factors, complex_factors, seeds)
 def test_alpha_and_beta_update_an_output_as_the_formula_says(
     device: str, size: Sizes, left: str, right: str, layout: Layout, alpha: complex, beta: complex, seed: int

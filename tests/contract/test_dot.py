@@ -64,6 +64,20 @@ def test_exact_operands_give_exact_products_over_many_rows(device: str, dtype: s
     assert np.array_equal(host(V.gram()), A.conj().T.astype(complex) @ A)
 
 
+@pytest.mark.parametrize("left", DTYPES)
+@pytest.mark.parametrize("right", DTYPES)
+@pytest.mark.parametrize("K", [700, 20011])
+def test_all_pairs_of_types_are_multiplied(device: str, left: str, right: str, K: int) -> None:
+    rng = np.random.default_rng(2)
+    A, B = exact_values(rng, (K, 3), left), exact_values(rng, (K, 4), right)
+    C = exact_values(rng, (3, 4), np.result_type(left, right))
+    for layout in (PLAIN, Layout(2, 1)):
+        V, W, out = Guarded(A, device, layout).block, Guarded(B, device, layout).block, on(device, C)
+        V.dot(W, alpha=2, beta=-1, out=out)
+        assert np.array_equal(host(out), 2 * A.conj().T.astype(complex) @ B - C)
+        assert np.array_equal(host(V.T @ W), A.T.astype(complex) @ B)
+
+
 @given(sizes(), st.booleans(), dtypes, dtypes, layouts, complex_factors, complex_factors, seeds)
 def test_alpha_and_beta_update_an_output_as_the_formula_says(
     device: str,

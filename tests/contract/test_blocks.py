@@ -1,0 +1,265 @@
+"""What a block is: wrapped memory, views, constructors, and how other libraries see it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import blockvec
+from blockvec import BlockVector
+from blockvec.errors import LayoutError
+from tests.contract.blocks import DTYPES, dtypes, host, layouts, on, seeds, values
+
+
+@given(st.integers(0, 9), st.integers(0, 9), dtypes, layouts)
+def test_an_array_is_wrapped_without_a_copy(device: str, K: int, M: int, dtype: str, layout: Any) -> None:
+    parent = on(device, np.zeros((K, layout.left + M + layout.right), dtype))
+    view = parent[:, layout.left : layout.left + M]
+    V = BlockVector(view)
+    assert V.array is view
+    assert (V.shape, V.n_rows, V.n_cols, V.dtype, V.ndim) == ((K, M), K, M, np.dtype(dtype), 2)
+    assert V.ld == (layout.left + M + layout.right if K > 1 and M > 0 else max(M, 1))
+    V.array[...] = 7
+    assert (host(parent)[:, layout.left : layout.left + M] == 7).all()
+
+
+def test_one_dimension_becomes_one_column_of_the_same_memory(device: str) -> None:
+    x = on(device, np.arange(5.0))
+    V = BlockVector(x)
+    assert V.shape == (5, 1)
+    V.scale(2)
+    assert np.array_equal(host(x), 2 * np.arange(5.0))
+
+
+def test_every_other_element_of_a_vector_is_a_column_with_a_leading_dimension(device: str) -> None:
+    x = on(device, np.arange(10.0))
+    V = BlockVector(x[::2])
+    assert (V.shape, V.ld) == ((5, 1), 2)
+    assert np.array_equal(host(V.gram()), [[0 + 4 + 16 + 36 + 64]])
+    V *= 2
+    assert np.array_equal(host(x), [0, 1, 4, 3, 8, 5, 12, 7, 16, 9])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_copies_take_any_layout_and_convert(device: str, dtype: str) -> None:
+    A = on(device, np.arange(24.0).reshape(4, 6))
+    for strided in (A.T, A[:, ::2], A[::-1], A[:, ::-1]):
+        V = BlockVector(strided, copy=True, dtype=dtype)
+        assert V.dtype == dtype
+        assert V.array.flags.c_contiguous
+        assert np.array_equal(host(V), host(strided))
+
+
+@pytest.mark.parametrize("integer", ["int8", "int64", "uint32", "bool"])
+def test_integers_are_converted_when_asked_for(device: str, integer: str) -> None:
+    A = on(device, np.eye(3).astype(integer))
+    assert np.array_equal(host(BlockVector(A, dtype="float64")), np.eye(3))
+
+
+def test_a_block_of_a_block_shares_memory_and_may_convert(device: str) -> None:
+    V = BlockVector.zeros(4, 2, device=device)
+    assert BlockVector(V).array is V.array
+    assert BlockVector(V, dtype="complex64").dtype == np.complex64
+    assert BlockVector(V, copy=True).array is not V.array
+
+
+@given(st.integers(0, 12), st.integers(0, 9), st.data())
+def test_ranges_are_views_with_the_same_leading_dimension(device: str, K: int, M: int, data: Any) -> None:
+    A = np.arange(float(K * M)).reshape(K, M)
+    V = BlockVector(on(device, A))
+    bounds = st.one_of(st.none(), st.integers(-14, 14))
+    rows, cols = (slice(data.draw(bounds), data.draw(bounds)) for _ in range(2))
+    view = V[rows, cols]
+    assert np.array_equal(host(view), A[rows, cols])
+    assert np.array_equal(host(V[rows]), A[rows])
+    if view.n_rows > 1 and view.n_cols > 0:
+        assert view.ld == M
+    view.array[...] = -1
+    A[rows, cols] = -1
+    assert np.array_equal(host(V), A)
+
+
+def test_single_columns_and_rows_are_blocks_of_width_or_height_one(device: str) -> None:
+    A = np.arange(12.0).reshape(4, 3)
+    V = BlockVector(on(device, A))
+    assert np.array_equal(host(V[:, 1]), A[:, 1:2])
+    assert np.array_equal(host(V[:, -1]), A[:, 2:])
+    assert np.array_equal(host(V[2]), A[2:3])
+    assert np.array_equal(host(V[-1, 0]), A[3:, :1])
+    V[:, 1].scale(0)
+    assert not host(V)[:, 1].any()
+
+
+def test_fancy_indices_copy(device: str) -> None:
+    A = np.arange(12.0).reshape(4, 3)
+    V = BlockVector(on(device, A))
+    W = V[:, [2, 0]]
+    assert np.array_equal(host(W), A[:, [2, 0]])
+    assert np.array_equal(host(V[[0, 3]]), A[[0, 3]])
+    assert np.array_equal(host(V[:, np.array([True, False, True])]), A[:, [0, 2]])
+    W.scale(0)
+    assert np.array_equal(host(V), A)
+
+
+def test_ranges_can_be_assigned(device: str) -> None:
+    V = BlockVector.zeros(4, 3, device=device)
+    V[:, 1:] = BlockVector.full(4, 2, 5.0, device=device)
+    V[0] = 1
+    assert np.array_equal(host(V), [[1, 1, 1], [0, 5, 5], [0, 5, 5], [0, 5, 5]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_constructors_make_what_they_say(device: str, dtype: str) -> None:
+    assert not host(BlockVector.zeros(5, 3, dtype, device=device)).any()
+    assert (host(BlockVector.full(5, 3, 2.5, dtype, device=device)) == 2.5).all()
+    V = BlockVector.empty(5, 3, dtype, device=device)
+    assert (V.shape, V.dtype, V.ld) == ((5, 3), np.dtype(dtype), 3)
+    W = V.like(7, "complex64")
+    assert (W.shape, W.dtype, W.device) == ((5, 7), np.dtype("complex64"), V.device)
+
+
+def test_a_block_from_a_function_has_its_values_at_global_row_numbers(device: str) -> None:
+    V = BlockVector.from_function(lambda i, j: 10.0 * i + j, 70000, 2, device=device)
+    assert np.array_equal(host(V), 10.0 * np.arange(70000)[:, None] + np.arange(2))
+    part = BlockVector.from_function(lambda i, j: 10.0 * i + j, 3, 2, first_row=100, device=device)
+    assert np.array_equal(host(part), host(V)[100:103])
+
+
+def test_copies_are_apart_from_their_source(device: str) -> None:
+    V = BlockVector.full(5, 4, 1.0, device=device)[:, 1:3]
+    W, X = V.copy(), copy.copy(V[:, :1].copy())
+    W.scale(3)
+    assert (host(V) == 1).all()
+    assert W.ld == 2
+    assert X.shape == (5, 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_blocks_travel_between_devices(device: str, dtype: str) -> None:
+    A = values(np.random.default_rng(1), (33, 4), dtype)
+    V = BlockVector(A[:, 1:3])
+    there = V.to_device(device)
+    assert there.device.startswith("cpu" if device == "cpu" else "cuda:")
+    assert np.array_equal(host(there), A[:, 1:3])
+    back = there[:, 1:].to_host()
+    assert back.device == "cpu"
+    assert np.array_equal(back.array, A[:, 2:3])
+
+
+@given(st.integers(0, 40), st.integers(0, 5), dtypes, layouts, seeds)
+def test_saved_blocks_load_with_the_same_bits(
+    device: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    K: int,
+    M: int,
+    dtype: str,
+    layout: Any,
+    seed: int,
+) -> None:
+    path: Path = tmp_path_factory.mktemp("blocks") / "V.npy"
+    A = values(np.random.default_rng(seed), (K, layout.left + M + layout.right), dtype)
+    V = BlockVector(on(device, A))[:, layout.left : layout.left + M]
+    V.save(path)
+    W = BlockVector.load(path, device=device)
+    assert W.device == V.device
+    assert W.dtype == V.dtype
+    assert np.array_equal(host(W), host(V))
+    assert np.array_equal(np.load(path), host(V))
+
+
+def test_the_description_has_no_data_and_one_line(device: str) -> None:
+    where = "cpu" if device == "cpu" else "cuda:0"
+    V = BlockVector.zeros(1000, 8, device=device)
+    assert repr(V) == f"BlockVector(1000x8, float64, ld=8, {where})"
+    assert repr(V[:, 2:4]) == f"BlockVector(1000x2, float64, ld=8, {where})"
+    assert repr(V.H) == repr(V) + ".H"
+    assert V.T.shape == (8, 1000)
+    assert V.nbytes == 64000
+
+
+def test_dlpack_shares_memory_both_ways(device: str) -> None:
+    V = BlockVector.zeros(6, 3, device=device)
+
+    class Foreign:
+        """An array of another library, known by its protocol alone."""
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return V.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return V.array.__dlpack_device__()
+
+    W = BlockVector(Foreign())
+    assert W.device == V.device
+    W.array[...] = 4
+    assert (host(V) == 4).all()
+    exported = V.backend.xp.from_dlpack(V)
+    exported[...] = 5
+    assert (host(V) == 5).all()
+
+
+def test_numpy_sees_the_memory_of_a_host_block_and_a_clear_error_for_a_device(device: str) -> None:
+    V = BlockVector.zeros(6, 3, device=device)
+    if device == "cpu":
+        assert np.shares_memory(np.asarray(V), V.array)
+        assert np.asarray(V, dtype="complex64").dtype == np.complex64
+    else:
+        with pytest.raises(TypeError, match=r"on cuda:0; use V\.to_host\(\)"):
+            np.asarray(V)
+
+
+def test_cuda_array_interface_shares_memory(device: str) -> None:
+    V = BlockVector.zeros(6, 3, device=device)
+    if device == "cpu":
+        assert not hasattr(V, "__cuda_array_interface__")
+    else:
+        assert V.__cuda_array_interface__["shape"] == (6, 3)
+        assert V.backend.xp.asarray(V).data.ptr == V.array.data.ptr
+
+
+def test_scipy_products_with_a_host_block_are_right_plain_arrays(device: str) -> None:
+    if device != "cpu":
+        pytest.skip("SciPy works on host arrays")
+    A = sp.random_array((7, 6), density=0.5, format="csr", rng=np.random.default_rng(2))
+    X = np.random.default_rng(3).random((6, 3))
+    product = A @ BlockVector(X)
+    assert type(product) is np.ndarray
+    assert np.array_equal(product, A @ X)
+
+
+def test_a_block_is_no_sequence_and_has_no_truth_value(device: str) -> None:
+    V = BlockVector.zeros(3, 2, device=device)
+    with pytest.raises(TypeError):
+        iter(V)
+    with pytest.raises(TypeError):
+        len(V)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(V)
+    with pytest.raises(TypeError):
+        V + "text"
+    with pytest.raises(TypeError):
+        V @ "text"
+
+
+def test_the_namespace_of_a_small_result_is_the_device_s(device: str) -> None:
+    V = BlockVector.zeros(3, 2, device=device)
+    xp = blockvec.array_namespace(V.gram())
+    assert xp is V.backend.xp
+    assert xp.__name__ == ("numpy" if device == "cpu" else "cupy")
+
+
+def test_steps_in_ranges_are_refused_with_the_remedy(device: str) -> None:
+    V = BlockVector.zeros(6, 4, device=device)
+    with pytest.raises(LayoutError, match=r"range with step 2.*copy=True"):
+        V[::2]
+    with pytest.raises(LayoutError, match="range with step -1"):
+        V[:, ::-1]
+    with pytest.raises(IndexError, match="4 is out of range for"):
+        V[:, 4]

@@ -1,0 +1,132 @@
+"""Profiles, explanations and options: what ran, why, and that results repeat."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import blockvec
+from blockvec import BlockVector, as_operator
+from blockvec.errors import OptionError
+from tests.contract.blocks import DTYPES, host, on, values
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_a_profile_records_every_operation_with_its_bytes(device: str) -> None:
+    V = BlockVector.random(50000, 4, rng=0, device=device)
+    W = V.copy()
+    S = as_operator(on(device, np.eye(3)))
+    with blockvec.profile() as p:
+        V.dot(W)
+        V.dot(W)
+        V.gram()
+        V.combine(on(device, np.eye(4)), out=W)
+        V.axpy(1, W)
+        V.norms()
+        S @ BlockVector.zeros(3, 2, device=device)
+    V.gram()  # not inside
+    rows = {row["operation"]: row for row in p.rows()}
+    assert {"tsmttsm", "gram", "tsmm", "axpby", "column_dot"} <= set(rows)
+    assert (rows["tsmttsm"]["calls"], rows["gram"]["calls"]) == (2, 1)
+    assert rows["tsmttsm"]["bytes_moved"] == 2 * (2 * V.nbytes + 4 * 4 * 8)
+    assert rows["gram"]["bytes_moved"] == V.nbytes + 4 * 4 * 8
+    assert rows["tsmm"]["bytes_moved"] == 2 * V.nbytes + 4 * 4 * 8
+    for row in rows.values():
+        assert row["device"] == V.device
+        assert row["time_s"] > 0
+        assert row["bandwidth_gb_s"] > 0
+        assert row["fraction"] > 0
+    assert all(name in p.table() for name in rows)
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_profiles_nest_and_end_with_their_block(device: str) -> None:
+    V = BlockVector.random(100, 2, rng=0, device=device)
+    with blockvec.profile() as outer:
+        V.gram()
+        with blockvec.profile() as inner:
+            V.gram()
+        V.gram()
+    assert inner.rows()[0]["calls"] == 1
+    assert outer.rows()[0]["calls"] == 2
+
+
+@pytest.mark.usefixtures("known_ceilings")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_explanation_names_the_kernel_that_then_runs(device: str, dtype: str) -> None:
+    V = BlockVector.random(200000, 3, dtype, rng=0, device=device)
+    C = on(device, np.eye(3, dtype=dtype))
+    for operation, run in (("dot", lambda: V.dot(V)), ("combine", lambda: V.combine(C))):
+        explanation = blockvec.explain(operation, V, V if operation == "dot" else C)
+        with blockvec.profile() as p:
+            run()
+        (row,) = p.rows()
+        assert explanation.kernel == row["kernel"]
+        assert explanation.bytes_moved == row["bytes_moved"]
+        assert explanation.time_limit_s > 0
+        text = str(explanation)
+        assert f"{explanation.kernel:20} chosen" in text
+        assert V.device in text
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_explanations_of_operators_and_of_what_there_is_none(device: str) -> None:
+    V = BlockVector.zeros(3, 2, device=device)
+    with pytest.raises(OptionError, match=r"got 'gram'.*'dot' or 'combine'"):
+        blockvec.explain("gram", V, V)
+    dense = as_operator(on(device, np.eye(3)))
+    with pytest.raises(OptionError, match="user's function"):
+        blockvec.explain("apply", dense, V)
+
+
+def test_own_kernels_run_alone_where_vendors_are_switched_off(device: str) -> None:
+    V = BlockVector.random(100000, 3, rng=1, device=device)
+    with blockvec.option_context(vendor=False):
+        G = V.gram()
+    assert np.allclose(host(G), host(V.gram()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_results_repeat_bit_for_bit_for_a_fixed_thread_count(device: str, dtype: str, threads: int) -> None:
+    rng = np.random.default_rng(2)
+    A, c = values(rng, (50021, 6), dtype), values(rng, (6,), dtype)
+    with blockvec.option_context(threads=threads):
+
+        def everything() -> list[np.ndarray]:
+            V = BlockVector(on(device, A))
+            W = V.copy().axpy(on(device, c), V)
+            return [host(x) for x in (V.gram(), V.T @ W, V @ V.gram(), W, V.norms(), V.column_dot(W))]
+
+        first = everything()
+        for _ in range(2):
+            for result, expected in zip(everything(), first, strict=True):
+                assert np.array_equal(result, expected)
+
+
+def test_results_do_not_depend_on_other_threads_at_work(device: str) -> None:
+    V = BlockVector.random(30000, 5, rng=3, device=device)
+    expected = host(V.gram())
+    results: list[bool] = []
+
+    def work() -> None:
+        results.extend(np.array_equal(host(V.gram()), expected) for _ in range(10))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 40
+
+
+def test_the_same_blocks_need_no_new_choice(device: str) -> None:
+    from blockvec.dispatch import _choose
+
+    V = BlockVector.random(1000, 5, rng=4, device=device)
+    V.gram()
+    misses = _choose.cache_info().misses
+    V.gram()
+    assert _choose.cache_info().misses == misses

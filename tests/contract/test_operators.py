@@ -1,0 +1,410 @@
+"""Y = alpha (A - shift I) X + beta Y for everything that can be an operator, on every backend."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse.linalg import LinearOperator
+
+from blockvec import BlockVector, as_operator, read_matrix
+from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from tests.contract.blocks import (
+    DTYPES,
+    Guarded,
+    Layout,
+    Reference,
+    complex_factors,
+    dtypes,
+    exact_values,
+    host,
+    layouts,
+    on,
+    seeds,
+    values,
+)
+
+widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
+
+
+def linalg(device: str) -> Any:
+    """The module of linear operators for arrays of a device."""
+    return importlib.import_module("scipy.sparse.linalg" if device == "cpu" else "cupyx.scipy.sparse.linalg")
+
+
+def random_matrix(rng: np.random.Generator, shape: tuple[int, int], dtype: str, density: float) -> Any:
+    """A sparse matrix with empty rows and, now and then, no entries at all."""
+    dense = values(rng, shape, dtype) * (rng.random(shape) < density)
+    dense[rng.random(shape[0]) < 0.2] = 0
+    return sp.csr_array(dense)
+
+
+matrices_sizes = st.tuples(st.integers(0, 70), st.integers(0, 70))
+
+
+@given(matrices_sizes, widths, dtypes, dtypes, layouts, st.sampled_from([0, 0.1, 0.7]), seeds)
+def test_sparse_products_are_within_the_rounding_bound(
+    device: str,
+    shape: tuple[int, int],
+    width: int,
+    left: str,
+    right: str,
+    layout: Layout,
+    density: float,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    A, X = random_matrix(rng, shape, left, density), values(rng, (shape[1], width), right)
+    V = Guarded(X, device, layout).block
+    Y = as_operator(A, device=device) @ V
+    assert Y.dtype == np.result_type(A.dtype, X)
+    assert Y.device == V.device
+    assert Y.array.flags.c_contiguous
+    assert Reference.of(A.toarray(), X, Y.dtype).accepts(Y)
+
+
+@given(
+    st.integers(0, 60),
+    widths,
+    dtypes,
+    dtypes,
+    layouts,
+    layouts,
+    complex_factors,
+    complex_factors,
+    st.one_of(st.just("column"), complex_factors),
+    seeds,
+)
+def test_apply_updates_an_output_as_the_formula_says(
+    device: str,
+    n: int,
+    width: int,
+    left: str,
+    right: str,
+    layout_x: Layout,
+    layout_y: Layout,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    A, X = random_matrix(rng, (n, n), left, 0.2), values(rng, (n, width), right)
+    shifts = values(rng, (width,), right) if shift == "column" else shift
+    dtype = np.result_type(A.dtype, X, alpha, beta, shifts)
+    Y = values(rng, (n, width), dtype)
+    V, out = Guarded(X, device, layout_x), Guarded(Y, device, layout_y)
+    here = on(device, shifts) if shift == "column" else shifts
+    op = as_operator(A, device=device)
+    assert op.apply(V.block, out.block, alpha=alpha, beta=beta, shift=here) is out.block
+    # (A - s I) X as one product: [A, I] [X; -s X] has the terms whose rounding counts.
+    stacked = np.hstack([A.toarray(), np.eye(n)])
+    reference = Reference.of(stacked, np.vstack([X, -shifts * X]), dtype, alpha, beta, Y)
+    loose = Reference(reference.exact, 4 * reference.bound)
+    assert loose.accepts(out.block)
+    assert out.is_untouched_outside()
+    assert V.is_untouched_outside()
+
+
+@given(matrices_sizes, widths, dtypes, layouts, seeds)
+def test_with_beta_zero_a_poisoned_output_is_not_read(
+    device: str, shape: tuple[int, int], width: int, dtype: str, layout: Layout, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    A, X = random_matrix(rng, shape, dtype, 0.2), values(rng, (shape[1], width), dtype)
+    out = Guarded(np.full((shape[0], width), np.nan, dtype), device, layout)
+    as_operator(A, device=device).apply(on(device, X), out.block)
+    assert Reference.of(A.toarray(), X, dtype).accepts(out.block)
+    assert out.is_untouched_outside()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 2, 3, 8, 17, 64])
+@pytest.mark.parametrize("layout", [Layout(0, 0), Layout(1, 2)], ids=["contiguous", "view"])
+def test_large_sparse_products_are_exact_where_the_terms_are(
+    device: str, dtype: str, width: int, layout: Layout
+) -> None:
+    n = 20011
+    rng = np.random.default_rng(1)
+    diagonals = [exact_values(rng, (n,), dtype) for _ in range(4)]
+    A = sp.diags_array(diagonals, offsets=[-150, -1, 0, 149], shape=(n, n), format="csr", dtype=dtype)
+    X = exact_values(rng, (n, width), dtype)
+    op = as_operator(A, device=device)
+    V = Guarded(X, device, layout).block
+    expected = A @ X
+    first = host(op @ V)
+    assert np.array_equal(first, expected)
+    assert all(np.array_equal(host(op @ V), first) for _ in range(2))
+    out = Guarded(X, device, layout)
+    op.apply(V, out.block, alpha=2, beta=-3, shift=2)
+    assert np.array_equal(host(out.block), 2 * (expected - 2 * X) - 3 * X)
+
+
+@pytest.mark.parametrize("left", DTYPES)
+@pytest.mark.parametrize("right", DTYPES)
+@pytest.mark.parametrize("width", [1, 5])
+def test_all_pairs_of_types_are_multiplied(device: str, left: str, right: str, width: int) -> None:
+    rng = np.random.default_rng(2)
+    A = sp.csr_array(exact_values(rng, (50, 50), left))
+    X, Y = exact_values(rng, (50, width), right), exact_values(rng, (50, width), np.result_type(left, right))
+    for layout in (Layout(0, 0), Layout(2, 1)):
+        out = Guarded(Y, device, layout)
+        V = Guarded(X, device, layout).block
+        as_operator(A, device=device).apply(V, out.block, alpha=2, beta=-1, shift=3)
+        assert np.array_equal(host(out.block), 2 * (A.astype(complex) @ X - 3 * X) - Y)
+
+
+@pytest.mark.parametrize(
+    "make", [sp.csr_array, sp.csc_array, sp.coo_array, sp.csr_matrix, sp.dia_matrix, sp.lil_array]
+)
+def test_every_sparse_format_is_taken(device: str, make: Any) -> None:
+    dense = exact_values(np.random.default_rng(2), (30, 30), "float64")
+    X = exact_values(np.random.default_rng(3), (30, 3), "float64")
+    op = as_operator(make(dense), device=device)
+    assert op.shape == (30, 30)
+    assert np.array_equal(host(op @ BlockVector(on(device, X))), dense @ X)
+
+
+@pytest.mark.parametrize("integer", ["int8", "int32", "int64", "bool"])
+def test_integer_matrices_are_promoted(device: str, integer: str) -> None:
+    dense = (np.random.default_rng(4).random((20, 20)) < 0.3).astype(integer)
+    X = exact_values(np.random.default_rng(5), (20, 3), "float64")
+    for A in (sp.csr_array(dense), dense):
+        op = as_operator(A, device=device)
+        assert op.dtype == np.float64
+        assert np.array_equal(host(op @ BlockVector(on(device, X))), dense @ X)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_indices_of_both_widths_are_taken(device: str, index: Any) -> None:
+    A = sp.csr_array(exact_values(np.random.default_rng(6), (40, 30), "float64"))
+    wide = sp.csr_array((A.data, A.indices.astype(index), A.indptr.astype(index)), shape=A.shape)
+    X = exact_values(np.random.default_rng(7), (30, 4), "float64")
+    op = as_operator(wide, device=device)
+    assert np.array_equal(host(op @ BlockVector(on(device, X))), A @ X)
+
+
+def test_duplicate_and_unsorted_entries_add_up(device: str) -> None:
+    indptr, indices = np.array([0, 3, 5]), np.array([2, 0, 2, 1, 0])
+    A = sp.csr_array((np.array([1.0, 2.0, 4.0, 8.0, 16.0]), indices, indptr), shape=(2, 3))
+    X = np.arange(6.0).reshape(3, 2)
+    assert np.array_equal(host(as_operator(A, device=device) @ BlockVector(on(device, X))), A.toarray() @ X)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sparse_matrices_of_cupy_share_their_arrays(dtype: str) -> None:
+    import cupyx.scipy.sparse as csp
+
+    A = random_matrix(np.random.default_rng(8), (50, 50), dtype, 0.2)
+    there = csp.csr_matrix(sp.csr_matrix(A))
+    op = as_operator(there)
+    assert op.device == "cuda:0"
+    X = values(np.random.default_rng(9), (50, 3), dtype)
+    V = BlockVector(on("gpu", X))
+    assert Reference.of(A.toarray(), X, dtype).accepts(op @ V)
+    there.data *= 2
+    assert Reference.of(2 * A.toarray(), X, dtype).accepts(op @ V)
+    assert Reference.of(2 * A.toarray(), X, dtype).accepts(as_operator(there.tocsc()) @ V)
+
+
+@pytest.mark.gpu
+def test_a_cupy_matrix_can_be_put_on_the_host() -> None:
+    import cupyx.scipy.sparse as csp
+
+    A = random_matrix(np.random.default_rng(10), (20, 20), "float64", 0.3)
+    op = as_operator(csp.csr_matrix(sp.csr_matrix(A)), device="cpu")
+    assert op.device == "cpu"
+    X = np.ones((20, 2))
+    assert np.allclose(host(op @ BlockVector(X)), A @ X)
+
+
+def test_a_dense_array_is_an_operator(device: str) -> None:
+    A = exact_values(np.random.default_rng(11), (12, 9), "complex128")
+    X = exact_values(np.random.default_rng(12), (9, 3), "float64")
+    op = as_operator(on(device, A))
+    Y = op @ BlockVector(on(device, X))
+    assert Y.dtype == np.complex128
+    assert np.array_equal(host(Y), A @ X)
+
+
+def test_a_linear_operator_is_called_once_a_block(device: str) -> None:
+    A = exact_values(np.random.default_rng(13), (10, 10), "float64")
+    here, calls = on(device, A), []
+
+    def matmat(X: Any) -> Any:
+        calls.append(X.shape)
+        assert X.flags.c_contiguous or X.shape[1] < 4
+        return here @ X
+
+    operator = linalg(device).LinearOperator(
+        (10, 10), matvec=lambda x: here @ x, matmat=matmat, dtype="float64"
+    )
+    op = as_operator(operator)
+    X, Y = (exact_values(np.random.default_rng(seed), (10, 4), "float64") for seed in (14, 15))
+    out = BlockVector(on(device, Y))
+    op.apply(BlockVector(on(device, X)), out, alpha=2, beta=3, shift=4)
+    assert calls == [(10, 4)]
+    assert np.array_equal(host(out), 2 * (A @ X - 4 * X) + 3 * Y)
+
+
+def test_a_linear_operator_with_matvec_alone_works_and_warns_once(device: str) -> None:
+    A = exact_values(np.random.default_rng(16), (10, 8), "float64")
+    here = on(device, A)
+    operator = linalg(device).LinearOperator((10, 8), matvec=lambda x: here @ x, dtype="float64")
+    with pytest.warns(UserWarning, match="matvec only.*Define matmat"):
+        op = as_operator(operator)
+    X = exact_values(np.random.default_rng(17), (8, 3), "float64")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            assert np.array_equal(host(op @ BlockVector(on(device, X))), A @ X)
+
+
+def test_subclasses_of_linear_operator_keep_their_block_product() -> None:
+    class Doubling(LinearOperator):
+        def __init__(self) -> None:
+            super().__init__(np.dtype("float64"), (5, 5))
+
+        def _matmat(self, X: Any) -> Any:
+            return 2 * X
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        op = as_operator(Doubling())
+    assert np.array_equal((op @ BlockVector(np.ones((5, 2)))).array, np.full((5, 2), 2.0))
+
+
+def test_a_function_is_an_operator_and_may_return_any_layout(device: str) -> None:
+    A = exact_values(np.random.default_rng(18), (6, 6), "float64")
+    here = on(device, A)
+    X, Y = (exact_values(np.random.default_rng(seed), (6, 3), "float64") for seed in (19, 20))
+    xp = BlockVector(on(device, X)).backend.xp
+    for function in (lambda B: here @ B, lambda B: xp.asfortranarray(here @ B)):
+        op = as_operator(function, shape=(6, 6), device=device)
+        out = BlockVector(on(device, Y))
+        op.apply(
+            BlockVector(on(device, X)), out, alpha=-1, beta=2, shift=on(device, np.array([1.0, 2.0, 3.0]))
+        )
+        assert np.array_equal(host(out), -(A @ X - X * [1, 2, 3]) + 2 * Y)
+
+
+def test_an_operator_is_its_own_operator(device: str) -> None:
+    op = as_operator(on(device, np.eye(3)))
+    assert as_operator(op) is op
+
+
+def test_rectangular_operators_map_between_lengths(device: str) -> None:
+    A = exact_values(np.random.default_rng(21), (7, 4), "float64")
+    op = as_operator(sp.csr_array(A), device=device)
+    assert (op @ BlockVector.zeros(4, 2, device=device)).shape == (7, 2)
+
+
+def identity(device: str, n: int = 3, dtype: str = "float64") -> Any:
+    return as_operator(sp.eye_array(n, format="csr", dtype=dtype), device=device)
+
+
+def test_operands_that_do_not_fit_are_refused_with_both_values(device: str) -> None:
+    op = identity(device)
+    V = BlockVector.zeros(3, 2, device=device)
+    wide = as_operator(sp.csr_array(np.ones((2, 3))), device=device)
+    cases: list[tuple[type[Exception], str, Any]] = [
+        (ShapeError, r"A is 3 x 3 but X has 4 rows", lambda: op @ BlockVector.zeros(4, 2, device=device)),
+        (
+            ShapeError,
+            r"shifts of shape \(3,\) for 2 columns",
+            lambda: op.apply(V, shift=on(device, np.ones(3))),
+        ),
+        (ShapeError, r"square operator, A is 2 x 3", lambda: wide.apply(V, shift=1)),
+        (
+            ShapeError,
+            r"out has shape \(3, 1\), the result \(3, 2\)",
+            lambda: op.apply(V, BlockVector.zeros(3, 1, device=device)),
+        ),
+        (
+            DTypeError,
+            r"out holds float32 but the result is float64",
+            lambda: op.apply(V, BlockVector.zeros(3, 2, "float32", device=device)),
+        ),
+        (
+            DTypeError,
+            r"out holds float64 but the result is complex128",
+            lambda: op.apply(V, BlockVector.zeros(3, 2, device=device), shift=1j),
+        ),
+        (LayoutError, r"out shares memory with X", lambda: op.apply(V, V)),
+        (OptionError, r"beta=2 needs out=", lambda: op.apply(V, beta=2)),
+        (
+            ShapeError,
+            r"the operator returned shape \(2, 2\)",
+            lambda: as_operator(lambda X: X[:2], shape=(3, 3), device=device) @ V,
+        ),
+    ]
+    for error, message, attempt in cases:
+        with pytest.raises(error, match=message):
+            attempt()
+
+
+def test_what_is_no_operator_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"give shape=\(n, n\)"):
+        as_operator(lambda X: X)
+    with pytest.raises(DTypeError, match="A is a str"):
+        as_operator("matrix")
+    with pytest.raises(ShapeError, match="3 dimensions"):
+        as_operator(np.zeros((2, 2, 2)))
+    with pytest.raises(DTypeError, match="float16 is not supported"):
+        as_operator(np.zeros((2, 2), "float16"))
+
+
+@pytest.mark.gpu
+def test_blocks_of_another_device_are_refused() -> None:
+    with pytest.raises(DeviceError, match=r"A is on cuda:0 but X is on cpu"):
+        identity("gpu") @ BlockVector.zeros(3, 2)
+    with pytest.raises(DeviceError, match=r"A is on cpu but out is on cuda:0"):
+        identity("cpu").apply(BlockVector.zeros(3, 2), BlockVector.zeros(3, 2, device="gpu"))
+
+
+def test_an_operator_describes_itself_in_one_line(device: str) -> None:
+    where = "cpu" if device == "cpu" else "cuda:0"
+    assert repr(identity(device)) == f"SparseOperator(3x3, float64, {where})"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_hermitian_matrices_pass_the_check_and_others_do_not(device: str, dtype: str) -> None:
+    rng = np.random.default_rng(22)
+    B = values(rng, (80, 80), dtype)
+    H = B + B.conj().T
+    as_operator(sp.csr_array(H), device=device).check_hermitian()
+    as_operator(on(device, H)).check_hermitian()
+    H[3, 5] *= 1 + 100 * np.sqrt(np.finfo(dtype).eps)
+    H[3, 5] += np.abs(H).max()
+    for A in (as_operator(sp.csr_array(H), device=device), as_operator(on(device, H))):
+        with pytest.raises(OptionError, match=re.escape("A is not Hermitian")):
+            A.check_hermitian()
+
+
+def test_a_complex_symmetric_matrix_is_not_hermitian(device: str, matrices: Path) -> None:
+    A = read_matrix(matrices / "qc324.mtx")
+    with pytest.raises(OptionError, match="A is not Hermitian"):
+        as_operator(A, device=device).check_hermitian()
+
+
+def test_real_hermitian_matrices_of_the_collection_pass(device: str, matrices: Path) -> None:
+    as_operator(read_matrix(matrices / "bcsstk09.mtx"), device=device).check_hermitian()
+
+
+def test_rectangles_and_nan_fail_the_check_with_their_own_errors(device: str) -> None:
+    with pytest.raises(ShapeError, match="A is 2 x 3"):
+        as_operator(sp.csr_array(np.ones((2, 3))), device=device).check_hermitian()
+    broken = sp.csr_array(np.diag([1.0, np.nan, 2.0]))
+    with pytest.raises(BreakdownError, match="NaN or Inf"):
+        as_operator(broken, device=device).check_hermitian()
+    as_operator(sp.csr_array((0, 0)), device=device).check_hermitian()
+    as_operator(sp.csr_array(np.zeros((4, 4))), device=device).check_hermitian()
