@@ -1,0 +1,325 @@
+// B (K x N) = alpha A C + beta B on FP64 tensor cores (sm_90): A (K x M) and B tall, row-major; C (M x N) small, contiguous.
+//
+//   for each tile of ROWS rows, dealt to the groups of SPLIT warps of all blocks:
+//       A's rows, and B's if beta != 0  ->  a stage in shared memory               asynchronous, STAGES tiles ahead
+//       for each UNROLL blocks of its rows:
+//           for x < KT, y < this warp's share of NT, m < UNROLL:
+//               acc[m][y] += A[rows of block m][4x..4x+3] (alpha C)[4x..4x+3][8 real columns of tile y]     m16n8k4
+//           acc  ->  a slab in shared memory
+//       slab  ->  B's rows                                                          asynchronous, SLABS tiles behind
+//
+// A block is 16 rows of real numbers or 8 of complex ones. Complex: the MMA's rows 0..7 are the real parts of A's rows and 8..15 the
+// imaginary ones, so that one 16-byte load is a whole A fragment; its columns are those of C as a real M x 2N matrix. A lane's four
+// accumulators are then the four real products of one element of B, summed, and are combined once, at the end.
+//
+// A group shares nothing with the others but the coefficients: it starts its own copies, and no barrier is wider than the group.
+// Warp w of a thread block runs in quadrant w % 4 of the SM. Quadrants get warps of different groups, so that one warp computes
+// while another stores, and equal numbers of columns.
+//
+// Shared memory. A staged tile is SUBS = 4 sub-chunks (2 if complex) of contiguous rows; their bases differ by 128 / SUBS bytes
+// mod 128, and MMA row g is a row of sub-chunk g % SUBS. The lanes that are served together (16 of 8 bytes, 8 of 16) then touch
+// SUBS segments of 128 / SUBS bytes in distinct banks, at any width. To the same end the columns within an 8-column tile of a real
+// C are permuted: the accumulators of lane (g, t) belong to columns t and t + 4, where the MMA says 2t and 2t + 1.
+//
+// Tails. Lanes whose column of A is >= M hold zeros (0 * NaN would be NaN). Rows >= K are neither loaded nor stored; what stale
+// shared memory gives for them reaches no other row.
+//
+// Registers of a lane in doubles, TILES = NT / SPLIT rounded up: C fragments KT TILES (SHARED_C: loaded as needed), accumulators
+// 4 UNROLL TILES, A fragments 4 UNROLL (double-buffered).
+//
+// Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general;
+//   PIECE_A, PIECE_B: 0 where rows are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 8 or 16
+//   bytes that a lane moves at a time, from rows of any pitch; WARPS of a thread block, one block an SM; SPLIT: warps of a group,
+//   among which columns are divided; ROWS of a tile, a multiple of UNROLL blocks; UNROLL; STAGES; SLABS; SHARED_C.
+
+#include "mma.cuh"
+#include "pipeline.cuh"
+
+constexpr int P = COMPLEX ? 2 : 1;
+constexpr int SIZE = 8 * P;       // bytes of an element
+constexpr int SUBS = 4 / P;       // sub-chunks of a tile
+constexpr int BLOCK = 16 / P;     // rows of an MMA; four of each sub-chunk
+constexpr int KT = (M + 3) / 4;   // MMA tiles over the columns of A
+constexpr int NT = (P * N + 7) / 8;  // and over those of B, in real numbers
+constexpr int COLUMNS = 8 / P;    // of B in such a tile
+constexpr int TILES = (NT + SPLIT - 1) / SPLIT;  // of a warp; the last one only for shares < NT % SPLIT, if that is not 0
+constexpr int GROUPS = WARPS / SPLIT;
+constexpr int LANES = 32 * SPLIT;  // of a group
+
+struct alignas(SIZE) Element {
+    double part[P];
+};
+
+// ROWS x WIDTH elements in shared memory.
+template <int WIDTH>
+struct Tile {
+    static constexpr int PITCH = WIDTH * SIZE;
+    static constexpr int SUB_ROWS = ROWS / SUBS;
+    static constexpr int SUB = (SUB_ROWS * PITCH + 127) / 128 * 128 + 128 / SUBS;
+    static constexpr int SKEW = SUB - SUB_ROWS * PITCH;
+    static constexpr int BYTES = (SUBS * SUB + 127) / 128 * 128;
+};
+
+constexpr int STAGE_BYTES = Tile<M>::BYTES + (BETA ? Tile<N>::BYTES : 0);
+constexpr int GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
+constexpr int FRAGMENT_BYTES = SHARED_C ? KT * NT * 32 * 8 : 0;
+// Arrivals at the barrier of a stage: one for each copy, or for each lane that moves pieces.
+constexpr int ARRIVALS = (PIECE_A ? LANES : SUBS) + (BETA ? (PIECE_B ? LANES : SUBS) : 0);
+
+struct Operands {
+    const char* A;
+    const double* C;
+    char* B;
+    i64 K, pitch_a, pitch_b;  // pitches in bytes
+    Element alpha, beta;
+};
+
+struct Lane {
+    int index;      // in the group
+    int g, t;       // row and column in an A fragment
+    int group;      // in the thread block
+    int share;      // this warp owns the column tiles share, share + SPLIT, ...
+    bool loader, storer;  // issues the bulk copies of sub-chunk index % 32
+};
+
+__device__ __forceinline__ Element element(double re, double im) {
+    Element value;
+    value.part[P - 1] = im;
+    value.part[0] = re;
+    return value;
+}
+
+__device__ __forceinline__ Element times(Element a, Element b) {
+    if constexpr (!COMPLEX) return {a.part[0] * b.part[0]};
+    return element(a.part[0] * b.part[0] - a.part[P - 1] * b.part[P - 1], a.part[0] * b.part[P - 1] + a.part[P - 1] * b.part[0]);
+}
+
+// Calls copy(offset in the tile, offset in memory, bytes) for sub-chunk `sub` of a tile with `rows` rows. Only the last rows of a
+// matrix can leave bytes that are no multiple of 16: one double, moved by odd(same, same).
+template <int WIDTH, class Copy, class Odd>
+__device__ __forceinline__ void sub_chunk(int sub, int rows, Copy copy, Odd odd) {
+    using T = Tile<WIDTH>;
+    const int bytes = min(max(rows - sub * T::SUB_ROWS, 0), T::SUB_ROWS) * T::PITCH, whole = bytes & ~15;
+    const int tile = sub * T::SUB, memory = sub * T::SUB_ROWS * T::PITCH;
+    if (bytes & 8) odd(tile + whole, memory + whole);
+    copy(tile, memory, whole);
+}
+
+// Calls copy(offset in the tile, offset in memory) for this lane's pieces of a tile with `rows` rows.
+template <int WIDTH, int PIECE, class Copy>
+__device__ __forceinline__ void pieces(const Lane& lane, int rows, i64 pitch, Copy copy) {
+    constexpr int ROW = Tile<WIDTH>::PITCH / PIECE;
+#pragma unroll 1
+    for (int p = lane.index; p < rows * ROW; p += LANES) {
+        const int row = p / ROW;
+        copy(p * PIECE + row / Tile<WIDTH>::SUB_ROWS * Tile<WIDTH>::SKEW, row * pitch + (p - row * ROW) * PIECE);
+    }
+}
+
+template <int WIDTH, int PIECE>
+__device__ __forceinline__ void load_tile(char* tile, const char* from, i64 pitch, int rows, u64* full, const Lane& lane) {
+    if constexpr (PIECE == 0) {
+        if (!lane.loader) return;
+        sub_chunk<WIDTH>(
+            lane.index % 32, rows,
+            [&](int to, int at, int bytes) {
+                expect(full, bytes);
+                if (bytes) bulk_load(tile + to, from + at, bytes, full);
+            },
+            [&](int to, int at) { *reinterpret_cast<double*>(tile + to) = *reinterpret_cast<const double*>(from + at); });
+    } else {
+        pieces<WIDTH, PIECE>(lane, rows, pitch, [&](int to, i64 at) { async_copy<PIECE>(tile + to, from + at, PIECE); });
+        async_arrive(full);
+    }
+}
+
+template <int WIDTH, int PIECE>
+__device__ __forceinline__ void store_tile(char* to, const char* tile, i64 pitch, int rows, const Lane& lane) {
+    if constexpr (PIECE == 0) {
+        if (!lane.storer) return;
+        sub_chunk<WIDTH>(
+            lane.index % 32, rows,
+            [&](int from, int at, int bytes) {
+                if (bytes) bulk_store(to + at, tile + from, bytes);
+                bulk_store_commit();
+            },
+            [&](int from, int at) { *reinterpret_cast<double*>(to + at) = *reinterpret_cast<const double*>(tile + from); });
+    } else {
+        struct alignas(PIECE) Piece {
+            double part[PIECE / 8];
+        };
+        pieces<WIDTH, PIECE>(lane, rows, pitch, [&](int from, i64 at) {
+            *reinterpret_cast<Piece*>(to + at) = *reinterpret_cast<const Piece*>(tile + from);
+        });
+    }
+}
+
+// What lane (g, t) of the B fragment of tile (x, y) holds of alpha C; zero outside.
+__device__ __forceinline__ double coefficient(const Operands& o, int x, int y, int g, int t) {
+    const int k = 4 * x + t, n = COLUMNS * y + g / 2 + (COMPLEX ? 0 : 4 * (g % 2));
+    if (k >= M || n >= N) return 0;
+    // Part by part: a load of whole complex numbers would leave registers in pieces too small for the other fragments.
+    const int part = COMPLEX ? g % 2 : 0, at = P * (k * N + n) + part;
+    double c = o.C[at];
+    if constexpr (ALPHA) {
+        c *= o.alpha.part[0];
+        if constexpr (COMPLEX) c += (part ? o.alpha.part[P - 1] : -o.alpha.part[P - 1]) * o.C[at ^ 1];
+    }
+    return c;
+}
+
+// Where a lane finds column t of its row in the first MMA block of a tile. In the same sub-chunk the next block lies 4 rows on,
+// and row g + 8 of a real block 2 rows on.
+template <int WIDTH>
+__device__ __forceinline__ int fragment_offset(const Lane& lane) {
+    return lane.g % SUBS * Tile<WIDTH>::SUB + lane.g / SUBS * Tile<WIDTH>::PITCH + lane.t * SIZE;
+}
+
+__device__ __forceinline__ void load_fragments(double (&a)[UNROLL][2][1], const char* from, int x, const Lane& lane) {
+#pragma unroll
+    for (int m = 0; m < UNROLL; m++) {
+        const char* p = from + 4 * m * Tile<M>::PITCH + 4 * x * SIZE;
+        double2 v;
+        if constexpr (COMPLEX) {
+            v = *reinterpret_cast<const double2*>(p);
+        } else {
+            v.x = *reinterpret_cast<const double*>(p);
+            v.y = *reinterpret_cast<const double*>(p + 2 * Tile<M>::PITCH);
+        }
+        const bool inside = 4 * x + 3 < M || 4 * x + lane.t < M;
+        a[m][0][0] = inside ? v.x : 0.0;
+        a[m][1][0] = inside ? v.y : 0.0;
+    }
+}
+
+__device__ __forceinline__ void sync_group(int group) {
+    if constexpr (SPLIT == 1) {
+        __syncwarp();
+    } else {
+        asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(LANES) : "memory");  // number 0 is __syncthreads()
+    }
+}
+
+// All tiles of a group.
+__device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full, const double* fragments, const Lane& lane) {
+    const u32 tiles = (o.K + ROWS - 1) / ROWS, step = gridDim.x * GROUPS, first = lane.group * gridDim.x + blockIdx.x;
+    char* const slabs = stages + STAGES * STAGE_BYTES;
+    auto fill = [&](u32 tile, int stage) {
+        if (tile >= tiles) return;
+        const i64 row = static_cast<i64>(tile) * ROWS;
+        const int rows = min(static_cast<i64>(ROWS), o.K - row);
+        char* to = stages + stage * STAGE_BYTES;
+        load_tile<M, PIECE_A>(to, o.A + row * o.pitch_a, o.pitch_a, rows, full + stage, lane);
+        if constexpr (BETA != 0) load_tile<N, PIECE_B>(to + Tile<M>::BYTES, o.B + row * o.pitch_b, o.pitch_b, rows, full + stage, lane);
+    };
+#pragma unroll 1
+    for (int s = 0; s < STAGES; s++) fill(first + s * step, s);
+
+    double c[SHARED_C ? 1 : KT][TILES];
+    if constexpr (!SHARED_C) {
+#pragma unroll
+        for (int x = 0; x < KT; x++)
+#pragma unroll
+            for (int y = 0; y < TILES; y++) c[x][y] = coefficient(o, x, lane.share + y * SPLIT, lane.g, lane.t);
+    }
+
+    Cursor<STAGES> at;
+    int slab = 0;
+#pragma unroll 1
+    for (u32 tile = first; tile < tiles; tile += step) {
+        const char* staged = stages + at.stage * STAGE_BYTES;
+        char* out = slabs + slab * Tile<N>::BYTES;
+        wait(full + at.stage, at.parity);
+#pragma unroll 1
+        for (int pass = 0; pass < ROWS / (BLOCK * UNROLL); pass++) {
+            const char* from = staged + fragment_offset<M>(lane) + pass * 4 * UNROLL * Tile<M>::PITCH;
+            const int to = fragment_offset<N>(lane) + COLUMNS * lane.share * SIZE + pass * 4 * UNROLL * Tile<N>::PITCH;
+            // f(accumulators, offset in a tile of B) for the elements of B that this lane holds; the first accumulator of a real
+            // element is its own, and h picks row g or g + 8, e column t or t + 4.
+            double acc[UNROLL][TILES][2][2] = {};
+            auto each = [&](auto f) {
+#pragma unroll
+                for (int i = 0; i < UNROLL * TILES * 4 / (P * P); i++) {
+                    const int e = COMPLEX ? 0 : i % 2, h = COMPLEX ? 0 : i / 2 % 2, y = i * P * P / 4 % TILES, m = i * P * P / 4 / TILES;
+                    const int column = COLUMNS * y * SPLIT + 4 * e;
+                    if (COLUMNS * lane.share + lane.t + column >= N) continue;
+                    f(acc[m][y], h, e, to + (4 * m + 2 * h) * Tile<N>::PITCH + column * SIZE);
+                }
+            };
+            if constexpr (BETA != 0) {
+                each([&](double(&sum)[2][2], int h, int e, int offset) {
+                    Element b = *reinterpret_cast<const Element*>(staged + Tile<M>::BYTES + offset);
+                    if constexpr (BETA == 2) b = times(o.beta, b);
+                    sum[h][e] = b.part[0];
+                    if constexpr (COMPLEX) sum[0][1] = b.part[P - 1];
+                });
+            }
+
+            double a[2][UNROLL][2][1];
+            load_fragments(a[0], from, 0, lane);
+#pragma unroll
+            for (int x = 0; x < KT; x++) {
+                if (x + 1 < KT) load_fragments(a[(x + 1) % 2], from, x + 1, lane);
+#pragma unroll
+                for (int y = 0; y < TILES; y++) {
+                    if (y * SPLIT + SPLIT > NT && lane.share >= NT % SPLIT) continue;
+                    const double b[1] = {SHARED_C ? fragments[(x * NT + y * SPLIT) * 32] : c[SHARED_C ? 0 : x][y]};
+#pragma unroll
+                    for (int m = 0; m < UNROLL; m++) mma_m16n8(acc[m][y][0], acc[m][y][1], a[x % 2][m][0], a[x % 2][m][1], b);
+                }
+            }
+
+            if (pass == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
+                if (PIECE_B == 0 && lane.storer) bulk_store_wait_read<SLABS - 1>();
+                sync_group(lane.group);
+            }
+            each([&](const double(&sum)[2][2], int h, int e, int offset) {
+                const Element b = COMPLEX ? element(sum[0][0] - sum[1][1], sum[0][1] + sum[1][0]) : element(sum[h][e], 0);
+                *reinterpret_cast<Element*>(out + offset) = b;
+            });
+        }
+        if constexpr (PIECE_B == 0) bulk_store_fence();
+        sync_group(lane.group);  // the slab is written, the stage is read
+        const i64 row = static_cast<i64>(tile) * ROWS;
+        const int rows = min(static_cast<i64>(ROWS), o.K - row);
+        store_tile<N, PIECE_B>(o.B + row * o.pitch_b, out, o.pitch_b, rows, lane);
+        fill(tile + STAGES * step, at.stage);
+        at.advance();
+        if (++slab == SLABS) slab = 0;
+    }
+    if (PIECE_B == 0 && lane.storer) bulk_store_wait<0>();
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    KERNEL(const char* A, const double* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im,
+           double beta_re, double beta_im) {
+    extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then the barriers
+    double* const fragments = reinterpret_cast<double*>(memory);
+    char* const groups = memory + FRAGMENT_BYTES;
+    u64* const full = reinterpret_cast<u64*>(groups + GROUPS * GROUP_BYTES);
+
+    const int thread = threadIdx.x, warp = thread / 32, l = thread % 32, rank = warp % SPLIT;
+    Lane lane;
+    lane.index = thread % LANES;
+    lane.g = l / 4;
+    lane.t = l % 4;
+    lane.group = warp / SPLIT;
+    // Shifted by half a turn from four warps to the next four: a quadrant gets large and small shares alike.
+    lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
+    lane.loader = rank == SPLIT - 1 && l < SUBS;
+    lane.storer = rank == 0 && l < SUBS;
+    const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im), element(beta_re, beta_im)};
+
+    if (thread < GROUPS * STAGES) barrier_init(full + thread, ARRIVALS);
+    barrier_init_fence();
+    if constexpr (SHARED_C) {
+        for (int i = thread; i < KT * NT * 32; i += 32 * WARPS) {
+            fragments[i] = coefficient(o, i / 32 / NT, i / 32 % NT, i % 32 / 4, i % 4);
+        }
+    }
+    __syncthreads();
+
+    char* const own = groups + lane.group * GROUP_BYTES;
+    u64* const barriers = full + lane.group * STAGES;
+    sweep(o, own, barriers, fragments + 32 * lane.share + l, lane);
+}

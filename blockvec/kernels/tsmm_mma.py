@@ -1,0 +1,416 @@
+"""TSMM on FP64 tensor cores: B = alpha A C + beta B for float64 and complex128 from sm_90 on.
+
+The kernel is ``cuda/tsmm_mma.cu``: groups of warps, each with a pipeline of its own, stage tiles of rows in
+shared memory, multiply them by the coefficient matrix on the tensor cores and send finished tiles back.
+Contiguous operands move by bulk copies of whole slabs, whatever the width; views by pieces of 8 or 16 bytes.
+Here are its search space, the rule that says which configurations are valid, the cost model that orders
+them, and the launch. Nothing here needs a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from ..errors import LayoutError, OptionError
+from .device import DeviceInfo
+from .problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize
+from .roofline import Ceilings, memory_time, traffic
+from .source import render
+
+__all__ = [
+    "Config",
+    "chain_length",
+    "choose",
+    "kernel_name",
+    "launch",
+    "predict",
+    "refuse",
+    "shared_bytes",
+    "source",
+    "space",
+    "supports",
+]
+
+MAX_WIDTH = 64
+
+_QUADRANTS = 4  # of an SM, each with a tensor pipe; warp w runs in quadrant w % 4
+_CYCLES_PER_MMA = 16  # of a quadrant's tensor pipe, for one m16n8k4 (1024 flops)
+_SHARED_BYTES_PER_CYCLE = 128
+_NAMED_BARRIERS = 15
+_REGISTER_FILE = 65536  # 32-bit registers of an SM; allocated to warps in units of 8 a lane
+_MAX_TILES = 2**31  # tile numbers are 32-bit
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run the kernel; one thread block an SM.
+
+    Attributes
+    ----------
+    warps : int
+        Warps of a thread block, a multiple of four so that no quadrant of the SM idles.
+    split : int
+        Warps that share the columns of a tile: 1, 2 or 4. They form a group with its own pipeline.
+    rows : int
+        Rows of a tile.
+    unroll : int
+        Blocks of rows that a warp multiplies at once (16 rows of real numbers, 8 of complex ones).
+    stages : int
+        Tiles of A a group has in flight or in work.
+    slabs : int
+        Tiles of B a group has in work or on their way to memory.
+    shared_coefficients : bool
+        Whether fragments of C are loaded from shared memory each time, instead of staying in registers.
+    """
+
+    warps: int
+    split: int
+    rows: int
+    unroll: int
+    stages: int
+    slabs: int
+    shared_coefficients: bool
+
+    @property
+    def groups(self) -> int:
+        """Groups of warps in a thread block."""
+        return self.warps // self.split
+
+
+class _Shape(NamedTuple):
+    """What the kernel derives from a problem; the names are those of the .cu file."""
+
+    parts: int
+    size: int
+    subs: int
+    block: int
+    kt: int
+    nt: int
+    piece_a: int
+    piece_b: int
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape(problem: TsmmProblem) -> _Shape:
+    parts = 2 if is_complex(problem.dtype_a) else 1
+    size = 8 * parts
+    return _Shape(
+        parts=parts,
+        size=size,
+        subs=4 // parts,
+        block=16 // parts,
+        kt=-(-problem.M // 4),
+        nt=-(-problem.N * parts // 8),
+        piece_a=_piece(problem.M * size, problem.lda * size, problem.align_a),
+        piece_b=_piece(problem.N * size, problem.ldb * size, problem.align_b),
+    )
+
+
+def _piece(row_bytes: int, pitch_bytes: int, align: int) -> int:
+    """Return the bytes a lane moves at a time; 0 where rows are one aligned slab that moves by bulk copies."""
+    if align < MAX_ALIGNMENT:
+        return 8
+    if row_bytes == pitch_bytes:
+        return 0
+    return 16 if row_bytes % 16 == pitch_bytes % 16 == 0 else 8
+
+
+def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
+    """Return None if the family can run a problem on a device, else the reason why not."""
+    if device.kind != "cuda" or not device.architecture.startswith("sm_"):
+        return f"tsmm_mma runs on CUDA devices, not on {device.name}"
+    if int(device.architecture.removeprefix("sm_").rstrip("af")) < 90:
+        return f"tsmm_mma needs bulk copies, which begin with sm_90; the device is {device.architecture}"
+    if problem.dtype_a != problem.dtype_c or problem.dtype_a not in ("float64", "complex128"):
+        return f"tsmm_mma takes A and C both float64 or both complex128, not {problem.dtype_a} and {problem.dtype_c}"
+    if not (1 <= problem.M <= MAX_WIDTH and 1 <= problem.N <= MAX_WIDTH):
+        return f"tsmm_mma takes widths from 1 to {MAX_WIDTH}, not M={problem.M}, N={problem.N}"
+    if min(problem.align_a, problem.align_b) < 8:
+        return f"tsmm_mma needs 8-byte alignment, not align_a={problem.align_a}, align_b={problem.align_b}"
+    if problem.inplace and (problem.N > problem.M or problem.lda != problem.ldb):
+        return f"tsmm_mma in place needs N <= M and one pitch, not M={problem.M}, N={problem.N}"
+    if problem.K > 8 * _MAX_TILES:
+        return f"tsmm_mma numbers tiles in 32 bits, too few for K={problem.K}"
+    return None
+
+
+def refuse(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | None:
+    """Return None if a configuration is valid for a problem on a device, else the reason why not."""
+    return supports(problem, device) or _invalid(problem, config, device)
+
+
+def _invalid(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | None:
+    shape = _shape(problem)
+    if config.warps % _QUADRANTS or not _QUADRANTS <= config.warps <= 32:
+        return f"{config.warps} warps; tensor pipes want a multiple of {_QUADRANTS}, at most 32"
+    if config.split not in (1, 2, 4) or config.split > shape.nt:
+        return f"{config.split} warps cannot share the {shape.nt} column tiles of N={problem.N}"
+    if config.split > 1 and config.groups > _NAMED_BARRIERS:
+        return f"{config.groups} groups need a named barrier each, and there are {_NAMED_BARRIERS}"
+    if config.unroll < 1 or config.rows < 1 or config.rows % (config.unroll * shape.block):
+        return f"rows={config.rows} is no multiple of unroll={config.unroll} blocks of {shape.block} rows"
+    if config.stages < 1 or config.slabs < 1:
+        return f"stages={config.stages}, slabs={config.slabs}; a pipeline has at least one of each"
+    needed, limit = shared_bytes(problem, config, device), device.shared_bytes_per_block
+    if needed > limit:
+        return f"{needed} bytes of shared memory; a thread block gets {limit}"
+    registers, limit = _registers(problem, config), _register_limit(config.warps)
+    if registers > limit:
+        return f"{registers} registers a thread estimated; {config.warps} warps leave {limit}"
+    return None
+
+
+def _tile_bytes(width: int, rows: int, shape: _Shape) -> int:
+    """Return the bytes of a staged tile: sub-chunks of 128-byte units, each skewed by 128 / subs bytes."""
+    sub = -(-rows // shape.subs * width * shape.size // 128) * 128 + 128 // shape.subs
+    return -(-shape.subs * sub // 128) * 128
+
+
+def shared_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the dynamic shared memory of a thread block in bytes."""
+    shape = _shape(problem)
+    tile_a = _tile_bytes(problem.M, config.rows, shape)
+    tile_b = _tile_bytes(problem.N, config.rows, shape)
+    stage = tile_a + (tile_b if problem.beta != "zero" else 0)
+    group = config.stages * (stage + 8) + config.slabs * tile_b
+    return config.groups * group + (shape.kt * shape.nt * 256 if config.shared_coefficients else 0)
+
+
+def _register_limit(warps: int) -> int:
+    return min(255, _REGISTER_FILE // (32 * warps) // 8 * 8)
+
+
+def _registers(problem: TsmmProblem, config: Config) -> int:
+    """Return how many registers a thread needs for the compiler to spill none.
+
+    The reserve beside what must live at once was found by compiling some 5,000 configurations: ptxas renames
+    accumulators and loads fragments far ahead, and where that nearly fits it spills.
+    """
+    shape = _shape(problem)
+    tiles = -(-shape.nt // config.split)
+    fragments = tiles * (1 if config.shared_coefficients else shape.kt)
+    live = 2 * (fragments + 4 * config.unroll * tiles + 4 * config.unroll)
+    reserve = 48 if config.shared_coefficients else 64 if config.warps >= 16 else 80
+    extras = (problem.beta != "zero") + (shape.piece_a > 0) + (shape.piece_b > 0)
+    extras += problem.alpha == "general" and problem.M % 4 > 0 and shape.nt % config.split > 0
+    return live + reserve + 8 * extras
+
+
+def space(problem: TsmmProblem, device: DeviceInfo) -> tuple[Config, ...]:
+    """Return every valid configuration worth trying, a few hundred, in no order of merit."""
+    if supports(problem, device) is not None:
+        return ()
+    return tuple(config for config in _candidates(problem) if _invalid(problem, config, device) is None)
+
+
+def _candidates(problem: TsmmProblem) -> Iterator[Config]:
+    shape = _shape(problem)
+    row_bytes = max(problem.M, problem.N) * shape.size
+    for shared in (False, True):
+        if shared and shape.kt * shape.nt < 24:
+            continue  # such fragments fit any register budget
+        for split in (1, 2, 4):
+            if split > shape.nt:
+                continue
+            tiles = -(-shape.nt // split)
+            for unroll in (1, 2, 4):
+                if unroll > 1 and unroll * tiles > 16:
+                    continue
+                for rows in _row_counts(unroll * shape.block, row_bytes, split):
+                    for warps in (8, 12, 16):
+                        for stages, slabs in ((2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (6, 2)):
+                            yield Config(warps, split, rows, unroll, stages, slabs, shared)
+
+
+def _row_counts(least: int, row_bytes: int, split: int) -> list[int]:
+    """Return tile heights: multiples of `least` whose wider tile has 2 to 8 KB a warp."""
+    counts = [least * 2**i for i in range(8) if 2048 <= least * 2**i * row_bytes // split <= 8192]
+    return counts or [least]
+
+
+def predict(
+    problem: TsmmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
+) -> float:
+    """Return the expected time in seconds.
+
+    The limits, each a time: memory; the tensor pipes, with padding and uneven quadrants; shared memory, which
+    every byte passes two to six times; and the groups' own pipelines, whose tiles wait for their chain of
+    products and for memory (Little's law). A smooth maximum joins them: limits that are close get in each
+    other's way.
+    """
+    shape = _shape(problem)
+    sms = device.multiprocessors
+    ceilings = ceilings or _CEILINGS
+    peak = ceilings.gflop_s.get("float64") or _CEILINGS.gflop_s["float64"]
+    clock = peak * 1e9 / (sms * _QUADRANTS * 1024 / _CYCLES_PER_MMA)
+    tiles = -(-problem.K // config.rows) if problem.K else 0
+    rounds = -(-tiles // (sms * config.groups))
+    beta = problem.beta != "zero"
+
+    memory = memory_time(traffic(problem), ceilings)
+    passes = config.rows // (shape.block * config.unroll)
+    share = -(-shape.nt // config.split)
+    products = config.rows // shape.block * shape.kt * shape.nt  # m16n8k4 a tile
+    tensor = rounds * config.groups * products * _CYCLES_PER_MMA / _QUADRANTS * _imbalance(shape.nt, config)
+
+    staged = config.rows * shape.size * (problem.M + (4 if beta else 2) * problem.N)
+    fragments = config.rows * shape.size * 4 * shape.kt * config.split
+    if config.shared_coefficients:
+        fragments += passes * shape.kt * shape.nt * 256
+    shared = rounds * config.groups * (staged + fragments) / _SHARED_BYTES_PER_CYCLE
+
+    chain = shape.kt * max(config.unroll * share * _CYCLES_PER_MMA, _MMA_LATENCY)
+    work: float = _TILE_CYCLES + passes * (_PASS_CYCLES + chain + 10 * config.unroll * share)
+    work += _piece_cycles(problem.M, shape.piece_a, config, shape)
+    work += (2 if beta else 1) * _piece_cycles(problem.N, shape.piece_b, config, shape)
+    loading = (_MEMORY_CYCLES + work) / config.stages
+    storing = (_MEMORY_CYCLES / 2 + work) / config.slabs
+
+    cycles = (tensor, shared, rounds * work, rounds * loading, rounds * storing)
+    limits = (memory, *(limit / clock for limit in cycles))
+    joint = sum(limit**_SHARPNESS for limit in limits) ** (1 / _SHARPNESS)
+    return float(joint + _MEMORY_CYCLES / clock + _LAUNCH_S)
+
+
+# Cycles, from an H200; a guess by a factor of two changes few choices.
+_MMA_LATENCY = 36
+_PASS_CYCLES = 60  # fragments' first load, the accumulators' way to the slab
+_TILE_CYCLES = 300  # waiting, barriers, issuing copies
+_MEMORY_CYCLES = 2400  # of a copy under load
+_SHARPNESS = 6
+_LAUNCH_S = 3e-6
+_CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
+
+
+def _imbalance(nt: int, config: Config) -> float:
+    """Return the work of the busiest quadrant over the mean; shares of columns can differ by a tile."""
+    loads = [0] * _QUADRANTS
+    for warp in range(config.warps):
+        share = (warp % config.split + warp // 4 * (config.split // 2)) % config.split
+        loads[warp % _QUADRANTS] += -(-(nt - share) // config.split)
+    return max(loads) * _QUADRANTS / sum(loads)
+
+
+def _piece_cycles(width: int, piece: int, config: Config, shape: _Shape) -> float:
+    """Return the cycles in which a warp moves its part of a tile by pieces, some 16 instructions each."""
+    return 16 * config.rows * width * shape.size / (piece * 32 * config.split) if piece else 0.0
+
+
+def choose(problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
+    """Return the best configuration by the model.
+
+    Raises
+    ------
+    OptionError
+        If the family does not support the problem on this device.
+    """
+    ceilings = ceilings or _CEILINGS
+    rates = tuple(sorted(ceilings.gflop_s.items()))
+    bandwidths = (ceilings.read_gb_s, ceilings.write_gb_s, ceilings.copy_gb_s)
+    return _choose(replace(problem, K=_rounded(problem.K)), device, bandwidths, rates)
+
+
+def _rounded(K: int) -> int:
+    """Round K up to its two leading bits, so that a solver's many row counts share choices."""
+    step = 1 << max(K.bit_length() - 2, 0)
+    return -(-K // step) * step
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(
+    problem: TsmmProblem,
+    device: DeviceInfo,
+    bandwidths: tuple[float, float, float],
+    rates: tuple[tuple[str, float], ...],
+) -> Config:
+    ceilings = Ceilings(*bandwidths, gflop_s=dict(rates))
+    configs = space(problem, device)
+    if not configs:
+        reason = supports(problem, device) or "no configuration fits its shared memory"
+        raise OptionError(
+            f"tsmm_mma cannot run on {device.name}: {reason}; let dispatch take another family."
+        )
+    return min(configs, key=lambda config: predict(problem, config, device, ceilings))
+
+
+def chain_length(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the longest chain of additions that an element of B goes through, for error bounds."""
+    return _shape(problem).parts * problem.M + (problem.beta != "zero")
+
+
+def kernel_name(problem: TsmmProblem) -> str:
+    """Return the kernel's name, as profilers show it."""
+    kind = "c128" if is_complex(problem.dtype) else "f64"
+    return f"tsmm_mma_{kind}_m{problem.M}_n{problem.N}"
+
+
+def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
+    """Return the CUDA source of a configuration; it depends neither on K nor on the length of a pitch."""
+    shape = _shape(problem)
+    constants: dict[str, bool | int | float] = {
+        "M": problem.M,
+        "N": problem.N,
+        "COMPLEX": shape.parts == 2,
+        "ALPHA": problem.alpha == "general",
+        "BETA": ("zero", "one", "general").index(problem.beta),
+        "PIECE_A": shape.piece_a,
+        "PIECE_B": shape.piece_b,
+        "WARPS": config.warps,
+        "SPLIT": config.split,
+        "ROWS": config.rows,
+        "UNROLL": config.unroll,
+        "STAGES": config.stages,
+        "SLABS": config.slabs,
+        "SHARED_C": config.shared_coefficients,
+    }
+    return render(kernel_name(problem), "tsmm_mma.cu", constants)
+
+
+def launch(
+    function: Any,
+    problem: TsmmProblem,
+    config: Config,
+    device: DeviceInfo,
+    A_ptr: int,
+    C_ptr: int,
+    B_ptr: int,
+    alpha: complex,
+    beta: complex,
+) -> None:
+    """Start the kernel on CuPy's current stream.
+
+    Parameters
+    ----------
+    function : cupy.cuda.function.Function
+        What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
+    problem, config, device
+        What `function` was made for; K and pitches may differ from launch to launch.
+    A_ptr, C_ptr, B_ptr : int
+        Device addresses; C is contiguous.
+    alpha, beta : complex
+        The factors, in the problem's classes.
+
+    Raises
+    ------
+    LayoutError
+        If an address is less aligned than the problem says.
+    """
+    for name, pointer, align in (("A", A_ptr, problem.align_a), ("B", B_ptr, problem.align_b)):
+        if pointer % align:
+            raise LayoutError(
+                f"tsmm: {name} lies at address {pointer:#x} but was described as aligned to {align} bytes; "
+                "describe the array that is passed."
+            )
+    if problem.K == 0:
+        return
+    size = itemsize(problem.dtype)
+    a, b = complex(alpha), complex(beta)
+    arguments = (
+        *(A_ptr, C_ptr, B_ptr, problem.K, problem.lda * size, problem.ldb * size),
+        *(a.real, a.imag, b.real, b.imag),
+    )
+    grid = min(device.multiprocessors, -(-problem.K // config.rows))
+    function((grid,), (32 * config.warps,), arguments, shared_mem=shared_bytes(problem, config, device))
