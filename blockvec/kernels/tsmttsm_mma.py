@@ -1,8 +1,9 @@
-"""TSMTTSM on FP64 tensor cores: C = alpha A^H B + beta C, or A^T B, for double precision real and complex blocks.
+"""TSMTTSM on FP64 tensor cores: C = alpha A^H B + beta C, or A^T B, in double precision, real and complex.
 
-The kernel (``cuda/tsmttsm_mma.cu`` says how it works) streams A and B through a ring of stages in shared memory, filled
-by bulk copies where an operand is contiguous and 16-byte aligned and by ``cp.async`` elsewhere, and sums over the blocks in
-a fixed order in the same launch. This file holds what can be chosen, which choices are valid, and a model that orders them.
+The kernel (``cuda/tsmttsm_mma.cu`` says how it works) streams A and B through a ring of stages in shared
+memory, filled by bulk copies where an operand is contiguous and 16-byte aligned and by ``cp.async``
+elsewhere, and sums over the blocks in a fixed order in the same launch. This file holds what can be chosen,
+which choices are valid, and a model that orders them.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ _RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
 _MAX_REGISTERS = 255
 _PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant
 _BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
+_UNUSED_BYTES = _STATIC_SHARED_BYTES + _RESERVED_SHARED_BYTES + 2048
+_GAP_BYTES = 640  # bound on what gaps between chunks and loads past the widths add to a stage
+_MAX_STAGES = 24
 _BANK_ROW = 128  # bytes of shared memory served in a cycle
 
 
@@ -134,7 +138,7 @@ def _pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
 
 
 def _pitch(chunk_bytes: int) -> int:
-    """Distance of two chunks: 32 bytes apart modulo 128, which keeps fragment loads free of bank conflicts."""
+    """Distance of two chunks, 32 bytes modulo 128: no bank conflicts in fragment loads."""
     if chunk_bytes % _BANK_ROW in (32, 96):
         return chunk_bytes
     return _up(chunk_bytes, _BANK_ROW) + 32
@@ -180,7 +184,7 @@ def _tile_blocks(problem: TsmttsmProblem, config: Config) -> int:
 
 
 def shared_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the dynamic shared memory of a block: the ring, later the sums over its warps and its part of C."""
+    """Return a block's dynamic shared memory: the ring, later the sums over its warps and its part of C."""
     parts = 2 if is_complex(problem.dtype) else 1
     im, in_ = _tile(problem, config)
     ring = config.stages * _layout(problem, config, device).stage_bytes
@@ -190,7 +194,7 @@ def shared_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) ->
 
 
 def _registers(problem: TsmttsmProblem, config: Config) -> int:
-    """Registers a thread needs, at least nearly; a few per cent above what the compiler takes."""
+    """Return the registers a thread needs, by a rule that errs to the high side."""
     parts = 2 if is_complex(problem.dtype) else 1
     im, in_ = _tile(problem, config)
     fragments = 2 * parts * (im + (0 if _is_triangle(problem, config) else in_)) * config.kstep
@@ -200,7 +204,7 @@ def _registers(problem: TsmttsmProblem, config: Config) -> int:
 
 
 def _register_limit(config: Config, device: DeviceInfo) -> int:
-    """Registers a thread may have: each quadrant of a multiprocessor deals out a quarter of them by whole warps."""
+    """Return the registers a thread may have: a quadrant deals out a quarter of them by whole warps."""
     warps_a_quadrant = _ceil((config.warps + config.producers) * config.blocks, 4)
     return min(_MAX_REGISTERS, device.registers_per_multiprocessor // 4 // warps_a_quadrant // 32 // 8 * 8)
 
@@ -217,7 +221,9 @@ def supports(problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
     if min(problem.align_a, problem.align_b) < 8:
         return f"operands must be aligned to 8 bytes, not {min(problem.align_a, problem.align_b)}"
     if not _short_list(_shape(problem), device):
-        return f"a row of {(problem.M + problem.N) * size} bytes and {problem.M} x {problem.N} results do not fit"
+        return (
+            f"rows of {(problem.M + problem.N) * size} bytes or a {problem.M} x {problem.N} result do not fit"
+        )
     return None
 
 
@@ -229,7 +235,7 @@ def refuse(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str |
     if config.rows % 4 or chunk % config.kstep:
         return f"{config.rows} rows are not whole steps of {4 * config.kstep}"
     if config.prefetch and chunk // config.kstep % (2 * config.wk):
-        return f"prefetching takes an even number of steps a warp, not {chunk // config.kstep} over {config.wk}"
+        return f"prefetching takes an even number of steps a warp: {chunk // config.kstep} over {config.wk}"
     layout = _layout(problem, config, device)
     for piece, row in ((a_piece, layout.a_row), (b_piece, layout.b_row)):
         if not piece and chunk * row % _BULK_UNIT:
@@ -268,7 +274,7 @@ def space(problem: TsmttsmProblem, device: DeviceInfo) -> Iterator[Config]:
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """What `_enumerate` combines: (prefetch, kstep) pairs, bytes of stages and rings, blocks and producers."""
+    """What `_enumerate` combines: (prefetch, kstep), bytes of stages and rings, blocks, producers."""
 
     steps: tuple[tuple[bool, int], ...]
     stage_bytes: tuple[int, ...]
@@ -281,7 +287,7 @@ class _Choices:
 _SPACE = _Choices(
     steps=((True, 1), (False, 1), (False, 2)),
     stage_bytes=(4 << 10, 8 << 10, 16 << 10, 32 << 10),
-    ring_bytes=(64 << 10, 128 << 10, 208 << 10),
+    ring_bytes=(64 << 10, 128 << 10, 224 << 10),
     blocks=(1, 2),
     producers=(0, 1),
     gapless=True,
@@ -290,7 +296,7 @@ _SPACE = _Choices(
 _SHORT_LIST = _Choices(
     steps=((True, 1), (False, 1)),
     stage_bytes=(4 << 10, 16 << 10, 32 << 10),
-    ring_bytes=(208 << 10,),
+    ring_bytes=(224 << 10,),
     blocks=(1, 2),
     producers=(0,),
     gapless=False,
@@ -312,8 +318,8 @@ def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -
             for rows in _row_counts(problem, base, choices):
                 for ring in choices.ring_bytes:
                     for blocks in choices.blocks:
-                        # 160 bytes: what gaps between the chunks add to an operand, nearly
-                        stages = min(ring // blocks // (rows * row_bytes + 320), 24)
+                        share = min(ring, device.shared_bytes_per_multiprocessor) // blocks - _UNUSED_BYTES
+                        stages = min(share // (rows * row_bytes + _GAP_BYTES), _MAX_STAGES)
                         if stages < 2:
                             continue
                         for producers in (_PIECE_PRODUCERS,) if in_pieces else choices.producers:
@@ -334,7 +340,7 @@ def _fold(problem: TsmttsmProblem, in_pieces: bool) -> int:
 
 
 def _splits(groups_m: int, groups_n: int) -> Iterator[tuple[int, int, int]]:
-    """Ways to share 4, 8 or 16 warps between columns and rows, with the squarest tiles for each number of tiles."""
+    """Yield ways to share 4, 8 or 16 warps between columns and rows, with the squarest tiles."""
     for tiles in (1, 2, 4, 8, 16):
         pairs = [(wm, tiles // wm) for wm in (1, 2, 4, 8, 16) if tiles % wm == 0]
         pairs = [(wm, wn) for wm, wn in pairs if wm <= groups_m and wn <= groups_n]
@@ -367,7 +373,7 @@ def _row_counts(problem: TsmttsmProblem, config: Config, choices: _Choices) -> l
         if unit > 2 * chunk:
             unit = step
         found.add(4 * max(unit, round(chunk / unit) * unit))
-        # A chunk whose bytes are an odd multiple of 32 follows its neighbour without a gap: a stage is one copy.
+        # Chunks of an odd multiple of 32 bytes follow each other without a gap: a stage is one copy.
         unit = 32 // math.gcd(widths[0] * size, 32)
         plain = (chunk // unit | 1) * unit
         follows = plain * widths[0] * size % 64 == 32 and plain % config.kstep == 0
@@ -383,7 +389,7 @@ def _short_list(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[Config, ..
 
 
 def _shape(problem: TsmttsmProblem) -> TsmttsmProblem:
-    """What candidates depend on: all but the number of rows and the classes of the factors."""
+    """Return what candidates depend on: all but the number of rows and the classes of the factors."""
     return replace(problem, K=1, alpha="one", beta="zero", conj=False)
 
 
@@ -427,12 +433,12 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
 
 
 def _share(groups: int, warps: int, warp: int, uneven: bool) -> int:
-    """Groups of one warp; real tiles are all of one size."""
+    """Return the groups of one warp; real tiles are all of one size."""
     return groups // warps + (warp < groups % warps) if uneven else _ceil(groups, warps)
 
 
 def _products(im: int, in_: int, parts: int, triangle: bool) -> float:
-    """The m16n8k4 products that an im x in tile of 8 x 8 blocks takes."""
+    """Return the m16n8k4 products of a tile of im x in_ blocks, a step of 4 rows."""
     if parts == 2:
         return im * (im + 1) if triangle else 2 * im * in_
     if triangle:
@@ -445,9 +451,9 @@ def predict(
 ) -> float:
     """Return the modelled time in seconds of a valid configuration.
 
-    The slowest of five resources, smoothed where two are close: memory, at the rate that the bytes in flight
-    allow; the busiest tensor pipe, tile padding and uneven shares included; a warp's own latencies; shared memory. Then what
-    does not overlap: the launch, the first stage's latency, and the sums over warps and blocks.
+    The slowest of four resources, smoothed where two are close: memory, at the rate that the bytes in flight
+    allow; the busiest tensor pipe, tile padding and uneven shares included; a warp's own latencies; shared
+    memory. Then what does not overlap: the launch, the first stage's latency, the sums over warps and blocks.
     """
     read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
     peak = ceilings.gflop_s.get("float64") if ceilings else None
@@ -471,7 +477,7 @@ def predict(
         turns * warp / clock,
         turns * resident * shared / clock,
     )
-    body = max(times) * sum((time / max(times)) ** 12 for time in times) ** (1 / 12)
+    body: float = max(times) * sum((time / max(times)) ** 12 for time in times) ** (1 / 12)
     return _LAUNCH_S + _MEMORY_LATENCY_S + body + _tail(problem, config, device, clock)
 
 
@@ -557,10 +563,11 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
 def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
     """Return the bytes of workspace a launch needs.
 
-    One workspace serves all launches of one stream. Its first `GRID_HEADER_BYTES` are zero before the first one; every
-    launch leaves them zero. The rest is scratch.
+    One workspace serves all launches of one stream. Its first `GRID_HEADER_BYTES` are zero before the first
+    one; every launch leaves them zero. The rest is scratch.
     """
-    return GRID_HEADER_BYTES + _grid(problem, config, device) * problem.M * problem.N * itemsize(problem.dtype)
+    size_c = problem.M * problem.N * itemsize(problem.dtype)
+    return GRID_HEADER_BYTES + _grid(problem, config, device) * size_c
 
 
 def launch(

@@ -1,0 +1,147 @@
+"""Kernels compile without a GPU; their cache survives concurrent writers, damage and read-only disks."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from blockvec.config import option_context
+from blockvec.errors import CompileError
+from blockvec.kernels import compile as compiler
+
+pytest.importorskip("cuda.bindings.nvrtc")
+
+SOURCE = """
+extern "C" __global__ void scale(double* x, double factor) {
+    __shared__ double staged[32];
+    staged[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    x[threadIdx.x] = factor * staged[31 - threadIdx.x];
+}
+"""
+
+
+def test_a_source_becomes_machine_code_with_a_report_of_its_resources() -> None:
+    cubin = compiler.compile_source(SOURCE, "sm_90")
+    assert cubin.image.startswith(b"\x7fELF")
+    assert 4 <= cubin.resources.registers <= 32
+    assert cubin.resources.shared_bytes == 32 * 8
+    assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0
+
+
+def test_the_report_counts_spills_and_stack() -> None:
+    keep = " ".join(f"x[{i}] = v[{i}];" for i in range(200))
+    load = " ".join(f"v[{i}] = x[{i}] * y;" for i in range(200))
+    body = f"double v[200]; {load} __syncthreads(); {keep}"
+    source = f'extern "C" __global__ void many(double* x, double y) {{ {body} }}'
+    options = (*compiler.OPTIONS, "--maxrregcount=32")
+    assert compiler.compile_source(source, "sm_90", options).resources.spill_bytes > 0
+
+
+def test_a_refused_source_raises_with_the_compilers_log() -> None:
+    with pytest.raises(CompileError, match=r"identifier .*undeclared_thing.* is undefined"):
+        compiler.compile_source('extern "C" __global__ void f(int* x) { *x = undeclared_thing; }', "sm_90")
+
+
+def test_float32_denormals_are_kept() -> None:
+    assert "--ftz=false" in compiler.OPTIONS
+    assert not any("fast" in option for option in compiler.OPTIONS)
+
+
+def test_a_second_build_reads_the_first_ones_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiler.build(SOURCE, "sm_90", cache_dir=tmp_path)
+    monkeypatch.setattr(compiler, "compile_source", None)
+    assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == first
+
+
+def test_the_cache_folder_is_the_one_of_the_options_in_force(tmp_path: Path) -> None:
+    with option_context(cache_dir=tmp_path):
+        cubin = compiler.build(SOURCE, "sm_90")
+    assert [path.stem for path in (tmp_path / "cubins").iterdir()] == [cubin.key]
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_the_key_tells_sources_options_and_architectures_apart(architecture: str, tmp_path: Path) -> None:
+    keys = {
+        compiler.build(source, architecture, options, cache_dir=tmp_path).key
+        for source in (SOURCE, SOURCE + "\n")
+        for options in (compiler.OPTIONS, (*compiler.OPTIONS, "--maxrregcount=64"))
+    }
+    assert len(keys) == 4
+    assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path).image != b""
+
+
+@pytest.mark.parametrize("damage", ["truncated", "one byte", "empty", "not ours", "header only"])
+def test_a_damaged_entry_is_rebuilt(damage: str, tmp_path: Path) -> None:
+    whole = compiler.build(SOURCE, "sm_90", cache_dir=tmp_path)
+    (path,) = (tmp_path / "cubins").iterdir()
+    data = path.read_bytes()
+    flipped = bytearray(data)
+    flipped[-20] ^= 1
+    path.write_bytes(
+        {
+            "truncated": data[: len(data) // 2],
+            "one byte": bytes(flipped),
+            "empty": b"",
+            "not ours": b"\x00" * 1000,
+            "header only": data[:80],
+        }[damage]
+    )
+    assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == whole
+    assert path.read_bytes() == data
+
+
+def test_a_folder_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    assert compiler.build(SOURCE, "sm_90", cache_dir=blocked).image.startswith(b"\x7fELF")
+
+
+def _build_many(folder: Path, seed: int) -> set[str]:
+    sources = [SOURCE.replace("scale", f"scale{(seed + i) % 4}") for i in range(4)]
+    return {compiler.build(source, "sm_90", cache_dir=folder).key for source in sources for _ in range(3)}
+
+
+def test_concurrent_processes_share_one_folder_without_harm(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(3) as pool:
+        keys = pool.starmap(_build_many, [(tmp_path, seed) for seed in range(3)])
+    assert keys[0] == keys[1] == keys[2]
+    entries = sorted(path.name for path in (tmp_path / "cubins").iterdir())
+    assert entries == sorted(f"{key}.cubin" for key in keys[0])  # and no temporary file is left
+    for path in (tmp_path / "cubins").iterdir():
+        assert compiler._read_entry(path, path.stem) is not None
+
+
+@pytest.fixture
+def forgotten_compiler() -> object:
+    compiler._nvrtc.cache_clear()
+    yield
+    compiler._nvrtc.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten_compiler")
+def test_without_bindings_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    with pytest.raises(CompileError, match=r"cuda\.bindings is missing .* 'pip install blockvec\[cuda13\]'"):
+        compiler.compiler_version()
+
+
+@pytest.mark.usefixtures("forgotten_compiler")
+def test_without_nvrtcs_library_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = ModuleType("cuda.bindings.nvrtc")
+
+    def version() -> None:
+        raise RuntimeError("libnvrtc.so not found")
+
+    broken.nvrtcVersion = version  # type: ignore[attr-defined]
+    bindings = ModuleType("cuda.bindings")
+    bindings.nvrtc = broken  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
+    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", broken)
+    with pytest.raises(CompileError, match=r"NVRTC cannot be loaded .*blockvec\[cuda13\]"):
+        compiler.compile_source(SOURCE, "sm_90")

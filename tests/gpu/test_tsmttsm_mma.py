@@ -1,0 +1,243 @@
+"""TSMTTSM on tensor cores, on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockvec.kernels import compile as compiler
+from blockvec.kernels import tsmttsm_mma as family
+from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.problem import TsmttsmProblem, beta_class, scalar_class
+from blockvec.kernels.tsmttsm_mma import Config
+
+pytestmark = pytest.mark.gpu
+
+GUARD = 64  # elements around each operand
+UNIT_ROUNDOFF = 2.0**-53
+
+
+@pytest.fixture(scope="module")
+def cp() -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture(scope="module")
+def device(cp: Any) -> DeviceInfo:
+    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
+
+
+@pytest.fixture(scope="module")
+def workspace(cp: Any) -> Any:
+    memory = cp.full((64 << 20) // 8, cp.nan)
+    memory[: family.GRID_HEADER_BYTES // 8] = 0
+    return memory
+
+
+def guarded(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]:
+    """A block of a row-major array that is NaN everywhere else; returns the block and the whole memory."""
+    K, width = values.shape
+    memory = cp.full(2 * GUARD + offset + K * ld, cp.nan, values.dtype)
+    first = GUARD + offset
+    block = memory[first : first + K * ld].reshape(K, ld)[:, :width]
+    block[...] = cp.asarray(values)
+    return block, memory
+
+
+def alignment(block: Any) -> int:
+    bits = block.data.ptr | 16
+    if block.strides[0] != block.shape[1] * block.itemsize:
+        bits |= block.strides[0]
+    return int(bits & -bits)
+
+
+def describe(A: Any, B: Any, conj: bool, alpha: complex, beta: complex) -> TsmttsmProblem:
+    return TsmttsmProblem(
+        *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, B.dtype.name),
+        *(A.strides[0] // A.itemsize, B.strides[0] // B.itemsize, alignment(A), alignment(B)),
+        *(conj, scalar_class(alpha), beta_class(beta), A is B),
+    )
+
+
+def run(
+    problem: TsmttsmProblem,
+    config: Config,
+    device: DeviceInfo,
+    operands: tuple[Any, Any, Any],
+    factors: tuple[complex, complex],
+    workspace: Any,
+) -> None:
+    function = compiler.function(
+        family.source(problem, config, device),
+        family.kernel_name(problem),
+        device.architecture,
+        family.shared_bytes(problem, config, device),
+    )
+    addresses = [operand.data.ptr for operand in operands]
+    assert family.workspace_bytes(problem, config, device) <= workspace.nbytes
+    family.launch(function, problem, config, device, *addresses, *factors, workspace.data.ptr)
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact: bool) -> np.ndarray:
+    def draw() -> np.ndarray:
+        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
+
+    return (draw() + 1j * draw() if dtype == "complex128" else draw()).astype(dtype)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    same = draw(st.booleans()) and draw(st.booleans())
+    M = draw(st.integers(1, 64))
+    N = M if same else draw(st.integers(1, 64))
+    return {
+        "K": draw(st.one_of(st.integers(1, 70), st.integers(71, 5000), st.integers(5001, 80_000))),
+        "widths": (M, N),
+        "lds": (M + draw(st.sampled_from([0, 0, 1, 3, 8])), N + draw(st.sampled_from([0, 0, 2, 5]))),
+        "offsets": (draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([0, 0, 1]))),
+        "dtype": draw(st.sampled_from(["float64", "complex128"])),
+        "conj": draw(st.booleans()),
+        "alpha": draw(st.sampled_from([1, -2, 0.5])),
+        "beta": draw(st.sampled_from([0, 0, 1, -3])),
+        "same": same,
+        "exact": draw(st.booleans()),
+        "config": draw(st.integers(0, 10**6)),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+    }
+
+
+@settings(max_examples=120)
+@given(case=cases())
+def test_products_are_within_the_error_bound_and_exact_on_small_integers(
+    case: dict[str, Any], cp: Any, device: DeviceInfo, workspace: Any
+) -> None:
+    rng = np.random.default_rng(case["seed"])
+    K, dtype = case["K"], case["dtype"]
+    host_a = numbers(rng, (K, case["widths"][0]), dtype, case["exact"])
+    host_b = host_a if case["same"] else numbers(rng, (K, case["widths"][1]), dtype, case["exact"])
+    host_c = numbers(rng, case["widths"], dtype, case["exact"])
+    A, memory_a = guarded(cp, host_a, case["lds"][0], case["offsets"][0])
+    B, memory_b = (A, memory_a) if case["same"] else guarded(cp, host_b, case["lds"][1], case["offsets"][1])
+    alpha, beta = case["alpha"], case["beta"]
+    problem = describe(A, B, case["conj"] and dtype == "complex128", alpha, beta)
+    if case["config"] % 3:
+        config = family.choose(problem, device)
+    else:
+        valid = [c for c in family.space(problem, device) if family.refuse(problem, c, device) is None]
+        config = valid[case["config"] % len(valid)]
+
+    before = [memory_a.copy(), memory_b.copy()]
+    results = []
+    for _ in range(2):
+        C, memory_c = guarded(cp, host_c if beta else np.full_like(host_c, np.nan), host_c.shape[1], 0)
+        run(problem, config, device, (A, B, C), (alpha, beta), workspace)
+        results.append(C.get())
+        outside = memory_c.copy()
+        outside[GUARD : GUARD + C.size] = cp.nan
+        assert bool(cp.isnan(outside).all()), "a write outside C"
+    assert results[0].tobytes() == results[1].tobytes()
+    assert not bool(workspace[: family.GRID_HEADER_BYTES // 8].any())
+    for memory, copy in zip((memory_a, memory_b), before, strict=True):
+        assert memory.tobytes() == copy.tobytes()
+
+    wide = np.clongdouble if dtype == "complex128" else np.longdouble
+    left = (host_a.conj() if problem.conj else host_a).astype(wide)
+    expected = alpha * (left.T @ host_b.astype(wide)) + beta * host_c
+    if case["exact"]:
+        np.testing.assert_array_equal(results[0], expected.astype(dtype))
+        return
+    length = family.chain_length(problem, config, device)
+    scale = abs(alpha) * (np.abs(host_a).T @ np.abs(host_b)) + abs(beta) * np.abs(host_c)
+    bound = 4 * UNIT_ROUNDOFF * (2 + np.sqrt(length)) * scale
+    assert np.all(np.abs(results[0] - expected) <= bound)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("width", range(1, 65))
+def test_every_width_is_exact_at_a_ragged_number_of_rows(
+    width: int, dtype: str, cp: Any, device: DeviceInfo, workspace: Any
+) -> None:
+    rng = np.random.default_rng(width)
+    host_a, host_b = (numbers(rng, (20_011 + width, width), dtype, True) for _ in range(2))
+    A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.full((width, width), cp.nan, dtype)
+    problem = describe(A, B, dtype == "complex128", 1, 0)
+    run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
+    np.testing.assert_array_equal(C.get(), host_a.conj().T @ host_b)
+
+
+@pytest.mark.parametrize("width", [3, 8, 40])
+def test_not_a_number_and_infinity_stay_in_their_columns(
+    width: int, cp: Any, device: DeviceInfo, workspace: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    host_a, host_b = (numbers(rng, (5003, width), "float64", True) for _ in range(2))
+    host_a[4321, 1], host_b[17, 2] = np.nan, np.inf
+    A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.empty((width, width))
+    problem = describe(A, B, False, 1, 0)
+    run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(C.get(), host_a.T @ host_b)
+
+
+def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo) -> None:
+    rng = np.random.default_rng(5)
+    host = [numbers(rng, (300_007, 24), "float64", True) for _ in range(2)]
+    expected = [h.T @ h[:, ::-1] for h in host]
+    streams = [cp.cuda.Stream(non_blocking=True) for _ in host]
+    blocks = [(cp.asarray(h), cp.asarray(np.ascontiguousarray(h[:, ::-1]))) for h in host]
+    results: list[list[Any]] = [[], []]
+    spaces = [cp.zeros((16 << 20) // 8) for _ in host]
+    cp.cuda.Device().synchronize()
+    for _ in range(30):
+        for stream, (A, B), mine, space in zip(streams, blocks, results, spaces, strict=True):
+            with stream:
+                C = cp.full((24, 24), cp.nan)
+                problem = describe(A, B, False, 1, 0)
+                run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), space)
+                mine.append(C)
+    cp.cuda.Device().synchronize()
+    for mine, right in zip(results, expected, strict=True):
+        for C in mine:
+            np.testing.assert_array_equal(C.get(), right)
+
+
+def test_a_captured_launch_replays(cp: Any, device: DeviceInfo, workspace: Any) -> None:
+    A = cp.asarray(numbers(np.random.default_rng(1), (10_007, 16), "float64", True))
+    C = cp.full((16, 16), cp.nan)
+    problem = describe(A, A, False, 1, 0)
+    config = family.choose(problem, device)
+    run(problem, config, device, (A, A, C), (1, 0), workspace)  # compiles outside the capture
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        run(problem, config, device, (A, A, C), (1, 0), workspace)
+        graph = stream.end_capture()
+    cp.cuda.Device().synchronize()
+    for _ in range(3):
+        C.fill(cp.nan)
+        cp.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(C.get(), (A.T @ A).get())
+
+
+def test_rows_and_widths_past_two_to_the_31_elements(cp: Any, device: DeviceInfo, workspace: Any) -> None:
+    K, width = (1 << 27) + 12_345, 17  # 2.3e9 elements, 18 GB
+    if cp.cuda.runtime.memGetInfo()[0] < 22 << 30:
+        pytest.skip("needs 22 GB of device memory")
+    A = cp.zeros((K, width))
+    rows = cp.asarray([0, 1, (1 << 31) // width, (1 << 31) // width + 1, K - 2, K - 1])
+    A[rows] = cp.arange(1, width + 1)
+    C = cp.full((width, width), cp.nan)
+    problem = describe(A, A, False, 1, 0)
+    run(problem, family.choose(problem, device), device, (A, A, C), (1, 0), workspace)
+    line = np.arange(1.0, width + 1)
+    np.testing.assert_array_equal(C.get(), 6 * np.outer(line, line))
+    apart = replace(problem, same=False)
+    run(apart, family.choose(apart, device), device, (A, A, C), (1, 0), workspace)
+    np.testing.assert_array_equal(C.get(), 6 * np.outer(line, line))
