@@ -142,8 +142,12 @@ def address(array: Array) -> int:
 
 
 def alignment(array: Array) -> int:
-    """Return the largest power of two, at most 16 bytes, dividing base address and row pitch."""
-    bits: int = address(array) | leading_dimension(array) * array.itemsize | MAX_ALIGNMENT
+    """Return the largest power of two, at most 16 bytes, dividing the base address and a view's row pitch.
+
+    Contiguous rows are one stretch of memory, whose start alone decides.
+    """
+    pitch = 0 if leading_dimension(array) == array.shape[1] else leading_dimension(array) * array.itemsize
+    bits: int = address(array) | pitch | MAX_ALIGNMENT
     return bits & -bits
 
 

@@ -294,7 +294,10 @@ def _sparse_operator(A: Any, device: str | None) -> SparseOperator:
     if matrix.dtype != dtype:
         matrix = matrix.astype(dtype)
     home = backend_of(matrix.data)
-    return SparseOperator(matrix, home if device is None else backend_for(device))
+    backend = home if device is None else backend_for(device)
+    if backend.name == "cpu" and home is not backend:
+        matrix = matrix.get()  # a CuPy matrix copied to the host
+    return SparseOperator(matrix, backend)
 
 
 def _dense_operator(A: Array, device: str | None) -> FunctionOperator:

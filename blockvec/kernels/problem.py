@@ -77,7 +77,8 @@ class TsmttsmProblem:
     lda, ldb : int
         Leading dimensions in elements.
     align_a, align_b : int
-        Largest power of two, at most 16 bytes, that divides the base address and the row pitch.
+        Largest power of two, at most 16 bytes, that divides the base address and, where ld exceeds the
+        width, the row pitch.
     conj : bool
         Whether A is conjugated; False for real A.
     alpha, beta : str
