@@ -82,7 +82,7 @@ def spmmv(
         if by_parts:
             product = product.view(problem.dtype)
         if problem.shift != "none":
-            product = product - shift * X[begin:end]
+            product = product - np.multiply(shift, X[begin:end], dtype=Y.dtype)
         if problem.alpha != "one":
             product = product * alpha
         if problem.beta != "zero":
