@@ -25,6 +25,7 @@ from tests.contract.blocks import (
     complex_factors,
     dtypes,
     exact_values,
+    extended,
     host,
     layouts,
     on,
@@ -107,7 +108,8 @@ def test_apply_updates_an_output_as_the_formula_says(
     assert op.apply(V.block, out.block, alpha=alpha, beta=beta, shift=here) is out.block
     # (A - s I) X as one product: [A, I] [X; -s X] has the terms whose rounding counts.
     stacked = np.hstack([A.toarray(), np.eye(n)])
-    reference = Reference.of(stacked, np.vstack([X, -shifts * X]), dtype, alpha, beta, Y)
+    shifted = -extended(np.asarray(shifts)) * extended(X)
+    reference = Reference.of(stacked, np.vstack([extended(X), shifted]), dtype, alpha, beta, Y)
     loose = Reference(reference.exact, 4 * reference.bound)
     assert loose.accepts(out.block)
     assert out.is_untouched_outside()
