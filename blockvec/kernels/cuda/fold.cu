@@ -19,13 +19,13 @@ constexpr bool COMPLEX = PARTIAL_COMPLEX || LEFT_COMPLEX;
 using Sum = ElementOf<COMPLEX, double>;
 constexpr int RUNS = THREADS / LANES;
 
-template <class P>
-__device__ __forceinline__ Sum load(const P* partial, i64 i, i64 j, i64 n) {
+template <class S, class P>
+__device__ __forceinline__ S load(const P* partial, i64 i, i64 j, i64 n) {
     if constexpr (LEFT_COMPLEX) {
         const double re = partial[2 * i * n + j], im = partial[(2 * i + 1) * n + j];
-        return {re, CONJ ? -im : im};
+        return S{re, CONJ ? -im : im};
     } else {
-        return convert<Sum>(partial[i * n + j]);
+        return convert<S>(partial[i * n + j]);
     }
 }
 
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Sum sum{};
     if (row < m) {
 #pragma unroll 4
-        for (i64 p = run; p < parts; p += RUNS) sum = add(sum, load(partials + p * part_size, i, j, n));
+        for (i64 p = run; p < parts; p += RUNS) sum = add(sum, load<Sum>(partials + p * part_size, i, j, n));
     }
     scratch[threadIdx.x] = sum;
     __syncthreads();
