@@ -13,7 +13,7 @@ from ..kernels.device import DeviceInfo, host_device
 from ..kernels.measure import CeilingProbe, HostStopwatch
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
 from ..kernels.roofline import traffic
-from . import panels
+from . import panels, streams
 from .base import Array, Candidate
 from .host_sparse import RowBlocks, spmmv
 from .threads import map_rows
@@ -52,9 +52,9 @@ class HostBackend:
             case SpmmvProblem():
                 return (Candidate("csr_row_blocks", spmmv),)
             case StreamProblem(operation="axpby"):
-                return (Candidate("panels", panels.axpby),)
+                return (Candidate("chunks", streams.axpby),)
             case StreamProblem(operation="column_dot"):
-                return (Candidate("panels", panels.column_dots),)
+                return (Candidate("chunks", streams.column_dots),)
             case _:
                 return ()
 
@@ -120,8 +120,9 @@ def _device(threads: int) -> DeviceInfo:
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str:
     if traffic(problem).total_bytes < SMALL_BYTES and not getattr(problem, "inplace", False):
         return f"operands under {SMALL_BYTES >> 10} KiB: one NumPy call is faster"
-    if problem.M == problem.N == 1 and isinstance(problem, TsmttsmProblem) and not is_complex(problem.dtype):
-        return "one real column each: BLAS dot is threaded and at the limit"
+    vector = isinstance(problem, TsmttsmProblem) and min(problem.M, problem.N) == 1
+    if vector and not is_complex(problem.dtype):
+        return "a single real column: BLAS dot and gemv are threaded and near the limit"
     return ""
 
 
@@ -131,7 +132,7 @@ def _scales(problem: TsmmProblem) -> bool:
 
 def _scale_column(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     stream = StreamProblem("axpby", problem.K, 1, problem.dtype, 1, 1)
-    panels.axpby(stream, A, B if problem.beta != "zero" else None, B, (alpha * C)[0, 0], beta)
+    streams.axpby(stream, A, B if problem.beta != "zero" else None, B, (alpha * C)[0, 0], beta)
 
 
 def _blas_tsmttsm(
@@ -144,7 +145,10 @@ def _blas_tsmttsm(
 
 
 def _blas_tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
-    panels.store(A @ C, B, alpha, beta)
+    if problem.alpha == "one" and problem.beta == "zero" and not np.may_share_memory(A, B):
+        np.matmul(A, C, out=B)
+    else:
+        panels.store(A @ C, B, alpha, beta)
 
 
 def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Block operations on the host, on row panels that stay in cache, spread over threads.
+"""Products of tall blocks on the host, on row panels that stay in cache, spread over threads.
 
 Complex operands are worked on through their interleaved real view: a row-major K x M complex block is a
 K x 2M real one, and both products become real matrix products of twice the width,
@@ -7,31 +7,39 @@ K x 2M real one, and both products become real matrix products of twice the widt
     B_r = A_r [[Re C, Im C], [-Im C, Re C]]   (blocks of 2 x 2, interleaved)
 
 which costs the same arithmetic as a complex product, needs no conjugated copy of A, and serves real times
-complex too. One batched ``matmul`` over many panels keeps the interpreter out of the loop.
+complex too.
+
+BLAS reaches the memory's bandwidth on a short panel, whose operands it need not pack, and is far from it on
+millions of rows. One batched ``matmul`` over many panels keeps the interpreter out: each return to it may
+wait some 50 us for the interpreter lock that another thread holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ..kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..config import options
+from ..kernels.problem import Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import traffic
 from .base import Array
 from .threads import map_rows
 
-__all__ = ["axpby", "column_dots", "real_view", "store", "tsmm", "tsmttsm"]
+__all__ = ["CHUNK_BYTES", "real_view", "spread_rows", "store", "tsmm", "tsmttsm"]
 
 Result = TypeVar("Result")
 
-PANEL_ROWS = 256  # rows of one product: long enough to amortise a call, short enough for L1/L2 at width 64
-SCRATCH_BYTES = 1 << 20  # per thread, for partial results and converted panels
-TSMM_PANEL_BYTES = 96 << 10  # input plus output of one narrow product, within half of a small L2
-STREAM_PANEL_BYTES = 128 << 10
-SERIAL_BYTES = 1 << 20  # an elementwise pass this short takes about as long as waking a thread
-TILE_COLUMNS = 256  # elements over which per-column factors are repeated, so that inner loops are long
+PANEL_ROWS = 256  # two panels of 8 columns are 32 KiB and fit an L1 cache
+WIDE_PANEL_ROWS = 1024  # the longest chain of additions inside a product
+WIDE = 32  # real columns beyond which BLAS packs its operands into the cache itself, and gains by long panels
+GRAM_WIDE = 64  # real columns beyond which the half of the arithmetic that BLAS's syrk saves pays
+LINE_BYTES = 64  # narrower rows are folded up to this: a cache line, and one register of AVX-512
+TSMM_PANEL_BYTES = 32 << 10  # input and output of one product, within an L1 cache
+CHUNK_BYTES = 512 << 10  # intermediate results of a thread: within an L2 cache, long against waking a thread
+SERIAL_BYTES = 2 << 20  # a pass over less takes one thread about as long as waking another (80 us)
+MAX_RANGES = 4  # a thread: costs 4 per cent on idle cores, saves up to half where one of them is busy
 
 
 def _real_dtype(dtype: str) -> str:
@@ -53,50 +61,110 @@ def real_view(block: Array) -> Array:
     )
 
 
-def _panels(block: Array, begin: int, n_panels: int, rows: int) -> Array:
-    """View rows `begin` and on as a stack of panels, without a copy."""
-    return block[begin : begin + n_panels * rows].reshape(n_panels, rows, block.shape[1])
+def spread_rows(problem: Problem, work: Callable[[int, int], Result], n_rows: int) -> list[Result]:
+    """Run ``work(begin, end)`` over ranges of rows, on several threads where that outlasts waking them."""
+    n_bytes = traffic(problem).total_bytes
+    if n_bytes < SERIAL_BYTES:
+        return [work(0, n_rows)]
+    share = n_bytes // (options().threads * SERIAL_BYTES)
+    return map_rows(work, n_rows, min(max(share, 1), MAX_RANGES))
+
+
+def _panels(block: Array, begin: int, n_panels: int, rows: int, fold: int = 1) -> Array:
+    """View rows `begin` and on as a stack of panels, `fold` rows side by side in one, without a copy."""
+    return block[begin : begin + n_panels * rows].reshape(n_panels, rows // fold, fold * block.shape[1])
 
 
 def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex) -> None:
     """C = alpha A^H B + beta C (A^T B when the problem is not `conj`).
 
-    The longest accumulation chain is `PANEL_ROWS` inside a panel plus one addition a panel; single
-    precision adds panels up in double precision.
+    The longest accumulation chain is `WIDE_PANEL_ROWS` inside a panel plus one addition a panel; single
+    precision adds panels up in double precision. A^H A is Hermitian to the last bit.
     """
-    work_dtype = _real_dtype(problem.dtype)
     Ar = real_view(A)
     Br = Ar if problem.same else real_view(B)
-    rows = max(PANEL_ROWS, 2 * Ar.shape[1], 2 * Br.shape[1])
-    converts = Ar.dtype != work_dtype or Br.dtype != work_dtype
-    scratch_row = Ar.shape[1] * Br.shape[1] * itemsize(work_dtype)
-    if converts:
-        scratch_row += rows * (Ar.shape[1] + Br.shape[1]) * itemsize(work_dtype)
-    group = max(1, SCRATCH_BYTES // max(1, scratch_row))
+    work_dtype = _real_dtype(problem.dtype)
+    # With p rows side by side, the sum of the p diagonal blocks of the product is what is wanted. The rest
+    # is arithmetic for nothing, but on registers that narrow operands leave empty anyway.
+    fold = _fold(max(Ar.shape[1], Br.shape[1]) * itemsize(work_dtype), Ar, Br)
 
     def work(begin: int, end: int) -> Array:
         total = np.zeros((Ar.shape[1], Br.shape[1]), np.float64)
         row = begin
-        while row < end:
-            count = min(group, (end - row) // rows)
-            # The rows left over after the last whole panel make one short panel.
-            size = rows if count else end - row
-            count = max(count, 1)
-            Ap = _panels(Ar, row, count, size).astype(work_dtype, copy=False)
-            Bp = Ap if problem.same else _panels(Br, row, count, size).astype(work_dtype, copy=False)
-            total += np.matmul(Ap.transpose(0, 2, 1), Bp).sum(axis=0, dtype=np.float64)
-            row += count * size
+        for p in (fold, 1):
+            part, row = _sum_panels(Ar, Br, row, end, p, work_dtype)
+            total += part
+        if row < end:
+            rest = Ar[None, row:end]
+            total += _sum_products(rest, rest if Ar is Br else Br[None, row:end], work_dtype)
         return total
 
-    G = sum(map_rows(work, problem.K), start=np.zeros((Ar.shape[1], Br.shape[1])))
+    # Products of different rows that fold brings along may overflow or be NaN; nobody sees them.
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        parts = spread_rows(problem, work, problem.K)
+    G = sum(parts[1:], start=parts[0])
+    if problem.same:
+        G = np.triu(G) + np.triu(G, 1).T
     store(_combine_parts(G, problem), C, alpha, beta)
+
+
+def _fold(row_bytes: int, *blocks: Array) -> int:
+    """Return the largest power of two of rows that fit a cache line side by side; 1 for views."""
+    if not 0 < row_bytes <= LINE_BYTES or not all(block.flags.c_contiguous for block in blocks):
+        return 1
+    return 1 << (LINE_BYTES // row_bytes).bit_length() - 1
+
+
+def _sum_panels(A: Array, B: Array, begin: int, end: int, fold: int, dtype: str) -> tuple[Array, int]:
+    """Return A^T B over all whole panels of the rows, and the row after them."""
+    M, N = A.shape[1], B.shape[1]
+    rows = WIDE_PANEL_ROWS if max(M, N) > WIDE else PANEL_ROWS * fold
+    scratch = fold * fold * M * N * itemsize(dtype)
+    if A.dtype != dtype or B.dtype != dtype:
+        scratch += rows * (M + N) * itemsize(dtype)
+    group = max(1, CHUNK_BYTES // max(1, scratch))
+    total = np.zeros((fold * M, fold * N), np.float64)
+    while (count := min(group, (end - begin) // rows)) > 0:
+        Ap = _panels(A, begin, count, rows, fold)
+        Bp = Ap if A is B else _panels(B, begin, count, rows, fold)
+        total += _sum_products(Ap, Bp, dtype)
+        begin += count * rows
+    blocks = total.reshape(fold, M, fold, N)
+    return sum((blocks[p, :, p] for p in range(1, fold)), start=blocks[0, :, 0]), begin
+
+
+def _sum_products(A: Array, B: Array, dtype: str) -> Array:
+    """Return the sum of A^T B over two stacks of panels, in double precision."""
+    left = A.astype(dtype, copy=False)
+    if A is B:
+        return _sum_grams(left)
+    product = np.matmul(left.swapaxes(1, 2), B.astype(dtype, copy=False))
+    return product.sum(axis=0, dtype=np.float64)
+
+
+def _sum_grams(A: Array) -> Array:
+    """Return the sum of A^T A over a stack of panels, in double precision.
+
+    NumPy sees the equal operands and calls BLAS's syrk, which on narrow panels takes twice as long as a
+    general product. So the rows of the result are computed in two halves, which overlap where M is odd.
+    """
+    count, rows, M = A.shape
+    if not 1 < M <= GRAM_WIDE:
+        return np.matmul(A.swapaxes(1, 2), A).sum(axis=0, dtype=np.float64)
+    half = (M + 1) // 2
+    panel, row, column = A.strides
+    halves = np.lib.stride_tricks.as_strided(
+        A, (count, 2, half, rows), (panel, (M - half) * column, column, row), writeable=False
+    )
+    upper, lower = np.matmul(halves, A[:, None]).sum(axis=0, dtype=np.float64)
+    return np.concatenate((upper, lower[2 * half - M :]))
 
 
 def _combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
     """Fold the products of real and imaginary parts into the complex result."""
     left, right = is_complex(problem.dtype_a), is_complex(problem.dtype_b)
     if not left:
-        return G.view(np.complex128) if right else G
+        return np.ascontiguousarray(G).view(np.complex128) if right else G
     sign = -1 if problem.conj else 1
     if not right:
         return G[0::2] + (sign * 1j) * G[1::2]
@@ -114,42 +182,50 @@ def store(product: Array, C: Array, alpha: complex, beta: complex) -> None:
 
 def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     """B = alpha A C + beta B; B may be the leading columns of A itself."""
-    Ar, Br = real_view(A), real_view(B)
-    Cr = _real_coefficients(C if alpha == 1 else alpha * C, is_complex(problem.dtype_a), problem.dtype)
-    converts = Ar.dtype != Cr.dtype
-    direct = problem.beta == "zero" and not converts and not np.may_share_memory(A, B)
-    # A product of its own must stay in cache until it is added to B; A streams past it.
-    cached_width = Ar.shape[1] + Br.shape[1] if direct else Br.shape[1]
-    rows = max(PANEL_ROWS, TSMM_PANEL_BYTES // max(1, cached_width * Cr.itemsize) // 64 * 64)
-    group = 64 if direct else 1
+    Cr = C if alpha == 1 else alpha * C
+    if problem.N == 1 and A.dtype == Cr.dtype == B.dtype:  # BLAS gemv is at the limit as it is
+        Ar, Br = A, B
+    else:
+        Ar, Br = real_view(A), real_view(B)
+        Cr = _real_coefficients(Cr, is_complex(problem.dtype_a), problem.dtype)
+    row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
+    rows = min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
+    if problem.beta == "zero" and Ar.dtype == Cr.dtype and not np.may_share_memory(A, B):
+        spread_rows(problem, lambda begin, end: _multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
+        return
+    # The product stays in cache until it is added to B, and A's rows if they must be converted.
+    widths = Br.shape[1] + (Ar.shape[1] if Ar.dtype != Cr.dtype else 0)
+    chunk = max(CHUNK_BYTES // max(1, widths * Cr.itemsize) // rows * rows, rows)
 
     def work(begin: int, end: int) -> None:
-        row = begin
-        while row < end:
-            count = min(group, (end - row) // rows)
-            size = rows if count else end - row
-            count = max(count, 1)
-            Ap, Bp = _panels(Ar, row, count, size), _panels(Br, row, count, size)
-            if direct:
-                np.matmul(Ap, Cr, out=Bp)
-            else:
-                product = np.matmul(Ap.astype(Cr.dtype, copy=False), Cr)
-                if problem.beta != "zero":
-                    _add_scaled(product, Bp, B, row, count * size, beta)
-                Bp[...] = product
-            row += count * size
+        product = np.empty((min(chunk, end - begin), Br.shape[1]), Cr.dtype)
+        for row in range(begin, end, chunk):
+            stop = min(row + chunk, end)
+            part = product[: stop - row]
+            _multiply(Ar[row:stop].astype(Cr.dtype, copy=False), Cr, part, rows)
+            _add_scaled(part, B[row:stop], Br[row:stop], beta)
 
-    map_rows(work, problem.K)
+    spread_rows(problem, work, problem.K)
 
 
-def _add_scaled(product: Array, Bp: Array, B: Array, row: int, n_rows: int, beta: complex) -> None:
-    """Add beta B to the product on the rows of a panel, complex where beta is."""
-    if beta == 1:
-        product += Bp
-    elif isinstance(beta, complex) and beta.imag != 0:
-        product.reshape(n_rows, -1).view(B.dtype)[...] += beta * B[row : row + n_rows]
-    else:
-        product += beta.real * Bp
+def _multiply(A: Array, C: Array, B: Array, rows: int) -> None:
+    """B = A C, panel by panel; a matrix times a vector needs none."""
+    whole = len(A) // rows if C.shape[1] > 1 else 0
+    np.matmul(_panels(A, 0, whole, rows), C, out=_panels(B, 0, whole, rows))
+    if whole * rows < len(A):
+        np.matmul(A[whole * rows :], C, out=B[whole * rows :])
+
+
+def _add_scaled(product: Array, B: Array, Br: Array, beta: complex) -> None:
+    """B = product + beta B; `Br` is B, or its real view as `product` is one."""
+    if beta == 0:
+        np.copyto(Br, product)
+        return
+    if complex(beta).imag != 0:
+        np.multiply(B, beta, out=B)
+    elif beta != 1:
+        np.multiply(Br, beta.real, out=Br)
+    np.add(Br, product, out=Br)
 
 
 def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
@@ -163,66 +239,3 @@ def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
     real[:, 1, :, 0] = -C.imag
     # A real A has no imaginary rows: only the first row of each 2 x 2 block meets anything.
     return real.reshape(2 * M, 2 * N) if complex_rows else np.ascontiguousarray(real[:, 0].reshape(M, 2 * N))
-
-
-def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
-    """Out = alpha X + beta Y, factors scalar or one a column; `out` may be X or Y. Y None: out = alpha X."""
-    width = out.shape[1]
-    tile = _tile(width, out, X, Y)
-    rows = max(tile, STREAM_PANEL_BYTES // max(1, width * out.itemsize) // tile * tile)
-
-    def work(begin: int, end: int) -> None:
-        for row in range(begin, end, rows):
-            stop = min(row + rows, end)
-            fold = tile if (stop - row) % tile == 0 else 1
-            shape = ((stop - row) // fold, fold * width)
-            term = _scaled(X[row:stop].reshape(shape), alpha, fold)
-            if Y is not None:
-                term = term + _scaled(Y[row:stop].reshape(shape), beta, fold)
-            out[row:stop].reshape(shape)[...] = term
-
-    _stream(problem, work)
-
-
-def _tile(width: int, *blocks: Array | None) -> int:
-    """Rows to fold into one long row, so that narrow blocks have long inner loops; 1 for views."""
-    if width == 0 or any(block is not None and not block.flags.c_contiguous for block in blocks):
-        return 1
-    return max(1, TILE_COLUMNS // width)
-
-
-def _scaled(panel: Array, factor: Any, fold: int) -> Array:
-    if isinstance(factor, np.ndarray) and factor.ndim == 1:
-        return panel * np.tile(factor, fold)
-    return panel if isinstance(factor, int | float) and factor == 1 else panel * factor
-
-
-def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
-    """out_j = sum_i conj(X_ij) Y_ij, summed in double precision; X may be Y."""
-    width = out.shape[0]
-    tile = _tile(width, X, Y)
-    rows = max(tile, STREAM_PANEL_BYTES // max(1, width * X.itemsize) // tile * tile)
-    square = X is Y
-    sum_dtype = np.complex128 if out.dtype.kind == "c" and not square else np.float64
-
-    def work(begin: int, end: int) -> Array:
-        total = np.zeros(width, sum_dtype)
-        for row in range(begin, end, rows):
-            stop = min(row + rows, end)
-            fold = tile if (stop - row) % tile == 0 else 1
-            shape = ((stop - row) // fold, fold * width)
-            Xp = X[row:stop].reshape(shape)
-            if square:
-                product = np.square(Xp.real) + np.square(Xp.imag) if Xp.dtype.kind == "c" else np.square(Xp)
-            else:
-                product = np.conjugate(Xp) * Y[row:stop].reshape(shape)
-            total += product.sum(axis=0, dtype=sum_dtype).reshape(fold, width).sum(axis=0)
-        return total
-
-    out[...] = sum(_stream(problem, work), start=np.zeros(width, sum_dtype))
-
-
-def _stream(problem: StreamProblem, work: Callable[[int, int], Result]) -> list[Result]:
-    """Spread an elementwise pass over threads where it outlasts starting them."""
-    serial = traffic(problem).total_bytes < SERIAL_BYTES
-    return [work(0, problem.K)] if serial else map_rows(work, problem.K)

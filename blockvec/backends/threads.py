@@ -1,14 +1,16 @@
-"""Threads of the host backend: static row ranges, one BLAS thread inside each.
+"""Threads of the host backend: fixed row ranges, one BLAS thread inside each.
 
-NumPy releases the interpreter lock inside BLAS and ufunc loops, so plain threads reach all cores. The row
-ranges depend on the row count and the thread count alone, and partial results are combined in range
-order, which makes results bit-identical for a fixed thread count.
+NumPy releases the interpreter lock inside BLAS and ufunc loops, so plain threads reach all cores. A thread
+that is free takes the next range, so that a core which somebody else uses as well delays little. The
+ranges depend on the operands' extents and the thread count alone, and partial results are combined in range
+order: results are bit-identical for a fixed thread count.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import ctypes
 import functools
 import itertools
 import os
@@ -34,9 +36,16 @@ def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int,
     return list(itertools.pairwise(cuts))
 
 
-def map_rows(work: Callable[[int, int], Result], n_rows: int) -> list[Result]:
-    """Run ``work(begin, end)`` over row ranges, one a thread, and return the results in row order."""
-    return _run_ranges(work, row_ranges(n_rows, options().threads))
+def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread: int = 1) -> list[Result]:
+    """Run ``work(begin, end)`` over row ranges on all threads and return the results in row order."""
+    ranges = row_ranges(n_rows, options().threads * ranges_per_thread)
+    results: dict[int, Result] = {}
+
+    def run(index: int) -> None:
+        results[index] = work(*ranges[index])
+
+    map_items(run, len(ranges))
+    return [results[index] for index in range(len(ranges))]
 
 
 def map_items(work: Callable[[int], None], n_items: int) -> None:
@@ -46,32 +55,73 @@ def map_items(work: Callable[[int], None], n_items: int) -> None:
     """
     ticket = itertools.count()  # next() on it is atomic under the interpreter lock
 
-    def drain(_begin: int, _end: int) -> None:
+    def drain() -> None:
         while (item := next(ticket)) < n_items:
             work(item)
 
     n_threads = min(options().threads, n_items)
-    _run_ranges(drain, [(0, 0)] * n_threads)
-
-
-def _run_ranges(work: Callable[[int, int], Result], ranges: list[tuple[int, int]]) -> list[Result]:
     with single_threaded_blas():
-        # Workers see the caller's options; the caller itself takes the first range.
-        futures = [_pool().submit(contextvars.copy_context().run, work, a, b) for a, b in ranges[1:]]
+        # Workers see the caller's options; the caller itself works too.
+        _workers().keep_off_this_core(n_threads)
+        submit = _workers().pool.submit
+        futures = [submit(contextvars.copy_context().run, drain) for _ in range(n_threads - 1)]
         try:
-            first = [work(*r) for r in ranges[:1]]
+            drain()
         finally:
-            rest = [future.result() for future in futures]
-        return first + rest
+            for future in futures:
+                future.result()
+
+
+class _Workers:
+    """A pool of threads that stay off the core their caller works on.
+
+    Linux wakes a thread on its waker's core where the other cores run something else, be it of low
+    priority; with few cores in use it does not even look for an idle one. Caller and worker then take
+    turns on one core for a few milliseconds, which is as long as a block operation takes.
+    """
+
+    def __init__(self) -> None:
+        self.pool = ThreadPoolExecutor(64, "blockvec", self._register)
+        self._threads: list[int] = []
+        self._allowed: tuple[set[int], int] | None = None
+
+    def _register(self) -> None:
+        self._threads.append(threading.get_native_id())
+
+    def keep_off_this_core(self, n_running: int) -> None:
+        """Let the workers run on all cores of the process but this one, if that leaves enough of them."""
+        core = _current_core()
+        if core < 0 or n_running < 2:
+            return
+        cores = os.sched_getaffinity(0)
+        if n_running <= len(cores):
+            cores.discard(core)
+        if self._allowed == (cores, len(self._threads)):
+            return
+        self._allowed = cores, len(self._threads)
+        for thread in self._threads:
+            with contextlib.suppress(OSError):  # a sandbox may forbid it: the workers then run anywhere
+                os.sched_setaffinity(thread, cores)
+
+
+def _current_core() -> int:
+    """Return the core that this thread runs on; -1 where the system does not tell."""
+    return _getcpu() if _getcpu else -1
+
+
+try:
+    _getcpu = ctypes.PyDLL(None).sched_getcpu if hasattr(os, "sched_setaffinity") else None
+except (OSError, AttributeError):
+    _getcpu = None
 
 
 @functools.cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="blockvec")
+def _workers() -> _Workers:
+    return _Workers()
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
 class _BlasLimit:
