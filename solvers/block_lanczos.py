@@ -251,7 +251,7 @@ class _ThickRestart:
                 krylov.append_random(b - krylov.w)
 
     def _estimate_norm(self) -> None:
-        """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner of the spectrum."""
+        """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner of it only."""
         buffer = self.krylov.buffer
         z = type(buffer).random(buffer.shape[0], 1, buffer.dtype, device=buffer.device, rng=self.rng)
         norms = [float(to_host(block.norms())[0]) for block in (z, self.operator.apply(z))]

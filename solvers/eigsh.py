@@ -28,7 +28,7 @@ from .memory import require_memory
 from .rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, Which, dense_eigenpairs, to_host
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 
-__all__ = ["eigsh"]
+__all__ = ["choose_method", "eigsh"]
 
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
@@ -220,7 +220,7 @@ def eigsh(
     iterative = {"v0": v0, "block_size": block_size, "callback": callback, "time_limit": time_limit}
     iterative["orthogonal_to"] = orthogonal_to
     given = [name for name, value in iterative.items() if value is not None]
-    chosen, why = _choose_method(method, op, k, given)
+    chosen, why = choose_method(method, op, k, given)
     block_size, ncv = _basis_sizes(op.shape[0], k, block_size, ncv, locked, start)
     request = _Request(
         operator=op,
@@ -250,9 +250,10 @@ def eigsh(
     return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
 
 
-def _choose_method(
+def choose_method(
     method: Method, op: Operator, k: int, given: list[str]
 ) -> tuple[Literal["lanczos", "dense"], str]:
+    """Return the method to take and why; `given` names the options that only an iteration can honour."""
     n = op.shape[0]
     if method == "dense":
         if "orthogonal_to" in given:

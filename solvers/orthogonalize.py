@@ -96,27 +96,28 @@ class CholQR2:
 
 @dataclass(frozen=True)
 class SVQB:
-    """Eigenvectors of the scaled Gram matrix, up to twice: decides the rank, one or two reductions.
+    """Eigenvectors of the scaled Gram matrix, then a Cholesky factorisation that decides the rank.
 
-    Use it for anything: it is the default. R is not triangular. One pass resolves a condition number of
-    u^(-1/2), two resolve 1/u. The second one is left out on the host where the first shows that it is not
-    needed; on a GPU it always runs, which costs less than asking.
+    Use it for anything: it is the default. The first pass resolves a condition number of u^(-1/2), both
+    together resolve 1/u. The second one is left out on the host where the first shows that it is not
+    needed; on a GPU it always runs, which costs less than asking. R is not triangular.
 
     References
     ----------
-    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4. Deviations: (1) the rank is decided
-    by the noise of each direction instead of a fixed threshold, (2) lost columns are isolated before the
-    eigenproblem, so that they do not mix with small directions that are real.
+    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4. Deviations: (1) the rank is decided by
+    the noise of each column instead of a fixed threshold; (2) eigenvectors only improve the condition, the
+    decision is made column by column in the order of their noise: dropping an eigenvector would take from
+    accurate columns what only noisy ones can spare.
     """
 
     def factor(self, W: Block, noise: Array) -> Factored:
         """Replace W by Q with W = Q R; lost columns of Q are zero and come last."""
         unit = _unit_roundoff(W)
-        first = _svqb_step(_small(W.gram()), noise, unit, final=False)
+        first, smallest = _eigen_step(_small(W.gram()), noise, unit)
         _transform(W, first.transform, W)
-        if _on_host(W) and not first.lost.any() and first.smallest > WELL_CONDITIONED:
+        if _on_host(W) and not first.lost.any() and smallest > WELL_CONDITIONED:
             return Factored(first.R, first.noise, first.lost, 1)
-        second = _svqb_step(_small(W.gram()), first.noise, unit, final=True)
+        second = _ordered_cholesky(_small(W.gram()), first.noise, unit)
         _transform(W, second.transform, W)
         return Factored(second.R @ first.R, second.noise, second.lost, 2)
 
@@ -324,40 +325,76 @@ def _cholesky_pass(W: Block) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class _SvqbStep:
+class _Step:
+    """Q = W transform, W = Q R up to what is lost, with the noise of Q's columns."""
+
     transform: Array
     R: Array
     noise: Array
     lost: Array
-    smallest: Array
 
 
-def _svqb_step(G: Array, noise: Array, unit: float, *, final: bool) -> _SvqbStep:
-    """Turn a Gram matrix and the noise of its columns into transform C and factor R: Q = W C, W = Q R.
-
-    What the Gram matrix does not resolve is lost in the final step and left to the next one before.
-    """
+def _scaled_gram(G: Array, noise: Array) -> tuple[Array, Array, Array, Array]:
+    """Return G for columns of unit length, their lengths, the inverses, and which are nothing but noise."""
     xp = array_namespace(G)
-    width = G.shape[0]
     lengths = xp.sqrt(xp.maximum(xp.diagonal(G).real, 0))
     dead = lengths <= noise
     inverse = xp.where(dead, 0, 1 / xp.where(dead, 1, lengths))
-    scaled = _hermitian(G) * inverse[:, None] * inverse[None, :]
-    # (2) dead columns get an eigenvalue of their own, far from the small ones of live columns
+    return _hermitian(G) * inverse[:, None] * inverse[None, :], lengths, inverse, dead
+
+
+def _eigen_step(G: Array, noise: Array, unit: float) -> tuple[_Step, Array]:
+    """Turn W into eigenvectors of its Gram matrix; return the smallest eigenvalue of the scaled one, too.
+
+    Eigenvalues that are not resolved are raised to the resolution, so that nothing is lost but columns
+    that are zero already.
+    """
+    xp = array_namespace(G)
+    width = G.shape[0]
+    scaled, lengths, inverse, dead = _scaled_gram(G, noise)
+    # Dead columns get an eigenvalue of their own, far from the small ones of live columns.
     eigenvalues, vectors = xp.linalg.eigh(scaled - xp.diag(dead.astype(float)))
-    eigenvalues, vectors = eigenvalues[::-1], vectors[:, ::-1]
-    floor = RESOLUTION * width * unit
-    raised = xp.sqrt(xp.maximum(eigenvalues, floor))
-    # (1) noise of a direction: independent contributions of the columns it is made of
-    level = xp.sqrt((xp.abs(vectors) ** 2).T @ (noise * inverse) ** 2)
-    lost = (eigenvalues < (floor if final else -0.5)) | (raised <= level)
-    # Lost directions last: sorting by eigenvalue alone would not promise that.
-    order = xp.argsort(lost.astype(np.int8) * width + xp.arange(width))
-    vectors, raised, level, lost = vectors[:, order], raised[order], level[order], lost[order]
+    raised = xp.sqrt(xp.maximum(eigenvalues, RESOLUTION * width * unit))
+    lost = eigenvalues < -0.5
     live = xp.where(lost, 0.0, 1.0)
+    # Noise of a direction: independent contributions of the columns it is made of.
+    level = xp.sqrt((xp.abs(vectors) ** 2).T @ (noise * inverse) ** 2)
     transform = inverse[:, None] * vectors * (live / raised)[None, :]
     R = (live * raised)[:, None] * vectors.conj().T * lengths[None, :]
-    return _SvqbStep(transform, R, level / raised, lost, eigenvalues.min())
+    order = xp.arange(width)[::-1]  # the largest eigenvalues first, lost ones last
+    step = _Step(transform[:, order], R[order], (level / raised)[order], lost[order])
+    return step, eigenvalues.min()
+
+
+def _ordered_cholesky(G: Array, noise: Array, unit: float) -> _Step:
+    """Factorise a Gram matrix column by column, the least noisy first; some have nothing of their own.
+
+    A fixed number of steps on small arrays: what is lost is a mask, and nothing waits for it.
+    """
+    xp = array_namespace(G)
+    width = G.shape[0]
+    scaled, lengths, inverse, dead = _scaled_gram(G, noise)
+    relative = xp.where(dead, xp.inf, noise * inverse)
+    order = xp.argsort(relative)
+    rest = scaled[order][:, order]
+    limit = xp.maximum(relative[order] ** 2, RESOLUTION * width * unit)
+    rows, kept = [], []
+    for j in range(width):
+        pivot = rest[j, j].real
+        keep = pivot > limit[j]
+        row = xp.where(keep, rest[j] / xp.sqrt(xp.where(keep, pivot, 1.0)), 0)
+        row = xp.where(xp.arange(width) < j, 0, row)
+        rest = rest - row.conj()[:, None] * row[None, :]
+        rows.append(row)
+        kept.append(keep)
+    R, lost = xp.stack(rows), ~xp.stack(kept)
+    # A lost column becomes a unit vector of its own in the inverse, and is then zeroed.
+    undo = xp.linalg.inv(R + xp.diag(lost.astype(float))) * xp.where(lost, 0.0, 1.0)[None, :]
+    place = xp.argsort(lost.astype(np.int8) * width + xp.arange(width))  # lost ones last
+    back = xp.argsort(order)
+    transform = (inverse[order][:, None] * undo)[back][:, place]
+    spread = xp.abs(undo).T @ xp.where(dead, 0.0, noise * inverse)[order]
+    return _Step(transform, (R[:, back] * lengths[None, :])[place], spread[place], lost[place])
 
 
 def _transform(W: Block, C: Array, out: Block) -> None:

@@ -59,14 +59,14 @@ class EigenResult:
     def multiplicities(self) -> list[tuple[float, int]]:
         """Eigenvalues and how many copies of each are among those computed.
 
-        Values count as copies of one where their difference is within what their residuals allow.
+        Values count as copies of one where they agree to what the tolerance resolves.
         """
         values = to_host(self.eigenvalues)
         return [(float(values[begin]), end - begin) for begin, end in self._groups()]
 
     def _groups(self) -> list[tuple[int, int]]:
         values = to_host(self.eigenvalues).astype(np.float64)
-        return clusters(values, SAME_VALUE * np.maximum(self.limits, self.residuals))
+        return clusters(values, SAME_VALUE * self.limits)
 
     def __str__(self) -> str:
         """Return a table of values, residuals and multiplicities."""
@@ -75,7 +75,9 @@ class EigenResult:
         for begin, end in self._groups():
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
-                flag = "" if self.converged[i] else "  not converged"
+                flag = ""
+                if not self.converged[i]:
+                    copies, flag = "?", "  not converged"
                 lines.append(f"{i + 1:4d} {values[i]:22.14g}  {self.residuals[i]:9.1e}  {copies:>7}{flag}")
         lines.append(self._summary())
         return "\n".join(lines)

@@ -1,7 +1,7 @@
 """A plain NumPy block and operator with nothing but the interface that solvers may use.
 
-`PlainBlock` has the operations of a BlockVector that DESIGN lets a solver call, in their simplest form, and nothing of
-blockvec: a solver that runs on it cannot depend on anything else.
+`PlainBlock` has the operations of a BlockVector that DESIGN lets a solver call, in their simplest form, and
+nothing of blockvec: a solver that runs on it cannot depend on anything else.
 """
 
 from __future__ import annotations

@@ -1,0 +1,145 @@
+"""blockvec-eigs end to end: exit codes, one JSON document and nothing else, silence in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from solvers.__main__ import main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command as a user would, warnings being errors."""
+    command = [sys.executable, "-W", "error", "-m", "solvers", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120, **options
+    )
+
+
+def test_a_table_on_stdout_and_silence_on_stderr() -> None:
+    done = run("laplace3d:n=10", "-k", "4", "--which", "SA")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "laplace3d:n=10: 1000 x 1000, 6400 entries, float64, on " in done.stdout
+    assert "3 of 3" in done.stdout
+    assert "4 of 4 converged" in done.stdout
+    assert "spmmv" in done.stdout
+
+
+def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
+    saved = tmp_path / "out.npz"
+    done = run("laplace2d:n=24", "-k", "3", "--json", "--save", str(saved), "--rng", "5")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    assert document["converged"] == [True] * 3
+    assert document["matrix"] == "laplace2d:n=24"
+    assert document["info"]["n"] == 576
+    assert {"operation", "kernel", "calls", "time_s", "fraction"} <= set(document["kernels"][0])
+    with np.load(saved) as pairs:
+        assert pairs["eigenvectors"].shape == (576, 3)
+        assert pairs["eigenvalues"].tolist() == document["eigenvalues"]
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npz"]
+    again = json.loads(run("laplace2d:n=24", "-k", "3", "--json", "--rng", "5").stdout)
+    assert again["eigenvalues"] == document["eigenvalues"]
+    assert again["residuals"] == document["residuals"]
+
+
+def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["laplace3d:n=12", "-k", "6", "--maxiter", "1"]) == 1
+    assert "not converged" in capsys.readouterr().out
+    assert main(["laplace3d:n=12", "-k", "6", "--maxiter", "1", "--json"]) == 1
+    assert not all(json.loads(capsys.readouterr().out)["converged"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nosuch.mtx"], "nosuch.mtx"),
+        (["laplace3d:m=3"], "laplace3d"),
+        (["laplace3d:n=6", "-k", "0"], "k: got 0"),
+        (["laplace3d:n=6", "-k", "many"], "argument -k: invalid int value"),
+        (["laplace3d:n=6", "--which", "SM"], "argument --which: invalid choice"),
+        (["laplace3d:n=6", "--tol", "-1"], "tol: got -1"),
+        (["laplace3d:n=6", "--plot", "no/such/folder/x.png"], "--plot: cannot write"),
+        (["laplace3d:n=6", "--save", "."], "--save: cannot write"),
+        (["laplace3d:n=6", "--method", "dense", "--plot", "x.png"], "--plot: --method dense"),
+        ([], "the following arguments are required: MATRIX"),
+    ],
+    ids=lambda value: value[:25] if isinstance(value, str) else "",
+)
+def test_bad_arguments_and_files_are_one_line_and_exit_code_two(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code: Any = main(arguments)
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("blockvec-eigs: ")
+    assert message in captured.err
+
+
+def test_a_broken_file_names_itself_and_the_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = tmp_path / "broken.mtx"
+    broken.write_text("%%MatrixMarket matrix coordinate real symmetric\n3 3 2\n1 1 1.0\n2 x 1.0\n")
+    assert main([str(broken)]) == 2
+    assert "broken.mtx" in capsys.readouterr().err
+
+
+def test_the_history_is_drawn_also_for_a_small_matrix(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "history.png"
+    done = run("laplace2d:n=12", "-k", "3", "--plot", str(picture))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "lanczos: --plot is given" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_ctrl_c_shows_what_was_reached_and_exits_with_130() -> None:
+    command = [sys.executable, "-m", "solvers", "laplace3d:n=40", "-k", "30", "--tol", "1e-14"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        time.sleep(4)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "interrupted" in out + err
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
+def test_a_terminal_sees_progress() -> None:
+    import pty
+
+    main_end, terminal = pty.openpty()
+    command = [sys.executable, "-m", "solvers", "laplace3d:n=16", "-k", "8", "--tol", "1e-13"]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    ) as process:
+        out, _ = process.communicate(timeout=120)
+    os.close(terminal)
+    seen = b""
+    try:
+        while chunk := os.read(main_end, 65536):
+            seen += chunk
+    except OSError:  # the terminal has been closed on the other side
+        pass
+    os.close(main_end)
+    assert process.returncode == 0
+    assert b"restart" in seen
+    assert b"restart " not in out

@@ -1,0 +1,435 @@
+"""eigsh: every copy of every value, orthonormal vectors, honest reports, the same bits for the same seed."""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
+
+from blockvec import BlockVector, as_operator, models
+from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
+from solvers import ConvergenceWarning, EigenResult, Interrupted, IterationState, NoConvergence, eigsh
+from solvers.rayleigh_ritz import select
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def solve(A: Any, k: int, which: str, **options: Any) -> EigenResult:
+    """Block Lanczos, whatever the size."""
+    options = {"method": "lanczos", "rng": 0, "return_info": True, **options}
+    result = eigsh(A, k, which=which, **options)
+    assert isinstance(result, EigenResult)
+    return result
+
+
+def check(result: EigenResult, A: Any, expected: np.ndarray | None = None, bound: float = 1e-12) -> None:
+    """Assert what every result must satisfy: values, true residuals, orthonormal vectors."""
+    w, X = result.eigenvalues, result.eigenvectors
+    norm = result.info["norm"]
+    unit = np.finfo(X.dtype).eps / 2
+    assert np.all(np.diff(w) >= 0)
+    assert np.linalg.norm(X.conj().T @ X - np.eye(X.shape[1])) <= 100 * unit
+    residuals = np.linalg.norm(A @ X - X * w, axis=0)
+    assert np.allclose(residuals, result.residuals, rtol=1e-2, atol=100 * unit * norm)
+    assert result.converged.all()
+    if expected is None:
+        values = np.linalg.eigvalsh(A.toarray() if sp.issparse(A) else A)
+        expected = np.sort(values[select(values, result.info["which"])[: result.info["k"]]])
+    if result.info["which"] == "LM":  # a tie between theta and -theta may be cut either way
+        w, expected = np.sort(np.abs(w)), np.sort(np.abs(expected))
+    assert np.max(np.abs(w - expected)) <= bound * max(norm, np.finfo(float).tiny)
+
+
+def zoo() -> dict[str, Any]:
+    """Matrices on which single-vector solvers return wrong or missing values."""
+    rng = np.random.default_rng(0)
+    block = rng.standard_normal((20, 20))
+    thin = rng.standard_normal((200, 3))
+    return {
+        "identity": sp.eye_array(200, format="csr"),
+        "zero": sp.csr_array((200, 200)),
+        "two values": sp.diags_array(np.repeat([1.0, 0.0], 100), format="csr"),
+        "rank three": thin @ thin.T,
+        "a block six times": np.kron(np.eye(6), block + block.T),
+        "one outlier": sp.diags_array(np.r_[1e8, np.linspace(0, 1, 199)], format="csr"),
+    }
+
+
+@pytest.mark.parametrize("name", zoo())
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_degenerate_spectra_have_all_their_copies(name: str, which: str, k: int) -> None:
+    A = zoo()[name]
+    check(solve(A, k, which), A)
+
+
+@pytest.mark.parametrize("block_size", [1, 2, 3, 5])
+def test_multiplicities_above_the_block_size_are_found(block_size: int) -> None:
+    A = zoo()["a block six times"]
+    for which in ("LA", "LM"):
+        check(solve(A, 14, which, block_size=block_size, tol=1e-9), A)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_single_vector_finds_the_triple_values_of_a_cube(seed: int) -> None:
+    A = models.model("laplace3d:n=9")
+    result = solve(A, 10, "SA", block_size=1, tol=1e-6, rng=seed)
+    check(result, A)
+    assert [count for _, count in result.multiplicities] == [1, 3, 3, 3]
+
+
+@pytest.mark.parametrize("method", ["lanczos", "dense"])
+@pytest.mark.parametrize("k", [1, 2, 9, 17, 18])
+def test_every_k_up_to_n_works(k: int, method: str) -> None:
+    A = models.model("laplace2d:nx=3,ny=6")
+    for which in ("SA", "LA", "LM"):
+        check(solve(A, k, which, method=method), A)
+
+
+@pytest.mark.parametrize(
+    ("name", "which", "k"),
+    [
+        ("gr_30_30", "SA", 10),
+        ("gr_30_30", "LA", 20),
+        ("bcsstk03", "LA", 3),
+        ("bcsstk09", "SA", 10),
+        ("bcsstk16", "LA", 10),
+        ("mhd1280b", "LA", 10),
+        ("lund_a", "LA", 5),
+        ("lund_b", "SA", 10),
+        ("1138_bus", "LA", 10),
+        ("elast_B", "SA", 10),
+    ],
+)
+def test_real_matrices_agree_with_their_reference(
+    name: str, which: str, k: int, real_matrix: Callable[[str], Any], reference: Callable[..., np.ndarray]
+) -> None:
+    A = real_matrix(name)
+    check(solve(A, k, which, tol=1e-10, convergence="norm"), A, reference(name, k, which))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+def test_all_four_types_are_solved_in_their_own_precision(dtype: str, which: str) -> None:
+    A = models.model("hofstadter:nx=12,ny=12").astype(dtype) if "complex" in dtype else None
+    A = models.model("laplace2d:n=12").astype(dtype) if A is None else A
+    result = solve(A, 8, which)
+    assert result.eigenvectors.dtype == dtype
+    assert result.eigenvalues.dtype == np.zeros(0, dtype).real.dtype
+    check(result, A, bound=1e4 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("form", ["dense", "coo", "integer", "linear operator", "callable", "operator"])
+def test_a_matrix_may_come_in_any_form(form: str) -> None:
+    matrix = models.model("laplace2d:n=25")
+    forms: dict[str, tuple[Any, dict[str, Any]]] = {
+        "dense": (matrix.toarray(), {}),
+        "coo": (matrix.tocoo(), {}),
+        "integer": (matrix.astype(np.int64), {}),
+        "linear operator": (
+            LinearOperator(matrix.shape, matvec=matrix.__matmul__, matmat=matrix.__matmul__, dtype=float),
+            {},
+        ),
+        "callable": (lambda X: matrix @ X, {"shape": matrix.shape}),
+        "operator": (as_operator(matrix), {}),
+    }
+    A, options = forms[form]
+    check(solve(A, 5, "SA", **options), matrix)
+
+
+def test_the_answer_comes_as_scipy_gives_it() -> None:
+    A = models.model("laplace2d:n=25")
+    w, X = eigsh(A, 4, which="LA", rng=1)
+    assert type(w) is type(X) is np.ndarray
+    assert X.shape == (625, 4)
+    assert X.flags.c_contiguous
+    assert np.allclose(A @ X, X * w)
+    assert np.array_equal(eigsh(A, 4, which="LA", rng=1, return_eigenvectors=False), w)
+    without = solve(A, 4, "LA", return_eigenvectors=False)
+    assert without.eigenvectors is None
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others() -> None:
+    A = models.model("laplace3d:n=8")
+    first, second, other = (solve(A, 7, "SA", rng=seed, tol=1e-8) for seed in (3, 3, 4))
+    assert np.array_equal(first.eigenvectors, second.eigenvectors)
+    assert np.array_equal(first.residuals, second.residuals)
+    assert not np.array_equal(first.eigenvectors, other.eigenvectors)
+    generator = np.random.default_rng(3)
+    assert np.array_equal(solve(A, 7, "SA", rng=generator, tol=1e-8).eigenvectors, first.eigenvectors)
+
+
+def test_what_counts_as_converged_follows_the_rule_asked_for() -> None:
+    A = models.model("laplace2d:n=20")
+    for rule in ("value", "norm", "absolute"):
+        result = solve(A, 5, "SA", tol=1e-6, convergence=rule, norm=8.0)
+        theta = np.abs(result.eigenvalues)
+        limits = {"value": 1e-6 * theta, "norm": 1e-6 * (8 + theta), "absolute": np.full(5, 1e-6)}
+        assert np.allclose(result.limits, limits[rule])
+        assert np.all(result.residuals <= result.limits)
+
+
+def test_too_few_restarts_are_reported_with_what_did_converge() -> None:
+    A = models.model("laplace3d:n=12")
+    with pytest.raises(
+        NoConvergence, match=r"of 10 pairs converged after 1 restarts: raise maxiter"
+    ) as caught:
+        eigsh(A, 10, which="SA", maxiter=1, rng=0)
+    assert isinstance(caught.value, ArpackNoConvergence)
+    result = caught.value.result
+    assert len(caught.value.eigenvalues) == caught.value.eigenvectors.shape[1] == int(result.converged.sum())
+    true = np.linalg.norm(A @ result.eigenvectors - result.eigenvectors * result.eigenvalues, axis=0)
+    assert np.allclose(true, result.residuals)
+    assert not result.converged.all()
+    assert "not converged" in str(result)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert str(copy) == str(caught.value)
+
+
+def test_some_pairs_may_have_converged_when_others_have_not() -> None:
+    A = sp.diags_array(np.r_[np.linspace(0, 1, 900), 5.0, 9.0], format="csr")
+    result = solve(A, 8, "LA", maxiter=2, on_unconverged="return", tol=1e-10)
+    assert 2 <= result.converged.sum() < 8
+    assert np.allclose(result.eigenvalues[-2:], [5, 9])
+    with pytest.warns(ConvergenceWarning, match="of 8 pairs converged"):
+        eigsh(A, 8, which="LA", maxiter=2, on_unconverged="warn", tol=1e-10, rng=0, method="lanczos")
+
+
+def test_a_callback_sees_every_restart_and_may_stop() -> None:
+    A = models.model("laplace3d:n=12")
+    seen: list[IterationState] = []
+
+    def stop_after_three(state: IterationState) -> bool:
+        seen.append(state)
+        return len(seen) == 3
+
+    result = solve(A, 6, "SA", callback=stop_after_three, on_unconverged="return")
+    assert [state.restart for state in seen] == [0, 1, 2]
+    assert result.info["stopped"] == "callback"
+    assert result.history == seen
+    assert np.all(np.diff([state.operator_columns for state in seen]) > 0)
+    with pytest.raises(NoConvergence, match="when the callback stopped"):
+        eigsh(A, 6, which="SA", callback=lambda state: True, rng=0)
+
+
+def test_a_time_limit_stops_with_what_was_reached() -> None:
+    A = models.model("laplace3d:n=12")
+    result = solve(A, 6, "SA", time_limit=1e-6, on_unconverged="return")
+    assert result.info["stopped"] == "time_limit"
+    assert result.info["operator_columns"] < 40
+
+
+def test_ctrl_c_leaves_what_was_reached() -> None:
+    A = models.model("laplace3d:n=12")
+
+    def press(state: IterationState) -> None:
+        if state.restart == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="of 6 pairs had converged") as caught:
+        eigsh(A, 6, which="SA", callback=press, rng=0)
+    assert isinstance(caught.value, KeyboardInterrupt)
+    assert caught.value.result.eigenvectors.shape == (12**3, 6)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_it_runs_outside_the_main_thread() -> None:
+    A = models.model("laplace2d:n=25")
+    found: list[EigenResult] = []
+    thread = threading.Thread(target=lambda: found.append(solve(A, 3, "LA")))
+    thread.start()
+    thread.join()
+    check(found[0], A)
+
+
+def test_a_good_block_to_start_from_is_a_cheap_exit() -> None:
+    A = models.model("laplace2d:n=25")
+    cold = solve(A, 6, "SA", norm=8.0)
+    warm = solve(A, 6, "SA", v0=cold.eigenvectors, norm=8.0, verify="never", check_hermitian=False)
+    assert warm.info["restarts"] == 1
+    assert warm.info["operator_columns"] == 13  # A X once, its true residuals, and one column for the norm
+    assert solve(A, 6, "SA", v0=cold.eigenvectors, norm=8.0).info["restarts"] == 1
+    check(warm, A)
+
+
+def test_a_start_without_the_wanted_directions_misleads_nobody() -> None:
+    A = models.model("laplace2d:n=25")
+    wrong = np.linalg.eigh(A.toarray())[1][:, 50:56]
+    check(solve(A, 6, "SA", v0=wrong, tol=1e-9), A)
+    check(solve(A, 6, "SA", v0=wrong[:, 0], tol=1e-9), A)
+    check(
+        solve(A, 2, "SA", v0=BlockVector(np.ones((625, 1)))), A
+    )  # symmetric: no component along half of them
+
+
+def test_a_rough_block_to_start_from_saves_work() -> None:
+    A = models.model("laplace2d:n=40")
+    cold = solve(A, 6, "SA", tol=1e-8, convergence="norm")
+    noise = 1e-4 * np.random.default_rng(0).standard_normal(cold.eigenvectors.shape)
+    warm = solve(A, 6, "SA", tol=1e-8, convergence="norm", v0=cold.eigenvectors + noise, verify="never")
+    check(warm, A)
+    assert warm.info["operator_columns"] < cold.info["operator_columns"]
+
+
+def test_pairs_orthogonal_to_given_vectors_are_the_next_ones() -> None:
+    A = models.model("laplace2d:n=25")
+    values, vectors = np.linalg.eigh(A.toarray())
+    mixed = vectors[:, :4] @ np.random.default_rng(0).standard_normal((4, 5))  # five columns of rank four
+    result = solve(A, 6, "SA", orthogonal_to=mixed)
+    assert np.allclose(result.eigenvalues, values[4:10], atol=1e-12)
+    assert np.allclose(vectors[:, :4].T @ result.eigenvectors, 0, atol=1e-12)
+
+
+def test_columns_to_be_orthogonal_to_need_not_be_invariant() -> None:
+    A = models.model("laplace2d:n=10").toarray()
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((100, 3)))[0]
+    P = np.eye(100) - Q @ Q.T
+    # P A P has three more zeros, along Q, below everything else.
+    expected = np.linalg.eigvalsh(P @ A @ P)[3:8]
+    result = solve(A, 5, "SA", orthogonal_to=Q, tol=1e-10, verify="always")
+    assert np.allclose(result.eigenvalues, expected, atol=1e-10)
+
+
+def test_dense_lapack_is_taken_where_it_is_cheap_and_info_says_why() -> None:
+    small = models.model("laplace2d:n=10")
+    result = eigsh(small, 4, which="SA", return_info=True)
+    assert (result.info["method"], result.info["why"]) == ("dense", "n = 100 is at most 500")
+    check(result, small)
+    many = eigsh(models.model("laplace1d:n=600"), 300, which="SA", return_info=True)
+    assert many.info["method"] == "dense"
+    assert eigsh(small, 4, which="SA", return_info=True, block_size=3).info["method"] == "lanczos"
+
+
+def test_info_counts_what_the_operator_was_applied_to() -> None:
+    matrix = models.model("laplace3d:n=9")
+    columns: list[int] = []
+
+    def apply(X: np.ndarray) -> np.ndarray:
+        columns.append(X.shape[1])
+        return matrix @ X
+
+    for block_size in (1, 4):
+        columns.clear()
+        info = solve(
+            apply, 8, "SA", shape=matrix.shape, block_size=block_size, verify="always", tol=1e-8
+        ).info
+        assert info["operator_columns"] == sum(columns)
+        assert info["block_applications"] == len(columns)
+        assert 0 < info["verification_columns"] < sum(columns)
+
+
+def test_a_result_prints_a_table_and_draws_its_history() -> None:
+    result = solve(models.model("laplace3d:n=9"), 4, "SA")
+    table = str(result)
+    assert "3 of 3" in table
+    assert "4 of 4 converged (lanczos: asked for)" in table
+    record = result.to_dict()
+    assert record["multiplicities"][1][1] == 3
+    assert len(record["history"]) == result.info["restarts"]
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Matplotlib's own dependencies
+        axes = result.plot(Figure().subplots())
+    assert len(axes.lines) == 5
+    dense = solve(models.model("laplace1d:n=9"), 4, "SA", method="dense")
+    with pytest.raises(OptionError, match="no history"):
+        dense.plot()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"M": np.eye(9)}, "M: generalised problems"),
+        ({"Minv": np.eye(9)}, "Minv: generalised problems"),
+        ({"sigma": 0.5}, "sigma: shift-invert is not available in this version; factorise"),
+        ({"OPinv": np.eye(9)}, "OPinv: shift-invert"),
+        ({"mode": "buckling"}, "mode: got 'buckling'"),
+        ({"preconditioner": np.eye(9)}, "preconditioner: no method"),
+        ({"method": "filter"}, "method: 'filter' is not available"),
+        ({"method": "jd"}, "method: 'jd' is not available"),
+        ({"method": "magic"}, "method: got 'magic'; give one of 'auto', 'lanczos', 'dense'"),
+        ({"which": "SM"}, "which: 'SM' is not available in this version; use 'SA'"),
+        ({"which": "BE"}, "which: 'BE' is not available in this version; use two calls"),
+        ({"which": "XX"}, "which: got 'XX'; give one of 'LA', 'SA', 'LM'"),
+        ({"k": 0}, "k: got 0; give an integer from 1 to 9"),
+        ({"k": 10}, "k: got 10; give an integer from 1 to 9"),
+        ({"k": 2.5}, "k: got 2.5; give an integer"),
+        ({"tol": -1}, "tol: got -1"),
+        ({"tol": np.nan}, "tol: got nan"),
+        ({"maxiter": 0}, "maxiter: got 0"),
+        ({"ncv": 3, "block_size": 2}, "ncv: got 3; k = 3 and block_size = 2 need at least 5"),
+        ({"block_size": 0}, "block_size: got 0"),
+        ({"norm": 0}, "norm: got 0; give a positive number"),
+        ({"time_limit": -1}, "time_limit: got -1"),
+        ({"convergence": "loose"}, "convergence: got 'loose'"),
+        ({"on_unconverged": "shrug"}, "on_unconverged: got 'shrug'"),
+        ({"verify": "maybe"}, "verify: got 'maybe'"),
+        ({"v0": np.zeros(9)}, "v0 is zero"),
+        ({"v0": np.full(9, np.nan)}, "v0 holds NaN or Inf"),
+        (
+            {"method": "dense", "orthogonal_to": np.ones(9)},
+            "orthogonal_to: not available with method='dense'",
+        ),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)
+def test_an_option_that_cannot_be_used_is_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        eigsh(models.model("laplace1d:n=9"), **{"k": 3, "which": "SA", **options})
+    assert str(caught.value).startswith(message)
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    A = models.model("laplace1d:n=9")
+    with pytest.raises(ShapeError, match="v0 has 8 rows but A is 9 x 9"):
+        eigsh(A, 3, v0=np.ones(8))
+    with pytest.raises(ShapeError, match="orthogonal_to has 9 columns for 9 rows"):
+        eigsh(A, 3, orthogonal_to=np.eye(9))
+    with pytest.raises(DTypeError, match="v0 is complex but A is real"):
+        eigsh(A, 3, v0=np.ones(9, complex))
+    with pytest.raises(ShapeError, match="A is 9 x 8"):
+        eigsh(sp.csr_array((9, 8)), 3)
+
+
+def test_a_matrix_that_is_not_hermitian_is_refused(real_matrix: Callable[[str], Any]) -> None:
+    with pytest.raises(OptionError, match="A is not Hermitian"):
+        eigsh(real_matrix("qc324"), 3)
+    lopsided = sp.csr_array(np.triu(np.ones((30, 30))))
+    with pytest.raises(OptionError, match="A is not Hermitian"):
+        eigsh(lopsided, 3)
+    eigsh(lopsided, 3, check_hermitian=False, on_unconverged="return")  # asked for: no check, no promise
+
+
+def test_nan_from_the_operator_is_an_error_and_no_answer() -> None:
+    matrix, calls = models.model("laplace2d:n=25"), [0]
+
+    def fails_later(X: np.ndarray) -> np.ndarray:
+        calls[0] += 1
+        return matrix @ X if calls[0] < 6 else np.full_like(X, np.nan)
+
+    with pytest.raises(BreakdownError, match="NaN or Inf"):
+        eigsh(fails_later, 3, shape=matrix.shape, method="lanczos")
+    with pytest.raises(BreakdownError, match="NaN or Inf"):
+        eigsh(sp.csr_array(np.full((9, 9), np.inf)), 3, check_hermitian=False)
+
+
+def test_too_much_memory_is_an_error_before_it_is_taken() -> None:
+    n = 10**10
+
+    def never(X: np.ndarray) -> np.ndarray:
+        raise AssertionError("applied")
+
+    with pytest.raises(
+        OptionError, match=r"eigsh needs .* GB on cpu for a basis of ncv = 62 .* lower ncv or k"
+    ):
+        eigsh(never, 6, shape=(n, n), check_hermitian=False)

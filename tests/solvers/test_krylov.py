@@ -1,0 +1,189 @@
+"""The factorisation: A V = V T + Q B with [V Q] orthonormal, through steps, restarts and rank loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from solvers.krylov import BlockKrylov, Counts
+from solvers.rayleigh_ritz import select
+
+UNIT = 2.0**-53
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def hermitian(n: int, dtype: str, seed: int = 0) -> Any:
+    """A banded matrix with a norm of a few."""
+    rng = np.random.default_rng(seed)
+    band = rng.standard_normal((3, n))
+    if np.dtype(dtype).kind == "c":
+        band = band + 1j * rng.standard_normal((3, n))
+    upper = sp.diags_array([band[0][: n - 1], band[1][: n - 7]], offsets=[1, 7], shape=(n, n))
+    return sp.csr_array(upper + upper.conj().T + sp.diags_array(band[2].real)).astype(dtype)
+
+
+class Case:
+    """A factorisation of a matrix and its identities."""
+
+    def __init__(
+        self,
+        matrix: Any,
+        block_type: Any,
+        operator_for: Callable[[Any], Any],
+        b: int,
+        capacity: int,
+        locked: int = 0,
+    ) -> None:
+        self.matrix = matrix
+        n, dtype = matrix.shape[0], matrix.dtype
+        rng = np.random.default_rng(1)
+        buffer = block_type(np.zeros((n, locked + capacity), dtype))
+        Q = np.linalg.qr(rng.standard_normal((n, locked)))[0]
+        buffer.array[:, :locked] = Q
+        self.P = np.eye(n) - Q @ Q.conj().T
+        self.counts = Counts()
+        self.krylov = BlockKrylov(operator_for(matrix), buffer, locked, b, rng, self.counts)
+        self.krylov.append(block_type.random(n, b, dtype, rng=rng))
+
+    def check(self, bound: float = 300) -> None:
+        krylov = self.krylov
+        m, w = krylov.m, krylov.w
+        basis = krylov.basis.array
+        unit = np.finfo(basis.dtype).eps / 2
+        loss = np.linalg.norm(basis.conj().T @ basis - np.eye(basis.shape[1]))
+        assert loss <= bound * unit
+        VQ = krylov.columns(0, m + w).array
+        A = self.P @ self.matrix.toarray() @ self.P
+        H = krylov._H[: m + w, :m]
+        T = (H[:m] + H[:m].conj().T) / 2
+        defect = A @ VQ[:, :m] - VQ[:, :m] @ T - VQ[:, m:] @ H[m:]
+        assert np.linalg.norm(defect) <= bound * unit * np.linalg.norm(A, 2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("b", [1, 3, 4])
+def test_the_decomposition_holds_after_every_step_and_restart(
+    dtype: str, b: int, block_type: Any, operator_for: Any
+) -> None:
+    case = Case(hermitian(150, dtype), block_type, operator_for, b, capacity=24 + b)
+    for _ in range(3):
+        while case.krylov.can_expand():
+            case.krylov.expand()
+            case.check()
+        ritz = case.krylov.ritz()
+        case.krylov.restart(ritz, select(ritz.theta, "LA")[:9])
+        case.check()
+
+
+def test_it_lives_in_the_complement_of_locked_columns(block_type: Any, operator_for: Any) -> None:
+    case = Case(hermitian(120, "float64"), block_type, operator_for, 2, capacity=20, locked=3)
+    while case.krylov.can_expand():
+        case.krylov.expand()
+    case.check()
+    ritz = case.krylov.ritz()
+    case.krylov.restart(ritz, select(ritz.theta, "SA")[:5])
+    case.krylov.expand()
+    case.check()
+
+
+def test_ritz_values_are_kept_by_a_restart_and_residual_estimates_are_true(
+    block_type: Any, operator_for: Any
+) -> None:
+    matrix = hermitian(150, "float64")
+    case = Case(matrix, block_type, operator_for, 3, capacity=30)
+    while case.krylov.can_expand():
+        case.krylov.expand()
+    ritz = case.krylov.ritz()
+    kept = select(ritz.theta, "LM")[:6]
+    case.krylov.restart(ritz, kept)
+    X = case.krylov.columns(0, 6).array
+    true = np.linalg.norm(matrix @ X - X * ritz.theta[kept], axis=0)
+    assert np.allclose(true, ritz.residuals[kept], rtol=1e-10, atol=1e-13)
+    case.krylov.expand()
+    assert np.isclose(case.krylov.ritz().theta.max(), max(ritz.theta.max(), case.krylov.ritz().theta.max()))
+
+
+def test_columns_can_be_appended_at_any_restart(block_type: Any, operator_for: Any) -> None:
+    case = Case(hermitian(150, "float64"), block_type, operator_for, 3, capacity=33)
+    for extra in (1, 2, 5):
+        while case.krylov.can_expand():
+            case.krylov.expand()
+        ritz = case.krylov.ritz()
+        case.krylov.restart(ritz, select(ritz.theta, "SA")[:6])
+        case.krylov.append(block_type.random(150, extra, rng=extra))
+        case.check()
+        case.krylov.expand()
+        case.check()
+
+
+def test_a_given_block_is_looked_at_with_one_application(
+    block_type: Any, operator_for: Any, plain: Any
+) -> None:
+    matrix = hermitian(100, "float64")
+    exact = np.linalg.eigh(matrix.toarray())[1][:, :6]
+    case = Case(matrix, block_type, operator_for, 2, capacity=30)
+    krylov = BlockKrylov(operator_for(matrix), case.krylov.buffer, 0, 2, np.random.default_rng(0), Counts())
+    krylov.append(block_type(np.ascontiguousarray(exact)))
+    krylov.expand_wide()
+    assert krylov.counts.block_applications == 1
+    assert krylov.m == 6
+    assert krylov.ritz().residuals.max() < 1e-13
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_an_invariant_subspace_is_left_through_random_directions(
+    value: float, block_type: Any, operator_for: Any
+) -> None:
+    matrix = value * sp.eye_array(80, format="csr")
+    case = Case(matrix, block_type, operator_for, 3, capacity=24)
+    while case.krylov.can_expand():
+        case.krylov.expand()
+        case.check()
+    ritz = case.krylov.ritz()
+    assert case.krylov.m == 21
+    assert np.allclose(ritz.theta, value)
+    assert np.allclose(ritz.residuals, 0)
+
+
+@pytest.mark.parametrize("b", [1, 3, 4])
+def test_a_basis_may_fill_the_whole_space(b: int, block_type: Any, operator_for: Any) -> None:
+    matrix = hermitian(22, "complex128")
+    case = Case(matrix, block_type, operator_for, b, capacity=22)
+    while case.krylov.can_expand():
+        case.krylov.expand()
+        case.check()
+    assert case.krylov.complete
+    assert np.allclose(case.krylov.ritz().theta, np.linalg.eigvalsh(matrix.toarray()))
+
+
+def test_corrections_can_be_coupled_in(block_type: Any, operator_for: Any) -> None:
+    """A decomposition of a slightly wrong operator becomes the right one's when it is told the difference."""
+    matrix = hermitian(120, "float64")
+    wrong = matrix + 1e-8 * sp.diags_array(np.random.default_rng(2).standard_normal(120))
+    case = Case(matrix, block_type, lambda _: operator_for(sp.csr_array(wrong)), 3, capacity=30)
+    krylov = case.krylov
+    while krylov.can_expand():
+        krylov.expand()
+    ritz = krylov.ritz()
+    order = select(ritz.theta, "LA")[:3]
+    krylov.restart(ritz, order)
+    VQ = krylov.columns(0, krylov.m + krylov.w).array
+    H = krylov._H[: krylov.m + krylov.w, : krylov.m]
+    defect = matrix @ VQ[:, : krylov.m] - VQ @ H
+    S, R, count = krylov.append(block_type(np.ascontiguousarray(defect)), keep_random=True)
+    krylov.couple(0, S, R, count)
+    case.check()
+
+
+def test_orthogonality_is_restored_with_the_decomposition(block_type: Any, operator_for: Any) -> None:
+    case = Case(hermitian(120, "float64"), block_type, operator_for, 2, capacity=20)
+    while case.krylov.can_expand():
+        case.krylov.expand()
+    krylov = case.krylov
+    krylov.columns(0, krylov.m + krylov.w).array[...] *= 1 + 1e-9
+    krylov.reorthonormalize()
+    case.check()

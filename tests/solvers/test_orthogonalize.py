@@ -1,0 +1,201 @@
+"""Orthogonalisation: W = V S + Q R with Q orthonormal and orthogonal to V, whatever W is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blockvec.errors import BreakdownError
+from solvers.orthogonalize import BCGS2, SVQB, CholQR2, orthogonalize
+
+N, M, B = 1500, 24, 4
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def numbers(rng: np.random.Generator, *shape: int, dtype: str = "float64") -> np.ndarray:
+    values = rng.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * rng.standard_normal(shape)
+    return values.astype(dtype)
+
+
+def orthonormal(rng: np.random.Generator, rows: int, columns: int, dtype: str) -> np.ndarray:
+    wide = "complex128" if np.dtype(dtype).kind == "c" else "float64"
+    Q = np.linalg.qr(numbers(rng, rows, columns, dtype=wide))[0]
+    return np.ascontiguousarray(Q).astype(dtype)
+
+
+def graded(rng: np.random.Generator, kappa: float, dtype: str) -> np.ndarray:
+    """A block with condition number kappa, its directions mixed over the columns."""
+    U, X = orthonormal(rng, N, B, dtype), orthonormal(rng, B, B, dtype)
+    return ((U * np.logspace(0, -np.log10(kappa), B)) @ X).astype(dtype)
+
+
+def adversaries(dtype: str) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(7)
+    V = orthonormal(np.random.default_rng(1), N, M, dtype)
+    column = numbers(rng, N, 1, dtype=dtype)
+    laeuchli = np.zeros((N, B), dtype)
+    laeuchli[0] = 1
+    laeuchli[range(1, B + 1), range(B)] = np.finfo(dtype).eps ** 0.6
+    scales = np.array([1e-12, 1.0, 1e12, 1e-6])
+    return {
+        "random": numbers(rng, N, B, dtype=dtype),
+        "zero": np.zeros((N, B), dtype),
+        "a zero column": numbers(rng, N, B, dtype=dtype) * np.array([1, 0, 1, 1], dtype),
+        "the same column again and again": np.hstack([column] * B),
+        "wildly scaled columns": (numbers(rng, N, B, dtype=dtype) * scales).astype(dtype),
+        "inside span V": (V @ numbers(rng, M, B, dtype=dtype)).astype(dtype),
+        "nearly inside span V": (
+            V @ numbers(rng, M, B, dtype=dtype) + np.finfo(dtype).eps ** 0.6 * numbers(rng, N, B, dtype=dtype)
+        ).astype(dtype),
+        "half inside span V": np.hstack(
+            [V @ numbers(rng, M, 2, dtype=dtype), numbers(rng, N, 2, dtype=dtype)]
+        ).astype(dtype),
+        "Laeuchli": laeuchli,
+    }
+
+
+def check(W: np.ndarray, V: np.ndarray | None, block_type: Any, bound: float = 100, **options: Any) -> Any:
+    """Assert the identities to `bound` units in the last place; return the result."""
+    block = block_type(W.copy())
+    result = orthogonalize(block, None if V is None else block_type(V), **options)
+    Q, unit = block.array, np.finfo(W.dtype).eps / 2
+    assert np.linalg.norm(Q.conj().T @ Q - np.eye(Q.shape[1])) <= bound * unit
+    rebuilt = Q @ result.R
+    if V is not None:
+        assert np.linalg.norm(V.conj().T @ Q) <= bound * unit
+        rebuilt = rebuilt + V @ result.S
+    lengths = np.linalg.norm(W.astype("complex128"), axis=0)
+    errors = np.linalg.norm((W - rebuilt).astype("complex128"), axis=0)
+    assert np.all(errors <= bound * unit * lengths)
+    assert not result.R[result.lost].any()
+    return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", adversaries("float64"))
+def test_the_identities_hold_for_every_adversary(name: str, dtype: str, block_type: Any) -> None:
+    check(adversaries(dtype)[name], orthonormal(np.random.default_rng(1), N, M, dtype), block_type)
+
+
+@pytest.mark.parametrize("name", adversaries("float64"))
+def test_the_identities_hold_without_a_basis(name: str, block_type: Any) -> None:
+    check(adversaries("float64")[name], None, block_type)
+
+
+@pytest.mark.parametrize("exponent", range(16))
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_no_condition_number_costs_orthogonality(exponent: int, dtype: str, block_type: Any) -> None:
+    rng = np.random.default_rng(exponent)
+    check(graded(rng, 10.0**exponent, dtype), orthonormal(rng, N, M, dtype), block_type)
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [
+        ("random", 4),
+        ("zero", 0),
+        ("a zero column", 3),
+        ("the same column again and again", 1),
+        ("wildly scaled columns", 4),
+        ("Laeuchli", 4),
+    ],
+)
+def test_the_rank_is_decided_by_what_is_noise(name: str, rank: int, block_type: Any) -> None:
+    result = check(adversaries("float64")[name], None, block_type)
+    assert B - int(result.lost.sum()) == rank
+    assert result.lost.tolist() == [False] * rank + [True] * (B - rank)  # lost columns come last
+
+
+def test_a_direction_above_the_rounding_noise_is_kept_and_one_below_is_not(block_type: Any) -> None:
+    rng = np.random.default_rng(3)
+    assert not check(graded(rng, 1e13, "float64"), None, block_type).lost.any()
+    assert check(graded(rng, 1e18, "float64"), None, block_type).lost.sum() >= 1
+
+
+def test_noise_of_the_operator_counts_in_short_columns(block_type: Any) -> None:
+    W = 1e-9 * numbers(np.random.default_rng(0), N, B) / N**0.5
+    assert not orthogonalize(block_type(W.copy())).lost.any()
+    assert orthogonalize(block_type(W.copy()), scale=1e8).lost.all()
+
+
+def test_replaced_directions_depend_on_the_seed_alone(block_type: Any) -> None:
+    first, second, other = (block_type(np.zeros((N, B))) for _ in range(3))
+    for block, seed in ((first, 1), (second, 1), (other, 2)):
+        orthogonalize(block, rng=seed)
+    assert np.array_equal(first.array, second.array)
+    assert not np.allclose(first.array, other.array)
+
+
+def test_a_first_pass_over_a_window_is_enough_where_the_rest_is_nearly_orthogonal(block_type: Any) -> None:
+    rng = np.random.default_rng(4)
+    V = orthonormal(rng, N, M, "float64")
+    W = V[:, 16:] @ numbers(rng, M - 16, B) + numbers(rng, N, B)
+    W -= V[:, :16] @ (V[:, :16].T @ W)
+    check(W, V, block_type, first=[(0, 2), (16, M)])
+
+
+def test_with_little_room_left_only_as_many_directions_are_kept(block_type: Any) -> None:
+    rng = np.random.default_rng(5)
+    whole = orthonormal(rng, 10, 10, "float64")
+    V = np.ascontiguousarray(whole[:, :8])
+    W = numbers(rng, 10, B)
+    block = block_type(W.copy())
+    result = orthogonalize(block, block_type(V), max_rank=2)
+    Q = block.array[:, :2]
+    assert result.R.shape == (2, B)
+    assert np.allclose(Q.T @ Q, np.eye(2), atol=1e-14)
+    assert np.allclose(V.T @ Q, 0, atol=1e-14)
+    assert np.allclose(V @ result.S + Q @ result.R, W, atol=1e-13)
+
+
+def test_a_random_direction_finds_the_last_free_dimension(block_type: Any) -> None:
+    V = orthonormal(np.random.default_rng(6), 12, 11, "float64")
+    block = block_type(np.zeros((12, 1)))
+    orthogonalize(block, block_type(V))
+    assert np.allclose(V.T @ block.array, 0, atol=1e-14)
+    assert np.isclose(np.linalg.norm(block.array), 1)
+
+
+def test_a_second_copy_of_the_result_goes_where_it_is_wanted(block_type: Any) -> None:
+    rng = np.random.default_rng(8)
+    buffer = block_type(
+        np.ascontiguousarray(np.hstack([orthonormal(rng, N, M, "float64"), np.zeros((N, B))]))
+    )
+    W = block_type(numbers(rng, N, B))
+    orthogonalize(W, buffer[:, :M], into=buffer[:, M:])
+    assert np.allclose(buffer.array[:, M:], W.array, atol=1e-15)
+
+
+def test_cholqr2_is_triangular_and_orthonormal_where_the_block_is_well_conditioned(block_type: Any) -> None:
+    rng = np.random.default_rng(9)
+    W, V = graded(rng, 1e5, "float64"), orthonormal(rng, N, M, "float64")
+    result = check(W, None, block_type, policy=BCGS2(CholQR2()))
+    assert np.allclose(np.tril(result.R, -1), 0)
+    check(W, V, block_type, policy=BCGS2(CholQR2()))
+
+
+def test_cholqr2_refuses_a_rank_deficient_block_with_the_remedy(block_type: Any) -> None:
+    W = block_type(adversaries("float64")["the same column again and again"])
+    with pytest.raises(BreakdownError, match=r"4 columns is not positive definite.*use SVQB"):
+        orthogonalize(W, policy=BCGS2(CholQR2()))
+
+
+def test_nan_is_an_error_and_not_a_rank_decision(block_type: Any) -> None:
+    W = numbers(np.random.default_rng(0), N, B)
+    W[3, 1] = np.nan
+    with pytest.raises(BreakdownError, match="NaN or Inf"):
+        orthogonalize(block_type(W))
+
+
+def test_policies_count_their_reductions(block_type: Any) -> None:
+    rng = np.random.default_rng(10)
+    V = block_type(orthonormal(rng, N, M, "float64"))
+    W = numbers(rng, N, B)
+    # norms, project, SVQB once (well conditioned), project, Cholesky
+    assert orthogonalize(block_type(W.copy()), V, policy=BCGS2(SVQB())).reductions == 5
+    assert orthogonalize(block_type(W.copy()), V, scale=1.0).reductions == 4
+    assert orthogonalize(block_type(W.copy()), scale=1.0).reductions == 2

@@ -1,0 +1,154 @@
+"""Looking for missed eigenvalues: what is missing is found, what is complete passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from solvers.rayleigh_ritz import desire, select
+from solvers.verification import Found, Verdict, choose_interval, look_for_missed, may_have_missed
+
+N = 400
+
+
+def spectrum(which: str) -> np.ndarray:
+    """Values with multiplicities 1, 3, 2, 1, 2 ... at the wanted end."""
+    values = np.linspace(0, 1, N)
+    values[-9:] = [1.2, 1.3, 1.3, 1.4, 1.5, 1.5, 1.6, 1.6, 1.6]
+    if which == "SA":
+        return -values
+    if which == "LM":
+        values[:4] = [-1.6, -1.4, -0.9, -0.8]
+    return values
+
+
+def case(
+    which: str, missing: list[int], k: int, plain: Any, dtype: str = "float64"
+) -> tuple[Any, Found, np.ndarray]:
+    """An operator with random eigenvectors, and what an iteration would know that has missed some of them."""
+    rng = np.random.default_rng(3)
+    values = spectrum(which)
+    vectors = rng.standard_normal((N, N))
+    if dtype == "complex128":
+        vectors = vectors + 1j * rng.standard_normal((N, N))
+    vectors = np.linalg.qr(vectors)[0]
+    order = select(values, which)
+    kept = np.delete(order, missing)[: k + 3]
+    operator = plain.PlainOperator((vectors * values) @ vectors.conj().T)
+    found = Found(
+        X=plain.PlainBlock(np.ascontiguousarray(vectors[:, kept])),
+        theta=values[kept],
+        residuals=np.full(len(kept), 1e-12),
+        k=k,
+        which=which,  # type: ignore[arg-type]
+        limits=np.full(k, 1e-10),
+        norm=1.6,
+        least=float(desire(values, which).min()),
+        locked=None,
+    )
+    return operator, found, values[order]
+
+
+def look(operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0) -> Verdict:
+    return look_for_missed(operator, found, width, budget, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_complete_set_passes(which: str, dtype: str, seed: int, plain: Any) -> None:
+    operator, found, _ = case(which, [], 6, plain, dtype)
+    verdict = look(operator, found, seed=seed)
+    assert verdict.missed is None
+    assert verdict.text.startswith("passed")
+    assert verdict.columns == operator.columns
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+@pytest.mark.parametrize("missing", [[0], [2], [3], [0, 1], [0, 3, 4]])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_missed_copy_is_found(which: str, missing: list[int], seed: int, plain: Any) -> None:
+    operator, found, _ = case(which, missing, 5, plain)
+    verdict = look(operator, found, width=len(missing), seed=seed)
+    assert verdict.missed is not None
+    Z = verdict.missed.array
+    assert np.allclose(Z.conj().T @ Z, np.eye(Z.shape[1]))
+    assert np.allclose(found.X.array[:, : found.k].T @ Z, 0, atol=1e-8)
+    norms = np.linalg.norm(operator.matrix @ Z, axis=0) if which == "LM" else None
+    rayleigh = norms if norms is not None else desire(np.sum(Z * (operator.matrix @ Z), axis=0), which)
+    assert np.all(rayleigh > found.wanted)
+
+
+def test_further_copies_of_the_last_value_are_no_miss(plain: Any) -> None:
+    operator, found, _ = case("LA", [], 2, plain)  # two of the three copies of 1.6
+    assert look(operator, found).missed is None
+
+
+def test_outliers_far_away_neither_overflow_nor_leak_back(plain: Any) -> None:
+    values = np.linspace(0, 1, N)
+    values[-4:] = [1.1, 1.2, 1e6, 1e7]
+    operator = plain.PlainOperator(np.diag(values))
+    kept = [N - 1, N - 2, N - 3, N - 4]
+    found = Found(
+        X=plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, kept])),
+        theta=values[kept],
+        residuals=np.full(4, 1e-9),
+        k=3,
+        which="LA",
+        limits=np.full(3, 1e-8),
+        norm=1e7,
+        least=0.0,
+        locked=None,
+    )
+    assert look(operator, found).missed is None
+
+
+def test_a_wrong_bound_of_the_far_end_is_noticed(plain: Any) -> None:
+    operator, found, _ = case("LA", [], 6, plain)
+    operator.matrix = operator.matrix - 3 * np.outer(
+        found.X.array[:, -1], found.X.array[:, -1]
+    )  # a value at -1.8
+    knows_too_little = Found(
+        X=plain.PlainBlock(np.ascontiguousarray(found.X.array[:, :7])),
+        theta=found.theta[:7],
+        residuals=found.residuals[:7],
+        k=6,
+        which="LA",
+        limits=found.limits,
+        norm=1.6,
+        least=0.5,
+        locked=None,
+    )
+    verdict = look(operator, knows_too_little)
+    assert verdict.missed is None
+    assert verdict.text.startswith("passed")
+
+
+def test_the_interval_leaves_out_vectors_that_are_known_well_enough(plain: Any) -> None:
+    _, found, _ = case("LA", [], 6, plain)
+    interval = choose_interval(found, 1e6, 200)
+    assert interval.deflated == 8
+    assert interval.edge < found.wanted <= interval.target
+    poor = np.where(np.arange(9) < 6, 1e-12, 1e-2)
+    vague = Found(found.X, found.theta, poor, 6, "LA", found.limits, 1.6, 0.0, None)
+    assert choose_interval(vague, 1e6, 200).deflated == 6
+
+
+def test_a_search_can_be_cut_short(plain: Any) -> None:
+    operator, found, _ = case("LA", [0], 5, plain)
+    verdict = look_for_missed(operator, found, 1, 200, np.random.default_rng(0), stop=lambda: True)
+    assert verdict.missed is None
+    assert verdict.text == "cut short"
+    assert operator.columns <= 2
+
+
+def test_copies_can_be_missing_only_where_the_block_was_full() -> None:
+    theta, widths = np.array([5.0, 4.0, 4.0, 4.0, 3.0, 3.0]), np.full(6, 1e-9)
+    assert may_have_missed(theta, widths, "LA", 1)
+    assert may_have_missed(theta, widths, "LA", 3)
+    assert not may_have_missed(theta, widths, "LA", 4)
+    assert not may_have_missed(
+        np.full(6, 2.0), widths, "LA", 2
+    )  # only the last value: more copies change nothing
