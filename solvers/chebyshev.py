@@ -26,7 +26,7 @@ def degree_for(growth: float, distance: float) -> float:
     Examples
     --------
     >>> round(degree_for(1e6, 1.01), 1)
-    102.6
+    102.7
     """
     return math.acosh(max(growth, 1.0)) / math.acosh(distance)
 
