@@ -110,7 +110,7 @@ def _shape(problem: TsmmProblem) -> _Shape:
 
 
 def _piece(row_bytes: int, pitch_bytes: int, align: int) -> int:
-    """Return the bytes a lane moves at a time; 0 where rows are one aligned slab that moves by bulk copies."""
+    """Return the bytes a lane moves at a time; 0 where rows are one aligned slab for bulk copies."""
     if align < MAX_ALIGNMENT:
         return 8
     if row_bytes == pitch_bytes:
@@ -125,7 +125,8 @@ def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
     if int(device.architecture.removeprefix("sm_").rstrip("af")) < 90:
         return f"tsmm_mma needs bulk copies, which begin with sm_90; the device is {device.architecture}"
     if problem.dtype_a != problem.dtype_c or problem.dtype_a not in ("float64", "complex128"):
-        return f"tsmm_mma takes A and C both float64 or both complex128, not {problem.dtype_a} and {problem.dtype_c}"
+        types = f"{problem.dtype_a} and {problem.dtype_c}"
+        return f"tsmm_mma takes A and C both float64 or both complex128, not {types}"
     if not (1 <= problem.M <= MAX_WIDTH and 1 <= problem.N <= MAX_WIDTH):
         return f"tsmm_mma takes widths from 1 to {MAX_WIDTH}, not M={problem.M}, N={problem.N}"
     if min(problem.align_a, problem.align_b) < 8:

@@ -4,45 +4,45 @@
 //       A's rows, and B's if beta != 0  ->  a stage in shared memory               asynchronous, STAGES tiles ahead
 //       for each UNROLL blocks of its rows:
 //           for x < KT, y < this warp's share of NT, m < UNROLL:
-//               acc[m][y] += A[rows of block m][4x..4x+3] (alpha C)[4x..4x+3][8 real columns of tile y]     m16n8k4
+//               acc[m][y] += A[rows of block m][4x..4x+3] (alpha C)[4x..4x+3][8 real columns of tile y]      m16n8k4
 //           acc  ->  a slab in shared memory
-//       slab  ->  B's rows                                                          asynchronous, SLABS tiles behind
+//       slab  ->  B's rows                                                         asynchronous, SLABS tiles behind
 //
-// A block is 16 rows of real numbers or 8 of complex ones. Complex: the MMA's rows 0..7 are the real parts of A's rows and 8..15 the
-// imaginary ones, so that one 16-byte load is a whole A fragment; its columns are those of C as a real M x 2N matrix. A lane's four
-// accumulators are then the four real products of one element of B, summed, and are combined once, at the end.
+// A block is 16 rows of real numbers or 8 of complex ones. Complex: the MMA's rows 0..7 are the real parts of A's rows and
+// 8..15 the imaginary ones, so that one 16-byte load is a whole A fragment; its columns are those of C as a real M x 2N
+// matrix. A lane's four accumulators are then the four real products of one element of B, summed, and are combined once.
 //
-// A group shares nothing with the others but the coefficients: it starts its own copies, and no barrier is wider than the group.
-// Warp w of a thread block runs in quadrant w % 4 of the SM. Quadrants get warps of different groups, so that one warp computes
-// while another stores, and equal numbers of columns.
+// A group shares nothing with the others but C's fragments: it starts its own copies, and no barrier is wider than it. Warp w
+// of a thread block runs in quadrant w % 4 of the SM; a quadrant gets warps of different groups, so that one computes while
+// another stores, and shares of columns that add up to the same in all quadrants, or nearly.
 //
-// Shared memory. A staged tile is SUBS = 4 sub-chunks (2 if complex) of contiguous rows; their bases differ by 128 / SUBS bytes
-// mod 128, and MMA row g is a row of sub-chunk g % SUBS. The lanes that are served together (16 of 8 bytes, 8 of 16) then touch
-// SUBS segments of 128 / SUBS bytes in distinct banks, at any width. To the same end the columns within an 8-column tile of a real
-// C are permuted: the accumulators of lane (g, t) belong to columns t and t + 4, where the MMA says 2t and 2t + 1.
+// Shared memory. A staged tile is SUBS = 4 sub-chunks (2 if complex) of contiguous rows whose bases differ by 128 / SUBS bytes
+// mod 128, and MMA row g is a row of sub-chunk g % SUBS. The lanes that are served together (16 of 8 bytes, 8 of 16) then
+// touch SUBS segments of 128 / SUBS bytes in distinct banks, at any width. To the same end the columns within an 8-column
+// tile of a real C are permuted: lane (g, t) accumulates columns t and t + 4, where the MMA says 2t and 2t + 1.
 //
-// Tails. Lanes whose column of A is >= M hold zeros (0 * NaN would be NaN). Rows >= K are neither loaded nor stored; what stale
-// shared memory gives for them reaches no other row.
+// Tails. Lanes whose column of A is >= M hold zeros (0 * NaN would be NaN). Rows >= K are neither loaded nor stored; what
+// stale shared memory gives for them reaches no other row.
 //
-// Registers of a lane in doubles, TILES = NT / SPLIT rounded up: C fragments KT TILES (SHARED_C: loaded as needed), accumulators
-// 4 UNROLL TILES, A fragments 4 UNROLL (double-buffered).
+// Registers of a lane in doubles, TILES = NT / SPLIT rounded up: C fragments KT TILES (with SHARED_C loaded as needed),
+// accumulators 4 UNROLL TILES, A fragments 4 UNROLL (double-buffered).
 //
-// Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general;
-//   PIECE_A, PIECE_B: 0 where rows are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 8 or 16
-//   bytes that a lane moves at a time, from rows of any pitch; WARPS of a thread block, one block an SM; SPLIT: warps of a group,
-//   among which columns are divided; ROWS of a tile, a multiple of UNROLL blocks; UNROLL; STAGES; SLABS; SHARED_C.
+// Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
+// are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 8 or 16 bytes that a lane moves at a time,
+// from rows of any pitch; WARPS of a thread block, one an SM; SPLIT: warps of a group, among which columns are divided; ROWS
+// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; SHARED_C: C's fragments stay in shared memory.
 
 #include "mma.cuh"
 #include "pipeline.cuh"
 
 constexpr int P = COMPLEX ? 2 : 1;
-constexpr int SIZE = 8 * P;       // bytes of an element
-constexpr int SUBS = 4 / P;       // sub-chunks of a tile
-constexpr int BLOCK = 16 / P;     // rows of an MMA; four of each sub-chunk
-constexpr int KT = (M + 3) / 4;   // MMA tiles over the columns of A
-constexpr int NT = (P * N + 7) / 8;  // and over those of B, in real numbers
-constexpr int COLUMNS = 8 / P;    // of B in such a tile
-constexpr int TILES = (NT + SPLIT - 1) / SPLIT;  // of a warp; the last one only for shares < NT % SPLIT, if that is not 0
+constexpr int SIZE = 8 * P;                      // bytes of an element
+constexpr int SUBS = 4 / P;                      // sub-chunks of a tile
+constexpr int BLOCK = 16 / P;                    // rows of an MMA; four of each sub-chunk
+constexpr int KT = (M + 3) / 4;                  // MMA tiles over the columns of A
+constexpr int NT = (P * N + 7) / 8;              // and over those of B, in real numbers
+constexpr int COLUMNS = 8 / P;                   // of B in such a tile
+constexpr int TILES = (NT + SPLIT - 1) / SPLIT;  // of a warp; unless SPLIT divides NT, only shares < NT % SPLIT have the last
 constexpr int GROUPS = WARPS / SPLIT;
 constexpr int LANES = 32 * SPLIT;  // of a group
 
@@ -75,10 +75,10 @@ struct Operands {
 };
 
 struct Lane {
-    int index;      // in the group
-    int g, t;       // row and column in an A fragment
-    int group;      // in the thread block
-    int share;      // this warp owns the column tiles share, share + SPLIT, ...
+    int index;            // in the group
+    int g, t;             // row and column in an A fragment
+    int group;            // in the thread block
+    int share;            // this warp owns the column tiles share, share + SPLIT, ...
     bool loader, storer;  // issues the bulk copies of sub-chunk index % 32
 };
 
@@ -91,11 +91,12 @@ __device__ __forceinline__ Element element(double re, double im) {
 
 __device__ __forceinline__ Element times(Element a, Element b) {
     if constexpr (!COMPLEX) return {a.part[0] * b.part[0]};
-    return element(a.part[0] * b.part[0] - a.part[P - 1] * b.part[P - 1], a.part[0] * b.part[P - 1] + a.part[P - 1] * b.part[0]);
+    const double re = a.part[0], im = a.part[P - 1];
+    return element(re * b.part[0] - im * b.part[P - 1], re * b.part[P - 1] + im * b.part[0]);
 }
 
-// Calls copy(offset in the tile, offset in memory, bytes) for sub-chunk `sub` of a tile with `rows` rows. Only the last rows of a
-// matrix can leave bytes that are no multiple of 16: one double, moved by odd(same, same).
+// Calls copy(offset in the tile, offset in memory, bytes) for sub-chunk `sub` of a tile with `rows` rows. Only the last rows
+// of a matrix can leave bytes that are no multiple of 16: one double, moved by odd(offset in the tile, offset in memory).
 template <int WIDTH, class Copy, class Odd>
 __device__ __forceinline__ void sub_chunk(int sub, int rows, Copy copy, Odd odd) {
     using T = Tile<WIDTH>;
@@ -210,7 +211,8 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
         const int rows = min(static_cast<i64>(ROWS), o.K - row);
         char* to = stages + stage * STAGE_BYTES;
         load_tile<M, PIECE_A>(to, o.A + row * o.pitch_a, o.pitch_a, rows, full + stage, lane);
-        if constexpr (BETA != 0) load_tile<N, PIECE_B>(to + Tile<M>::BYTES, o.B + row * o.pitch_b, o.pitch_b, rows, full + stage, lane);
+        to += Tile<M>::BYTES;
+        if constexpr (BETA != 0) load_tile<N, PIECE_B>(to, o.B + row * o.pitch_b, o.pitch_b, rows, full + stage, lane);
     };
 #pragma unroll 1
     for (int s = 0; s < STAGES; s++) fill(first + s * step, s);
@@ -234,24 +236,25 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
         for (int pass = 0; pass < ROWS / (BLOCK * UNROLL); pass++) {
             const char* from = staged + fragment_offset<M>(lane) + pass * 4 * UNROLL * Tile<M>::PITCH;
             const int to = fragment_offset<N>(lane) + COLUMNS * lane.share * SIZE + pass * 4 * UNROLL * Tile<N>::PITCH;
-            // f(accumulators, offset in a tile of B) for the elements of B that this lane holds; the first accumulator of a real
-            // element is its own, and h picks row g or g + 8, e column t or t + 4.
             double acc[UNROLL][TILES][2][2] = {};
+            // f(sums, h, e, offset in a tile of B) for each element of B that this lane holds: sums[h][e], row g + 8h and column
+            // t + 4e, if real; all four sums if complex.
             auto each = [&](auto f) {
+                constexpr int ELEMENTS = 4 / (P * P);  // in four sums
 #pragma unroll
-                for (int i = 0; i < UNROLL * TILES * 4 / (P * P); i++) {
-                    const int e = COMPLEX ? 0 : i % 2, h = COMPLEX ? 0 : i / 2 % 2, y = i * P * P / 4 % TILES, m = i * P * P / 4 / TILES;
+                for (int i = 0; i < UNROLL * TILES * ELEMENTS; i++) {
+                    const int e = i % ELEMENTS % 2, h = i % ELEMENTS / 2, y = i / ELEMENTS % TILES, m = i / ELEMENTS / TILES;
                     const int column = COLUMNS * y * SPLIT + 4 * e;
                     if (COLUMNS * lane.share + lane.t + column >= N) continue;
                     f(acc[m][y], h, e, to + (4 * m + 2 * h) * Tile<N>::PITCH + column * SIZE);
                 }
             };
             if constexpr (BETA != 0) {
-                each([&](double(&sum)[2][2], int h, int e, int offset) {
+                each([&](double(&sums)[2][2], int h, int e, int offset) {
                     Element b = *reinterpret_cast<const Element*>(staged + Tile<M>::BYTES + offset);
                     if constexpr (BETA == 2) b = times(o.beta, b);
-                    sum[h][e] = b.part[0];
-                    if constexpr (COMPLEX) sum[0][1] = b.part[P - 1];
+                    sums[h][e] = b.part[0];
+                    if constexpr (COMPLEX) sums[0][1] = b.part[P - 1];
                 });
             }
 
@@ -273,9 +276,9 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
                 if (PIECE_B == 0 && lane.storer) bulk_store_wait_read<SLABS - 1>();
                 sync_group(lane.group);
             }
-            each([&](const double(&sum)[2][2], int h, int e, int offset) {
-                const Element b = COMPLEX ? element(sum[0][0] - sum[1][1], sum[0][1] + sum[1][0]) : element(sum[h][e], 0);
-                *reinterpret_cast<Element*>(out + offset) = b;
+            each([&](const double(&sums)[2][2], int h, int e, int offset) {
+                *reinterpret_cast<Element*>(out + offset) =
+                    COMPLEX ? element(sums[0][0] - sums[1][1], sums[0][1] + sums[1][0]) : element(sums[h][e], 0);
             });
         }
         if constexpr (PIECE_B == 0) bulk_store_fence();

@@ -1,0 +1,252 @@
+"""TSMM on tensor cores, on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockvec.kernels import compile as compiler
+from blockvec.kernels import tsmm_mma as family
+from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.problem import TsmmProblem, beta_class, scalar_class
+from blockvec.kernels.tsmm_mma import Config
+
+pytestmark = pytest.mark.gpu
+
+GUARD = 64  # elements before and after each operand
+UNIT_ROUNDOFF = 2.0**-53
+
+
+@pytest.fixture(scope="module")
+def cp() -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture(scope="module")
+def device(cp: Any) -> DeviceInfo:
+    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
+
+
+def framed(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]:
+    """A block in memory that is NaN everywhere else; returns the block and the whole memory."""
+    K, width = values.shape
+    memory = cp.full(2 * GUARD + offset + K * ld, cp.nan, values.dtype)
+    first = GUARD + offset
+    block = memory[first : first + K * ld].reshape(K, ld)[:, :width]
+    block[...] = cp.asarray(values)
+    return block, memory
+
+
+def alignment(block: Any) -> int:
+    """Of the base, and of the pitch where rows are apart."""
+    bits = block.data.ptr | 16
+    if block.strides[0] != block.shape[1] * block.itemsize:
+        bits |= block.strides[0]
+    return int(bits & -bits)
+
+
+def describe(A: Any, B: Any, alpha: complex, beta: complex) -> TsmmProblem:
+    return TsmmProblem(
+        *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, A.dtype.name),
+        *(A.strides[0] // A.itemsize, B.strides[0] // B.itemsize, alignment(A), alignment(B)),
+        *(scalar_class(alpha), beta_class(beta), A.data.ptr == B.data.ptr),
+    )
+
+
+def run(
+    problem: TsmmProblem,
+    config: Config,
+    device: DeviceInfo,
+    operands: tuple[Any, Any, Any],
+    alpha: complex = 1,
+    beta: complex = 0,
+) -> None:
+    function = compiler.function(
+        family.source(problem, config, device),
+        family.kernel_name(problem),
+        device.architecture,
+        family.shared_bytes(problem, config, device),
+    )
+    addresses = [operand.data.ptr for operand in operands]
+    family.launch(function, problem, config, device, *addresses, alpha, beta)
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact: bool) -> np.ndarray:
+    def draw() -> np.ndarray:
+        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
+
+    return (draw() + 1j * draw() if dtype == "complex128" else draw()).astype(dtype)
+
+
+def product(A: np.ndarray, C: np.ndarray, B: np.ndarray, alpha: complex, beta: complex) -> np.ndarray:
+    """The result in higher precision; numpy's long double adds up to nothing less."""
+    wide = np.clongdouble if A.dtype.kind == "c" else np.longdouble
+    result = alpha * (A.astype(wide) @ C.astype(wide))
+    return result if beta == 0 else result + beta * B.astype(wide)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    dtype = draw(st.sampled_from(["float64", "complex128"]))
+    inplace = draw(st.integers(0, 3)) == 0
+    M = draw(st.integers(1, 64))
+    N = draw(st.sampled_from([M, draw(st.integers(1, M))])) if inplace else draw(st.integers(1, 64))
+    units = [1, 1j, 1 - 1j] if dtype == "complex128" else [1]
+    return {
+        "dtype": dtype,
+        "inplace": inplace,
+        "K": draw(st.one_of(st.integers(0, 70), st.integers(71, 5000), st.integers(5001, 40_000))),
+        "widths": (M, N),
+        "lds": (M + draw(st.sampled_from([0, 0, 1, 3, 8])), N + draw(st.sampled_from([0, 0, 2, 5]))),
+        "offsets": (draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([0, 0, 1]))),
+        "alpha": draw(st.sampled_from([1, 1, -2, 0.5])) * draw(st.sampled_from(units)),
+        "beta": draw(st.sampled_from([0, 0, 1, -3])) * draw(st.sampled_from(units)),
+        "exact": draw(st.booleans()),
+        "pick": draw(st.integers(0, 10**6)),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+    }
+
+
+@settings(max_examples=150)
+@given(case=cases())
+def test_products_are_within_the_error_bound_and_exact_on_small_integers(
+    case: dict[str, Any], cp: Any, device: DeviceInfo
+) -> None:
+    rng = np.random.default_rng(case["seed"])
+    dtype, K, (M, N), exact = case["dtype"], case["K"], case["widths"], case["exact"]
+    alpha, beta = case["alpha"], case["beta"]
+    host_a, host_c = numbers(rng, (K, M), dtype, exact), numbers(rng, (M, N), dtype, exact)
+    host_b = host_a[:, :N] if case["inplace"] else numbers(rng, (K, N), dtype, exact)
+    C = cp.asarray(host_c)
+    results = []
+    for _ in range(2):
+        A, memory_a = framed(cp, host_a, case["lds"][0], case["offsets"][0])
+        if case["inplace"]:
+            B, memory_b = A[:, :N], memory_a
+        else:
+            given_b = host_b if beta else np.full_like(host_b, np.nan)
+            B, memory_b = framed(cp, given_b, case["lds"][1], case["offsets"][1])
+        before_a, before_b = memory_a.copy(), memory_b.copy()
+        if K == 0:
+            return
+        problem = describe(A, B, alpha, beta)
+        valid = family.space(problem, device)
+        chosen = family.choose(problem, device)
+        config = chosen if case["pick"] % 3 else valid[case["pick"] % len(valid)]
+        run(problem, config, device, (A, C, B), alpha, beta)
+        results.append(B.get())
+        B[...] = cp.asarray(0)
+        if case["inplace"]:
+            before_a[GUARD + case["offsets"][0] :][: K * case["lds"][0]].reshape(K, -1)[:, :N] = 0
+        else:
+            before_b[GUARD + case["offsets"][1] :][: K * case["lds"][1]].reshape(K, -1)[:, :N] = 0
+            assert memory_b.tobytes() == before_b.tobytes(), "a write outside B"
+        assert memory_a.tobytes() == before_a.tobytes(), "a write to A"
+    assert results[0].tobytes() == results[1].tobytes()
+
+    expected = product(host_a, host_c, host_b, alpha, beta)
+    if exact:
+        np.testing.assert_array_equal(results[0], expected.astype(dtype))
+        return
+    length = family.chain_length(problem, config, device)
+    scale = abs(alpha) * (np.abs(host_a) @ np.abs(host_c)) + abs(beta) * np.abs(host_b)
+    bound = 4 * UNIT_ROUNDOFF * (2 + np.sqrt(length)) * scale
+    assert np.all(np.abs(results[0] - expected) <= bound)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("width", range(1, 65))
+def test_every_width_is_exact_at_a_ragged_number_of_rows(
+    width: int, dtype: str, cp: Any, device: DeviceInfo
+) -> None:
+    rng = np.random.default_rng(width)
+    host_a, host_c = (
+        numbers(rng, (20_011 + width, width), dtype, True),
+        numbers(rng, (width, width), dtype, True),
+    )
+    A, C = cp.asarray(host_a), cp.asarray(host_c)
+    B = cp.full_like(A, cp.nan)
+    problem = describe(A, B, 1, 0)
+    run(problem, family.choose(problem, device), device, (A, C, B))
+    np.testing.assert_array_equal(B.get(), host_a @ host_c)
+    in_place = describe(A, A, 1, 0)
+    run(in_place, family.choose(in_place, device), device, (A, C, A))
+    np.testing.assert_array_equal(A.get(), host_a @ host_c)
+
+
+@pytest.mark.parametrize("width", [3, 8, 40])
+def test_not_a_number_and_infinity_stay_in_their_rows(width: int, cp: Any, device: DeviceInfo) -> None:
+    rng = np.random.default_rng(0)
+    host_a, host_c = (
+        numbers(rng, (5003, width), "float64", True),
+        numbers(rng, (width, width), "float64", True),
+    )
+    host_a[4321, 1], host_a[17, 2] = np.nan, np.inf
+    A, C = cp.asarray(host_a), cp.asarray(host_c)
+    B = cp.empty_like(A)
+    problem = describe(A, B, 1, 0)
+    run(problem, family.choose(problem, device), device, (A, C, B))
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(B.get(), host_a @ host_c)
+
+
+def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo) -> None:
+    rng = np.random.default_rng(5)
+    host = [numbers(rng, (300_007, 24), "float64", True) for _ in range(2)]
+    factors = [numbers(rng, (24, 24), "float64", True) for _ in range(2)]
+    streams = [cp.cuda.Stream(non_blocking=True) for _ in host]
+    blocks = [(cp.asarray(h), cp.asarray(c)) for h, c in zip(host, factors, strict=True)]
+    cp.cuda.Device().synchronize()
+    results: list[list[Any]] = [[], []]
+    for _ in range(20):
+        for stream, (A, C), mine in zip(streams, blocks, results, strict=True):
+            with stream:
+                B = cp.full_like(A, cp.nan)
+                problem = describe(A, B, 1, 0)
+                run(problem, family.choose(problem, device), device, (A, C, B))
+                mine.append(B)
+    cp.cuda.Device().synchronize()
+    for mine, h, c in zip(results, host, factors, strict=True):
+        for B in mine:
+            np.testing.assert_array_equal(B.get(), h @ c)
+
+
+def test_a_captured_launch_replays(cp: Any, device: DeviceInfo) -> None:
+    rng = np.random.default_rng(1)
+    host_a, host_c = numbers(rng, (10_007, 16), "float64", True), numbers(rng, (16, 16), "float64", True)
+    A, C = cp.asarray(host_a), cp.asarray(host_c)
+    B = cp.full_like(A, cp.nan)
+    problem = describe(A, B, 1, 0)
+    config = family.choose(problem, device)
+    run(problem, config, device, (A, C, B))  # compiles outside the capture
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        run(problem, config, device, (A, C, B))
+        graph = stream.end_capture()
+    for _ in range(3):
+        B.fill(cp.nan)
+        cp.cuda.Device().synchronize()
+        graph.launch(stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(B.get(), host_a @ host_c)
+
+
+@pytest.mark.parametrize(("M", "N"), [(17, 1), (1, 17)])
+def test_rows_and_widths_past_two_to_the_31_elements(M: int, N: int, cp: Any, device: DeviceInfo) -> None:
+    K = (1 << 27) + 12_345  # times 17 columns: 2.3e9 elements, 18 GB
+    if cp.cuda.runtime.memGetInfo()[0] < 24 << 30:
+        pytest.skip("needs 24 GB of device memory")
+    A, B = cp.zeros((K, M)), cp.full((K, N), cp.nan)
+    rows = cp.asarray([0, 1, (1 << 31) // 17, (1 << 31) // 17 + 1, K - 2, K - 1])
+    A[rows] = cp.arange(1, M + 1)
+    C = cp.arange(1.0, M * N + 1).reshape(M, N)
+    problem = describe(A, B, 1, 0)
+    run(problem, family.choose(problem, device), device, (A, C, B))
+    cp.testing.assert_array_equal(B[rows], A[rows] @ C)
+    B[rows] = 0
+    assert not bool(B.any())
