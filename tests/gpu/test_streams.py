@@ -1,0 +1,145 @@
+"""How the CUDA backend queues work: on CuPy's current stream, without waiting, and into graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import blockvec
+from blockvec import BlockVector, as_operator
+from blockvec.backends import backend_for
+
+pytestmark = pytest.mark.gpu
+
+
+def all_operations(V: BlockVector) -> dict[str, Callable[[], Any]]:
+    """One call of every operation, on V and on operands that are ready."""
+    W, C = V.copy(), V.gram()
+    S = as_operator(sp.eye_array(V.n_rows, format="csr", dtype=V.dtype), device="gpu")
+    factors = V.backend.xp.arange(6.0).astype(V.dtype)
+    out = V.like()
+    return {
+        "dot": lambda: V.dot(W),
+        "gram": lambda: V.gram(),
+        "dot of one column": lambda: V[:, 0].dot(W[:, 1]),
+        "combine": lambda: V.combine(C, out=out),
+        "combine in place": lambda: W.combine(C, out=W),
+        "combine of one column": lambda: V[:, 0] @ C[:1, :1],
+        "axpy": lambda: W.axpy(0.5, V),
+        "axpy per column": lambda: W.axpy(factors, V),
+        "scale by a number on the device": lambda: W.scale(C[0, 0]),
+        "sum": lambda: V + W,
+        "norms": lambda: V.norms(),
+        "normalize": lambda: W.normalize(),
+        "column_dot": lambda: V.column_dot(W),
+        "apply": lambda: S.apply(V, out, shift=0.5),
+        "apply with shifts": lambda: S.apply(V, out, beta=1, shift=factors),
+        "random": lambda: BlockVector.random(100, 3, V.dtype, rng=2, device="gpu"),
+        "copy": lambda: V[:, 1:3].copy(),
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_nothing_waits_for_the_device(dtype: str) -> None:
+    import cupyx
+
+    V = BlockVector.random(20000, 6, dtype, rng=1, device="gpu")
+    for operation in all_operations(V).values():  # kernels are compiled and loaded once
+        operation()
+    operations = all_operations(V)
+    with cupyx.allow_synchronize(False):
+        for operation in operations.values():
+            operation()
+        with blockvec.profile():
+            operations["gram"]()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+def test_work_goes_to_the_current_stream(dtype: str) -> None:
+    import cupy
+
+    V = BlockVector.random(20000, 6, dtype, rng=1, device="gpu")
+    content = V.array.copy()
+    expected = {name: _host(all_operations(V)[name]()) for name in all_operations(V)}
+    stream = cupy.cuda.Stream(non_blocking=True)
+    busy = cupy.random.random((4096, 4096))
+    for name in expected:
+        V.array[...] = content
+        operation = all_operations(V)[name]
+        V.array[...] = cupy.nan
+        cupy.cuda.Device().synchronize()
+        with stream:
+            for _ in range(
+                3
+            ):  # milliseconds, after which V gets its numbers: work on another stream would miss them
+                busy @ busy
+            V.array[...] = content
+            result = operation()
+            stream.synchronize()
+        np.testing.assert_array_equal(_host(result), expected[name], err_msg=name)
+
+
+def _host(result: Any) -> Any:
+    array = result.array if isinstance(result, BlockVector) else result
+    return array.get()
+
+
+def test_elementwise_passes_run_from_a_graph() -> None:
+    import cupy
+
+    V = BlockVector.full(5001, 3, 1.0, device="gpu")
+    W = V.copy()
+    factors = cupy.array([1.0, 2.0, 3.0])
+    W.axpy(factors, V)  # compiled and loaded before the capture
+    W.scale(2.0)
+    W.array[...] = 0
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        stream.begin_capture()
+        W.axpy(factors, V)
+        W.scale(2.0)
+        graph = stream.end_capture()
+        for _ in range(3):
+            graph.launch(stream)
+        stream.synchronize()
+    # w -> 2 (w + f), three times from zero: 14 f.
+    assert np.array_equal(W.to_host().array, np.full((5001, 3), 14.0) * [1, 2, 3])
+
+
+def test_a_stopwatch_measures_the_stream() -> None:
+    import cupy
+
+    backend = backend_for("gpu")
+    busy = cupy.ones((8192, 8192))
+    busy @ busy
+    watch = backend.stopwatch()
+    busy @ busy
+    watch.stop()
+    seconds = watch.seconds()
+    # 1.1e12 operations: no GPU does them in a millisecond in double precision, or takes a minute.
+    assert 1e-3 < seconds < 60
+
+
+def test_ceilings_are_in_a_sane_order() -> None:
+    from blockvec.kernels.measure import measure_ceilings
+
+    backend = backend_for("gpu")
+    probes = backend.ceiling_probes()
+    ceilings = measure_ceilings(probes, backend.stopwatch)
+    assert 100 < ceilings.copy_gb_s < 20000
+    assert 0.8 * ceilings.copy_gb_s < ceilings.read_gb_s < 2 * ceilings.copy_gb_s
+    assert 0.5 * ceilings.copy_gb_s < ceilings.write_gb_s < 2 * ceilings.copy_gb_s
+    assert 50 < ceilings.gflop_s["float64"] < ceilings.gflop_s["float32"] * 2
+
+
+def test_the_device_is_described() -> None:
+    info = backend_for("gpu").device
+    assert info.kind == "cuda"
+    assert info.architecture.startswith("sm_")
+    assert info.multiprocessors > 0
+    assert info.l2_bytes > 0
+    assert backend_for("gpu") is backend_for(backend_for("gpu").name)
