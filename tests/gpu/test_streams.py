@@ -21,7 +21,7 @@ def all_operations(V: BlockVector) -> dict[str, Callable[[], Any]]:
     W, C = V.copy(), V.gram()
     S = as_operator(sp.eye_array(V.n_rows, format="csr", dtype=V.dtype), device="gpu")
     factors = V.backend.xp.arange(6.0).astype(V.dtype)
-    out = V.like()
+    out = V.copy()
     return {
         "dot": lambda: V.dot(W),
         "gram": lambda: V.gram(),
@@ -43,6 +43,7 @@ def all_operations(V: BlockVector) -> dict[str, Callable[[], Any]]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:cupyx.allow_synchronize will be removed:UserWarning")
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 def test_nothing_waits_for_the_device(dtype: str) -> None:
     import cupyx
@@ -73,9 +74,8 @@ def test_work_goes_to_the_current_stream(dtype: str) -> None:
         V.array[...] = cupy.nan
         cupy.cuda.Device().synchronize()
         with stream:
-            for _ in range(
-                3
-            ):  # milliseconds, after which V gets its numbers: work on another stream would miss them
+            # Milliseconds, after which V gets its numbers: work on another stream would miss them.
+            for _ in range(3):
                 busy @ busy
             V.array[...] = content
             result = operation()
