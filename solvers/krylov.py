@@ -134,6 +134,7 @@ class BlockKrylov:
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self._H = xp.zeros((self.capacity, self.capacity), dtype)
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
+        self._most: Array | None = None  # largest norm of A x seen so far
         self._next: Block | None = None  # a contiguous copy of the pending columns, where there is one
         self._full_until = 0  # below this m the next columns couple to all of V, not only to the last block
 
@@ -262,8 +263,13 @@ class BlockKrylov:
         self._H[columns, : self.m] = self._H[: self.m, columns].conj().T
 
     def _scale(self, W: Block) -> Any:
-        """Norm of the operator as far as it is known: before the first restart, from what it just did."""
-        return self.norm if self.norm > 0 else W.norms().max()
+        """Norm of the operator as far as it is known: before the first restart, the most that it has done."""
+        if self.norm > 0:
+            return self.norm
+        most = W.norms().max()
+        self.counts.reductions += 1
+        self._most = most if self._most is None else array_namespace(W.array).maximum(self._most, most)
+        return self._most
 
     def _take(self, step: int) -> Block:
         """Return the next pending columns as a contiguous block."""

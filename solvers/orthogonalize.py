@@ -31,7 +31,7 @@ __all__ = ["BCGS2", "SVQB", "CholQR2", "Factored", "IntraBlock", "Orthogonalized
 Array = Any
 Block = Any
 
-NOISE = 10.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): the constant of a few rounded sums
+NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times what was seen
 RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
 WELL_CONDITIONED = 1e-3  # smallest eigenvalue of a scaled Gram matrix after which one more pass gives O(u)
 NORM_DROP = 0.5  # a pass that leaves less of a column asks for another ("twice is enough": 1/sqrt 2)
@@ -222,7 +222,7 @@ def orthogonalize(
     reductions = 0
     if scale is None:
         scale, reductions = W.norms(), 1
-    noise = NOISE * _unit_roundoff(W) * xp.broadcast_to(xp.asarray(scale, dtype=float), (W.shape[1],))
+    noise = NOISE * _unit_roundoff(W) * (xp.ones(W.shape[1]) * scale)
     S = None
     if V is not None:
         S = _project(W, V, first)

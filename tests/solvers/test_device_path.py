@@ -1,0 +1,104 @@
+"""The path that solvers take on a GPU, run on NumPy arrays: masks for branches, no waiting in a step."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import solvers.block_lanczos
+import solvers.krylov
+import solvers.rayleigh_ritz
+import solvers.verification
+from solvers.krylov import BlockKrylov, Counts
+from solvers.orthogonalize import _needs_another
+from solvers.rayleigh_ritz import Tolerance
+
+
+class DeviceNamespace:
+    """NumPy under another name: solvers take it for a device, and copies to the host are counted."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+    def asnumpy(self, array: Any) -> Any:
+        self.waits += 1
+        return np.array(array)
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
+    """Make every solver module believe that arrays live on a device."""
+    namespace = DeviceNamespace()
+    names = ["orthogonalize", "krylov", "block_lanczos", "verification", "rayleigh_ritz"]
+    for name in names:
+        monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
+    return namespace
+
+
+def start(plain: Any, matrix: Any, b: int, capacity: int) -> BlockKrylov:
+    n = matrix.shape[0]
+    rng = np.random.default_rng(0)
+    buffer = plain.PlainBlock(np.zeros((n, capacity), matrix.dtype))
+    krylov = BlockKrylov(plain.PlainOperator(matrix), buffer, 0, b, rng, Counts())
+    krylov.append(plain.PlainBlock.random(n, b, matrix.dtype, rng=rng), keep_random=True)
+    return krylov
+
+
+MATRICES = {
+    "a band": sp.diags_array(
+        [np.ones(199), np.linspace(0, 5, 200), np.ones(199)], offsets=[-1, 0, 1]
+    ).tocsr(),
+    "identity": sp.eye_array(200, format="csr"),
+    "rank two": sp.csr_array(np.outer(np.arange(200), np.ones(200)) + np.outer(np.ones(200), np.arange(200))),
+    "small": sp.diags_array(np.arange(30.0)).tocsr(),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("b", [1, 4])
+def test_steps_keep_the_decomposition_and_never_wait(
+    name: str, b: int, device: DeviceNamespace, plain: Any
+) -> None:
+    matrix = MATRICES[name]
+    krylov = start(plain, matrix, b, capacity=20)
+    device.waits = 0
+    while krylov.can_expand():
+        krylov.expand()
+    assert device.waits == 0
+    m, w = krylov.m, krylov.w
+    VQ = krylov.basis.array
+    H = krylov._H[: m + w, :m]
+    norm = np.linalg.norm(matrix.toarray(), 2)
+    assert np.linalg.norm(VQ.T @ VQ - np.eye(m + w)) < 1e-13
+    assert np.linalg.norm(matrix @ VQ[:, :m] - VQ @ H) < 1e-13 * norm
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+def test_a_whole_run_waits_a_few_times_a_restart(which: Any, device: DeviceNamespace, plain: Any) -> None:
+    matrix = sp.kron(sp.eye_array(3), MATRICES["a band"]).tocsr()  # every value three times
+    options = solvers.block_lanczos.LanczosOptions(
+        k=8, which=which, tolerance=Tolerance(1e-9, "norm", 2.0**-53), block_size=2, ncv=40, maxiter=200
+    )
+    block = plain.PlainBlock.random(600, 2, rng=1)
+    result = solvers.block_lanczos.block_lanczos(plain.PlainOperator(matrix), block, options, rng=2)
+    assert result.reason == "converged"
+    values = np.linalg.eigvalsh(matrix.toarray())
+    wanted = values[solvers.rayleigh_ritz.select(values, which)[:8]]
+    assert np.allclose(np.sort(np.abs(result.theta)), np.sort(np.abs(wanted)), atol=1e-9)
+    # Rayleigh-Ritz once a restart, norms at the end, looks at the growing norm during a search.
+    searching = result.counts.verification_columns
+    assert device.waits <= 2 * result.counts.restarts + searching + 20
+
+
+def test_a_third_pass_is_decided_by_shapes_alone(device: DeviceNamespace, plain: Any) -> None:
+    wide, narrow = plain.PlainBlock(np.zeros((40, 20))), plain.PlainBlock(np.zeros((400, 20)))
+    R = np.full((4, 4), np.nan)  # a look at it would tell
+    assert _needs_another(plain.PlainBlock(np.zeros((40, 4))), wide, R, 1)
+    assert not _needs_another(plain.PlainBlock(np.zeros((400, 4))), narrow, R, 1)
