@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..kernels.elementwise import AxpbyKernel, ColumnDotKernel, Factor, FoldKernel, PhiloxKernel, real_type
-from ..kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
+from ..kernels.elementwise import (
+    AxpbyKernel,
+    ColumnDotKernel,
+    Factor,
+    FoldKernel,
+    PhiloxKernel,
+    Tiling,
+    real_type,
+)
+from ..kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from . import is_cupy
 from .base import Array
-from .gpu import Gpu, leading_dimension, type_name
+from .gpu import TYPE_NAMES, Gpu, leading_dimension, type_name
 
 __all__ = [
     "axpby",
@@ -42,68 +53,66 @@ def weighted_sum(
     gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
 ) -> None:
     """Out = alpha X + beta Y, a factor being a scalar times an optional array: one value a column, or one."""
-    K, M = out.shape
-    if K == 0 or M == 0:
+    if out.size == 0:
         return
-    blocks = [X, out] if Y is None else [X, Y, out]
-    first, alpha_arguments = _factor(*alpha, out)
-    second, beta_arguments = _factor(*beta, out) if Y is not None else (Factor(), (0.0, None, 0))
-    flat = all(leading_dimension(block) == M or K == 1 for block in blocks)
-    kernel = AxpbyKernel(
-        type_name(X), None if Y is None else type_name(Y), type_name(out), first, second, flat=flat
-    )
-    width = K * M if flat else M
-    if not _aligned(kernel.vector, blocks, 0 if flat else width, flat):
-        kernel = AxpbyKernel(
-            kernel.dtype_x, kernel.dtype_y, kernel.dtype_out, first, second, flat=flat, aligned=False
-        )
+    first, alpha_arguments = _factor(*alpha)
+    second, beta_arguments = _factor(*beta) if Y is not None else _factor(0, None)
+    blocks = (X, out) if Y is None else (X, Y, out)
+    layout = tuple((block.dtype.char, block.strides[0], block.data.ptr % 16) for block in blocks)
+    launch, (ldx, ldy, ldo, *extents) = _axpby_plan(gpu, layout, out.shape, first, second)
+    launch(X, ldx, Y, ldy, out, ldo, *extents, *alpha_arguments, *beta_arguments)
+
+
+_REAL = Factor()
+_ZERO = np.int32(0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _axpby_plan(
+    gpu: Gpu, layout: tuple[tuple[str, int, int], ...], shape: tuple[int, int], first: Factor, second: Factor
+) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """Return how to launch axpby on blocks of (type, row pitch, address mod 16), and its integer arguments.
+
+    Everything but addresses and values is settled once: a launch from Python should cost little more than
+    the launch.
+    """
+    K, M = shape
+    names = [TYPE_NAMES[char] for char, _, _ in layout]
+    pitches = [
+        pitch if K > 1 else M * itemsize(name) for name, (_, pitch, _) in zip(names, layout, strict=True)
+    ]
+    flat = all(pitch == M * itemsize(name) for name, pitch in zip(names, pitches, strict=True))
+    dtype_y = names[1] if len(names) == 3 else None
+    kernel = AxpbyKernel(names[0], dtype_y, names[-1], first, second, flat=flat)
+    sizes = [min(16, kernel.vector * itemsize(name)) for name in names]
+    starts = all(address % size == 0 for size, (_, _, address) in zip(sizes, layout, strict=True))
+    rows = flat or (M % kernel.vector == 0 and all(p % s == 0 for p, s in zip(pitches, sizes, strict=True)))
+    if not (starts and rows):
+        kernel = replace(kernel, aligned=False)
     units, tail = divmod(K * M, kernel.vector)
     n_blocks = kernel.blocks(units, gpu.info.multiprocessors)
     row_step, col_step = divmod(n_blocks * kernel.threads * kernel.vector, M)
-    gpu.launch(
-        kernel,
-        (n_blocks,),
-        kernel.threads,
-        *(X, leading_dimension(X)),
-        *((None, 0) if Y is None else (Y, leading_dimension(Y))),
-        *(out, leading_dimension(out), np.int32(M), units, np.int32(tail), row_step, np.int32(col_step)),
-        *alpha_arguments,
-        *beta_arguments,
-    )
+    lds = [pitch // itemsize(name) for name, pitch in zip(names, pitches, strict=True)]
+    extents = (np.int32(M), units, np.int32(tail), row_step, np.int32(col_step))
+    ldy = lds[1] if dtype_y else 0
+    return gpu.launcher(kernel, (n_blocks,), kernel.threads), (lds[0], ldy, lds[-1], *extents)
 
 
-def _factor(scalar: Any, values: Any, out: Array) -> tuple[Factor, tuple[Any, ...]]:
+def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
     """Return what a factor is made of, and its three kernel arguments."""
+    if values is None and type(scalar) in (int, float):
+        return _REAL, (float(scalar), None, _ZERO)
     if is_cupy(scalar):  # its value stays on the device
         scalar, values = 1, scalar
     is_complex_scalar = np.iscomplexobj(scalar)
     scalar = complex(scalar) if is_complex_scalar else float(scalar)
     if values is None:
-        return Factor(is_complex_scalar), (scalar, None, np.int32(0))
+        return Factor(is_complex_scalar), (scalar, None, _ZERO)
     values = values.ravel()
-    if values.dtype.kind not in "fc" or values.dtype.itemsize < 4:
+    if values.dtype.char not in TYPE_NAMES:
         values = values.astype(np.float64)
-    if _within(values, out):  # a row of the block as a factor would change while it is used
-        values = values.copy()
     step = 0 if values.size == 1 else values.strides[0] // values.itemsize
     return Factor(is_complex_scalar, type_name(values)), (scalar, values, np.int32(step))
-
-
-def _within(values: Array, block: Array) -> bool:
-    """Whether the address of an array lies among those of a block."""
-    begin = block.data.ptr
-    end = begin + block.shape[0] * leading_dimension(block) * block.itemsize
-    return bool(begin <= values.data.ptr < end)
-
-
-def _aligned(vector: int, blocks: list[Array], width: int, flat: bool) -> bool:
-    """Whether rows of `width` elements split into units that start at multiples of their size."""
-    for block in blocks:
-        size = min(16, vector * block.itemsize)
-        pitch = 0 if flat else leading_dimension(block) * block.itemsize
-        if block.data.ptr % size or pitch % size:
-            return False
-    return width % vector == 0
 
 
 def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
@@ -134,20 +143,30 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
     K, M = X.shape
     same = X is Y and (conj or X.dtype.kind == "f")
     kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
-    if not _aligned(kernel.vector, [X, Y], M, flat=K == 1):
-        kernel = ColumnDotKernel(kernel.dtype_x, kernel.dtype_y, same, conj, aligned=False)
+    if not _aligned(kernel.vector, X, Y):
+        kernel = replace(kernel, aligned=False)
     if K == 0 or M == 0:
         return cupy.empty((0, 1, M), kernel.dtype_sum)
-    tiling = kernel.tiling(K, M, gpu.info.multiprocessors)
+    tiling, launch = _column_plan(gpu, kernel, K, M)
     partials = cupy.empty((tiling.blocks, 1, M), kernel.dtype_sum)
-    gpu.launch(
-        kernel,
-        (tiling.blocks, tiling.tiles),
-        tiling.threads,
-        *(X, leading_dimension(X), Y, leading_dimension(Y), K, M),
-        *(np.int32(tiling.lanes), np.int32(tiling.groups), partials),
-    )
+    lanes, groups = np.int32(tiling.lanes), np.int32(tiling.groups)
+    launch(X, leading_dimension(X), Y, leading_dimension(Y), K, M, lanes, groups, partials)
     return partials
+
+
+@functools.lru_cache(maxsize=4096)
+def _column_plan(gpu: Gpu, kernel: ColumnDotKernel, K: int, M: int) -> tuple[Tiling, Callable[..., None]]:
+    tiling = kernel.tiling(K, M, gpu.info.multiprocessors)
+    return tiling, gpu.launcher(kernel, (tiling.blocks, tiling.tiles), tiling.threads)
+
+
+def _aligned(vector: int, *blocks: Array) -> bool:
+    """Whether the rows of blocks split into units that start at multiples of their size."""
+    for block in blocks:
+        size = min(16, vector * block.itemsize)
+        if block.data.ptr % size or leading_dimension(block) * block.itemsize % size:
+            return False
+    return bool(blocks[0].shape[1] % vector == 0)
 
 
 def fold(
@@ -173,18 +192,18 @@ def fold(
     M, N = C.shape
     if M == 0 or N == 0:
         return
-    lanes = FoldKernel.lanes_for(M * N)
-    kernel = FoldKernel(
-        type_name(partials), type_name(C), lanes, left_complex, conj, hermitian, beta_zero=beta == 0
-    )
+    flags = (left_complex, conj, hermitian, bool(beta == 0))
+    launch = _fold_plan(gpu, partials.dtype.char, C.dtype.char, M * N, *flags)
     part_size = partials.shape[1] * partials.shape[2]
-    gpu.launch(
-        kernel,
-        (-(-M * N // lanes),),
-        kernel.threads,
-        *(partials, partials.shape[0], part_size, C, leading_dimension(C), M, N),
-        *(complex(alpha), complex(beta)),
-    )
+    operands = (partials, partials.shape[0], part_size, C, leading_dimension(C), M, N)
+    launch(*operands, complex(alpha), complex(beta))
+
+
+@functools.lru_cache(maxsize=4096)
+def _fold_plan(gpu: Gpu, partial: str, out: str, n_elements: int, *flags: bool) -> Callable[..., None]:
+    lanes = FoldKernel.lanes_for(n_elements)
+    kernel = FoldKernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, *flags)
+    return gpu.launcher(kernel, (-(-n_elements // lanes),), kernel.threads)
 
 
 def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:

@@ -15,14 +15,15 @@ from ..kernels.elementwise import Kernel
 from ..kernels.problem import is_complex, itemsize
 from .base import Array
 
-__all__ = ["MAX_INT", "Gpu", "leading_dimension", "scalar_pointers", "type_name"]
+__all__ = ["MAX_INT", "TYPE_NAMES", "Gpu", "leading_dimension", "scalar_pointers", "type_name"]
 
 MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
+TYPE_NAMES = {"f": "float32", "d": "float64", "F": "complex64", "D": "complex128"}  # by NumPy's character
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gpu:
-    """A GPU that kernels are launched on.
+    """A GPU that kernels are launched on; one object a device, which also keys the memory of launch plans.
 
     Attributes
     ----------
@@ -37,7 +38,16 @@ class Gpu:
 
     def launch(self, kernel: Kernel, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
         """Queue a kernel on CuPy's current stream; the device must be the current one."""
-        _load(kernel, self.id, self.info.architecture)(grid, (block,), arguments)
+        self.launcher(kernel, grid, block)(*arguments)
+
+    def launcher(self, kernel: Kernel, grid: tuple[int, ...], block: int) -> Callable[..., None]:
+        """Load a kernel on this device, the current one, and return what queues it with its arguments."""
+        loaded = _load(kernel, self.id, self.info.architecture)
+
+        def launch(*arguments: Any) -> None:
+            loaded(grid, (block,), arguments)
+
+        return launch
 
     def here(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that runs with this device as CuPy's current one."""
@@ -66,7 +76,7 @@ def leading_dimension(array: Array) -> int:
 
 def type_name(array: Array) -> str:
     """Return an array's element type by name."""
-    return str(array.dtype.name)
+    return TYPE_NAMES[array.dtype.char]
 
 
 def scalar_pointers(dtype: str, *values: complex) -> tuple[Any, list[int]]:
