@@ -21,7 +21,7 @@ from .threads import map_rows
 __all__ = ["HOST", "HostBackend"]
 
 SMALL_BYTES = 256 << 10  # below this, one NumPy call beats starting threads
-PROBE_BYTES = 256 << 20  # far beyond the caches of a laptop
+PROBE_BYTES = 512 << 20  # beyond the last-level caches of large servers
 
 
 class HostBackend:
@@ -94,11 +94,13 @@ class HostBackend:
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return stream kernels over arrays beyond the caches, and dense products."""
         size = PROBE_BYTES // 8
-        x, y = np.ones(size), np.zeros(size)
+        x, y = np.ones(size), np.ones(size)
+        y_bytes = y.view(np.uint8)
         probes = [
             CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], x[a:b]), size), x.nbytes),
             CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], y[a:b]), size), 2 * x.nbytes),
-            CeilingProbe("write", lambda: map_rows(lambda a, b: y[a:b].fill(0.0), size), x.nbytes),
+            # NumPy clears bytes with memset, whose stores need not read the lines they overwrite.
+            CeilingProbe("write", lambda: map_rows(lambda a, b: y_bytes[a:b].fill(0), y.nbytes), y.nbytes),
             CeilingProbe(
                 "copy", lambda: map_rows(lambda a, b: np.copyto(y[a:b], x[a:b]), size), 2 * x.nbytes
             ),

@@ -38,7 +38,7 @@ GRAM_WIDE = 64  # real columns beyond which the half of the arithmetic that BLAS
 LINE_BYTES = 64  # narrower rows are folded up to this: a cache line, and one register of AVX-512
 TSMM_PANEL_BYTES = 32 << 10  # input and output of one product, within an L1 cache
 CHUNK_BYTES = 512 << 10  # intermediate results of a thread: within an L2 cache, long against waking a thread
-SERIAL_BYTES = 2 << 20  # a pass over less takes one thread about as long as waking another (80 us)
+SERIAL_BYTES = 4 << 20  # one thread is done with less by the time another has woken up
 MAX_RANGES = 4  # a thread: costs 4 per cent on idle cores, saves up to half where one of them is busy
 
 

@@ -14,7 +14,15 @@ from typing import Protocol
 
 from .roofline import Ceilings
 
-__all__ = ["CeilingProbe", "HostStopwatch", "Stopwatch", "Timing", "measure", "measure_ceilings"]
+__all__ = [
+    "CeilingProbe",
+    "HostStopwatch",
+    "Stopwatch",
+    "Timing",
+    "measure",
+    "measure_beside",
+    "measure_ceilings",
+]
 
 
 class Stopwatch(Protocol):
@@ -82,16 +90,71 @@ def measure(
     times: list[float] = []
     spent = 0.0
     while len(times) < min_repeats or (spent < budget_s and len(times) < max_repeats):
-        # Up to eight runs in flight before a time is read, so that a GPU's queue does not run empty.
-        watches = []
-        for _ in range(min(8, max_repeats - len(times)) or 1):
-            watch = stopwatch()
-            call()
-            watch.stop()
-            watches.append(watch)
-        batch = [watch.seconds() for watch in watches]
+        batch = _burst(call, stopwatch, min(QUEUE, max_repeats - len(times)) or 1)
         times += batch
         spent += sum(batch)
+    return _timing(times)
+
+
+QUEUE = 8  # runs in flight before a time is read, so that a GPU's queue does not run empty
+
+
+def measure_beside(
+    calls: Mapping[str, Callable[[], object]],
+    stopwatch: Callable[[], Stopwatch] = HostStopwatch,
+    *,
+    budget_s: float = 0.3,
+    burst: int = 4,
+    min_rounds: int = 3,
+    max_rounds: int = 10,
+    pause_s: float = 0.0,
+) -> dict[str, Timing]:
+    """Time several calls in turn, so that whatever else the machine does meets them alike.
+
+    Parameters
+    ----------
+    calls : mapping of str to callable
+        What to compare; each is run once beforehand.
+    stopwatch : callable
+        Starts timing on the device.
+    budget_s : float
+        Seconds of each call's own after which no further round begins.
+    burst : int
+        Runs of one call in a row.
+    min_rounds, max_rounds : int
+        Bursts of each call.
+    pause_s : float
+        Seconds to wait before a burst, for what the previous call leaves behind: BLAS threads that spin, say.
+
+    Returns
+    -------
+    dict of str to Timing
+    """
+    for call in calls.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for done in range(max_rounds):
+        if done >= min_rounds and sum(map(sum, times.values())) >= budget_s * len(calls):
+            break
+        for name, call in calls.items():
+            if pause_s:
+                time.sleep(pause_s)
+            times[name] += _burst(call, stopwatch, burst)
+    return {name: _timing(samples) for name, samples in times.items()}
+
+
+def _burst(call: Callable[[], object], stopwatch: Callable[[], Stopwatch], count: int) -> list[float]:
+    """Run a call several times in a row, reading the times afterwards."""
+    watches = []
+    for _ in range(count):
+        watch = stopwatch()
+        call()
+        watch.stop()
+        watches.append(watch)
+    return [watch.seconds() for watch in watches]
+
+
+def _timing(times: list[float]) -> Timing:
     median = statistics.median(times)
     quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [median] * 3
     spread = (quartiles[2] - quartiles[0]) / median if median > 0 else 0.0
@@ -118,11 +181,15 @@ class CeilingProbe:
 
 
 def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Stopwatch]) -> Ceilings:
-    """Return the best rate over all probes of each ceiling (a slow probe never lowers it)."""
+    """Return the best rate over all probes of each ceiling (a slow probe never lowers it).
+
+    A copy reads at half its rate and writes at half its rate, which bounds both from below.
+    """
     best: dict[str, float] = {}
     for probe in probes:
         timing = measure(probe.call, stopwatch)
         rate = probe.amount / timing.best_s * 1e-9
         best[probe.ceiling] = max(rate, best.get(probe.ceiling, 0.0))
     rates: Mapping[str, float] = {name: rate for name, rate in best.items() if name.startswith("float")}
-    return Ceilings(best["read"], best["write"], best["copy"], dict(rates))
+    half = best["copy"] / 2
+    return Ceilings(max(best["read"], half), max(best["write"], half), best["copy"], dict(rates))

@@ -1,0 +1,279 @@
+"""``blockvec``: what this machine is able to do, how near the operations come, which kernels run and why."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import __version__
+from .errors import BlockvecError, OptionError
+
+__all__ = ["main"]
+
+DONE, REFUSED, INTERRUPTED = 0, 2, 130
+
+EPILOG = """\
+exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
+"""
+
+WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
+QUICK_WIDTHS = (1, 3, 8)
+DTYPES = ("float32", "float64", "complex64", "complex128")
+HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough; the last flush must not complain
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BlockvecError, OSError, MemoryError) as error:
+        print(f"blockvec {arguments.command}: {_one_line(error)}", file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:
+        print(f"blockvec {arguments.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return DONE
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="blockvec",
+        description="Block-vector operations at the hardware's limit: this machine and what it reaches.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"blockvec {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_info(commands)
+    _add_bench(commands)
+    _add_explain(commands)
+    _add_plot(commands)
+    return parser
+
+
+def _add_info(commands: Any) -> None:
+    info = commands.add_parser("info", help="devices, libraries and measured ceilings")
+    info.add_argument("--measure", action="store_true", help="measure the ceilings again")
+    info.set_defaults(run=_info)
+
+
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser("bench", help="time the operations beside NumPy or cuBLAS")
+    add = bench.add_argument
+    add(
+        "--op",
+        type=_names("dot", "gram", "combine", "axpby", "apply"),
+        default=("dot", "combine", "apply"),
+        metavar="OPS",
+        help="some of dot,gram,combine,axpby,apply (default dot,combine,apply)",
+    )
+    add(
+        "--dtype",
+        type=_names(*DTYPES),
+        default=("float64", "complex128"),
+        metavar="TYPES",
+        help=f"some of {','.join(DTYPES)} (default float64,complex128)",
+    )
+    add("--widths", type=_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
+    add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
+    size = bench.add_mutually_exclusive_group()
+    size.add_argument("--rows", type=_count, metavar="N", help="rows of a block")
+    size.add_argument(
+        "--bytes", type=_bytes, metavar="B", help="bytes of a block, such as 32M (default: 32M, on a GPU 2G)"
+    )
+    add(
+        "--matrix",
+        metavar="MATRIX",
+        help=f"model or file for apply (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})",
+    )
+    add("--json", metavar="FILE", help="write the results to this file")
+    add("--plot", metavar="FILE", help="draw them into this file (.svg, .png, .pdf)")
+    add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
+    bench.set_defaults(run=_bench)
+
+
+def _add_explain(commands: Any) -> None:
+    explain = commands.add_parser("explain", help="which kernel runs, and why")
+    add = explain.add_argument
+    add("operation", choices=("dot", "combine", "apply"))
+    add("--rows", type=_count, default=1_000_000, metavar="N", help="rows of the block (default 1000000)")
+    add("--widths", type=_widths, default=(8,), metavar="M[,N]", help="columns of both operands (default 8)")
+    add("--dtype", choices=DTYPES, default="float64", help="default float64")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
+    add("--matrix", default=HOST_MATRIX, metavar="MATRIX", help=f"for apply (default {HOST_MATRIX})")
+    explain.set_defaults(run=_explain)
+
+
+def _add_plot(commands: Any) -> None:
+    plot = commands.add_parser("plot", help="draw the pictures of results on record")
+    add = plot.add_argument
+    add("results", nargs="+", type=Path, metavar="RESULTS", help="JSON files, or folders that hold some")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="picture of a single file (default: beside it, .svg)",
+    )
+    plot.set_defaults(run=_plot)
+
+
+def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def _widths(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.split(","))
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    unit = units.get(text[-1:].upper(), 1)
+    return _count(text[:-1] if unit > 1 else text) * unit
+
+
+@contextlib.contextmanager
+def _progress(total: int | None) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
+    """Yield ``(say, step)``: print a line of the result; show what is going on, on a terminal only."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console()
+    if not (console.is_terminal and sys.stderr.isatty()):
+        yield lambda line: print(line, flush=True), lambda what: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield (
+            lambda line: progress.console.print(line, markup=False, highlight=False, soft_wrap=True),
+            lambda what: progress.update(task, description=what, advance=1 if total else 0),
+        )
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    from .bench.info import describe
+
+    with _progress(None) as (say, step):
+        for line in describe(measure=arguments.measure, notice=step):
+            say(line)
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from . import bench, results
+    from .backends import backend_for
+    from .bench.pictures import check_plotting, draw
+    from .io import open_matrix
+    from .profile import ceilings
+
+    if arguments.plot:
+        check_plotting()
+    backend = backend_for(arguments.device)
+    widths = arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
+    shapes = [(M, N) for M in widths for N in widths if arguments.grid or M == N]
+    sizes = bench.Sizes(arguments.rows, arguments.bytes, arguments.quick)
+    name = arguments.matrix or (
+        QUICK_MATRIX if arguments.quick else HOST_MATRIX if backend.name == "cpu" else GPU_MATRIX
+    )
+    matrix = (name, open_matrix(name)) if "apply" in arguments.op else None
+    cases = bench.make_cases(
+        arguments.op, arguments.dtype, shapes, device=arguments.device, sizes=sizes, matrix=matrix
+    )
+    records = []
+    total = len(arguments.op) * len(arguments.dtype) * len(shapes)
+    with _progress(total) as (say, step):
+        step("ceilings")
+        limits = ceilings(backend, refresh=not arguments.quick)
+        say(bench.heading(backend, limits))
+        for case in cases:
+            step(f"{case.operation} {case.problem.dtype}")
+            measured = bench.measure_case(case, backend, limits, quick=arguments.quick)
+            records.append(measured.record())
+            say(measured.line())
+    environment = results.environment(backend)
+    if arguments.json:
+        results.write(arguments.json, environment, limits, records)
+    if arguments.plot:
+        draw(results.document(environment, limits, records), arguments.plot)
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    from . import BlockVector, as_operator, explain
+    from .backends import array_namespace
+    from .io import open_matrix
+
+    if len(arguments.widths) > 2:
+        raise OptionError(f"--widths: got {len(arguments.widths)} widths; give M, or M,N.")
+    M, N = arguments.widths[0], arguments.widths[-1]
+    if arguments.operation == "apply":
+        S = as_operator(open_matrix(arguments.matrix), device=arguments.device)
+        X = BlockVector.empty(S.shape[1], M, arguments.dtype, device=arguments.device)
+        print(explain("apply", S, X))
+        return
+    A = BlockVector.empty(arguments.rows, M, arguments.dtype, device=arguments.device)
+    if arguments.operation == "dot":
+        print(explain("dot", A, A.like(N)))
+    else:
+        print(explain("combine", A, array_namespace(A.array).empty((M, N), arguments.dtype)))
+
+
+def _plot(arguments: argparse.Namespace) -> None:
+    from . import results
+    from .bench.pictures import draw
+
+    files = [file for path in arguments.results for file in _result_files(path)]
+    if arguments.output and len(files) != 1:
+        raise OptionError(f"--output: names one picture but there are {len(files)} results; leave it out.")
+    for file in files:
+        picture = arguments.output or file.with_suffix(".svg")
+        draw(results.read(file), picture)
+        print(picture)
+
+
+def _result_files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(path.rglob("*.json"))
+    if not found:
+        raise OptionError(f"{path}: there are no .json files in this folder.")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

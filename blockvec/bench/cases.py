@@ -1,0 +1,339 @@
+"""What a benchmark runs: operands beyond the caches, and the same task for blockvec and its peers.
+
+A case rotates among several sets of operands, together larger than what a cache keeps, so that every run
+finds its operands in memory, as a solver does that sweeps over a large basis.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from .. import products
+from ..backends import Array, Backend, backend_for
+from ..blockvector import BlockVector
+from ..dispatch import choose
+from ..errors import OptionError
+from ..kernels.problem import Problem, StreamProblem, TsmmProblem, itemsize
+from ..operators import SparseOperator, as_operator
+
+__all__ = ["OPERATIONS", "Case", "Sizes", "make_cases"]
+
+OPERATIONS = ("dot", "gram", "combine", "axpby", "apply")
+
+HOST_ELEMENTS = 4_000_000  # of an operand on a CPU: 32 MB in double precision
+GPU_OPERAND_BYTES = 2 << 30
+QUICK_OPERAND_BYTES = 1 << 20
+HOST_FOOTPRINT_BYTES = 512 << 20  # beyond what a server's shared cache was seen to keep for one program
+L2_FOOTPRINT = 8  # times a GPU's L2
+
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One operation on operands of one shape.
+
+    Attributes
+    ----------
+    operation : str
+        Its name in the interface.
+    problem : Problem
+        Its description.
+    kernel : str
+        What dispatch chooses for it.
+    calls : dict of str to callable
+        ``"blockvec"`` first, then the peers; each call goes on to the next set of operands.
+    matrix : str or None
+        Name of the sparse matrix of an apply.
+    """
+
+    operation: str
+    problem: Problem
+    kernel: str
+    calls: dict[str, Call]
+    matrix: str | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large operands are.
+
+    Attributes
+    ----------
+    rows : int or None
+        Rows of every block.
+    operand_bytes : int or None
+        Bytes of the wider operand, which give the rows; with neither, four million elements on a CPU and
+        2 GiB on a GPU.
+    quick : bool
+        Operands of 1 MiB that are not rotated, to try things out.
+    """
+
+    rows: int | None = None
+    operand_bytes: int | None = None
+    quick: bool = False
+
+    def rows_for(self, width: int, dtype: str, backend: Backend) -> int:
+        """Return the rows of a block whose widest partner has `width` columns."""
+        if self.rows is not None:
+            return self.rows
+        row_bytes = width * itemsize(dtype)
+        if self.operand_bytes is not None:
+            return max(1, self.operand_bytes // row_bytes)
+        if self.quick:
+            return max(1, QUICK_OPERAND_BYTES // row_bytes)
+        return HOST_ELEMENTS // width if backend.name == "cpu" else GPU_OPERAND_BYTES // row_bytes
+
+    def footprint(self, backend: Backend) -> int:
+        """Return the bytes to rotate among."""
+        if self.quick:
+            return 0
+        return HOST_FOOTPRINT_BYTES if backend.name == "cpu" else L2_FOOTPRINT * backend.device.l2_bytes
+
+
+class _Pool:
+    """Memory for the operands of all cases of one type, filled once and cut anew for each case."""
+
+    def __init__(self, largest: int, footprint: int, dtype: str, backend: Backend) -> None:
+        elements = footprint // itemsize(dtype)
+        self._inputs = BlockVector.random(
+            max(2 * largest, elements), 1, dtype, device=backend.name, rng=1
+        ).array[:, 0]
+        self._outputs = BlockVector.full(max(largest, elements // 2), 1, 1, dtype, device=backend.name).array[
+            :, 0
+        ]
+
+    def inputs(self, rows: int, width: int) -> list[BlockVector]:
+        """Return disjoint blocks of random numbers."""
+        return self._cut(self._inputs, rows, width)
+
+    def outputs(self, rows: int, width: int) -> list[BlockVector]:
+        """Return disjoint blocks to write to."""
+        return self._cut(self._outputs, rows, width)
+
+    @staticmethod
+    def _cut(flat: Array, rows: int, width: int) -> list[BlockVector]:
+        size = rows * width
+        count = max(1, len(flat) // size)
+        return [BlockVector(flat[i * size : (i + 1) * size].reshape(rows, width)) for i in range(count)]
+
+
+def make_cases(
+    operations: Sequence[str],
+    dtypes: Sequence[str],
+    shapes: Sequence[tuple[int, int]],
+    *,
+    device: str = "cpu",
+    sizes: Sizes | None = None,
+    matrix: tuple[str, Any] | None = None,
+) -> Iterator[Case]:
+    """Yield the cases of a run, each with its operands in memory; drop one before taking the next.
+
+    Parameters
+    ----------
+    operations : sequence of str
+        Some of `OPERATIONS`.
+    dtypes : sequence of str
+        Element types.
+    shapes : sequence of (int, int)
+        Widths M and N; where they differ, only dot and combine are run.
+    device : str
+        Where to run.
+    sizes : Sizes, optional
+        How large the operands are.
+    matrix : (str, sparse matrix), optional
+        Name and matrix of apply.
+
+    Raises
+    ------
+    OptionError
+        For an operation that is not known, or apply without a matrix.
+    """
+    sizes = sizes or Sizes()
+    for operation in operations:
+        if operation not in OPERATIONS:
+            raise OptionError(f"operation {operation!r} is not known; give some of {', '.join(OPERATIONS)}.")
+    if "apply" in operations and matrix is None:
+        raise OptionError("apply needs a matrix; give one, such as laplace3d:n=64.")
+    backend = backend_for(device)
+    for dtype in dtypes:
+        pool = _pool(operations, dtype, shapes, sizes, matrix, backend)
+        for operation in operations:
+            if operation == "apply" and matrix is not None:
+                yield from _applies(matrix, dtype, shapes, sizes, pool, backend)
+                continue
+            for M, N in shapes:
+                if M == N or operation in ("dot", "combine"):
+                    rows = sizes.rows_for(max(M, N), dtype, backend)
+                    yield _BUILDERS[operation](pool, rows, M, N, dtype, backend)
+
+
+def _pool(
+    operations: Sequence[str],
+    dtype: str,
+    shapes: Sequence[tuple[int, int]],
+    sizes: Sizes,
+    matrix: tuple[str, Any] | None,
+    backend: Backend,
+) -> _Pool:
+    largest = max(max(shape) * sizes.rows_for(max(shape), dtype, backend) for shape in shapes)
+    if "apply" in operations and matrix is not None:
+        largest = max(largest, max(matrix[1].shape) * max(M for M, _ in shapes))
+    return _Pool(largest, sizes.footprint(backend), dtype, backend)
+
+
+def _rotate(*operands: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """Go round sets of operands for ever, each list at its own length."""
+    return zip(*map(itertools.cycle, operands), strict=True)
+
+
+def _turns(function: Callable[..., object], *operands: Sequence[Any]) -> Call:
+    sets = _rotate(*operands)
+    return lambda: function(*next(sets))
+
+
+def _arrays(blocks: Sequence[BlockVector]) -> list[Array]:
+    return [block.array for block in blocks]
+
+
+def _vendors(problem: Problem, backend: Backend, *operands: Sequence[Any]) -> dict[str, Call]:
+    """Vendor libraries' kernels that dispatch knows but does not choose; on a CPU NumPy stands for them."""
+    chosen = choose(problem, backend).name
+    if backend.name == "cpu":
+        return {}
+    found = [c for c in backend.candidates(problem) if c.vendor and not c.refusal and c.name != chosen]
+    calls = {}
+    for candidate in found:
+        sets = _rotate(*operands)
+        calls[candidate.name] = _launch(candidate.run, problem, sets)
+    return calls
+
+
+def _launch(run: Callable[..., None], problem: Problem, sets: Iterator[tuple[Any, ...]]) -> Call:
+    return lambda: run(problem, *next(sets), 1, 0)
+
+
+def _dot(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
+    A = pool.inputs(rows, max(M, N))
+    half = max(1, len(A) // 2)
+    left, right = _narrowed(A[:half], rows, M), _narrowed(A[half:], rows, N)
+    problem = products.tsmttsm_problem(left[0].array, right[0].array, True)
+    small = [backend.empty((M, N), dtype)]
+    calls = {
+        "blockvec": _turns(BlockVector.dot, left, right),
+        _library(backend): _turns(_transposed_product(dtype), _arrays(left), _arrays(right)),
+    }
+    calls |= _vendors(problem, backend, _arrays(left), _arrays(right), small)
+    return _case("dot", problem, backend, calls)
+
+
+def _narrowed(blocks: Sequence[BlockVector], rows: int, width: int) -> list[BlockVector]:
+    """Contiguous blocks of the width, in the memory of wider ones."""
+    size = rows * width
+    return [BlockVector(block.array.reshape(-1)[:size].reshape(rows, width)) for block in blocks]
+
+
+def _gram(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
+    A = pool.inputs(rows, M)
+    problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
+    product = _transposed_product(dtype)
+    calls = {
+        "blockvec": _turns(BlockVector.gram, A),
+        _library(backend): _turns(lambda V: product(V, V), _arrays(A)),
+    }
+    return _case("gram", problem, backend, calls)
+
+
+def _transposed_product(dtype: str) -> Callable[[Array, Array], Array]:
+    """A^H B as people write it."""
+    if dtype.startswith("complex"):
+        return lambda A, B: A.conj().T @ B
+    return lambda A, B: A.T @ B
+
+
+def _combine(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
+    A, B = (
+        _narrowed(blocks(rows, max(M, N)), rows, w) for blocks, w in ((pool.inputs, M), (pool.outputs, N))
+    )
+    rng = np.random.default_rng(2)
+    C = backend.from_host(rng.uniform(-1, 1, (M, N)).astype(dtype))
+    problem: TsmmProblem = products.tsmm_problem(A[0].array, C, B[0].array)
+    matmul = backend.xp.matmul
+    calls = {
+        "blockvec": _turns(lambda V, W: V.combine(C, out=W), A, B),
+        _library(backend): _turns(lambda V, W: matmul(V, C, out=W), _arrays(A), _arrays(B)),
+    }
+    calls |= _vendors(problem, backend, _arrays(A), [C], _arrays(B))
+    return _case("combine", problem, backend, calls)
+
+
+def _axpby(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
+    X, Y = pool.inputs(rows, M), pool.outputs(rows, M)
+    problem = StreamProblem("axpby", rows, M, dtype, 2, 1)
+    calls = {
+        "blockvec": _turns(lambda V, W: W.axpby(0.5, V, 0.25), X, Y),
+        _library(backend): _turns(_plain_axpby, _arrays(X), _arrays(Y)),
+    }
+    return _case("axpby", problem, backend, calls)
+
+
+def _plain_axpby(X: Array, Y: Array) -> None:
+    Y *= 0.25
+    Y += 0.5 * X
+
+
+def _applies(
+    matrix: tuple[str, Any],
+    dtype: str,
+    shapes: Sequence[tuple[int, int]],
+    sizes: Sizes,
+    pool: _Pool,
+    backend: Backend,
+) -> Iterator[Case]:
+    name, A = matrix
+    A = scipy.sparse.csr_array(A, dtype=dtype)
+    # A single matrix would stay in the cache from one run to the next.
+    n_bytes = A.data.nbytes + A.indices.nbytes
+    copies = [A.copy() for _ in range(max(1, -(-sizes.footprint(backend) // n_bytes)))]
+    operators = [as_operator(copy, device=backend.name) for copy in copies]
+    theirs = copies if backend.name == "cpu" else [_on_device(copy) for copy in copies]
+    for M in sorted({M for M, N in shapes if M == N}):
+        X, Y = pool.inputs(A.shape[1], M), pool.outputs(A.shape[0], M)
+        known = operators[0].explain(X[0])
+        if known is None or not isinstance(operators[0], SparseOperator):
+            raise OptionError(f"{name}: apply is measured on sparse matrices.")
+        calls = {
+            "blockvec": _turns(lambda S, V, W: S.apply(V, out=W), operators, X, Y),
+            "scipy" if backend.name == "cpu" else "cupy": _turns(lambda S, V: S @ V, theirs, _arrays(X)),
+        }
+        yield _case("apply", known[0], backend, calls, name)
+
+
+def _on_device(A: Any) -> Any:
+    from cupyx.scipy.sparse import csr_matrix
+
+    return csr_matrix(A)
+
+
+def _library(backend: Backend) -> str:
+    return "numpy" if backend.name == "cpu" else "cupy"
+
+
+def _case(
+    operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
+) -> Case:
+    return Case(operation, problem, choose(problem, backend).name, calls, matrix)
+
+
+_BUILDERS: dict[str, Callable[[_Pool, int, int, int, str, Backend], Case]] = {
+    "dot": _dot,
+    "gram": _gram,
+    "combine": _combine,
+    "axpby": _axpby,
+}

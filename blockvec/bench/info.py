@@ -1,0 +1,109 @@
+"""What `blockvec info` prints: devices with their measured ceilings, libraries, options."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import warnings
+from collections.abc import Callable, Iterator
+
+import threadpoolctl
+
+from .. import __version__
+from ..backends import Backend, backend_for
+from ..config import options
+from ..errors import CompileError
+from ..profile import ceilings
+
+__all__ = ["describe", "gpus"]
+
+
+def gpus() -> list[Backend]:
+    """Return the backends of the GPUs that CuPy can use."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy speaks up on import where it finds no CUDA
+        try:
+            import cupy
+
+            count = cupy.cuda.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
+        except ImportError:
+            return []
+    return [backend_for(f"cuda:{index}") for index in range(count)]
+
+
+def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda text: None) -> Iterator[str]:
+    """Yield the lines of the description, a device's as soon as its ceilings are known.
+
+    Parameters
+    ----------
+    measure : bool
+        Measure the ceilings again even if they are on record.
+    notice : callable
+        Told what is being measured.
+    """
+    yield f"blockvec  {__version__}"
+    yield f"python    {platform.python_version()}"
+    for package in ("numpy", "scipy"):
+        yield f"{package:9} {importlib.metadata.version(package)}"
+    for library in _blas_libraries():
+        yield f"blas      {library}"
+    found = gpus()
+    yield f"cupy      {_cupy_version()}"
+    if found:
+        runtime = found[0].xp.cuda.runtime.runtimeGetVersion()
+        yield f"cuda      {runtime // 1000}.{runtime % 1000 // 10}, driver {found[0].device.driver}"
+    yield f"nvrtc     {_nvrtc_version()}"
+    current = options()
+    yield f"options   threads={current.threads} vendor={current.vendor}"
+    yield f"cache     {current.cache_dir}"
+    for backend in (backend_for("cpu"), *found):
+        yield from _device_lines(backend, measure, notice)
+
+
+def _device_lines(backend: Backend, measure: bool, notice: Callable[[str], None]) -> Iterator[str]:
+    device = backend.device
+    units = "cores" if device.kind == "cpu" else "multiprocessors"
+    cache = f", L2 {device.l2_bytes / 2**20:.0f} MiB" if device.l2_bytes else ""
+    yield ""
+    yield f"{backend.name}: {device.name}, {device.multiprocessors} {units}, {device.architecture}{cache}"
+    notice(f"measuring the ceilings of {backend.name} ...")
+    limits = ceilings(backend, refresh=measure)
+    yield (
+        f"  memory      read {limits.read_gb_s:.1f}, write {limits.write_gb_s:.1f}, "
+        f"copy {limits.copy_gb_s:.1f} GB/s"
+    )
+    rates = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in sorted(limits.gflop_s.items()))
+    yield f"  arithmetic  {rates} Gflop/s"
+
+
+def _blas_libraries() -> list[str]:
+    """Name the BLAS libraries in this process, each once."""
+    names = []
+    for library in threadpoolctl.threadpool_info():
+        if library["user_api"] != "blas":
+            continue
+        kind = f" for {library['architecture']}" if library.get("architecture") else ""
+        names.append(
+            f"{library['internal_api']} {library['version'] or ''}{kind}, {library['num_threads']} threads"
+        )
+    return list(dict.fromkeys(names))
+
+
+def _cupy_version() -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            import cupy
+        except ImportError:
+            return "not installed"
+        usable = cupy.cuda.is_available()
+    return str(cupy.__version__) + ("" if usable else ", finds no GPU")
+
+
+def _nvrtc_version() -> str:
+    from ..kernels.compile import compiler_version
+
+    try:
+        return compiler_version()
+    except CompileError:
+        return "not installed"

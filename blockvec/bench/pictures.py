@@ -1,0 +1,199 @@
+"""Pictures from results on record: the fraction of the roofline over the width, M x N maps, solver times."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import OptionError
+from ..kernels.cache import replace_file
+
+__all__ = ["check_plotting", "draw"]
+
+Record = dict[str, Any]
+
+SALT = "blockvec"  # names of an SVG's parts come from it, so that equal results give equal files
+
+
+def check_plotting() -> None:
+    """Raise where pictures cannot be drawn, before anything is measured for one.
+
+    Raises
+    ------
+    OptionError
+        Without matplotlib; the message names the remedy.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise OptionError(
+            "pictures need matplotlib, which is not installed: pip install 'blockvec[plot]'."
+        ) from None
+
+
+def draw(document: Record, path: str | Path) -> None:
+    """Draw the picture that suits a document's records.
+
+    Parameters
+    ----------
+    document : dict
+        As `blockvec.results.read` returns it.
+    path : path
+        The picture, by its ending .svg, .png or .pdf; its folder is made.
+
+    Raises
+    ------
+    OptionError
+        Without matplotlib, for an ending it does not know, or records that there is no picture for.
+    OSError
+        Where the file cannot be written.
+    """
+    check_plotting()
+    import matplotlib
+
+    path = Path(path)
+    solver = [r for r in document["records"] if r.get("operation") == "eigsh" and r.get("time_s")]
+    kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
+    rectangular = [r for r in kernels if r["M"] != r["N"]]
+    painter: Callable[[Any, Sequence[Record]], None]
+    if solver:
+        painter, records = _solver_bars, solver
+    elif rectangular:
+        painter, records = _maps, kernels
+    elif kernels:
+        painter, records = _width_curves, kernels
+    else:
+        raise OptionError(f"{path.name}: these results hold no records that there is a picture for.")
+    with matplotlib.rc_context({"svg.hashsalt": SALT, "font.size": 9, "axes.axisbelow": True}):
+        from matplotlib.figure import Figure
+
+        figure = Figure(layout="constrained")
+        painter(figure, records)
+        figure.suptitle(_title(document["environment"]), fontsize=10)
+        _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    ending = path.suffix.lstrip(".").lower() or "none"
+    if ending not in figure.canvas.get_supported_filetypes():
+        raise OptionError(f"{path}: a picture cannot be of type {ending!r}; name it .svg, .png or .pdf.")
+    content = io.BytesIO()
+    # No date: the picture is a function of the results.
+    figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+    replace_file(path, content.getvalue())
+
+
+def _title(environment: Record) -> str:
+    cores = f", {environment['cores']} cores" if environment.get("cores") else ""
+    return f"{environment.get('device', '')}{cores}, {environment.get('date', '')}"
+
+
+_NAMES = {
+    "tsmttsm": "$A^H B$",
+    "gram": "$A^H A$",
+    "tsmm": "$A\\,C$",
+    "spmmv": "sparse matrix times block",
+    "axpby": "$\\alpha X + \\beta Y$",
+}
+
+
+def _groups(records: Sequence[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return groups
+
+
+def _axes_grid(figure: Any, count: int, width: float, height: float) -> list[Any]:
+    columns = min(count, 3)
+    rows = math.ceil(count / columns)
+    figure.set_size_inches(width * columns, height * rows + 0.4)
+    return [figure.add_subplot(rows, columns, index + 1) for index in range(count)]
+
+
+def _width_curves(figure: Any, records: Sequence[Record]) -> None:
+    """Fraction of the roofline over the width: axes a type and operation, a line blockvec and each peer."""
+    groups = _groups(records, "dtype", "operation")
+    for axes, ((dtype, operation), members) in zip(
+        _axes_grid(figure, len(groups), 3.6, 2.8), groups.items(), strict=True
+    ):
+        members.sort(key=lambda r: r["M"])
+        widths = [r["M"] for r in members]
+        axes.plot(widths, [r["fraction"] for r in members], "o-", color="C0", label="blockvec", zorder=3)
+        peers = sorted({name for r in members for name in r["peers"]})
+        for index, peer in enumerate(peers):
+            known = [
+                (r["M"], r["fraction"] * r["time_s"] / r["peers"][peer])
+                for r in members
+                if peer in r["peers"]
+            ]
+            axes.plot(*zip(*known, strict=True), "s--", markersize=4, color=f"C{index + 1}", label=peer)
+        axes.axhline(1, color="black", linewidth=0.8)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(widths, [str(width) for width in widths], fontsize=7)
+        axes.minorticks_off()
+        axes.set_ylim(0, max(1.1, 1.05 * max(r["fraction"] for r in members)))
+        axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}", fontsize=9)
+        axes.set_xlabel("columns")
+        axes.set_ylabel("fraction of the roofline")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7, loc="lower left")
+
+
+def _maps(figure: Any, records: Sequence[Record]) -> None:
+    """Fraction of the roofline over both widths, a map a type and operation."""
+    groups = _groups([r for r in records if r["operation"] in ("tsmttsm", "tsmm")], "dtype", "operation")
+    for axes, ((dtype, operation), members) in zip(
+        _axes_grid(figure, len(groups), 4.2, 3.8), groups.items(), strict=True
+    ):
+        widths_m = sorted({r["M"] for r in members})
+        widths_n = sorted({r["N"] for r in members})
+        values = [[math.nan] * len(widths_n) for _ in widths_m]
+        for r in members:
+            values[widths_m.index(r["M"])][widths_n.index(r["N"])] = r["fraction"]
+        image = axes.imshow(values, origin="lower", vmin=0, vmax=1, cmap="viridis", aspect="auto")
+        axes.set_xticks(range(len(widths_n)), widths_n, fontsize=7)
+        axes.set_yticks(range(len(widths_m)), widths_m, fontsize=7)
+        for r in members:
+            place = widths_n.index(r["N"]), widths_m.index(r["M"])
+            shade = "black" if r["fraction"] > 0.6 else "white"
+            axes.text(*place, f"{100 * r['fraction']:.0f}", ha="center", va="center", fontsize=6, color=shade)
+        axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}: per cent of the roofline", fontsize=9)
+        axes.set_xlabel("N")
+        axes.set_ylabel("M")
+        figure.colorbar(image, ax=axes, shrink=0.9)
+
+
+def _solver_bars(figure: Any, records: Sequence[Record]) -> None:
+    """Time to the same residual, a group of bars a matrix; what misses an eigenvalue is hatched."""
+    figure.set_size_inches(7.5, 0.8 + 0.9 * len(records))
+    axes = figure.add_subplot()
+    peers = sorted({name for r in records for name in r["peers"]})
+    names = ["blockvec", *peers]
+    height = 0.8 / len(names)
+    for index, name in enumerate(names):
+        color, label = f"C{index}", name
+        for place, r in enumerate(records):
+            run = r if name == "blockvec" else r["peers"].get(name)
+            y = place + (index - (len(names) - 1) / 2) * height
+            if not run or not run.get("time_s"):
+                if run:
+                    axes.text(axes.get_xlim()[0], y, f" {name} gave up", va="center", fontsize=7, color=color)
+                continue
+            missed = bool(run.get("missed"))
+            axes.barh(
+                y, run["time_s"], 0.9 * height, color=color, label=label, hatch="//" if missed else None
+            )
+            note = f" {run['time_s']:.3g} s" + (f", misses {run['missed']}" if missed else "")
+            axes.text(run["time_s"], y, note, va="center", fontsize=7)
+            label = "_"  # one entry of the legend is enough
+    axes.set_xscale("log")
+    axes.margins(x=0.2)
+    axes.set_yticks(range(len(records)), [f"{r['matrix']}\nk={r['k']} {r['which']}" for r in records])
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds until every residual is at most 1e-8 of the norm")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(fontsize=7)

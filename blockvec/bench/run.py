@@ -1,0 +1,95 @@
+"""Measuring a case: blockvec and its peers in turn, as a record and as a line of a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..backends import Backend
+from ..kernels.measure import Timing, measure_beside
+from ..kernels.roofline import Ceilings, fraction, traffic
+from ..results import kernel_record
+from .cases import Case
+
+__all__ = ["Measured", "heading", "measure_case"]
+
+# OpenBLAS's threads spin for 2^28 ticks (0.1 s) after a call and take a core from whoever comes next.
+BLAS_SPIN_S = 0.12
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One case with its times."""
+
+    case: Case
+    timings: dict[str, Timing]
+    ceilings: Ceilings
+
+    @property
+    def ours(self) -> Timing:
+        """Time of blockvec."""
+        return self.timings["blockvec"]
+
+    @property
+    def peers(self) -> dict[str, Timing]:
+        """Times of the others."""
+        return {name: timing for name, timing in self.timings.items() if name != "blockvec"}
+
+    def record(self) -> dict[str, Any]:
+        """Return what goes on record."""
+        case = self.case
+        return kernel_record(
+            case.problem, case.kernel, self.ours, self.ceilings, self.peers, matrix=case.matrix
+        )
+
+    def line(self) -> str:
+        """Return the row of the table."""
+        record = self.record()
+        rate = traffic(self.case.problem).total_bytes / self.ours.median_s * 1e-9
+        name, best = min(self.peers.items(), key=lambda peer: peer[1].median_s)
+        limit = fraction(self.case.problem, self.ours.median_s, self.ceilings)
+        theirs = fraction(self.case.problem, best.median_s, self.ceilings)
+        return (
+            f"{self.case.operation:8} {record['dtype']:10} {record['M']:3d} {record['N']:3d} "
+            f"{record['K']:10d}  {self.case.kernel:15} {self.ours.median_s * 1e3:9.3f} {rate:8.1f} "
+            f"{limit:6.0%}  {name:14} {best.median_s * 1e3:9.3f} {theirs:6.0%} "
+            f"{best.median_s / self.ours.median_s:8.2f}"
+        )
+
+
+def heading(backend: Backend, ceilings: Ceilings) -> str:
+    """Return the line that says what the limits are, and the head of the table."""
+    rates = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in sorted(ceilings.gflop_s.items()))
+    return (
+        f"{backend.device.name}: read {ceilings.read_gb_s:.1f}, write {ceilings.write_gb_s:.1f}, "
+        f"copy {ceilings.copy_gb_s:.1f} GB/s; {rates} Gflop/s\n"
+        f"{'call':8} {'type':10} {'M':>3} {'N':>3} {'rows':>10}  {'kernel':15} {'ms':>9} {'GB/s':>8} "
+        f"{'limit':>6}  {'beside':14} {'ms':>9} {'limit':>6} {'speed-up':>8}"
+    )
+
+
+def measure_case(case: Case, backend: Backend, ceilings: Ceilings, *, quick: bool = False) -> Measured:
+    """Time a case and its peers in alternating bursts.
+
+    Parameters
+    ----------
+    case : Case
+        What to run.
+    backend : Backend
+        The device.
+    ceilings : Ceilings
+        Measured in this process.
+    quick : bool
+        Few runs, for a first look.
+    """
+    on_gpu = backend.device.kind == "cuda"
+    timings = measure_beside(
+        case.calls,
+        backend.stopwatch,
+        budget_s=0.01 if quick else 0.05,
+        burst=8 if on_gpu else 4,
+        min_rounds=1 if quick else 3,
+        max_rounds=2 if quick else 6,
+        pause_s=0.0 if on_gpu or quick else BLAS_SPIN_S,
+    )
+    return Measured(case, timings, ceilings)

@@ -1,0 +1,222 @@
+"""Results on record: what was measured, on which machine, with which versions, as one JSON document a run.
+
+``{"environment": ..., "ceilings": ..., "records": [...]}``, the form of every file under ``docs/results``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .backends import Backend
+from .errors import FormatError
+from .kernels.cache import replace_file
+from .kernels.measure import Timing
+from .kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
+from .kernels.roofline import Ceilings, fraction
+
+__all__ = ["ceilings_record", "device_slug", "document", "environment", "kernel_record", "read", "write"]
+
+Record = dict[str, Any]
+
+
+def environment(backend: Backend) -> Record:
+    """Return what a measurement on a device depends on besides the code.
+
+    Returns
+    -------
+    dict of str to str or int
+        device, cores (0 on a GPU), driver, cuda, nvrtc, cupy, numpy, scipy, python, blockvec, commit, date;
+        empty text for what is not there or plays no part.
+    """
+    from . import __version__
+
+    device = backend.device
+    on_gpu = device.kind == "cuda"
+    return {
+        "device": device.name,
+        "cores": 0 if on_gpu else device.multiprocessors,
+        "driver": device.driver,
+        "cuda": _cuda_runtime(backend) if on_gpu else "",
+        "nvrtc": _nvrtc() if on_gpu else "",
+        "cupy": backend.xp.__version__ if on_gpu else "",
+        "numpy": importlib.metadata.version("numpy"),
+        "scipy": importlib.metadata.version("scipy"),
+        "python": platform.python_version(),
+        "blockvec": __version__,
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _cuda_runtime(backend: Backend) -> str:
+    version = int(backend.xp.cuda.runtime.runtimeGetVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _nvrtc() -> str:
+    from .errors import CompileError
+    from .kernels.compile import compiler_version
+
+    try:
+        return compiler_version()
+    except CompileError:
+        return ""
+
+
+def _commit() -> str:
+    """Return the commit of the source tree this runs from, with a + where files differ; "" outside of one."""
+    folder = Path(__file__).resolve().parent
+    own = ["git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name]
+    describe = ["git", "-C", str(folder), "describe", "--always", "--exclude=*", "--dirty=+"]
+    try:
+        subprocess.run(own, check=True, capture_output=True)  # not some repository around an installation
+        done = subprocess.run(describe, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
+
+
+def device_slug(backend: Backend) -> str:
+    """Return the name of a device as a folder: ``h200``, ``host-2core``."""
+    device = backend.device
+    if device.kind == "cpu":
+        return f"host-{device.multiprocessors}core"
+    name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
+    return name.removeprefix("nvidia-").removeprefix("geforce-")
+
+
+def ceilings_record(ceilings: Ceilings) -> Record:
+    """Return ceilings as they stand in a document."""
+    record: Record = {
+        "read_gb_s": round(ceilings.read_gb_s, 2),
+        "write_gb_s": round(ceilings.write_gb_s, 2),
+        "copy_gb_s": round(ceilings.copy_gb_s, 2),
+    }
+    for dtype, rate in ceilings.gflop_s.items():
+        record[f"fp{dtype.removeprefix('float')}_gflop_s"] = round(rate, 1)
+    return record
+
+
+def kernel_record(
+    problem: Problem,
+    kernel: str,
+    timing: Timing,
+    ceilings: Ceilings,
+    peers: Mapping[str, Timing],
+    *,
+    config: Mapping[str, Any] | None = None,
+    matrix: str | None = None,
+) -> Record:
+    """Return one measured operation as it stands in a document.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was run.
+    kernel : str
+        The implementation's name: its family.
+    timing : Timing
+        How long it took.
+    ceilings : Ceilings
+        Measured in the same run.
+    peers : mapping of str to Timing
+        The same task done otherwise.
+    config : mapping, optional
+        The kernel's parameters.
+    matrix : str, optional
+        Name of the sparse matrix.
+    """
+    record: Record = {"operation": problem.operation, "dtype": problem.dtype}
+    record |= _extents(problem)
+    if matrix is not None:
+        record["matrix"] = matrix
+    record |= {
+        "family": kernel,
+        "config": dict(config or {}),
+        "time_s": timing.median_s,
+        "spread": round(timing.spread, 4),
+        "fraction": round(fraction(problem, timing.median_s, ceilings), 4),
+        "peers": {name: peer.median_s for name, peer in peers.items()},
+    }
+    return record
+
+
+def _extents(problem: Problem) -> Record:
+    match problem:
+        case TsmttsmProblem() | TsmmProblem():
+            return {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
+        case SpmmvProblem():
+            sizes = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
+            return sizes | {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}
+        case StreamProblem():
+            return {"M": problem.M, "N": problem.M, "K": problem.K}
+
+
+def document(environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]) -> Record:
+    """Return the document of one run."""
+    if isinstance(ceilings, Ceilings):
+        ceilings = ceilings_record(ceilings)
+    return {"environment": environment, "ceilings": ceilings, "records": list(records)}
+
+
+def write(
+    path: str | Path, environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]
+) -> None:
+    """Write the document of one run, one record a line; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+        The file; its folder is made.
+    environment : dict
+        As `environment` returns it.
+    ceilings : Ceilings or dict
+        Measured in the same run.
+    records : sequence of dict
+        The measurements.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be written.
+    """
+    whole = document(environment, ceilings, records)
+    lines = ",\n  ".join(json.dumps(record) for record in whole["records"])
+    text = (
+        f'{{"environment": {json.dumps(whole["environment"])},\n'
+        f' "ceilings": {json.dumps(whole["ceilings"])},\n'
+        f' "records": [\n  {lines}]}}\n'
+    )
+    replace_file(Path(path), text.encode())
+
+
+def read(path: str | Path) -> Record:
+    """Read a document.
+
+    Raises
+    ------
+    OSError
+        Where there is no such file.
+    FormatError
+        Where it is none, with the line that breaks off.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{path}:{error.lineno}: this is no JSON ({error.msg}); write it again.") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: this is no text, let alone JSON; give a file of results.") from None
+    known = isinstance(found, dict) and {"environment", "ceilings", "records"} <= found.keys()
+    if not known or not isinstance(found["records"], list):
+        raise FormatError(
+            f"{path}: these are no results: a document has 'environment', 'ceilings' and 'records'."
+        )
+    return dict(found)
