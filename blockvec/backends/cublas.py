@@ -196,7 +196,8 @@ def _by_parts(
         part_rows = min(part_rows, max(1, CHUNK_BYTES // max(left.row_bytes, right.row_bytes)))
     group = max(1, min(MAX_BATCH, WORKSPACE_BYTES // (left.width * right.width * itemsize(work)))) * part_rows
     if left.converts or right.converts:
-        group = max(part_rows, CHUNK_BYTES // max(left.row_bytes, right.row_bytes) // part_rows * part_rows)
+        chunk_parts = max(1, CHUNK_BYTES // max(left.row_bytes, right.row_bytes) // part_rows)
+        group = min(group, chunk_parts * part_rows)
 
     # Real A, complex B: neighbouring columns are real and imaginary part of an element of C.
     dtype = problem.dtype if kinds[1] else work
