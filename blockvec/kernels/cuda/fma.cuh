@@ -24,11 +24,10 @@ __device__ __forceinline__ void accumulate(R (&c)[PC], const R (&a)[PA], const R
     if constexpr (PA == 2) c[1] = multiply_add(CONJ ? -a[1] : a[1], b[0], c[1]);
 }
 
-// The columns of one thread, TILE of them, where TILES threads share a row. Blocked: neighbours in memory. INTERLEAVED: units of a
-// vector's width dealt out in turn, so that neighbouring threads read neighbouring addresses.
-template <int TILE, int TILES, int PARTS, int REALS_A_LOAD, bool INTERLEAVED>
+// The columns of one thread, TILE of them, where TILES threads share a row. Blocked: neighbours in memory. INTERLEAVED: UNIT columns
+// at a time dealt out in turn, so that neighbouring threads read neighbouring addresses.
+template <int TILE, int TILES, int UNIT, bool INTERLEAVED>
 struct Columns {
-    static constexpr int UNIT = REALS_A_LOAD > PARTS ? REALS_A_LOAD / PARTS : 1;  // columns that stay together
     static_assert(TILES == 1 || TILE % UNIT == 0, "whole units");
 
     static __device__ __forceinline__ int at(int tile, int i) {
@@ -42,7 +41,8 @@ struct Fragment {
     static constexpr int LOAD = VECTOR / static_cast<int>(sizeof(R));  // reals
     static constexpr int ROW = WIDTH * PARTS;
     static constexpr bool WHOLE = TILES == 1 && LINEAR;  // all columns of contiguous rows: vectors may straddle rows
-    using Deal = Columns<TILE, TILES, PARTS, LOAD, INTERLEAVED>;
+    static constexpr int UNIT = LOAD > PARTS ? LOAD / PARTS : 1;  // columns of a vector
+    using Deal = Columns<TILE, TILES, UNIT, INTERLEAVED>;
     using Vector = Reals<R, LOAD>;
     static_assert(!WHOLE || (TILE == WIDTH && COUNT * ROW % LOAD == 0), "whole vectors");
 
@@ -87,6 +87,43 @@ struct Fragment {
                 real(row, i) = row < count && column < WIDTH
                                    ? *reinterpret_cast<const R*>(rows + row * pitch + (column * PARTS + i % PARTS) * static_cast<int>(sizeof(R)))
                                    : R(0);
+            }
+    }
+
+    // To rows that all exist; columns past the width are not touched (VECTOR divides the pitch).
+    __device__ __forceinline__ void store(char* rows, i64 pitch, int tile) {
+        if constexpr (WHOLE) {
+#pragma unroll
+            for (int i = 0; i < COUNT * ROW; i += LOAD) {
+                Vector v;
+#pragma unroll
+                for (int k = 0; k < LOAD; ++k) v.at[k] = real((i + k) / ROW, (i + k) % ROW);
+                *reinterpret_cast<Vector*>(rows + i * sizeof(R)) = v;
+            }
+        } else {
+#pragma unroll
+            for (int row = 0; row < COUNT; ++row)
+#pragma unroll
+                for (int i = 0; i < TILE * PARTS; i += LOAD) {
+                    const int column = Deal::at(tile, i / PARTS);
+                    Vector v;
+#pragma unroll
+                    for (int k = 0; k < LOAD; ++k) v.at[k] = i + k < TILE * PARTS ? real(row, i + k) : R(0);
+                    if (TILE * TILES == WIDTH || column < WIDTH)
+                        *reinterpret_cast<Vector*>(rows + row * pitch + (column * PARTS + i % PARTS) * static_cast<int>(sizeof(R))) = v;
+                }
+        }
+    }
+
+    // To the first `count` of the rows.
+    __device__ __forceinline__ void store_some(char* rows, i64 pitch, int tile, i64 count) {
+#pragma unroll
+        for (int row = 0; row < COUNT; ++row)
+#pragma unroll
+            for (int i = 0; i < TILE * PARTS; ++i) {
+                const int column = Deal::at(tile, i / PARTS);
+                if (row < count && column < WIDTH)
+                    *reinterpret_cast<R*>(rows + row * pitch + (column * PARTS + i % PARTS) * static_cast<int>(sizeof(R))) = real(row, i);
             }
     }
 };

@@ -11,44 +11,7 @@
 //   otherwise    `ld` bytes apart: every row is copied in pieces of PIECE bytes, the last one possibly cut.
 // PIECE (4, 8 or 16) divides global addresses, PITCH, PAD, and for LINEAR rows the bytes of a slab and of PAD_ROWS rows.
 #pragma once
-#include "pipeline.cuh"
-
-// Copies `bytes` <= SIZE bytes and fills the rest of the SIZE with zeros; does not wait where the hardware need not (sm_80).
-template <int SIZE>
-__device__ __forceinline__ void copy_piece(char* shared, const char* global, int bytes) {
-#if __CUDA_ARCH__ >= 800
-    if constexpr (SIZE == 4)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
-    else
-        async_copy<SIZE>(shared, global, bytes);
-#else
-    for (int byte = 0; byte < SIZE; byte += 4)
-        *reinterpret_cast<u32*>(shared + byte) = byte < bytes ? *reinterpret_cast<const u32*>(global + byte) : 0u;
-#endif
-}
-
-__device__ __forceinline__ void copies_commit() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Waits until at most PENDING of this thread's committed groups are on their way.
-template <int PENDING>
-__device__ __forceinline__ void copies_wait() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-// A barrier of the warps of one team. Number 0 is __syncthreads(), 1 belongs to sync_warps.
-template <int WARPS>
-__device__ __forceinline__ void sync_team(int team) {
-    if constexpr (WARPS == 1)
-        __syncwarp();
-    else
-        asm volatile("bar.sync %0, %1;" ::"r"(team + 2), "n"(32 * WARPS) : "memory");
-}
+#include "copies.cuh"
 
 template <int BYTES>
 struct Word {
@@ -67,30 +30,39 @@ template <int ROWS, int WIDTH, bool LINEAR, int PIECE, int PITCH, int PAD_ROWS, 
 struct Slab {
     static constexpr int PIECES = LINEAR ? ROWS * WIDTH / PIECE : (WIDTH + PIECE - 1) / PIECE;  // of the slab, or of a row
     static constexpr int SIDE = PIECES < THREADS ? THREADS / PIECES : 1;                        // rows moved at a time
+    static constexpr int ALONG = PIECES < THREADS ? PIECES : THREADS;                           // pieces of a row moved at a time
     static constexpr int GAP = PAD_ROWS * WIDTH;                                                // bytes between pads of a LINEAR slab
+    static constexpr int STEP = THREADS * PIECE;                                                // bytes moved at a time of a LINEAR slab
 
     static __device__ __forceinline__ int offset(int row) { return row * PITCH + row / PAD_ROWS * PAD; }
 
-    // Calls move(byte in the slab, byte in global memory, bytes that exist) for the thread's pieces of the first `rows` rows; with
-    // !WHOLE also for pieces that do not exist (bytes <= 0).
+    static __device__ __forceinline__ int padded(int byte) { return PAD == 0 ? byte : byte + byte / GAP * PAD; }
+
+    // Calls move(byte in the slab, byte in memory from the first row, bytes that exist, at most PIECE) for each of the thread's
+    // pieces; those of rows at and past `rows`, which may be none, have no bytes.
     template <bool WHOLE, class Move>
     static __device__ __forceinline__ void for_pieces(i64 ld, int rows, int thread, Move move) {
         if constexpr (LINEAR) {
-            const int valid = rows * WIDTH;
-#pragma unroll 8
-            for (int piece = thread; piece < PIECES; piece += THREADS) {
-                const int byte = piece * PIECE;
-                move(PAD == 0 ? byte : byte + byte / GAP * PAD, static_cast<i64>(byte), WHOLE ? PIECE : min(PIECE, valid - byte));
+            const int first = padded(thread * PIECE);
+#pragma unroll(WHOLE ? (PIECES < 16 * THREADS ? 16 : 8) : 1)
+            for (int step = 0; step < (PIECES + THREADS - 1) / THREADS; ++step) {
+                const int byte = (step * THREADS + thread) * PIECE;
+                // Where the pads recur with the steps, addresses differ by constants.
+                const int at = STEP % GAP == 0 ? first + step * (STEP + STEP / GAP * PAD) : padded(byte);
+                if (PIECES % THREADS == 0 || byte < PIECES * PIECE)
+                    move(at, static_cast<i64>(thread) * PIECE + step * STEP, WHOLE ? PIECE : max(0, min(PIECE, rows * WIDTH - byte)));
             }
         } else {
-            const int side = PIECES < THREADS ? thread / PIECES : 0, first = PIECES < THREADS ? thread % PIECES : thread;
-            if (side >= SIDE) return;
-#pragma unroll 4
-            for (int row = side; row < ROWS; row += SIDE)
+            const int side = PIECES < THREADS ? thread / PIECES : 0, along = PIECES < THREADS ? thread % PIECES : thread;
+            const int to = offset(side) + along * PIECE;
+            const i64 from = side * ld + along * PIECE;
+#pragma unroll(WHOLE ? 8 : 1)
+            for (int row = 0; row < ROWS; row += SIDE)
 #pragma unroll
-                for (int piece = first; piece < PIECES; piece += PIECES < THREADS ? PIECES : THREADS) {
-                    const int byte = piece * PIECE, left = WIDTH % PIECE == 0 ? PIECE : min(PIECE, WIDTH - byte);
-                    move(offset(row) + byte, row * ld + byte, WHOLE || row < rows ? left : 0);
+                for (int piece = 0; piece < PIECES; piece += ALONG) {
+                    const int left = WIDTH % PIECE == 0 ? PIECE : min(PIECE, WIDTH - (along + piece) * PIECE);
+                    if (row + side < ROWS && side < SIDE && (PIECES % ALONG == 0 || along + piece < PIECES))
+                        move(to + offset(row) + piece * PIECE, from + row * ld + piece * PIECE, WHOLE || row + side < rows ? left : 0);
                 }
         }
     }
@@ -101,7 +73,7 @@ struct Slab {
             for_pieces<true>(ld, ROWS, thread, [&](int to, i64 from, int bytes) { copy_piece<PIECE>(shared + to, global + from, bytes); });
         else
             for_pieces<false>(ld, static_cast<int>(rows), thread, [&](int to, i64 from, int bytes) {
-                copy_piece<PIECE>(shared + to, bytes > 0 ? global + from : global, max(bytes, 0));
+                copy_piece<PIECE>(shared + to, bytes > 0 ? global + from : global, bytes);
             });
     }
 
@@ -117,6 +89,7 @@ struct Slab {
                 if (bytes == PIECE)
                     *reinterpret_cast<Piece*>(global + to) = *reinterpret_cast<const Piece*>(shared + from);
                 else
+#pragma unroll 1
                     for (int byte = 0; byte < bytes; byte += 4)
                         *reinterpret_cast<u32*>(global + to + byte) = *reinterpret_cast<const u32*>(shared + from + byte);
             });
