@@ -319,6 +319,10 @@ inline void wait(u64* at, u32 parity) {
     while (emulator::barrier(at).phase == parity) emulator::yield();
     if (emulator::draw() % 4 == 0) emulator::yield();
 }
+inline bool elect_one() {
+    __syncwarp();
+    return threadIdx.x % 32 == 0;
+}
 inline void bulk_load(void* to, const void* from, u32 bytes, u64* at) {
     if ((uintptr_t(to) | uintptr_t(from) | bytes) % 16 || !bytes) emulator::fail("a bulk copy is not in units of 16 bytes");
     emulator::check_global(from, bytes);

@@ -66,6 +66,18 @@ __device__ __forceinline__ void wait(u64* barrier, u32 parity) {
 
 // ---- bulk copies
 
+// By a converged warp: true in one of its lanes. Unlike `lane == 0` the compiler knows that it is one, and issues a bulk copy in a
+// few cycles; else it wraps each into a loop over the lanes that takes close to a hundred.
+__device__ __forceinline__ bool elect_one() {
+#if __CUDA_ARCH__ >= 900
+    u32 chosen;
+    asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(chosen));
+    return chosen;
+#else
+    return threadIdx.x % 32 == 0;
+#endif
+}
+
 __device__ __forceinline__ void bulk_load(void* shared, const void* global, u32 bytes, u64* barrier) {
     // The .shared::cta destination is newer PTX that CUDA 12.4 refuses; a block's own address is valid in its cluster.
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(shared)),

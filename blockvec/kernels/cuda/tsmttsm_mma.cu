@@ -9,7 +9,8 @@
 // The rows of A and B are the k index of the tensor product, whose order is free: a stage's rows are cut into four chunks
 // of CHUNK consecutive ones, and lane (g, t) = (l / 4, l % 4) reads column g of its group from chunk t. With the chunks' bases
 // 32 bytes apart modulo 128 every load of a warp touches each bank once, whatever the width: 8-byte loads go by
-// half-warps (4 columns x 4 chunks), 16-byte ones by quarter-warps (2 x 4).
+// half-warps (4 columns x 4 chunks), 16-byte ones by quarter-warps (2 x 4). Where chunks of 32 or 96 bytes modulo 128 follow each
+// other without a gap, that comes for free and a stage is one copy; elsewhere gaps (A_PITCH, B_PITCH) make it so, or conflicts are accepted.
 //
 // Columns at and past M in the last group are the next row's first ones (or padding): they only reach rows of the product
 // that are dropped. Rows past K are zero in both operands, so nothing outside them reaches a result, NaN or not.
@@ -22,12 +23,11 @@
 // SAME (B is A) with all of C in one warp: only blocks on and above the diagonal are computed.
 // FOLD > 1, for narrow matrices: FOLD consecutive rows are taken as one FOLD times as wide; C is the sum of the FOLD diagonal blocks of the product.
 //
-// Registers of a consumer: 4 IM IN accumulators (8 if complex), 2 (IM + IN) KSTEP for fragments (4 if complex), twice with PREFETCH, ~30 more.
+// Registers of a consumer: 4 IM IN accumulators (8 if complex), 2 (IM + IN) KSTEP for fragments (4 if complex), ~30 more.
 //
 // Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
 //          16 or 8, bytes a cp.async copies of its rows.
-// Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; PREFETCH: the next step's fragments are loaded during a step; UNROLL of
-//          steps otherwise; BLOCKS a multiprocessor; PRODUCERS: warps that copy.
+// Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; BLOCKS a multiprocessor; PRODUCERS: warps that copy.
 // Layout:  A_ROW, B_ROW bytes between (folded) rows in shared memory; A_PITCH, B_PITCH between chunks; B_OFFSET of B in a stage; STAGE_BYTES.
 #include "mma.cuh"
 #include "pipeline.cuh"
@@ -47,7 +47,6 @@ constexpr bool A_BULK = A_PIECE == 0, B_BULK = B_PIECE == 0 && !SAME;
 constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 0 && !SAME);
 
 static_assert(ROWS % 4 == 0 && CHUNK % KSTEP == 0, "whole steps");
-static_assert(!PREFETCH || CHUNK / KSTEP % (2 * WK) == 0, "prefetching takes an even number of steps");
 
 // ---- filling the ring
 
@@ -110,7 +109,7 @@ using BulkB = Bulk<N, B_PITCH>;
 __device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& source, i64 stage, int lane) {
     char* to_b = to_a + B_OFFSET;
     if (source.is_whole(stage)) {
-        if (lane == 0) {
+        if (elect_one()) {
             expect(full, (A_BULK ? 4 * BulkA::CHUNK_BYTES : 0) + (B_BULK ? 4 * BulkB::CHUNK_BYTES : 0));
             if constexpr (A_BULK) BulkA::copy_whole(to_a, source.A, stage, full);
             if constexpr (B_BULK) BulkB::copy_whole(to_b, source.B, stage, full);
@@ -120,7 +119,7 @@ __device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& s
         if constexpr (A_BULK) bytes += BulkA::clear_tail(to_a, source.A, stage, source.K, lane);
         if constexpr (B_BULK) bytes += BulkB::clear_tail(to_b, source.B, stage, source.K, lane);
         __syncwarp();
-        if (lane == 0) {
+        if (elect_one()) {
             expect(full, bytes);
             if constexpr (A_BULK) BulkA::copy_tail(to_a, source.A, stage, source.K, full);
             if constexpr (B_BULK) BulkB::copy_tail(to_b, source.B, stage, source.K, full);
@@ -132,14 +131,21 @@ __device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& s
 template <int WIDTH, int ROW, int PITCH, int PIECE>
 __device__ __forceinline__ void copy_pieces(char* shared, const char* global, i64 stage, i64 K, i64 ld, int thread) {
     constexpr int PIECES = (WIDTH * SIZE + PIECE - 1) / PIECE;
-    const char* from = global + stage * ROWS * ld * SIZE;
+    constexpr int PASSES = (PIECES + 31) / 32, LANES = (PIECES + PASSES - 1) / PASSES;  // LANES threads a row
+    constexpr int AT_ONCE = 32 * PRODUCERS / LANES;
     const int rows = static_cast<int>(min(K - stage * ROWS, static_cast<i64>(ROWS)));
+    const int first = thread / LANES, lane = thread % LANES;
+    const char* from = global + (stage * ROWS + first) * ld * SIZE;
+    if (first >= AT_ONCE) return;
 #pragma unroll 4
-    for (int index = thread; index < ROWS * PIECES; index += 32 * PRODUCERS) {
-        const int row = index / PIECES, byte = index % PIECES * PIECE;
-        const int bytes = row < rows ? min(PIECE, WIDTH * SIZE - byte) : 0;  // zeros fill the rest
-        async_copy<PIECE>(shared + row / CHUNK * PITCH + row % CHUNK * ROW + byte, row < rows ? from + row * ld * SIZE + byte : global, bytes);
-    }
+    for (int row = first; row < ROWS; row += AT_ONCE, from += AT_ONCE * ld * SIZE)
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+            const int byte = (pass * LANES + lane) * PIECE;
+            if (PIECES % PASSES && byte >= PIECES * PIECE) continue;
+            const int bytes = row < rows ? min(PIECE, WIDTH * SIZE - byte) : 0;  // zeros fill the rest
+            async_copy<PIECE>(shared + row / CHUNK * PITCH + row % CHUNK * ROW + byte, row < rows ? from + byte : global, bytes);
+        }
 }
 
 // Dedicated producer warps keep filling stages that the consumers have given back.
@@ -330,14 +336,15 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
         grid_started(workspace);
     }
     __syncthreads();
-    if (PRODUCERS > 0 && threadIdx.x >= CONSUMERS) {
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to be the same for a whole warp: its copies are issued without a loop over lanes
+    if (PRODUCERS > 0 && warp >= WARPS) {
         produce(shared, ring, source);
         return;
     }
 
     // Tiles in order of size; every other set of four warps takes them backwards, so that the four quadrants of the multiprocessor,
     // which serve warps in turn, get equal work.
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     constexpr int TILES = WM * WN, TURN = TILES > 4 ? TILES : 4;
     const int wk = warp / TILES;
     const int tile = warp / TURN % 2 && (TILES >= 4 || TURN % TILES == 0) ? TILES - 1 - warp % TILES : warp % TILES;
@@ -361,31 +368,13 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
         const char* from_a = from + t * A_PITCH + (m0 * 8 + g) * SIZE;
         const char* from_b = SAME ? from + t * A_PITCH + (n0 * 8 + g) * SIZE : from + B_OFFSET + t * B_PITCH + (n0 * 8 + g) * SIZE;
         wait(ring.full + at.stage, at.parity);
-        if constexpr (PREFETCH) {
-            FragmentsA a, next_a;
-            FragmentsB b, next_b;
-            a.load(from_a, wk);
-            if (!TRIANGLE) b.load(from_b, wk);
-#pragma unroll 1
-            for (int step = wk; step < STEPS; step += 2 * WK) {
-                next_a.load(from_a, step + WK);
-                if (!TRIANGLE) next_b.load(from_b, step + WK);
-                acc.add(a, b, all_m, all_n);
-                if (step + 2 * WK < STEPS) {
-                    a.load(from_a, step + 2 * WK);
-                    if (!TRIANGLE) b.load(from_b, step + 2 * WK);
-                }
-                acc.add(next_a, next_b, all_m, all_n);
-            }
-        } else {
 #pragma unroll UNROLL
-            for (int step = wk; step < STEPS; step += WK) {
-                FragmentsA a;
-                FragmentsB b;
-                a.load(from_a, step);
-                if (!TRIANGLE) b.load(from_b, step);
-                acc.add(a, b, all_m, all_n);
-            }
+        for (int step = wk; step < STEPS; step += WK) {
+            FragmentsA a;
+            FragmentsB b;
+            a.load(from_a, step);
+            if (!TRIANGLE) b.load(from_b, step);
+            acc.add(a, b, all_m, all_n);
         }
         __syncwarp();
         if constexpr (PRODUCERS > 0) {

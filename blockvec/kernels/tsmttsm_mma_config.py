@@ -1,0 +1,272 @@
+"""Tensor-core TSMTTSM: what can be chosen, where a stage's data lie, and which choices are valid."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .device import DeviceInfo
+from .problem import TsmttsmProblem, is_complex, itemsize
+
+__all__ = [
+    "RESERVED_SHARED_BYTES",
+    "STATIC_SHARED_BYTES",
+    "Config",
+    "Layout",
+    "architecture_of",
+    "ceil_div",
+    "conflicts",
+    "copies",
+    "grid",
+    "groups",
+    "is_triangle",
+    "layout",
+    "pieces",
+    "refuse",
+    "register_limit",
+    "registers",
+    "round_up",
+    "shared_bytes",
+    "tile_blocks",
+]
+
+STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
+RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
+_MAX_REGISTERS = 255
+_BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
+_BANK_ROW = 128  # bytes of shared memory served in a cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run the kernel.
+
+    Attributes
+    ----------
+    rows : int
+        Folded rows of a stage, a multiple of 4.
+    stages : int
+        Stages of the ring.
+    wm, wn, wk : int
+        Warps that share the columns of A, the columns of B and the rows of a stage.
+    kstep : int
+        Sets of 4 rows in one tensor product: 1, 2 or 4.
+    fold : int
+        Consecutive rows of narrow operands taken as one.
+    unroll : int
+        Steps unrolled.
+    blocks : int
+        Blocks resident on a multiprocessor.
+    producers : int
+        Warps that only copy; 0 when the last warp to read a stage fills it again.
+    gapless : bool
+        Whether the rows of a stage lie in shared memory as in memory, so that one copy brings them, even
+        where this costs bank conflicts; else gaps between chunks avoid conflicts where they are needed.
+    """
+
+    rows: int
+    stages: int
+    wm: int
+    wn: int
+    wk: int
+    kstep: int = 1
+    fold: int = 1
+    unroll: int = 2
+    blocks: int = 1
+    producers: int = 0
+    gapless: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Warps that multiply."""
+        return self.wm * self.wn * self.wk
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.warps + self.producers)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a stage's operands lie in shared memory, in bytes; names as in the kernel."""
+
+    a_piece: int
+    b_piece: int
+    a_row: int
+    b_row: int
+    a_pitch: int
+    b_pitch: int
+    b_offset: int
+    stage_bytes: int
+
+
+def round_up(value: int, unit: int) -> int:
+    """Return the multiple of a unit at or above a value."""
+    return -(-value // unit) * unit
+
+
+def ceil_div(value: int, unit: int) -> int:
+    """Return how many units cover a value."""
+    return -(-value // unit)
+
+
+def architecture_of(device: DeviceInfo) -> int:
+    """Return 90 of ``"sm_90"``."""
+    return int("".join(filter(str.isdigit, device.architecture)) or 0)
+
+
+def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
+    """Return the bytes of a cp.async of A and of B, 0 where bulk copies can be used."""
+    architecture = architecture_of(device)
+    piece_a = _piece(problem.M, problem.lda, problem.align_a, architecture)
+    if problem.same:
+        return piece_a, piece_a
+    return piece_a, _piece(problem.N, problem.ldb, problem.align_b, architecture)
+
+
+def _piece(width: int, ld: int, align: int, architecture: int) -> int:
+    if architecture >= 90 and ld == width and align >= _BULK_UNIT:
+        return 0
+    return min(align, 16)
+
+
+def groups(problem: TsmttsmProblem, config: Config) -> tuple[int, int]:
+    """Return the groups of 8 columns of A and of B."""
+    return ceil_div(config.fold * problem.M, 8), ceil_div(config.fold * problem.N, 8)
+
+
+def grid(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the blocks of a launch."""
+    return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows * config.fold))
+
+
+def _pitch(chunk_bytes: int, gapless: bool) -> int:
+    """Distance of two chunks: 32 bytes modulo 128 avoids bank conflicts in fragment loads."""
+    if gapless or chunk_bytes % _BANK_ROW in (32, 96):
+        return chunk_bytes
+    return round_up(chunk_bytes, _BANK_ROW) + 32
+
+
+def layout(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Layout:
+    """Return where a stage's operands lie in shared memory."""
+    size = itemsize(problem.dtype)
+    a_piece, b_piece = pieces(problem, device)
+    groups_m, groups_n = groups(problem, config)
+    chunk = config.rows // 4
+    a_row = round_up(config.fold * problem.M * size, max(a_piece, size))
+    b_row = round_up(config.fold * problem.N * size, max(b_piece, size))
+    a_pitch, b_pitch = _pitch(chunk * a_row, config.gapless), _pitch(chunk * b_row, config.gapless)
+    # The last row's loads of columns past the width stay within the stage.
+    over_a = round_up(groups_m, config.wm) * 8 * size - a_row
+    over_b = round_up(groups_n, config.wn) * 8 * size - b_row
+    b_offset = round_up(4 * a_pitch + over_a, _BANK_ROW)
+    if problem.same:
+        b_offset = 0
+        stage_bytes = round_up(4 * a_pitch + max(over_a, over_b), _BANK_ROW)
+    else:
+        stage_bytes = round_up(b_offset + 4 * b_pitch + over_b, _BANK_ROW)
+    return Layout(a_piece, b_piece, a_row, b_row, a_pitch, b_pitch, b_offset, stage_bytes)
+
+
+def copies(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the bulk copies of a stage: one an operand without gaps, else one a chunk."""
+    where = layout(problem, config, device)
+    chunk = config.rows // 4
+    operands = ((where.a_piece, where.a_row, where.a_pitch), (where.b_piece, where.b_row, where.b_pitch))
+    return sum(
+        1 if pitch == chunk * row else 4 for piece, row, pitch in operands[: 2 - problem.same] if not piece
+    )
+
+
+def conflicts(pitch: int, size: int) -> int:
+    """Return how often a fragment load of elements of `size` bytes comes back to a bank: 1, 2 or 4."""
+    columns = 32 // size
+    slots = [(t * pitch + column * size) % _BANK_ROW // size for t in range(4) for column in range(columns)]
+    return max(slots.count(slot) for slot in slots)
+
+
+def _tile(problem: TsmttsmProblem, config: Config) -> tuple[int, int]:
+    groups_m, groups_n = groups(problem, config)
+    return ceil_div(groups_m, config.wm), ceil_div(groups_n, config.wn)
+
+
+def is_triangle(problem: TsmttsmProblem, config: Config) -> bool:
+    """Return whether only blocks of C on and above the diagonal are computed."""
+    return problem.same and config.wm * config.wn == 1
+
+
+def tile_blocks(problem: TsmttsmProblem, config: Config) -> int:
+    """Return the 8 x 8 blocks of C that a warp accumulates."""
+    im, in_ = _tile(problem, config)
+    return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
+
+
+def shared_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return a block's dynamic shared memory: the ring, later the sums over its warps and its part of C."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    im, in_ = _tile(problem, config)
+    ring = config.stages * layout(problem, config, device).stage_bytes
+    slabs = config.wk // 2 * config.wm * config.wn * im * in_ * parts * 512
+    product = config.fold**2 * problem.M * problem.N * parts * 8
+    return max(ring, slabs, product, 32 * config.warps * 8)
+
+
+def registers(problem: TsmttsmProblem, config: Config) -> int:
+    """Return the registers a thread needs, by a rule that errs to the high side."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    im, in_ = _tile(problem, config)
+    fragments = 2 * parts * (im + (0 if is_triangle(problem, config) else in_)) * config.kstep
+    swapped = 8 * config.kstep if parts == 2 else 0
+    return 4 * parts * tile_blocks(problem, config) + fragments + swapped + 40
+
+
+def register_limit(config: Config, device: DeviceInfo) -> int:
+    """Return the registers a thread may have: a quadrant deals out a quarter of them by whole warps."""
+    warps_a_quadrant = ceil_div((config.warps + config.producers) * config.blocks, 4)
+    return min(_MAX_REGISTERS, device.registers_per_multiprocessor // 4 // warps_a_quadrant // 32 // 8 * 8)
+
+
+def refuse(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str | None:
+    """Say why a configuration is not valid for a problem, or None when it is: the validity rule."""
+    return _refuse_shape(problem, config, device) or _refuse_resources(problem, config, device)
+
+
+def _refuse_shape(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str | None:
+    groups_m, groups_n = groups(problem, config)
+    chunk = config.rows // 4
+    if config.rows % 4 or chunk % config.kstep:
+        return f"{config.rows} rows are not whole steps of {4 * config.kstep}"
+    where = layout(problem, config, device)
+    for piece, row in ((where.a_piece, where.a_row), (where.b_piece, where.b_row)):
+        if not piece and chunk * row % _BULK_UNIT:
+            return f"a chunk of {chunk * row} bytes; bulk copies take multiples of {_BULK_UNIT}"
+    if config.wm > groups_m or config.wn > groups_n:
+        return f"{config.wm} x {config.wn} warps for {groups_m} x {groups_n} groups of columns"
+    if config.wk > chunk // config.kstep:
+        return f"{config.wk} warps for {chunk // config.kstep} steps"
+    in_pieces = bool(where.a_piece or where.b_piece)
+    if config.fold > 1 and in_pieces:
+        return "only contiguous aligned operands can be folded"
+    if in_pieces and config.producers == 0:
+        return "operands copied in pieces need producer warps"
+    if 4 * chunk * config.fold * (problem.M + problem.N) * itemsize(problem.dtype) >= 1 << 20:
+        return "a stage is larger than a barrier can count"
+    return None
+
+
+def _refuse_resources(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str | None:
+    if config.threads > 1024:
+        return f"{config.threads} threads; a block has at most 1024"
+    if config.threads * config.blocks > device.threads_per_multiprocessor:
+        return f"{config.blocks} blocks of {config.threads} threads on a multiprocessor"
+    needed, limit = registers(problem, config), register_limit(config, device)
+    if limit < 64:
+        return f"tensor products need 64 registers of {limit}"
+    if needed > limit:
+        return f"needs {needed} registers of {limit}"
+    shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES
+    if shared > device.shared_bytes_per_block:
+        return f"needs {shared} bytes of shared memory of {device.shared_bytes_per_block}"
+    if config.blocks * (shared + RESERVED_SHARED_BYTES) > device.shared_bytes_per_multiprocessor:
+        return f"{config.blocks} blocks of {shared} bytes of shared memory do not fit a multiprocessor"
+    return None

@@ -1,0 +1,348 @@
+"""Tensor-core TSMTTSM: the configurations worth a try, and a model of their time that orders them.
+
+Nothing here touches a GPU. `space` is what a tuner measures; `choose` takes the model's best of a short
+list, at once, where nothing was measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from .device import DeviceInfo
+from .problem import TsmttsmProblem, is_complex, itemsize
+from .roofline import Ceilings
+from .tsmttsm_mma_config import (
+    RESERVED_SHARED_BYTES,
+    STATIC_SHARED_BYTES,
+    Config,
+    architecture_of,
+    ceil_div,
+    conflicts,
+    copies,
+    grid,
+    groups,
+    is_triangle,
+    layout,
+    pieces,
+    refuse,
+    registers,
+    tile_blocks,
+)
+
+__all__ = ["choose", "has_choice", "predict", "short_list", "space"]
+
+_PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant
+_BULK_UNIT = 16  # bytes: granularity of bulk copies
+_UNUSED_BYTES = STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES + 2048
+_GAP_BYTES = 640  # bound on what gaps between chunks and loads past the widths add to a stage
+_MAX_STAGES = 24
+_BANK_ROW = 128  # bytes of shared memory served in a cycle
+_MAX_REGISTERS = 255
+
+
+# ---- the space
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """What `_enumerate` combines; sizes in bytes, `max_conflicts` bounds those of gapless stages."""
+
+    ksteps: tuple[int, ...]
+    stage_bytes: tuple[int, ...]
+    ring_bytes: tuple[int, ...]
+    blocks: tuple[int, ...]
+    producers: tuple[int, ...]
+    piece_producers: tuple[int, ...]
+    max_conflicts: int
+
+
+_SPACE = _Choices(
+    ksteps=(1, 2),
+    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 64 << 10),
+    ring_bytes=(64 << 10, 224 << 10),
+    blocks=(1, 2),
+    producers=(0, 1),
+    piece_producers=(4, 8),
+    max_conflicts=4,
+)
+# What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
+_SHORT_LIST = _Choices(
+    ksteps=(1,),
+    stage_bytes=(8 << 10, 16 << 10, 32 << 10),
+    ring_bytes=(224 << 10,),
+    blocks=(1, 2),
+    producers=(0, 1),
+    piece_producers=(4,),
+    max_conflicts=1,
+)
+
+
+def space(problem: TsmttsmProblem, device: DeviceInfo) -> Iterator[Config]:
+    """Yield the configurations worth measuring, a few hundred, some of them not valid."""
+    return _enumerate(problem, device, _SPACE)
+
+
+def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[Config]:
+    in_pieces = any(pieces(problem, device))
+    for fold in _folds(problem, in_pieces):
+        single = Config(4, 2, 1, 1, 1, fold=fold)
+        for wm, wn, wk in _splits(*groups(problem, single)):
+            for kstep in choices.ksteps:
+                base = replace(single, wm=wm, wn=wn, wk=wk, kstep=kstep)
+                base = replace(base, unroll=_unroll(problem, base))
+                if registers(problem, base) > _MAX_REGISTERS:
+                    continue
+                for rows, gapless in _row_counts(problem, base, choices, in_pieces):
+                    yield from _placed(
+                        problem, replace(base, rows=rows, gapless=gapless), device, choices, in_pieces
+                    )
+
+
+def _placed(
+    problem: TsmttsmProblem, config: Config, device: DeviceInfo, choices: _Choices, in_pieces: bool
+) -> Iterator[Config]:
+    """Yield the ways to place a stage's size in rings, blocks and producers."""
+    size = itemsize(problem.dtype)
+    row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * size
+    for ring in choices.ring_bytes:
+        for blocks in choices.blocks:
+            share = min(ring, device.shared_bytes_per_multiprocessor) // blocks - _UNUSED_BYTES
+            stages = min(share // (config.rows * row_bytes + _GAP_BYTES), _MAX_STAGES)
+            if stages < 2:
+                continue
+            for producers in choices.piece_producers if in_pieces else choices.producers:
+                yield replace(config, stages=stages, blocks=blocks, producers=producers)
+
+
+def _folds(problem: TsmttsmProblem, in_pieces: bool) -> list[int]:
+    """How many rows to take as one: powers of two that fill one group of 8 columns, or half of it.
+
+    Half of it wastes tensor products that are not scarce, and rows of 32 bytes need no gaps.
+    """
+    most = 8 // max(problem.M, problem.N)
+    if most <= 1 or in_pieces:
+        return [1]
+    full = 1 << (most.bit_length() - 1)
+    return [full, full // 2]
+
+
+def _splits(groups_m: int, groups_n: int) -> Iterator[tuple[int, int, int]]:
+    """Yield ways to share 4, 8 or 16 warps between columns and rows, with the squarest tiles."""
+    for tiles in (1, 2, 4, 8, 16):
+        pairs = [(wm, tiles // wm) for wm in (1, 2, 4, 8, 16) if tiles % wm == 0]
+        pairs = [(wm, wn) for wm, wn in pairs if wm <= groups_m and wn <= groups_n]
+        if not pairs:
+            return
+        wm, wn = min(pairs, key=lambda pair: ceil_div(groups_m, pair[0]) + ceil_div(groups_n, pair[1]))
+        for warps in (4, 8, 16):
+            if warps >= tiles:
+                yield wm, wn, warps // tiles
+
+
+def _unroll(problem: TsmttsmProblem, config: Config) -> int:
+    """Enough products in flight to hide the latency of loads."""
+    blocks = tile_blocks(problem, config)
+    return 1 if blocks > 8 else 2 if blocks > 2 else 4
+
+
+def _row_counts(
+    problem: TsmttsmProblem, config: Config, choices: _Choices, in_pieces: bool
+) -> list[tuple[int, bool]]:
+    """Rows of stages near the wanted sizes, and whether they lie there without gaps in spite of conflicts."""
+    size = itemsize(problem.dtype)
+    widths = {config.fold * problem.M, config.fold * (problem.M if problem.same else problem.N)}
+    row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * size
+    whole = math.lcm(*(_BULK_UNIT // math.gcd(width * size, _BULK_UNIT) for width in widths))
+    line = max(_BANK_ROW // math.gcd(width * size, _BANK_ROW) for width in widths)  # chunks of whole lines
+    step = math.lcm(config.wk * config.kstep, whole)
+    # Chunks of an odd multiple of 32 bytes follow each other without a gap or a conflict.
+    odd = max(32 // math.gcd(width * size, 32) for width in widths)
+    found: set[tuple[int, bool]] = set()
+    for target in choices.stage_bytes:
+        chunk = max(1, target // (4 * row_bytes))
+        unit = math.lcm(step, line)
+        if unit > 2 * chunk:
+            unit = step
+        found.add((max(unit, round(chunk / unit) * unit), False))
+        plain = (chunk // odd | 1) * odd
+        if in_pieces or plain % whole or plain % config.kstep or plain < config.wk * config.kstep:
+            continue
+        worst = max(conflicts(plain * width * size, size) for width in widths)
+        if worst == 1:
+            found.add((plain, False))
+        elif worst <= choices.max_conflicts:
+            found.update({(plain, True), (plain, False)})
+    return sorted((4 * chunk, gapless) for chunk, gapless in found)
+
+
+@functools.lru_cache(maxsize=4096)
+def short_list(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[Config, ...]:
+    """Return the valid configurations that `choose` takes from; K does not matter."""
+    configs = dict.fromkeys(_enumerate(problem, device, _SHORT_LIST))
+    return tuple(config for config in configs if refuse(problem, config, device) is None)
+
+
+def has_choice(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
+    """Return whether any configuration of the short list is valid."""
+    return bool(short_list(_shape(problem), device))
+
+
+def _shape(problem: TsmttsmProblem) -> TsmttsmProblem:
+    """Return what candidates depend on: all but the number of rows and the classes of the factors."""
+    return replace(problem, K=1, alpha="one", beta="zero", conj=False)
+
+
+# ---- the model
+
+# Fitted to 771 timed configurations of 28 widths on an H200 (6 per cent root mean square), but for the two
+# cycles of filling: those kernels still issued each copy in a loop over lanes, at 370 + 54 a copy.
+_CLOCK_HZ = 1.755e9  # a Hopper GPU under load; only where no arithmetic ceiling was measured
+_MEMORY_LATENCY_S = 0.7e-6  # of a loaded memory system: what bytes in flight must cover (Little's law)
+_LAUNCH_S = 2.0e-6
+_LOAD_CYCLES = 40  # shared memory to register
+_STAGE_CYCLES = 170  # waiting for a stage and giving it back, by a warp
+_FILL_CYCLES = 250  # finding a stage empty and announcing its bytes, by the warp that fills it ...
+_COPY_CYCLES = 20  # ... and each bulk copy
+_REFILL_CYCLES = 40  # more where the last reader fills a stage: a fence and an atomic
+_PIECE_CYCLES = 50  # a producer warp's 32 cp.async and their addresses
+_SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
+# Share of the read rate that was seen: few copies that keep the place in a 128-byte line, and others.
+_GAPLESS_RATE, _GAPPED_RATE, _LARGE_GAPPED_RATE = 0.985, 0.935, 0.895
+_LARGE_BYTES = 24 << 10
+_PIPE_RATE = 0.67  # of the rate of tensor products by themselves, beside loads and copies
+_SHARED_RATE = 0.76  # of shared memory's peak, beside the copies into it
+_SMOOTHNESS = 6  # exponent of the norm that joins the limits
+
+
+@functools.lru_cache(maxsize=65536)
+def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> tuple[float, ...]:
+    """Cycles a stage takes: the busiest tensor pipe, one warp, shared memory, the warp that fills it."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    size = 8 * parts
+    product_cycles = 16 if architecture_of(device) == 90 else 32  # of an m16n8k4 in a quadrant
+    groups_m, groups_n = groups(problem, config)
+    where = layout(problem, config, device)
+    chunk = config.rows // 4
+    steps = ceil_div(chunk // config.kstep, config.wk)
+    triangle = is_triangle(problem, config)
+    tiles = [
+        (_share(groups_m, config.wm, m, parts == 2), _share(groups_n, config.wn, n, parts == 2))
+        for m in range(config.wm)
+        for n in range(config.wn)
+    ]
+    products = [_products(im, in_, parts, triangle) * config.kstep for im, in_ in tiles]
+    pipes = [0.0] * 4
+    for index in range(config.warps):
+        turn = index // max(4, len(tiles)) % 2 and 4 % len(tiles) == 0
+        pipes[index % 4] += products[-1 - index % len(tiles) if turn else index % len(tiles)]
+
+    read = sum(im for im, _ in tiles) * conflicts(where.a_pitch, size)
+    if not triangle:
+        b_pitch = where.a_pitch if problem.same else where.b_pitch
+        read += sum(in_ for _, in_ in tiles) * conflicts(b_pitch, size)
+    shared = (config.rows * read * 8 * size + where.stage_bytes) / (_BANK_ROW * _SHARED_RATE)
+
+    fill = _fill_cycles(problem, config, device)
+    chain = max(max(products) * product_cycles, 30)  # products of one tile wait for each other
+    warp = steps * (chain + _LOAD_CYCLES / config.unroll) + _STAGE_CYCLES
+    if config.producers == 0:
+        warp += _REFILL_CYCLES + fill
+    return max(pipes) * steps * product_cycles / _PIPE_RATE, warp, shared, fill
+
+
+def _fill_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> float:
+    """Cycles of the warp that fills a stage, or of the busiest of those that share it."""
+    cycles = _FILL_CYCLES + _COPY_CYCLES * copies(problem, config, device)
+    size = itemsize(problem.dtype)
+    operands = tuple(zip(pieces(problem, device), (problem.M, problem.N), strict=True))
+    for piece, width in operands[: 2 - problem.same]:
+        if piece:
+            lanes = config.rows * ceil_div(width * size, piece)
+            cycles += _PIECE_CYCLES * ceil_div(lanes, 32 * max(config.producers, 1))
+    return cycles
+
+
+def _share(count: int, warps: int, warp: int, uneven: bool) -> int:
+    """Return the groups of one warp; real tiles are all of one size."""
+    return count // warps + (warp < count % warps) if uneven else ceil_div(count, warps)
+
+
+def _products(im: int, in_: int, parts: int, triangle: bool) -> float:
+    """Return the m16n8k4 products of a tile of im x in_ blocks, a step of 4 rows."""
+    if parts == 2:
+        return im * (im + 1) if triangle else 2 * im * in_
+    if triangle:
+        return sum(ceil_div(j + 1, 2) for j in range(im))
+    return ceil_div(im * in_, 2)
+
+
+def predict(
+    problem: TsmttsmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
+) -> float:
+    """Return the modelled time in seconds of a valid configuration.
+
+    The slowest of five resources, smoothed where two are close: memory, at the rate that the bytes in flight
+    and the size of the copies allow; the busiest tensor pipe, tile padding and uneven shares included; a
+    warp's own latencies; shared memory with its conflicts; the warps that issue copies. Then what does not
+    overlap: the launch, the first stage's latency, the sums over warps and blocks.
+    """
+    read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
+    peak = ceilings.gflop_s.get("float64") if ceilings else None
+    multiprocessors = device.multiprocessors
+    clock = peak * 1e9 / (256 * multiprocessors) if peak and architecture_of(device) == 90 else _CLOCK_HZ
+    shape = _shape(problem)
+    size = itemsize(problem.dtype)
+    operands = 1 if problem.same else 2
+    stage_bytes = config.rows * config.fold * (problem.M + (0 if problem.same else problem.N)) * size
+    blocks = grid(problem, config, device)
+    turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
+    resident = ceil_div(blocks, multiprocessors)
+    busy = min(blocks, multiprocessors)
+
+    flight = resident * min(config.stages, turns) * stage_bytes
+    quality = _GAPPED_RATE if stage_bytes < _LARGE_BYTES else _LARGE_GAPPED_RATE
+    if copies(shape, config, device) <= operands:
+        quality = _GAPLESS_RATE
+    share = min(read * quality / busy, _SM_BYTES_A_CYCLE * clock)
+    cover = flight / (share * _MEMORY_LATENCY_S)
+    rate = share * cover / (1 + cover**4) ** 0.25
+    pipe, warp, shared, fill = _stage_cycles(shape, config, device)
+    times = (
+        turns * resident * stage_bytes / rate,
+        turns * resident * pipe / clock,
+        turns * warp / clock,
+        turns * resident * shared / clock,
+        turns * fill / clock,
+    )
+    body: float = max(times) * sum((time / max(times)) ** _SMOOTHNESS for time in times) ** (1 / _SMOOTHNESS)
+    return _LAUNCH_S + _MEMORY_LATENCY_S + body + _tail(problem, config, device, clock)
+
+
+def _tail(problem: TsmttsmProblem, config: Config, device: DeviceInfo, clock: float) -> float:
+    """Seconds after the last stage: the sum over warps, then over blocks."""
+    result = problem.M * problem.N * itemsize(problem.dtype)
+    rounds = (config.wk - 1).bit_length()
+    cycles = 200 + rounds * (100 + 3 * config.warps * tile_blocks(problem, config) * 8)
+    blocks = grid(problem, config, device)
+    if blocks == 1:
+        return cycles / clock
+    shared = blocks if result > 256 else 1  # blocks that share the last sum
+    arrivals = 4e-9 * blocks  # on one counter
+    return cycles / clock + 2.0e-6 + arrivals + (result + blocks * result / shared) / (32 * clock)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(problem: TsmttsmProblem, device: DeviceInfo, read: float, peak: float | None) -> Config:
+    ceilings = Ceilings(read, read, read, {"float64": peak} if peak else {})
+    candidates = short_list(_shape(problem), device)
+    return min(candidates, key=lambda config: predict(problem, config, device, ceilings))
+
+
+def choose(problem: TsmttsmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
+    """Return the valid configuration with the shortest modelled time; the problem must be supported."""
+    normal = replace(problem, alpha="one", beta="zero", conj=False)
+    read = ceilings.read_gb_s if ceilings else 4600.0
+    return _choose(normal, device, read, ceilings.gflop_s.get("float64") if ceilings else None)
