@@ -15,7 +15,7 @@ from .backends import array_namespace
 from .blockvector import BlockVector
 from .config import Options, option_context, options, set_default_options
 from .explanation import explain
-from .io import read_matrix
+from .io import open_matrix, read_matrix
 from .operators import Operator, as_operator
 from .profile import Profile, profile
 
@@ -31,6 +31,7 @@ __all__ = [
     "errors",
     "explain",
     "models",
+    "open_matrix",
     "option_context",
     "options",
     "profile",

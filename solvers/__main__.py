@@ -18,7 +18,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import blockvec
 from blockvec.errors import BlockvecError, DeviceError, OptionError
-from blockvec.io import open_matrix
 
 from .block_lanczos import IterationState
 from .eigsh import choose_method, eigsh
@@ -101,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     _check_outputs(arguments)
-    matrix = open_matrix(arguments.matrix)
+    matrix = blockvec.open_matrix(arguments.matrix)
     op = _operator(matrix, arguments.device)
     interrupted = False
     with blockvec.profile() as profile:
