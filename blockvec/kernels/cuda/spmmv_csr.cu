@@ -1,0 +1,179 @@
+// Y = alpha (S - shift I) X + beta Y for a sparse S in CSR form and row-major X, Y.
+//
+//   for each unit of at most ROWS rows with at most ENTRIES entries (consecutive units go to the warps of a block, then on to `passes` units a warp)
+//     its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
+//     for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
+//       for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
+//         sum[:] += value[k] X[column[k]][:]                                        LANES lanes, VECTORS packs of VECTOR columns each
+//       the parts are added up, in a fixed order, and the first one stores Y[i][:]
+//
+// The matrix is one stream of whole lines whatever the row lengths, and a warp finds its entries in shared memory: what it waits for are
+// the rows of X alone. Neighbouring rows are worked on by one block at a time, so that L1 serves what they share. Warps never wait for
+// each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS rows.
+// A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
+//
+// Types and problem: see spmmv.cuh.
+// Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS a block, BLOCKS a
+//          multiprocessor; PREFETCH: the rows of X of the next unit are brought to L2 (STAGES >= 3).
+// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~35 more.
+// Shared:  WARPS STAGES (ENTRIES + 6) entries.
+#include "spmmv.cuh"
+
+constexpr u32 FULL = 0xffffffffu;
+constexpr int SHARE = LANES * SPLIT;  // lanes a row
+constexpr int GROUPS = 32 / SHARE;
+constexpr int ALIGN = 4;  // entries: copies start at 16-byte boundaries of columns and values
+constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1)) / ALIGN * ALIGN;
+static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && (!PREFETCH || STAGES > 2));
+
+struct alignas(16) Slot {
+    Index columns[SLOT];  // first: a row's last batch reads past its end, into the values
+    S values[SLOT];
+};
+static_assert(UNROLL * SPLIT <= SLOT && SLOT < 1 << 16);
+
+struct Rows {
+    Index first;
+    int count;
+};
+
+// Lane i: where the entries of row i begin and end.
+struct Bounds {
+    Rows rows;
+    Index start, stop;
+};
+
+// The same relative to a slot, as start + 2^16 stop; NO_ROW for lanes without a row to work on.
+struct Unit {
+    Index first;
+    u32 range;
+};
+constexpr u32 NO_ROW = ~0u;
+
+__device__ __forceinline__ Bounds bounds_of(const Index* pointers, Rows rows, int lane) {
+    return {rows, __ldg(pointers + rows.first + min(lane, rows.count)), __ldg(pointers + rows.first + min(lane + 1, rows.count))};
+}
+
+template <int BYTES>
+__device__ __forceinline__ void copy_range(void* shared, const void* global, int bytes, int lane) {
+#pragma unroll 4
+    for (int first = 0; first < BYTES; first += 32 * 16) {
+        const int at = first + lane * 16;
+        if (at < bytes)
+            stream_copy<STREAMING>(static_cast<char*>(shared) + at, static_cast<const char*>(global) + at, min(16, bytes - at));
+    }
+}
+
+__device__ __forceinline__ Unit fetch(Slot& slot, const Bounds& bounds, const Index* columns, const S* values, int lane) {
+    const Index first = __shfl_sync(FULL, bounds.start, 0), end = __shfl_sync(FULL, bounds.stop, 31);
+    const Index base = first & ~static_cast<Index>(ALIGN - 1);
+    const bool is_long = bounds.rows.count == 1 && end - first > LONG_ROW;
+    if (!is_long) {
+        const int count = static_cast<int>(end - base);
+        copy_range<sizeof(slot.columns)>(slot.columns, columns + base, count * static_cast<int>(sizeof(Index)), lane);
+        copy_range<sizeof(slot.values)>(slot.values, values + base, count * static_cast<int>(sizeof(S)), lane);
+    }
+    stream_commit();
+    const u32 range = static_cast<u32>(bounds.start - base) | static_cast<u32>(bounds.stop - base) << 16;
+    return {bounds.rows.first, is_long || lane >= bounds.rows.count ? NO_ROW : range};
+}
+
+__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, int lane) {
+    const int group = lane / SHARE, part = lane % SHARE / LANES;
+    const int rows = __popc(__ballot_sync(FULL, unit.range != NO_ROW));
+#pragma unroll 1
+    for (int first = 0; first < rows; first += GROUPS) {
+        const int row = first + group;
+        const bool busy = group < GROUPS && row < rows && (WIDTH % TILE == 0 || block.has(0));
+        const u32 range = __shfl_sync(FULL, unit.range, row & 31);
+        const int start = range & 0xffff, stop = busy ? range >> 16 : start;
+        Lane::Own own;
+        if (busy && part == 0) block.load(own, unit.first + row);
+        Sums sums;
+        for (int k = start + part; k < stop; k += UNROLL * SPLIT) {
+            PackX x[UNROLL][VECTORS];
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u) {
+                const char* from = block.x_row(slot.columns[k + u * SPLIT]);
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * SPLIT < stop && block.has(v));
+            }
+#pragma unroll
+            for (int u = 0; u < UNROLL; ++u)
+                if (k + u * SPLIT < stop) {
+                    const S s = slot.values[k + u * SPLIT];
+#pragma unroll
+                    for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+                        for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], s, x[u][v].at[i]);
+                }
+        }
+#pragma unroll
+        for (int parts = SPLIT / 2; parts > 0; parts /= 2)
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+                for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = add(sums.at[v][i], shuffle_down(sums.at[v][i], parts * LANES));
+        if (busy && part == 0) block.finish(unit.first + row, sums, own);
+    }
+}
+
+__device__ __forceinline__ void prefetch_unit(const Lane& block, const Unit& unit, const Slot& slot, const X* x, int lane) {
+    const int rows = __popc(__ballot_sync(FULL, unit.range != NO_ROW));
+    if (rows == 0) return;
+    const int start = __shfl_sync(FULL, unit.range, 0) & 0xffff, stop = __shfl_sync(FULL, unit.range, rows - 1) >> 16;
+    for (int k = start + lane; k < stop; k += 32) {
+        const char* from = block.x_row(slot.columns[k]) + (reinterpret_cast<const char*>(x + blockIdx.y * TILE) - block.x);
+#pragma unroll
+        for (int byte = 0; byte < TILE * static_cast<int>(sizeof(X)); byte += 128) prefetch_line(from + byte);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, const X* x,
+           i64 ldx, Y* y, i64 ldy, Factor alpha, Factor beta, Factor shift, const Y* shifts) {
+    __shared__ Slot slots[WARPS][STAGES];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const Lane block = lane_of(x, ldx, y, ldy, alpha, beta, shift, shifts, lane % LANES);
+
+    Index unit = static_cast<Index>(blockIdx.x) * passes * WARPS + warp;
+    int left = passes;
+    const auto next_rows = [&]() -> Rows {
+        if (unit >= n_units) return {n_rows, 0};
+        const Index first = cuts ? __ldg(cuts + unit) : unit * ROWS;
+        const Index end = cuts ? __ldg(cuts + unit + 1) : n_rows - first > ROWS ? first + ROWS : n_rows;
+        unit += WARPS;
+        if (--left == 0) {
+            left = passes;
+            unit += static_cast<Index>(gridDim.x - 1) * passes * WARPS;
+        }
+        return {first, static_cast<int>(end - first)};
+    };
+
+    // In flight: entries of STAGES - 1 units, the bounds of one more, the rows of the one after that.
+    Bounds bounds = bounds_of(pointers, next_rows(), lane);
+    Rows rows = next_rows();
+    Unit units[STAGES];
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; ++s) {
+        units[s] = fetch(slots[warp][s], bounds, columns, values, lane);
+        bounds = bounds_of(pointers, rows, lane);
+        rows = next_rows();
+    }
+    for (int stage = 0; units[0].first < n_rows;) {
+        const int free = stage == 0 ? STAGES - 1 : stage - 1;
+        units[STAGES - 1] = fetch(slots[warp][free], bounds, columns, values, lane);
+        bounds = bounds_of(pointers, rows, lane);
+        rows = next_rows();
+        stream_wait<STAGES - (PREFETCH ? 2 : 1)>();
+        __syncwarp();
+        const int next = stage + 1 == STAGES ? 0 : stage + 1;
+        if constexpr (PREFETCH) prefetch_unit(block, units[1], slots[warp][next], x, lane);
+        multiply_unit(block, units[0], slots[warp][stage], lane);
+        __syncwarp();
+        stage = next;
+#pragma unroll
+        for (int s = 0; s < STAGES - 1; ++s) units[s] = units[s + 1];
+    }
+    stream_wait<0>();
+}

@@ -1,0 +1,520 @@
+"""SpMMV on CSR matrices: choices, plans, generated code, and the kernels run on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import random
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockvec.kernels import spmmv_csr as family
+from blockvec.kernels.compile import compile_source
+from blockvec.kernels.csr_plan import TASK_ENTRIES, Plan, address
+from blockvec.kernels.device import H200, host_device
+from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from blockvec.kernels.roofline import Ceilings, memory_time, traffic
+from blockvec.kernels.spmmv_csr import Config
+from tests import emulator
+
+A100 = replace(
+    H200,
+    name="NVIDIA A100",
+    architecture="sm_80",
+    multiprocessors=108,
+    shared_bytes_per_block=166912,
+    shared_bytes_per_multiprocessor=167936,
+)
+CEILINGS = Ceilings(4600.0, 3300.0, 4200.0)
+TYPES = ("float32", "float64", "complex64", "complex128")
+ROWS = 1_000_000
+
+
+def problem(
+    width: int, types: str | tuple[str, str] = "float64", average: int = 7, **changes: Any
+) -> SpmmvProblem:
+    matrix, x = (types, types) if isinstance(types, str) else types
+    return replace(SpmmvProblem(ROWS, ROWS, average * ROWS, width, matrix, x, width, width), **changes)
+
+
+def alignments(p: SpmmvProblem) -> dict[str, int]:
+    """Of contiguous blocks."""
+    return {
+        "align_x": math.gcd(16, p.ldx * itemsize(p.dtype_x)),
+        "align_y": math.gcd(16, p.ldy * itemsize(p.dtype)),
+    }
+
+
+# ---- choices
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_width_has_a_valid_choice_in_a_moment(dtype: str, device: Any) -> None:
+    seconds = []
+    for width in [*range(1, 65, 3), 2, 6, 8, 12, 16, 24, 32, 48, 100, 127, 128, 1000]:
+        average = (1, 7, 27, 300)[width % 4]
+        fused = {"index_bytes": 8, "alpha": "general", "beta": "general", "shift": "column"}
+        for p in (problem(width, dtype, average), problem(width, ("float64", dtype), average, **fused)):
+            assert family.supports(p, device) is None
+            family._choose.cache_clear()
+            start = time.process_time()
+            config = family.choose(p, device, **alignments(p))
+            seconds.append(time.process_time() - start)
+            assert family.refuse(p, config, device, **alignments(p)) is None
+            assert config.tile * -(-width // config.tile) - width < config.tile
+    assert max(seconds) < 0.5, "a choice must not stall a first call"
+    assert sum(seconds) < 0.05 * len(seconds)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("align", [4, 8])
+def test_views_at_any_alignment_have_a_valid_choice(align: int, dtype: str) -> None:
+    if align == 4 and dtype in ("float64", "complex128"):
+        return
+    for width in (1, 2, 6, 16, 64):
+        p = problem(width, dtype, ldx=width + 1, ldy=width + 3)
+        config = family.choose(p, H200, align_x=align, align_y=align)
+        assert family.refuse(p, config, H200, align, align) is None
+        assert not config.aligned_x or config.vector * itemsize(dtype) <= align
+
+
+def test_stencils_are_predicted_near_the_roofline_and_nothing_beyond_it() -> None:
+    for width in (1, 2, 4, 8, 16, 32, 64):
+        p = problem(width, n_rows=4_096_000, n_cols=4_096_000, nnz=28_518_400)
+        limit = memory_time(traffic(p), CEILINGS)
+        predicted = family.predict(p, family.choose(p, H200, CEILINGS), H200, CEILINGS)
+        assert limit < predicted < 1.5 * limit
+
+
+def test_configurations_are_refused_with_a_reason() -> None:
+    p, good = problem(16), family.choose(problem(16), H200)
+    bad = {
+        "do not share a warp": replace(good, lanes=16, split=4),
+        "do not make up rows": replace(good, vector=4),
+        "aligned to": good,
+        "groups of lanes": replace(good, rows=33),
+        "long rows": replace(good, long_row=good.entries + 1),
+        "stages": replace(good, prefetch=True),
+        "registers": replace(good, unroll=30, long_row=64),
+        "shared memory of": replace(good, entries=4000, warps=8, blocks=2),
+        "on a multiprocessor": replace(good, warps=32, blocks=3),
+        "packs a lane": replace(good, lanes=8, vectors=2, vector=2),
+        "no room": replace(good, warps=4, blocks=7, entries=490),
+    }
+    for reason, config in bad.items():
+        align = 8 if reason == "aligned to" else 16
+        assert reason in str(family.refuse(p, config, H200, align, align)), reason
+
+
+def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
+    assert "copies" in str(family.supports(problem(4), host_device(2)))
+    assert "copies" in str(family.supports(problem(4), replace(H200, architecture="sm_75")))
+    assert "no rows" in str(family.supports(problem(4, n_rows=0), H200))
+    assert "apart" in str(family.supports(problem(4, ldx=2**28), H200))
+    assert "64-bit" in str(family.supports(problem(4, n_rows=2**31 - 1), H200))
+    assert family.supports(problem(4, n_rows=2**33, index_bytes=8), H200) is None
+
+
+def test_sources_depend_on_shapes_that_compile_differently_and_nothing_else() -> None:
+    p = problem(16)
+    config = family.choose(p, H200)
+    other = replace(p, n_rows=5, n_cols=9, nnz=11, ldx=99, ldy=77)
+    assert family.source(p, config) == family.source(other, config)
+    changed = [
+        replace(p, width=8),
+        replace(p, index_bytes=8),
+        replace(p, beta="one"),
+        replace(p, shift="scalar"),
+    ]
+    assert len({family.source(q, config) for q in [p, *changed]}) == 5
+    assert family.kernel_name(p) == "spmmv_csr_f64_w16"
+    assert family.kernel_name(problem(3, ("float64", "complex64")), "tasks") == "spmmv_csr_f64_c64_w3_tasks"
+
+
+# ---- plans
+
+
+@st.composite
+def pointers(draw: st.DrawFn) -> np.ndarray:
+    """Row pointers with empty rows, crowded stretches and rows beyond any unit."""
+    length = st.one_of(st.integers(0, 9), st.just(0), st.integers(30, 90), st.integers(500, 3 * TASK_ENTRIES))
+    runs = draw(st.lists(st.tuples(length, st.integers(1, 70)), min_size=1, max_size=12))
+    lengths = np.concatenate([np.full(count if size < 500 else 1, size) for size, count in runs])
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def matrix(indptr: np.ndarray, n_cols: int, dtype: str = "float64", index: type = np.int32) -> sp.csr_array:
+    rng = np.random.default_rng(len(indptr))
+    nnz = int(indptr[-1])
+    values = numbers(rng, (nnz,), dtype)
+    return sp.csr_array(
+        (values, rng.integers(0, n_cols, nnz).astype(index), indptr.astype(index)),
+        shape=(len(indptr) - 1, n_cols),
+    )
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    values = rng.integers(-1, 2, shape).astype(dtype)
+    if np.iscomplexobj(values):
+        values.imag = rng.integers(-1, 2, shape)
+    return values
+
+
+@given(
+    indptr=pointers(),
+    rows=st.sampled_from([1, 4, 20, 32]),
+    entries=st.sampled_from([64, 200]),
+    spare=st.integers(0, 60),
+)
+def test_units_hold_every_row_once_and_tasks_every_entry_of_long_rows(
+    indptr: np.ndarray, rows: int, entries: int, spare: int
+) -> None:
+    S = matrix(indptr, 11)
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    long_row = entries - spare
+    units = plan.units(rows, entries, long_row)
+    n_rows = len(indptr) - 1
+    cuts = np.minimum(np.arange(units.n_units + 1) * rows, n_rows) if units.cuts is None else units.cuts
+    assert (cuts[0], cuts[-1], len(cuts)) == (0, n_rows, units.n_units + 1)
+    sizes, lengths = np.diff(cuts), np.diff(indptr)
+    assert (sizes >= 1).all()
+    assert (sizes <= rows).all()
+    is_long = lengths > long_row
+    counts = np.add.reduceat(lengths, cuts[:-1])
+    alone = is_long[cuts[:-1]]
+    assert (sizes[alone] == 1).all()
+    assert alone.sum() == is_long.sum(), "a long row is a unit of its own"
+    assert (counts[~alone] <= entries).all()
+
+    X = np.arange(11.0)[:, None] - 5
+    product = np.where(is_long, np.nan, (S @ X)[:, 0])
+    partials = np.full(units.slots, np.nan)
+    for row, begin, end, slot in [] if units.tasks is None else units.tasks:
+        assert 0 < end - begin <= TASK_ENTRIES
+        part = S.data[begin:end] @ X[S.indices[begin:end], 0]
+        if slot < 0:
+            product[row] = part
+        else:
+            partials[slot] = part
+    for row, begin, end, slot in [] if units.sums is None else units.sums:
+        assert slot == -1
+        product[row] = partials[begin:end].sum()
+    np.testing.assert_array_equal(product, (S @ X)[:, 0])
+    assert plan.units(rows, entries, long_row) is units, "made once"
+
+
+def test_a_plan_shares_aligned_arrays_and_copies_others() -> None:
+    S = sp.random_array((500, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
+    raw = np.zeros(S.nnz * 8 + 32, np.uint8)
+    first = -raw.ctypes.data % 16 + 8
+    odd = raw[first : first + S.nnz * 8].view("float64")
+    odd[...] = S.data
+    plan = family.prepare(S.indptr.astype(np.int64), S.indices.astype(np.int32), odd)
+    assert plan.data is not odd
+    assert address(plan.data) % 16 == 0
+    np.testing.assert_array_equal(plan.data, S.data)
+    assert plan.indptr.dtype == plan.indices.dtype == np.int32
+    assert (plan.n_rows, plan.nnz, plan.index_bytes) == (500, S.nnz, 4)
+    again = family.prepare(plan.indptr, plan.indices, plan.data)
+    assert again.data is plan.data
+    assert again.indices is plan.indices
+
+
+class Recorder:
+    """A kernel that notes how it is launched."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]] = []
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+        self.calls.append((grid, block, arguments))
+
+
+def visited(grid: int, warps: int, passes: int, n_units: int) -> list[int]:
+    """The units that all warps of a launch come by, as the kernel walks them."""
+    found = []
+    for block, warp in itertools.product(range(grid), range(warps)):
+        unit, left = block * passes * warps + warp, passes
+        while unit < n_units:
+            found.append(unit)
+            unit, left = unit + warps, left - 1
+            if left == 0:
+                left = passes
+                unit += (grid - 1) * passes * warps
+    return found
+
+
+@given(n_rows=st.integers(1, 100_000), passes=st.sampled_from([1, 4, 16]), index=st.sampled_from([4, 8]))
+def test_a_launch_comes_by_every_unit_once(n_rows: int, passes: int, index: int) -> None:
+    indptr = np.zeros(n_rows + 1, f"int{8 * index}")
+    plan = family.prepare(indptr, indptr[:0], np.zeros(0))
+    p = problem(70, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
+    config = replace(family.choose(p, H200), passes=passes)
+    rows = Recorder()
+    family.launch(family.Kernels(rows), p, config, H200, plan, 16, 32)
+    [((grid, tiles), (threads,), arguments)] = rows.calls
+    assert tiles * config.tile >= 70
+    assert threads == 32 * config.warps
+    assert grid <= H200.multiprocessors * config.blocks
+    n_units, in_a_row = int(arguments[5]), int(arguments[6])
+    assert n_units == -(-n_rows // config.rows)
+    assert sorted(visited(grid, config.warps, in_a_row, n_units)) == list(range(n_units))
+    kinds = {4: np.int32, 8: np.int64}
+    assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
+
+
+# ---- generated code
+
+needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+
+
+def assert_compiles_clean(p: SpmmvProblem, config: Config, device: Any, part: family.Part = "rows") -> None:
+    source = family.source(p, config, part)
+    used = compile_source(source, device.architecture).resources
+    assert (used.spill_bytes, used.stack_bytes) == (0, 0), (p, config, part)
+    if part == "rows":
+        assert used.registers <= family._register_limit(config, device)
+        assert used.shared_bytes <= family._shared_bytes(p, config) + 1024 + 128  # the driver's share
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(11))
+def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
+    draw = random.Random(seed)
+    width = (1, 2, 3, 4, 7, 8, 16, 24, 32, 48, 64)[seed % 11]
+    types = draw.choice(TYPES) if seed % 3 else (draw.choice(TYPES), draw.choice(TYPES))
+    fused = {
+        "index_bytes": draw.choice((4, 4, 8)),
+        "alpha": draw.choice(("one", "general")),
+        "beta": draw.choice(("zero", "one", "general")),
+        "shift": draw.choice(("none", "scalar", "column")),
+    }
+    p = problem(width, types, draw.choice((3, 7, 12, 27, 80)), **fused)
+    device = (H200, A100)[seed % 2]
+    valid = [c for c in dict.fromkeys(family.space(p, device)) if family.refuse(p, c, device) is None]
+    room = {c: family._register_limit(c, device) - family._registers(p, c) for c in valid}
+    tightest = sorted(valid, key=room.__getitem__)[:30]
+    assert_compiles_clean(p, family.choose(p, device), device)
+    for config in (draw.choice(tightest), draw.choice(valid)):
+        assert_compiles_clean(p, config, device)
+    assert_compiles_clean(p, draw.choice(valid), device, draw.choice(("tasks", "sums")))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TYPES)
+def test_choices_compile_without_spills(dtype: str) -> None:
+    for width in (1, 16, 64):
+        p = problem(width, dtype)
+        assert_compiles_clean(p, family.choose(p, H200, **alignments(p)), H200)
+        q = problem(width, ("float64", dtype), shift="column", beta="general", alpha="general")
+        config = family.choose(q, A100, **alignments(q))
+        assert_compiles_clean(q, config, A100)
+
+
+# ---- the kernels, thread by thread
+
+_PTX = re.compile(r"// Starts to copy `bytes`.*?(?=// N neighbouring elements)", re.DOTALL)
+_SHARED = re.compile(r"__shared__ (\w+) (\w+)((?:\[\w+\])+);")
+
+
+class HostKernel:
+    """A kernel's source compiled for the host; launched like the real one."""
+
+    def __init__(
+        self, source: str, folder: Path, readable: Sequence[np.ndarray], writable: Sequence[np.ndarray]
+    ) -> None:
+        source, ptx = _PTX.subn("", source)
+        source, shared = _SHARED.subn(r"using Shared_\2 = \1\3; __shared__ Shared_\2 \2;", source)
+        assert ptx == shared == 1
+        text = emulator.host_source(source).replace("emulator.hpp", "gathers.hpp", 1)
+        declared = re.search(r"KERNEL\((.*?)\) \{", text, re.DOTALL)
+        assert declared
+        self._parameters = [" ".join(item.split()) for item in declared[1].split(",")]
+        names = ", ".join(parameter.rpartition(" ")[2].lstrip("*") for parameter in self._parameters)
+        self._spans = [_bounds(readable), _bounds(writable)]
+        self.seed = 0
+        text += f"""
+extern "C" int run(u32 blocks, u32 tiles, int threads, u64 seed, int n_readable, char** readable,
+                   int n_writable, char** writable, {declared[1]}) {{
+    emulator::readable.clear();
+    emulator::writable.clear();
+    for (int i = 0; i < n_readable; i += 2) emulator::readable.push_back({{readable[i], readable[i + 1]}});
+    for (int i = 0; i < n_writable; i += 2) emulator::writable.push_back({{writable[i], writable[i + 1]}});
+    return emulator::launch_tiles(blocks, tiles, threads, seed, [=] {{ KERNEL({names}); }});
+}}
+"""
+        stem = folder / f"kernel{len(list(folder.iterdir()))}"
+        stem.with_suffix(".cpp").write_text(text)
+        include = f"-I{Path(emulator.__file__).parent}"
+        flags = ["-std=c++17", "-O1", "-w", "-fno-strict-aliasing", "-shared", "-fPIC", include]
+        command = [str(emulator.COMPILER), *flags, "-o", f"{stem}.so", f"{stem}.cpp"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        self._library = ctypes.CDLL(f"{stem}.so")
+
+    def __call__(self, grid: tuple[int, int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
+        status = self._library.run(
+            *(ctypes.c_uint(grid[0]), ctypes.c_uint(grid[1]), block[0], ctypes.c_ulonglong(self.seed)),
+            *(item for span in self._spans for item in (len(span), (ctypes.c_void_p * len(span))(*span))),
+            *(self._value(*pair) for pair in zip(self._parameters, arguments, strict=True)),
+        )
+        assert status == 0
+
+    @staticmethod
+    def _value(parameter: str, argument: Any) -> Any:
+        if "*" in parameter:
+            return ctypes.c_void_p(argument)
+        if parameter.startswith("Factor"):
+            return _Complex(argument.real, argument.imag)
+        wide = isinstance(argument, int | np.int64)  # CuPy passes a Python integer in 64 bits
+        assert wide == (not parameter.startswith("int ")) or parameter.startswith("Index")
+        return ctypes.c_longlong(argument) if wide else ctypes.c_int(argument)
+
+
+def _bounds(arrays: Sequence[np.ndarray]) -> list[int]:
+    """Where arrays begin and end."""
+    return [bound for array in arrays if array.size for bound in np.lib.array_utils.byte_bounds(array)]
+
+
+class _Complex(ctypes.Structure):
+    _fields_ = (("re", ctypes.c_double), ("im", ctypes.c_double))
+
+
+def framed(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.ndarray]:
+    """The values as a view at an alignment in memory that is NaN elsewhere, and that memory."""
+    n_rows, width = values.shape
+    memory = np.full((n_rows * ld + 8) * values.itemsize + 64, 0xFF, np.uint8)
+    first = -memory.ctypes.data % 32 + align % 16
+    flat = memory[first : first + n_rows * ld * values.itemsize].view(values.dtype)
+    view = flat.reshape(n_rows, ld)[:, :width]
+    view[...] = values
+    return view, memory
+
+
+LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
+MIXED = ("float64", "complex128")
+SIMPLE = {"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16}
+HOST_CASES: list[dict[str, Any]] = [
+    {"width": 1, "types": "float64", "config": None},
+    {
+        "width": 16,
+        "types": "float64",
+        "config": Config(8, 1, 2, 1, 7, 8, 64, 32, 3, 2, 1, 4, True),
+        "beta": 1,
+    },
+    {"width": 7, "types": "complex128", "config": None, "alpha": 2 - 1j, "beta": 3j, "shift": "column"},
+    {"width": 5, "types": ("float64", "complex64"), "config": None, "index": np.int64, "shift": "scalar"},
+    {"width": 3, "types": MIXED, "config": None, "align": 8, "pitches": (1, 2), "alpha": 2},
+    {
+        "width": 36,
+        "types": "float32",
+        "config": Config(3, 2, 4, 2, 3, 15, 80, 32, 2, 3, 1, 2, streaming=False),
+    },
+    {"width": 6, "types": ("complex64", "float32"), "config": None, "long": LONG, "beta": 2},
+    {
+        "width": 20,
+        "types": "float64",
+        "config": Config(5, 1, 2, 4, 2, 2, 104, 96),
+        "long": LONG,
+        "pitches": (2, 4),
+    },
+]
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
+def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    case = SIMPLE | case
+    rng = np.random.default_rng(case["width"])
+    n, width, types = 130, case["width"], case["types"]
+    dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
+    dtype = promote(dtype_s, dtype_x)
+    lengths = rng.integers(0, 13, n)
+    lengths[list(case["long"])] = list(case["long"].values())
+    S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, dtype_s, case["index"])
+    X, _ = framed(numbers(rng, (n, width), dtype_x), width + case["pitches"][0], case["align"])
+    given_y = numbers(rng, (n, width), dtype)
+    Y, memory_y = framed(given_y, width + case["pitches"][1], case["align"])
+    alpha, beta, shift = case["alpha"], case["beta"], case["shift"]
+    shifts = numbers(rng, (width,), dtype) if shift == "column" else np.zeros(0, dtype)
+    p = SpmmvProblem(
+        *(n, n, S.nnz, width, dtype_s, dtype_x, X.strides[0] // X.itemsize, Y.strides[0] // Y.itemsize),
+        *(S.indices.itemsize, scalar_class(alpha), beta_class(beta), shift or "none"),
+    )
+    align = [
+        int((address(block) | block.strides[0] | 16) & -(address(block) | block.strides[0] | 16))
+        for block in (X, Y)
+    ]
+    device = replace(H200, multiprocessors=2)
+    config = case["config"] or replace(family.choose(p, device, None, *align), warps=2, blocks=1)
+    assert family.refuse(p, config, device, *align) is None
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    workspace = np.full(family.workspace_bytes(p, config, plan) // 16 + 1, np.nan, np.complex128)
+    kernels = host_kernels(p, config, plan, tmp_path, [X, Y, shifts, workspace], [Y, workspace])
+    assert bool(case["long"]) == (kernels.tasks is not None)
+
+    expected = S @ X.astype(dtype)
+    if shift:
+        expected = expected - (shifts if shift == "column" else 3) * X
+    expected = alpha * expected + beta * given_y
+    for seed in (1, 2):
+        Y[...] = given_y if beta else np.nan
+        for kernel in (kernels.rows, kernels.tasks, kernels.sums):
+            if kernel:
+                kernel.seed = seed
+        family.launch(
+            *(
+                kernels,
+                p,
+                config,
+                device,
+                plan,
+                address(X),
+                address(Y),
+                alpha,
+                beta,
+                3 if shift == "scalar" else 0,
+            ),
+            *(address(shifts) if shift == "column" else 0, address(workspace)),
+        )
+        np.testing.assert_array_equal(Y, expected.astype(dtype))
+        Y[...] = _nan(dtype)
+        assert (memory_y == 0xFF).all(), "a write outside Y"
+
+
+def _nan(dtype: str) -> np.ndarray:
+    """The NaN whose bytes are all ones."""
+    return np.frombuffer(b"\xff" * itemsize(dtype), dtype)
+
+
+def host_kernels(
+    p: SpmmvProblem,
+    config: Config,
+    plan: Plan,
+    folder: Path,
+    read: list[np.ndarray],
+    written: list[np.ndarray],
+) -> family.Kernels:
+    units = plan.units(config.rows, config.entries, config.long_row)
+    lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]
+    readable = [plan.indptr, plan.indices, plan.data, *read, *lists]
+    parts = family.parts(config, plan)
+    return family.Kernels(
+        **{part: HostKernel(family.source(p, config, part), folder, readable, written) for part in parts}
+    )

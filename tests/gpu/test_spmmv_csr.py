@@ -1,0 +1,282 @@
+"""SpMMV on CSR matrices, on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockvec.kernels import compile as compiler
+from blockvec.kernels import spmmv_csr as family
+from blockvec.kernels.csr_plan import Plan, address
+from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
+from blockvec.kernels.spmmv_csr import Config
+
+pytestmark = pytest.mark.gpu
+
+GUARD = 64  # elements before and after each block
+UNIT_ROUNDOFF = {"float32": 2.0**-24, "complex64": 2.0**-24, "float64": 2.0**-53, "complex128": 2.0**-53}
+TYPES = tuple(UNIT_ROUNDOFF)
+
+
+@pytest.fixture(scope="module")
+def cp() -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture(scope="module")
+def device(cp: Any) -> DeviceInfo:
+    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
+
+
+def framed(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]:
+    """A block in memory that is NaN everywhere else; returns the block and the whole memory."""
+    n_rows, width = values.shape
+    memory = cp.full(2 * GUARD + offset + n_rows * ld, cp.nan, values.dtype)
+    first = GUARD + offset
+    block = memory[first : first + n_rows * ld].reshape(n_rows, ld)[:, :width]
+    block[...] = cp.asarray(values)
+    return block, memory
+
+
+def alignment(block: Any) -> int:
+    bits = address(block) | int(block.strides[0]) | 16
+    return bits & -bits
+
+
+def plan_of(cp: Any, S: sp.csr_array) -> Plan:
+    return family.prepare(cp.asarray(S.indptr), cp.asarray(S.indices), cp.asarray(S.data))
+
+
+def describe(S: sp.csr_array, X: Any, Y: Any, alpha: complex, beta: complex, shift: Any) -> SpmmvProblem:
+    shifted = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
+    return SpmmvProblem(
+        *(*S.shape, S.nnz, X.shape[1], S.dtype.name, X.dtype.name),
+        *(X.strides[0] // X.itemsize, Y.strides[0] // Y.itemsize, S.indices.itemsize),
+        *(scalar_class(alpha), beta_class(beta), shifted),
+    )
+
+
+def run(
+    cp: Any,
+    p: SpmmvProblem,
+    config: Config,
+    device: DeviceInfo,
+    plan: Plan,
+    X: Any,
+    Y: Any,
+    alpha: complex = 1,
+    beta: complex = 0,
+    shift: Any = 0,
+) -> None:
+    kernels = family.Kernels(
+        **{
+            part: compiler.function(
+                family.source(p, config, part), family.kernel_name(p, part), device.architecture
+            )
+            for part in family.parts(config, plan)
+        }
+    )
+    workspace = cp.full(family.workspace_bytes(p, config, plan) + 16, 0xFF, cp.uint8)
+    shifts = cp.asarray(shift, p.dtype) if p.shift == "column" else None
+    single = 0 if p.shift == "column" else shift
+    places = (address(X), address(Y))
+    family.launch(
+        *(kernels, p, config, device, plan, *places, alpha, beta, single, address(shifts), address(workspace))
+    )
+
+
+def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, exact: bool) -> np.ndarray:
+    def draw() -> np.ndarray:
+        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
+
+    return (draw() + 1j * draw() if dtype.startswith("complex") else draw()).astype(dtype)
+
+
+def sparse(
+    rng: np.random.Generator,
+    n_rows: int,
+    n_cols: int,
+    lengths: np.ndarray,
+    dtype: str,
+    index: str,
+    exact: bool,
+) -> sp.csr_array:
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    nnz = int(indptr[-1])
+    columns = rng.integers(0, n_cols, nnz).astype(index)
+    return sp.csr_array((numbers(rng, (nnz,), dtype, exact), columns, indptr), shape=(n_rows, n_cols))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(["short", "short", "empty", "dense row", "power law", "long rows"]))
+    matrix = draw(st.sampled_from(TYPES))
+    x = draw(st.sampled_from([matrix, matrix, draw(st.sampled_from(TYPES))]))
+    width = draw(st.one_of(st.integers(1, 16), st.integers(1, 64), st.just(150)))
+    square = draw(st.booleans())
+    n_rows = draw(st.one_of(st.integers(1, 70), st.integers(71, 6000)))
+    units = [1, 1j, 1 - 1j] if promote(matrix, x).startswith("complex") else [1]
+    shift = draw(st.sampled_from([0, 0, 2, "column"])) if square else 0
+    return {
+        "kind": kind,
+        "types": (matrix, x),
+        "index": draw(st.sampled_from(["int32", "int32", "int64"])),
+        "shape": (n_rows, n_rows if square else draw(st.integers(1, 3000))),
+        "width": width,
+        "lds": (width + draw(st.sampled_from([0, 0, 1, 4])), width + draw(st.sampled_from([0, 0, 2, 5]))),
+        "offsets": (draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([0, 0, 1]))),
+        "alpha": draw(st.sampled_from([1, 1, -2, 0.5])) * draw(st.sampled_from(units)),
+        "beta": draw(st.sampled_from([0, 0, 1, -3])) * draw(st.sampled_from(units)),
+        "shift": shift,
+        "exact": draw(st.booleans()),
+        "pick": draw(st.integers(0, 10**6)),
+        "seed": draw(st.integers(0, 2**32 - 1)),
+    }
+
+
+def row_lengths(rng: np.random.Generator, kind: str, n_rows: int) -> np.ndarray:
+    lengths = rng.integers(0, 12, n_rows)
+    if kind == "empty":
+        lengths[rng.random(n_rows) < 0.9] = 0
+    elif kind == "dense row":
+        lengths[rng.integers(n_rows)] = 30_000
+    elif kind == "power law":
+        lengths = np.minimum(rng.pareto(1.1, n_rows) * 3, 20_000).astype(np.int64)
+    elif kind == "long rows":
+        lengths = rng.integers(0, 400, n_rows)
+    return lengths
+
+
+@settings(max_examples=120)
+@given(case=cases())
+def test_results_are_within_the_error_bound_and_exact_on_small_integers(
+    case: dict[str, Any], cp: Any, device: DeviceInfo
+) -> None:
+    rng = np.random.default_rng(case["seed"])
+    (n_rows, n_cols), width, exact = case["shape"], case["width"], case["exact"]
+    (matrix, x), alpha, beta = case["types"], case["alpha"], case["beta"]
+    dtype = promote(matrix, x)
+    S = sparse(rng, n_rows, n_cols, row_lengths(rng, case["kind"], n_rows), matrix, case["index"], exact)
+    host_x, host_y = numbers(rng, (n_cols, width), x, exact), numbers(rng, (n_rows, width), dtype, exact)
+    shift = numbers(rng, (width,), dtype, exact) if case["shift"] == "column" else case["shift"]
+    plan = plan_of(cp, S)
+    results = []
+    for _ in range(2):
+        X, memory_x = framed(cp, host_x, case["lds"][0], case["offsets"][0])
+        Y, memory_y = framed(
+            cp, host_y if beta else np.full_like(host_y, np.nan), case["lds"][1], case["offsets"][1]
+        )
+        before = memory_x.copy()
+        p = describe(S, X, Y, alpha, beta, shift)
+        align = alignment(X), alignment(Y)
+        config = family.choose(p, device, None, *align)
+        if case["pick"] % 3 == 0:
+            valid = [
+                c
+                for c in dict.fromkeys(family.space(p, device, *align))
+                if not family.refuse(p, c, device, *align)
+            ]
+            config = valid[case["pick"] % len(valid)]
+        run(cp, p, config, device, plan, X, Y, alpha, beta, shift)
+        results.append(Y.get())
+        Y[...] = cp.nan
+        assert bool(cp.isnan(memory_y).all()), "a write outside Y"
+        assert memory_x.tobytes() == before.tobytes(), "a write to X"
+    assert results[0].tobytes() == results[1].tobytes()
+
+    wide = {
+        "float32": "float64",
+        "complex64": "complex128",
+        "float64": "longdouble",
+        "complex128": "clongdouble",
+    }[dtype]
+    expected = S.astype(wide) @ host_x.astype(wide)
+    scale = np.abs(S) @ np.abs(host_x)
+    if case["shift"]:
+        expected, scale = expected - shift * host_x, scale + np.abs(shift) * np.abs(host_x)
+    expected, scale = alpha * expected, abs(alpha) * scale
+    if beta:
+        expected, scale = expected + beta * host_y.astype(wide), scale + abs(beta) * np.abs(host_y)
+    if exact:
+        np.testing.assert_array_equal(results[0], expected.astype(dtype))
+        return
+    bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(family.chain_length(p, config))) * scale
+    assert np.all(np.abs(results[0] - expected) <= bound)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("width", range(1, 65))
+def test_every_width_is_exact(width: int, dtype: str, cp: Any, device: DeviceInfo) -> None:
+    rng = np.random.default_rng(width)
+    n = 10_007
+    S = sparse(rng, n, n, rng.integers(0, 9, n), dtype, "int32", exact=True)
+    host = numbers(rng, (n, width), dtype, exact=True)
+    X, Y = cp.asarray(host), cp.full((n, width), cp.nan, dtype)
+    p = describe(S, X, Y, 1, 0, 0)
+    run(cp, p, family.choose(p, device, None, alignment(X), alignment(Y)), device, plan_of(cp, S), X, Y)
+    np.testing.assert_array_equal(Y.get(), S @ host)
+
+
+@pytest.mark.parametrize("width", [1, 6, 40])
+def test_not_a_number_and_infinity_reach_the_rows_that_hold_them_only(
+    width: int, cp: Any, device: DeviceInfo
+) -> None:
+    rng = np.random.default_rng(3)
+    n = 4001
+    S = sparse(rng, n, n, rng.integers(0, 30, n), "float64", "int32", exact=True)
+    host = numbers(rng, (n, width), "float64", exact=True)
+    host[17], host[4000] = np.nan, np.inf
+    X, Y = cp.asarray(host), cp.empty((n, width))
+    p = describe(S, X, Y, 1, 0, 0)
+    run(cp, p, family.choose(p, device, None, alignment(X), alignment(Y)), device, plan_of(cp, S), X, Y)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(Y.get(), S @ host)
+
+
+def test_one_dense_row_does_not_stall_the_others(cp: Any, device: DeviceInfo) -> None:
+    rng = np.random.default_rng(4)
+    n, width = 200_000, 8
+    lengths = np.full(n, 8)
+    even = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
+    lengths[n // 2] = n
+    uneven = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
+    host = numbers(rng, (n, width), "float64", exact=True)
+    X, Y = cp.asarray(host), cp.empty((n, width))
+    times = []
+    for S in (even, uneven):
+        p, plan = describe(S, X, Y, 1, 0, 0), plan_of(cp, S)
+        config = family.choose(p, device)
+        events = [cp.cuda.Event() for _ in range(9)]
+        run(cp, p, config, device, plan, X, Y)
+        np.testing.assert_array_equal(Y.get(), S @ host)
+        for event in events:
+            event.record()
+            run(cp, p, config, device, plan, X, Y)
+        events[-1].synchronize()
+        times.append(np.median([cp.cuda.get_elapsed_time(*pair) for pair in itertools.pairwise(events)]))
+    # A single warp would take n / 8 gathers of a latency each: a hundred times as long.
+    assert times[1] < 5 * times[0]
+
+
+def test_blocks_beyond_32_bit_offsets_are_addressed_right(cp: Any, device: DeviceInfo) -> None:
+    n, width = 2**25 + 77, 72  # 2.4e9 elements of four bytes
+    if cp.cuda.runtime.memGetInfo()[0] < 30 << 30:
+        pytest.skip("needs 30 GB of free device memory")
+    ones = cp.ones(n, "float32")
+    steps = cp.arange(n + 1, dtype="int32")
+    columns = n - 1 - steps[:-1]  # the exchange matrix
+    plan = family.prepare(steps, columns, ones)
+    X = cp.broadcast_to((cp.arange(n, dtype="int32") % 4096).astype("float32")[:, None], (n, width)).copy()
+    Y = cp.empty_like(X)
+    p = SpmmvProblem(n, n, n, width, "float32", "float32", width, width)
+    run(cp, p, family.choose(p, device), device, plan, X, Y)
+    for i in (0, 1, n // 2, n - 2, n - 1):
+        assert bool((Y[i] == X[n - 1 - i]).all())
+    cp.get_default_memory_pool().free_all_blocks()
