@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
-from .krylov import BlockKrylov, Counts, Ritz
+from .krylov import BlockKrylov, Counts
 from .rayleigh_ritz import Tolerance, Which, desire, select, to_host
 from .verification import Found, look_for_missed, may_have_missed
 
-__all__ = ["IterationState", "LanczosOptions", "LanczosResult", "block_lanczos"]
+__all__ = ["IterationState", "LanczosOptions", "LanczosResult", "ThickRestart", "block_lanczos"]
 
 Array = Any
 Block = Any
@@ -171,10 +171,10 @@ def block_lanczos(
     -------
     LanczosResult
     """
-    return _ThickRestart(operator, start, options, locked, random_start, callback, interrupted, rng).run()
+    return ThickRestart(operator, start, options, locked, random_start, callback, interrupted, rng).run()
 
 
-class _ThickRestart:
+class ThickRestart:
     """One run of `block_lanczos`."""
 
     def __init__(
@@ -208,7 +208,9 @@ class _ThickRestart:
         self.locked = buffer[:, :n_locked] if n_locked else None
         self.krylov = BlockKrylov(operator, buffer, n_locked, b, self.rng, self.counts)
         self.start = start
+        self.norm = 0.0  # estimate of ||A|| from below
         self.least = np.inf  # the least wanted Ritz value seen, less its residual
+        self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
         self.search_width = 1
         self.found_missed = 0
         self.verification = "not reached"
@@ -219,16 +221,13 @@ class _ThickRestart:
         self._begin()
         while True:
             reason = self._cycle()
-            ritz = self.krylov.ritz()
-            order = select(ritz.theta, self.options.which)
-            state = self._record(ritz, order)
-            self.krylov.restart(ritz, order[: self._keep(len(order))])
-            if self.counts.restarts % RESTARTS_BETWEEN_CLEANING == RESTARTS_BETWEEN_CLEANING - 1 or reason:
+            state = self._rayleigh_ritz()
+            self.history.append(state)
+            if reason or (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
                 self.krylov.reorthonormalize()
-            kept = (ritz.theta[order], ritz.residuals[order])
             if self.callback is not None and self.callback(state) is True:
                 reason = reason or "callback"
-            if not reason and state.converged == self.options.k and self._settled(*kept):
+            if not reason and state.converged == self.options.k and self._settled():
                 reason = self._stopped() or "converged"
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
@@ -237,6 +236,10 @@ class _ThickRestart:
                 reason = "converged"  # the basis spans the space: nothing can be added to what it says
             if reason:
                 return self._result(state, reason)
+            self._advance()
+
+    def _advance(self) -> None:
+        """Prepare the next cycle: a place for methods that change their operator."""
 
     def _begin(self) -> None:
         """Make the start orthonormal, fill it up to the block size, and apply A to a given one at once."""
@@ -257,7 +260,7 @@ class _ThickRestart:
         norms = [float(to_host(block.norms())[0]) for block in (z, self.operator.apply(z))]
         self.counts.apply(1)
         self.counts.reductions += 2
-        self.krylov.norm = max(self.krylov.norm, norms[1] / norms[0])
+        self.norm = self.krylov.norm = max(self.krylov.norm, norms[1] / norms[0])
 
     def _cycle(self) -> str:
         """Expand until the buffer is full; return why to stop, or nothing."""
@@ -286,37 +289,45 @@ class _ThickRestart:
         return int(min(max(keep, k), m))
 
     def _norm(self) -> float:
-        return self.krylov.norm if self.options.norm is None else self.options.norm
+        return self.norm if self.options.norm is None else self.options.norm
 
-    def _record(self, ritz: Ritz, order: NDArray[np.intp]) -> IterationState:
-        values = desire(ritz.theta, self.options.which)
-        last = int(order[-1])
-        self.least = min(self.least, float(values[last] - ritz.residuals[last]))
-        wanted = order[: self.options.k]
-        theta = ritz.theta[wanted]
-        limits = self.options.tolerance.limits(theta, self._norm())
-        state = IterationState(
+    def _rayleigh_ritz(self) -> IterationState:
+        """Restart from the wanted Ritz vectors and say where the iteration is."""
+        krylov = self.krylov
+        ritz = krylov.ritz()
+        order = select(ritz.theta, self.options.which)
+        self.norm = max(self.norm, krylov.norm)
+        kept = order[: self._keep(len(order))]
+        krylov.restart(ritz, kept)
+        self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
+        # The least wanted value, less its residual, bounds the spectrum but for luck.
+        least = float(desire(ritz.theta[order[-1]], self.options.which) - ritz.residuals[order[-1]])
+        self.least = min(self.least, least)
+        return self._state()
+
+    def _state(self) -> IterationState:
+        k = min(self.options.k, len(self.theta))
+        limits = self.options.tolerance.limits(self.theta[:k], self._norm())
+        return IterationState(
             self.counts.restarts,
-            theta,
-            ritz.residuals[wanted],
-            np.broadcast_to(limits, theta.shape),
+            self.theta[:k],
+            self.estimates[:k],
+            np.broadcast_to(limits, (k,)),
             self.counts.operator_columns,
             time.perf_counter() - self.begin_s,
         )
-        self.history.append(state)
-        return state
 
     # --- before the end ----------------------------------------------------------------------------
 
-    def _settled(self, theta: RealArray, estimates: RealArray) -> bool:
+    def _settled(self) -> bool:
         """Whether residuals are what they seemed and nothing was missed; if not, extend the factorisation."""
-        k, krylov = self.options.k, self.krylov
+        k, krylov, theta = self.options.k, self.krylov, self.theta
         krylov.reorthonormalize()
         self.residuals = residuals = self._true_residuals(theta[:k])
         limits = self.options.tolerance.limits(theta[:k], self._norm())
         failing = np.flatnonzero(residuals > limits)
         if len(failing):
-            self._repair(theta, failing)
+            self._repair(failing)
             self.residuals = None
             return False
         if krylov.room == 0 and krylov.complete:
@@ -331,15 +342,15 @@ class _ThickRestart:
         if verify == "auto" and self.random_start and not self.found_missed and not doubtful:
             self.verification = f"not needed: no eigenvalue before the last has {b} copies, the block size"
             return True
-        return self._verified(theta, estimates, np.broadcast_to(limits, (k,)))
+        return self._verified(np.broadcast_to(limits, (k,)))
 
-    def _verified(self, theta: RealArray, estimates: RealArray, limits: RealArray) -> bool:
+    def _verified(self, limits: RealArray) -> bool:
+        """Look for missed copies; append what is found to the factorisation."""
         krylov = self.krylov
-        m = krylov.m
         found = Found(
-            X=krylov.columns(0, m),
-            theta=theta[:m],
-            residuals=estimates[:m],
+            X=krylov.columns(0, krylov.m),
+            theta=self.theta,
+            residuals=self.estimates,
             k=self.options.k,
             which=self.options.which,
             limits=limits,
@@ -389,13 +400,13 @@ class _ThickRestart:
         self.counts.reductions += len(norms)
         return np.concatenate([to_host(part) for part in norms]).astype(np.float64)
 
-    def _repair(self, theta: RealArray, failing: NDArray[np.intp]) -> None:
+    def _repair(self, failing: NDArray[np.intp]) -> None:
         """Couple the true residuals into the factorisation, whose own account of them has drifted away."""
         krylov = self.krylov
         for begin, end in self._chunks(self.options.k):
             if not np.any((failing >= begin) & (failing < end)):
                 continue
-            R = self._residual_block(begin, end, theta)
+            R = self._residual_block(begin, end, self.theta)
             S, coupling, count = krylov.append(R, scale=krylov.norm)
             krylov.couple(begin, S, coupling, count)
 

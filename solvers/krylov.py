@@ -56,10 +56,10 @@ class Counts:
     reductions: int = 0
     restarts: int = 0
 
-    def apply(self, columns: int) -> None:
-        """Note one application to a block."""
-        self.operator_columns += columns
-        self.block_applications += 1
+    def apply(self, columns: int, times: int = 1) -> None:
+        """Note applications to a block."""
+        self.operator_columns += columns * times
+        self.block_applications += times
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +102,8 @@ class BlockKrylov:
     rng : numpy.random.Generator
         For random directions where the block loses rank.
     counts : Counts
+    degree : int
+        What one application of `operator` counts for, where it is a polynomial of the user's.
 
     Attributes
     ----------
@@ -119,9 +121,17 @@ class BlockKrylov:
     """
 
     def __init__(
-        self, operator: Any, buffer: Block, n_locked: int, block_size: int, rng: Any, counts: Counts
+        self,
+        operator: Any,
+        buffer: Block,
+        n_locked: int,
+        block_size: int,
+        rng: Any,
+        counts: Counts,
+        degree: int = 1,
     ) -> None:
         self.operator = operator
+        self.degree = degree
         self.buffer = buffer
         self.n_locked = n_locked
         self.block_size = block_size
@@ -213,7 +223,7 @@ class BlockKrylov:
         X = self._take(step)
         W = self._other_scratch(X, step)
         self.operator.apply(X, out=W)
-        self.counts.apply(step)
+        self.counts.apply(step, self.degree)
         known, new = self.m + self.w, min(step, self.room)
         result = orthogonalize(
             W,
@@ -322,6 +332,16 @@ class BlockKrylov:
         self.m = keep
         self._next = self._next if self._next is not None and self._next.shape[1] == w else None
         self._full_until = keep + w
+
+    def rotate(self, U: NDArray[Any]) -> None:
+        """Replace the columns of V by V U, for a unitary U; the decomposition is carried along."""
+        m, end = self.m, self.m + self.w
+        xp = array_namespace(self.buffer.array)
+        V = self.columns(0, m)
+        V.combine(xp.asarray(U.astype(self.buffer.dtype)), out=V)
+        rotation = xp.asarray(U)
+        self._H[:end, :m] = self._H[:end, :m] @ rotation
+        self._H[:m, :m] = rotation.conj().T @ self._H[:m, :m]
 
     def reorthonormalize(self) -> None:
         """Make [V Q] orthonormal to rounding again; the decomposition is carried along.
