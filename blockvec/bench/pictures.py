@@ -55,7 +55,7 @@ def draw(document: Record, path: str | Path) -> None:
     import matplotlib
 
     path = Path(path)
-    solver = [r for r in document["records"] if r.get("operation") == "eigsh" and r.get("time_s")]
+    solver = [r for r in document["records"] if r.get("operation") == "eigsh"]
     kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
     rectangular = [r for r in kernels if r["M"] != r["N"]]
     painter: Callable[[Any, Sequence[Record]], None]
@@ -107,48 +107,64 @@ def _groups(records: Sequence[Record], *keys: str) -> dict[tuple[Any, ...], list
     return groups
 
 
-def _axes_grid(figure: Any, count: int, width: float, height: float) -> list[Any]:
-    columns = min(count, 3)
-    rows = math.ceil(count / columns)
-    figure.set_size_inches(width * columns, height * rows + 0.4)
-    return [figure.add_subplot(rows, columns, index + 1) for index in range(count)]
+def _axes_table(figure: Any, records: Sequence[Record], width: float, height: float) -> dict[Any, Any]:
+    """Return axes by (dtype, operation): types in rows, operations in columns."""
+    dtypes = list(dict.fromkeys(r["dtype"] for r in records))
+    operations = list(dict.fromkeys(r["operation"] for r in records))
+    figure.set_size_inches(width * len(operations), height * len(dtypes) + 0.6)
+    grid = figure.subplots(len(dtypes), len(operations), squeeze=False)
+    return {
+        (dtype, operation): grid[row][column]
+        for row, dtype in enumerate(dtypes)
+        for column, operation in enumerate(operations)
+    }
 
 
 def _width_curves(figure: Any, records: Sequence[Record]) -> None:
-    """Fraction of the roofline over the width: axes a type and operation, a line blockvec and each peer."""
+    """Fraction of the roofline over the width: a line for blockvec and one for each peer."""
+    peers = sorted({name for r in records for name in r["peers"]})
     groups = _groups(records, "dtype", "operation")
-    for axes, ((dtype, operation), members) in zip(
-        _axes_grid(figure, len(groups), 3.6, 2.8), groups.items(), strict=True
-    ):
-        members.sort(key=lambda r: r["M"])
-        widths = [r["M"] for r in members]
-        axes.plot(widths, [r["fraction"] for r in members], "o-", color="C0", label="blockvec", zorder=3)
-        peers = sorted({name for r in members for name in r["peers"]})
+    top = max(1.1, 1.05 * max(r["fraction"] for r in records))
+    for key, axes in _axes_table(figure, records, 3.4, 2.5).items():
+        members = sorted(groups.get(key, []), key=lambda r: r["M"])
         for index, peer in enumerate(peers):
-            known = [
-                (r["M"], r["fraction"] * r["time_s"] / r["peers"][peer])
-                for r in members
-                if peer in r["peers"]
-            ]
-            axes.plot(*zip(*known, strict=True), "s--", markersize=4, color=f"C{index + 1}", label=peer)
+            known = [r for r in members if peer in r["peers"]]
+            fractions = [r["fraction"] * r["time_s"] / r["peers"][peer] for r in known]
+            if known:
+                line = {"color": f"C{index + 1}", "markersize": 4, "label": peer}
+                axes.plot([r["M"] for r in known], fractions, "s--", **line)
+        widths = [r["M"] for r in members]
+        axes.plot(widths, [r["fraction"] for r in members], "o-", color="C0", markersize=4, label="blockvec")
         axes.axhline(1, color="black", linewidth=0.8)
         axes.set_xscale("log", base=2)
-        axes.set_xticks(widths, [str(width) for width in widths], fontsize=7)
+        axes.set_xticks(widths, _sparse_labels(widths), fontsize=7)
         axes.minorticks_off()
-        axes.set_ylim(0, max(1.1, 1.05 * max(r["fraction"] for r in members)))
+        axes.set_ylim(0, top)
+        dtype, operation = key
         axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}", fontsize=9)
         axes.set_xlabel("columns")
         axes.set_ylabel("fraction of the roofline")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, loc="lower left")
+    entries: dict[str, Any] = {}
+    for axes in figure.axes:
+        entries |= {label: line for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize=8)
+
+
+def _sparse_labels(widths: Sequence[int]) -> list[str]:
+    """Labels of a logarithmic axis, without those that would run into the next."""
+    following = [*widths[1:], math.inf]
+    return [
+        str(width) if after / width > 1.13 else "" for width, after in zip(widths, following, strict=True)
+    ]
 
 
 def _maps(figure: Any, records: Sequence[Record]) -> None:
     """Fraction of the roofline over both widths, a map a type and operation."""
-    groups = _groups([r for r in records if r["operation"] in ("tsmttsm", "tsmm")], "dtype", "operation")
-    for axes, ((dtype, operation), members) in zip(
-        _axes_grid(figure, len(groups), 4.2, 3.8), groups.items(), strict=True
-    ):
+    records = [r for r in records if r["operation"] in ("tsmttsm", "tsmm")]
+    groups = _groups(records, "dtype", "operation")
+    for (dtype, operation), axes in _axes_table(figure, records, 4.4, 3.7).items():
+        members = groups.get((dtype, operation), [])
         widths_m = sorted({r["M"] for r in members})
         widths_n = sorted({r["N"] for r in members})
         values = [[math.nan] * len(widths_n) for _ in widths_m]
@@ -179,9 +195,11 @@ def _solver_bars(figure: Any, records: Sequence[Record]) -> None:
         for place, r in enumerate(records):
             run = r if name == "blockvec" else r["peers"].get(name)
             y = place + (index - (len(names) - 1) / 2) * height
-            if not run or not run.get("time_s"):
-                if run:
-                    axes.text(axes.get_xlim()[0], y, f" {name} gave up", va="center", fontsize=7, color=color)
+            if run is None:
+                continue
+            if not run["time_s"]:
+                left = axes.get_yaxis_transform()  # x as a part of the axes
+                axes.text(0.01, y, f"{name} gave up", va="center", fontsize=7, color=color, transform=left)
                 continue
             missed = bool(run.get("missed"))
             axes.barh(
