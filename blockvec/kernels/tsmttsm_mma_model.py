@@ -71,10 +71,10 @@ _SPACE = _Choices(
 # What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
 _SHORT_LIST = _Choices(
     ksteps=(1,),
-    stage_bytes=(8 << 10, 16 << 10, 32 << 10),
+    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 64 << 10),
     ring_bytes=(224 << 10,),
     blocks=(1, 2),
-    producers=(0, 1),
+    producers=(1, 0),
     piece_producers=(4,),
     max_conflicts=1,
 )
@@ -181,8 +181,13 @@ def _row_counts(
 @functools.lru_cache(maxsize=4096)
 def short_list(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[Config, ...]:
     """Return the valid configurations that `choose` takes from; K does not matter."""
-    configs = dict.fromkeys(_enumerate(problem, device, _SHORT_LIST))
-    return tuple(config for config in configs if refuse(problem, config, device) is None)
+    found: dict[Config, None] = {}
+    for config in _enumerate(problem, device, _SHORT_LIST):
+        # A warp that only copies never loses, but it can cost the others their registers.
+        better = config.producers == 0 and replace(config, producers=1) in found
+        if not better and refuse(problem, config, device) is None:
+            found[config] = None
+    return tuple(found)
 
 
 def has_choice(problem: TsmttsmProblem, device: DeviceInfo) -> bool:

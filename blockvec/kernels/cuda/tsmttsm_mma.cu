@@ -336,7 +336,8 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
         grid_started(workspace);
     }
     __syncthreads();
-    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to be the same for a whole warp: its copies are issued without a loop over lanes
+    // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
+    const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     if (PRODUCERS > 0 && warp >= WARPS) {
         produce(shared, ring, source);
         return;
@@ -368,6 +369,9 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
         const char* from_a = from + t * A_PITCH + (m0 * 8 + g) * SIZE;
         const char* from_b = SAME ? from + t * A_PITCH + (n0 * 8 + g) * SIZE : from + B_OFFSET + t * B_PITCH + (n0 * 8 + g) * SIZE;
         wait(ring.full + at.stage, at.parity);
+        // Not double-buffered by hand: it gains nothing beside UNROLL, and where a warp has one complex block, whose products wait for
+        // each other, the assembler of CUDA 13.0 then lets the next turn's first product start before the last one has written
+        // its lower half (it waits on no scoreboard across the loop's end): wrong imaginary parts.
 #pragma unroll UNROLL
         for (int step = wk; step < STEPS; step += WK) {
             FragmentsA a;
