@@ -1,0 +1,81 @@
+"""Pictures are functions of the results they are drawn from."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blockvec.bench.pictures import draw
+from blockvec.errors import OptionError
+
+pytest.importorskip("matplotlib")
+
+ENVIRONMENT = {"device": "NVIDIA H200", "cores": 0, "date": "2026-11-21"}
+
+
+def kernel(operation: str, M: int, N: int, dtype: str = "float64") -> dict[str, Any]:
+    sizes = {"operation": operation, "dtype": dtype, "M": M, "N": N, "K": 1000}
+    return sizes | {"time_s": 1.0, "fraction": 0.5 + 0.001 * M, "peers": {"cublas": 1.5}}
+
+
+def solve(matrix: str, **ours: Any) -> dict[str, Any]:
+    peers = {"scipy eigsh": {"time_s": 2.0, "missed": 1}, "scipy lobpcg": {"time_s": None, "note": "gave up"}}
+    head = {"operation": "eigsh", "matrix": matrix, "n": 100, "k": 3, "which": "SA"}
+    return head | {"time_s": 1.0, "missed": 0, "peers": peers} | ours
+
+
+DOCUMENTS = {
+    "curves": [kernel(op, M, M, t) for op in ("tsmttsm", "spmmv") for t in "SD" for M in (31, 32, 1, 2)],
+    "a single width": [kernel("gram", 4, 4)],
+    "a map with holes": [kernel("tsmm", M, N) for M in (1, 2, 4) for N in (1, 2) if M != N],
+    "solver": [solve("laplace3d:n=64"), solve("bcsstk09", time_s=None, missed=None)],
+}
+
+
+def document(records: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"environment": ENVIRONMENT, "ceilings": {}, "records": records}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_same_results_give_the_same_picture(name: str, tmp_path: Path) -> None:
+    for file in ("one.svg", "two.svg"):
+        draw(document(DOCUMENTS[name]), tmp_path / file)
+    one = (tmp_path / "one.svg").read_bytes()
+    assert one.startswith(b"<?xml")
+    assert one == (tmp_path / "two.svg").read_bytes()
+
+
+def test_a_picture_can_be_a_bitmap_in_a_new_folder(tmp_path: Path) -> None:
+    draw(document(DOCUMENTS["curves"]), tmp_path / "new" / "picture.png")
+    assert (tmp_path / "new" / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("records", [[], [{"operation": "something", "time_s": 1.0}]])
+def test_results_that_there_is_no_picture_for_are_refused(
+    records: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=r"p\.svg: these results hold no records"):
+        draw(document(records), tmp_path / "p.svg")
+
+
+@pytest.mark.parametrize("name", ["picture.txt", "picture"])
+def test_an_unknown_ending_is_refused_with_those_that_are_known(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"\.svg, \.png or \.pdf"):
+        draw(document(DOCUMENTS["curves"]), tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_matplotlib_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "matplotlib":
+            raise ImportError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(OptionError, match=r"pip install 'blockvec\[plot\]'"):
+        draw(document(DOCUMENTS["curves"]), tmp_path / "p.svg")

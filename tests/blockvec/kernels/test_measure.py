@@ -1,0 +1,133 @@
+"""Timing with a stopwatch whose seconds are known beforehand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import pytest
+
+from blockvec.kernels import measure as module
+from blockvec.kernels.measure import CeilingProbe, HostStopwatch, measure, measure_beside, measure_ceilings
+
+
+class FakeStopwatch:
+    """Returns the next of given times."""
+
+    def __init__(self, times: Iterable[float]) -> None:
+        self._times = iter(times)
+        self.unread = 0
+        self.most_unread = 0
+
+    def __call__(self) -> FakeStopwatch:
+        return self
+
+    def stop(self) -> None:
+        self.unread += 1
+        self.most_unread = max(self.most_unread, self.unread)
+
+    def seconds(self) -> float:
+        self.unread -= 1
+        return next(self._times)
+
+
+def test_median_best_and_spread_are_those_of_the_runs() -> None:
+    watch = FakeStopwatch([0.4, 0.1, 0.3, 0.2, 0.5, 0.6, 0.7, 0.8])
+    timing = measure(lambda: None, watch, budget_s=0.1, min_repeats=1, max_repeats=8)
+    assert timing.repeats == 8
+    assert timing.median_s == pytest.approx(0.45)
+    assert timing.best_s == 0.1
+    assert timing.spread == pytest.approx((0.675 - 0.225) / 0.45)
+
+
+def test_warm_up_runs_are_not_timed_and_the_budget_ends_the_runs() -> None:
+    calls = 0
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+
+    watch = FakeStopwatch(itertools.repeat(0.01))
+    timing = measure(call, watch, budget_s=0.2, min_repeats=5, max_repeats=1000, warmup=3)
+    assert timing.repeats == 24  # bursts of eight until 0.2 s are spent
+    assert calls == 3 + 24
+    assert watch.most_unread == 8
+
+
+def test_a_single_run_has_no_spread() -> None:
+    timing = measure(lambda: None, FakeStopwatch([2.0]), min_repeats=1, max_repeats=1)
+    assert (timing.repeats, timing.spread) == (1, 0.0)
+
+
+def test_calls_side_by_side_take_turns_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: order.append(f"pause {seconds}"))
+    times = {"a": 1.0, "b": 3.0}
+    clock = (times[name] for name in itertools.cycle("aabb"))
+    timings = measure_beside(
+        {name: (lambda name=name: order.append(name)) for name in times},
+        FakeStopwatch(clock),
+        budget_s=0.0,
+        burst=2,
+        min_rounds=2,
+        pause_s=0.5,
+    )
+    assert order == ["a", "b", *["pause 0.5", "a", "a", "pause 0.5", "b", "b"] * 2]
+    assert {name: timing.median_s for name, timing in timings.items()} == times
+    assert all(timing.repeats == 4 for timing in timings.values())
+
+
+def test_rounds_go_on_until_the_budget_of_all_calls_is_spent() -> None:
+    watch = FakeStopwatch(itertools.repeat(0.01))
+    timings = measure_beside(
+        {"a": int, "b": int}, watch, budget_s=0.095, burst=2, min_rounds=1, max_rounds=100
+    )
+    assert timings["a"].repeats == 10
+    watch = FakeStopwatch(itertools.repeat(0.01))
+    timings = measure_beside({"a": int}, watch, budget_s=10.0, burst=2, max_rounds=4)
+    assert timings["a"].repeats == 8
+
+
+def test_a_ceiling_is_the_best_rate_of_all_its_probes() -> None:
+    times = {"slow": 0.2, "fast": 0.1}
+    running = ""
+
+    def probe(ceiling: str, name: str, amount: float) -> CeilingProbe:
+        def call() -> None:
+            nonlocal running
+            running = name
+
+        return CeilingProbe(ceiling, call, amount)
+
+    class Watch:
+        def __init__(self) -> None:
+            self.name = ""
+
+        def stop(self) -> None:
+            self.name = running
+
+        def seconds(self) -> float:
+            return times[self.name]
+
+    probes = [
+        probe("read", "fast", 4e9),
+        probe("read", "slow", 4e9),
+        probe("write", "slow", 4e9),
+        probe("copy", "fast", 6e9),
+        probe("float64", "slow", 1e9),
+        probe("float64", "fast", 1e9),
+    ]
+    limits = measure_ceilings(probes, Watch)
+    assert limits.read_gb_s == pytest.approx(40)
+    assert limits.copy_gb_s == pytest.approx(60)
+    assert dict(limits.gflop_s) == pytest.approx({"float64": 10})
+    # The write probe reached 20 GB/s, but the copy wrote 30.
+    assert limits.write_gb_s == pytest.approx(30)
+
+
+def test_the_host_stopwatch_measures_what_lies_between_start_and_stop() -> None:
+    watch = HostStopwatch()
+    watch.stop()
+    seconds = watch.seconds()
+    assert 0 <= seconds < 1
+    assert watch.seconds() == seconds

@@ -1,0 +1,170 @@
+"""The command ``blockvec``, end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import blockvec
+from blockvec.__main__ import main
+
+COMMAND = [sys.executable, "-W", "error", "-m", "blockvec"]
+QUICK = ["bench", "--quick", "--op", "dot,gram,combine,axpby,apply"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def ceilings() -> None:
+    """Measure the ceilings once for all commands of this module; they share the tests' cache."""
+    assert run("info").returncode == 0
+
+
+def test_info_names_devices_libraries_and_ceilings(ceilings: None) -> None:
+    done = run("info")
+    assert (done.returncode, done.stderr) == (0, "")
+    for word in ("blockvec", "numpy", "scipy", "python", "cupy", "nvrtc", "options", "cache", "cpu:"):
+        assert f"\n{word}" in f"\n{done.stdout}"
+    assert blockvec.__version__ in done.stdout
+    assert "GB/s" in done.stdout
+    assert "float64" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_quick_bench_prints_a_table_and_writes_results_and_a_picture(
+    ceilings: None, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    results, picture = tmp_path / "out" / "bench.json", tmp_path / "bench.svg"
+    done = run(*QUICK, "--dtype", "float64", "--json", str(results), "--plot", str(picture))
+    assert (done.returncode, done.stderr) == (0, "")
+    _limits, head, *rows = done.stdout.splitlines()
+    assert head.split()[:4] == ["call", "type", "M", "N"]
+    assert [row.split()[0] for row in rows] == [
+        name for name in ("dot", "gram", "combine", "axpby", "apply") for _ in range(3)
+    ]
+    document = json.loads(results.read_text())
+    assert set(document) == {"environment", "ceilings", "records"}
+    assert {"read_gb_s", "write_gb_s", "copy_gb_s", "fp64_gflop_s"} <= set(document["ceilings"])
+    assert len(document["records"]) == len(rows)
+    for record in document["records"]:
+        assert {"operation", "dtype", "M", "N", "K", "family", "config", "time_s", "spread"} <= set(record)
+        assert record["fraction"] > 0
+        assert all(seconds > 0 for seconds in record["peers"].values())
+    assert document["records"][-1]["matrix"] == "laplace3d:n=16"
+    assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_a_grid_runs_all_pairs_of_widths(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--quick", "--op", "dot", "--dtype", "float32", "--widths", "1,2", "--grid"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[2:4] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
+
+
+def test_explain_says_which_kernel_runs(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "dot", "--rows", "1000000", "--widths", "4,8"]) == 0
+    assert "tsmttsm on cpu" in capsys.readouterr().out
+    assert main(["explain", "combine", "--widths", "3", "--dtype", "complex128"]) == 0
+    assert "M=3, N=3" in capsys.readouterr().out
+    assert main(["explain", "apply", "--matrix", "laplace1d:n=50"]) == 0
+    assert "n_rows=50" in capsys.readouterr().out
+
+
+def test_plot_draws_every_result_of_a_folder(
+    ceilings: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("a", "b"):
+        file = tmp_path / name / "kernels.json"
+        assert main(["bench", "--quick", "--op", "dot", "--widths", "2", "--json", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["plot", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split() == [str(tmp_path / name / "kernels.svg") for name in ("a", "b")]
+    assert main(["plot", str(tmp_path), "-o", str(tmp_path / "one.svg")]) == 2
+    assert "2 results" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("bench --op dott", "'dott' is not one of dot, gram"),
+        ("bench --widths 1,x", "'x' is no positive integer"),
+        ("bench --rows 0", "'0' is no positive integer"),
+        ("bench --bytes 12T", "'12T' is no positive integer"),
+        ("bench --rows 10 --bytes 10", "not allowed with argument"),
+        ("bench --dtype int8", "'int8' is not one of float32"),
+        ("bench --device tpu", "'tpu'"),
+        ("bench --quick --op apply --matrix laplace3d:m=3", "unknown parameter 'm'"),
+        ("bench --quick --op apply --matrix nothing.mtx", "no such file"),
+        ("explain dot --widths 1,2,3", "--widths: got 3"),
+        ("plot nothing.json", "nothing.json: No such file"),
+        ("sing", "invalid choice"),
+        ("", "arguments are required"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(arguments.split())
+    except SystemExit as stop:  # argparse's way
+        code = int(stop.code or 0)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert err.startswith("blockvec")
+
+
+def test_results_that_are_broken_are_named_with_their_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.json").write_text("{\n oops")
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "r.json:2: this is no JSON" in capsys.readouterr().err
+    (tmp_path / "r.json").unlink()
+    assert main(["plot", str(tmp_path)]) == 2
+    assert "no .json files" in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_there_is_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    from blockvec.bench.info import gpus
+
+    if gpus():
+        pytest.skip("there is one")
+    assert main(["bench", "--device", "gpu"]) == 2
+    assert "GPU" in capsys.readouterr().err or "CuPy" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_ends_with_130_and_a_word(ceilings: None) -> None:
+    widths = ",".join(map(str, range(1, 65)))
+    command = [*COMMAND, "bench", "--quick", "--grid", "--op", "dot", "--widths", widths, "--rows", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(4):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == "blockvec bench: interrupted\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(ceilings: None) -> None:
+    widths = ",".join(map(str, range(1, 65)))
+    command = [*COMMAND, "bench", "--quick", "--op", "dot", "--widths", widths, "--rows", "1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        err = process.stderr.read()
+        assert (process.wait(timeout=60), err) == (0, "")

@@ -1,0 +1,119 @@
+"""Options: from the environment, for a context, for the process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import blockvec
+from blockvec import config
+from blockvec.errors import OptionError
+
+
+@pytest.fixture
+def default() -> Iterator[None]:
+    """Put the process-wide default back."""
+    before = config._default
+    yield
+    config._default = before
+
+
+def test_a_context_changes_options_inside_it_only() -> None:
+    outside = blockvec.options()
+    with blockvec.option_context(threads=3) as inside:
+        assert inside == blockvec.options()
+        assert inside.threads == 3
+        with blockvec.option_context(vendor=False):
+            assert (blockvec.options().threads, blockvec.options().vendor) == (3, False)
+        assert blockvec.options().vendor == outside.vendor
+    assert blockvec.options() == outside
+
+
+def test_a_context_ends_with_an_error_too() -> None:
+    outside = blockvec.options()
+    with pytest.raises(RuntimeError), blockvec.option_context(threads=7):
+        raise RuntimeError
+    assert blockvec.options() == outside
+
+
+def test_other_threads_see_the_default_and_not_a_context(default: None) -> None:
+    seen: list[int] = []
+    blockvec.set_default_options(threads=5)
+    with blockvec.option_context(threads=2):
+        thread = threading.Thread(target=lambda: seen.append(blockvec.options().threads))
+        thread.start()
+        thread.join()
+        assert blockvec.options().threads == 2
+    assert seen == [5]
+
+
+def test_contexts_of_different_threads_do_not_meet() -> None:
+    barrier = threading.Barrier(2)
+
+    def work(count: int) -> int:
+        with blockvec.option_context(threads=count):
+            barrier.wait(timeout=60)
+            found = blockvec.options().threads
+            barrier.wait(timeout=60)
+            return found
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(work, (1, 2))) == [1, 2]
+
+
+def test_the_default_holds_until_it_is_changed(default: None) -> None:
+    assert blockvec.set_default_options(threads=4).threads == 4
+    assert blockvec.options().threads == 4
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "two"])
+def test_a_thread_count_is_a_positive_integer(threads: object) -> None:
+    with pytest.raises(OptionError, match="positive integer"), blockvec.option_context(threads=threads):
+        pass
+
+
+def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
+    with (
+        pytest.raises(OptionError, match=r"'thread'.*threads, cache_dir, vendor"),
+        blockvec.option_context(thread=1),
+    ):
+        pass
+    with pytest.raises(OptionError, match="'thread'"):
+        blockvec.set_default_options(thread=1)
+
+
+def test_options_come_from_the_environment() -> None:
+    environment = {"BLOCKVEC_THREADS": "3", "BLOCKVEC_CACHE_DIR": "~/x", "BLOCKVEC_VENDOR": "0"}
+    found = config._from_environment(environment)
+    assert (found.threads, found.vendor) == (3, False)
+    assert found.cache_dir == Path("~/x").expanduser()
+
+
+def test_an_empty_environment_gives_the_machine_s_cores_and_the_user_s_cache() -> None:
+    found = config._from_environment({})
+    assert 1 <= found.threads <= (os.cpu_count() or 1)
+    assert found.vendor
+    assert found.cache_dir.name == "blockvec"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("BLOCKVEC_THREADS", "many"), ("BLOCKVEC_THREADS", "0"), ("BLOCKVEC_VENDOR", "maybe")],
+)
+def test_a_bad_variable_is_named_with_its_value(name: str, value: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}: got '{value}'"):
+        config._from_environment({name: value})
+
+
+def test_the_environment_reaches_a_new_process() -> None:
+    command = [sys.executable, "-c", "import blockvec; print(blockvec.options().threads)"]
+    environment = os.environ | {"BLOCKVEC_THREADS": "7"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "7\n"

@@ -1,0 +1,136 @@
+"""Profiles and the ceilings they are measured against."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import blockvec
+from blockvec.backends import backend_for
+from blockvec.kernels.cache import load_json, store_json
+from blockvec.kernels.roofline import Ceilings
+
+profile = importlib.import_module("blockvec.profile")  # the package's name of it is the function
+MEASURED = Ceilings(30.0, 20.0, 40.0, {"float64": 100.0, "float32": 200.0})
+HOST = backend_for("cpu")
+
+
+@pytest.fixture
+def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """An empty cache, an empty memory, and a list that grows when ceilings are measured."""
+    counted: list[int] = []
+
+    def measure(probes: object, stopwatch: object) -> Ceilings:
+        counted.append(1)
+        return MEASURED
+
+    monkeypatch.setattr(profile, "measure_ceilings", measure)
+    monkeypatch.setattr(type(HOST), "ceiling_probes", lambda self: ())
+    monkeypatch.setattr(profile, "_known_ceilings", {})
+    with blockvec.option_context(cache_dir=tmp_path):
+        yield counted
+
+
+def record_path(folder: Path) -> Path:
+    return folder / "ceilings" / f"{HOST.device.fingerprint}.json"
+
+
+def forget() -> None:
+    profile._known_ceilings.clear()
+
+
+def test_ceilings_are_measured_once_and_then_remembered(measurements: list[int], tmp_path: Path) -> None:
+    assert profile.ceilings(HOST) == MEASURED
+    assert profile.ceilings(HOST) == MEASURED
+    forget()
+    assert profile.ceilings(HOST) == MEASURED  # from disk, as another process would
+    assert len(measurements) == 1
+
+
+def test_a_refresh_measures_again(measurements: list[int]) -> None:
+    profile.ceilings(HOST)
+    profile.ceilings(HOST, refresh=True)
+    assert len(measurements) == 2
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"ceilings": None},
+        {"ceilings": {"read_gb_s": 1.0}},
+        {"ceilings": {"read_gb_s": 0.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": {}}},
+        {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": "fast", "gflop_s": {}}},
+        {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": [1]}},
+    ],
+)
+def test_a_broken_record_is_measured_again_and_replaced(
+    measurements: list[int], tmp_path: Path, record: dict[str, object]
+) -> None:
+    path = record_path(tmp_path)
+    store_json(path, record)
+    assert profile.ceilings(HOST) == MEASURED
+    assert len(measurements) == 1
+    stored = load_json(path)
+    assert stored is not None
+    assert stored["ceilings"]["read_gb_s"] == 30.0
+
+
+def test_another_thread_count_is_another_device(measurements: list[int]) -> None:
+    profile.ceilings(HOST)
+    with blockvec.option_context(threads=blockvec.options().threads + 1):
+        profile.ceilings(HOST)
+    assert len(measurements) == 2
+
+
+def test_a_profile_counts_calls_bytes_and_fractions_by_kernel(measurements: list[int]) -> None:
+    V = blockvec.BlockVector.random(20000, 4, rng=0)
+    C = np.eye(4)
+    with blockvec.profile() as p:
+        V.gram()
+        V.gram()
+        V @ C
+    rows = {row["operation"]: row for row in p.rows()}
+    assert {name: row["calls"] for name, row in rows.items()} == {"gram": 2, "tsmm": 1}
+    gram = rows["gram"]
+    assert gram["bytes_moved"] == 2 * (20000 * 4 * 8 + 4 * 4 * 8)
+    assert gram["bandwidth_gb_s"] == pytest.approx(gram["bytes_moved"] / gram["time_s"] * 1e-9)
+    limit_s = gram["bytes_moved"] / MEASURED.read_gb_s * 1e-9
+    assert gram["fraction"] == pytest.approx(limit_s / gram["time_s"], rel=0.01)
+    assert [row["time_s"] for row in p.rows()] == sorted((row["time_s"] for row in p.rows()), reverse=True)
+
+
+def test_a_table_has_a_line_for_each_kernel(measurements: list[int]) -> None:
+    V = blockvec.BlockVector.random(1000, 2, rng=0)
+    with blockvec.profile() as p:
+        V.gram()
+    head, line = p.table().splitlines()
+    assert head.split()[:2] == ["operation", "type"]
+    assert line.split()[:2] == ["gram", "float64"]
+
+
+def test_nothing_is_recorded_outside_of_the_block_or_of_an_inner_profile(measurements: list[int]) -> None:
+    V = blockvec.BlockVector.random(1000, 2, rng=0)
+    with blockvec.profile() as outer:
+        with blockvec.profile() as inner:
+            V.gram()
+        V.norms()
+    V.gram()
+    assert [row["operation"] for row in inner.rows()] == ["gram"]
+    assert [row["operation"] for row in outer.rows()] == ["column_dot"]
+
+
+def test_many_calls_are_counted_without_keeping_each(
+    measurements: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "MAX_PENDING", 8)
+    V = blockvec.BlockVector.random(10, 2, rng=0)
+    with blockvec.profile() as p:
+        for _ in range(30):
+            V.gram()
+            assert len(p._pending) < 8
+    assert p.rows()[0]["calls"] == 30
