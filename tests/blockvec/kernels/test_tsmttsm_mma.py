@@ -133,7 +133,7 @@ def assert_compiles_clean(p: TsmttsmProblem, config: Config, device: DeviceInfo 
 
 
 @needs_compiler
-@pytest.mark.parametrize("width", [1, 3, 8, 24, 40, 48, 56, 64])
+@pytest.mark.parametrize("width", [1, 8, 24, 48, 57, 64])
 @BOTH
 def test_configurations_of_the_space_compile_without_spills_or_are_refused(width: int, dtype: str) -> None:
     p = problem(width, dtype=dtype)
