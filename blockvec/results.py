@@ -112,7 +112,7 @@ def kernel_record(
     ceilings: Ceilings,
     peers: Mapping[str, Timing],
     *,
-    config: Mapping[str, Any] | None = None,
+    config: str | Mapping[str, Any] = "",
     matrix: str | None = None,
 ) -> Record:
     """Return one measured operation as it stands in a document.
@@ -129,7 +129,7 @@ def kernel_record(
         Measured in the same run.
     peers : mapping of str to Timing
         The same task done otherwise.
-    config : mapping, optional
+    config : str or mapping
         The kernel's parameters.
     matrix : str, optional
         Name of the sparse matrix.
@@ -140,7 +140,7 @@ def kernel_record(
         record["matrix"] = matrix
     record |= {
         "family": kernel,
-        "config": dict(config or {}),
+        "config": config if isinstance(config, str) else dict(config),
         "time_s": timing.median_s,
         "spread": round(timing.spread, 4),
         "fraction": round(fraction(problem, timing.median_s, ceilings), 4),

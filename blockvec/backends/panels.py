@@ -64,10 +64,13 @@ def real_view(block: Array) -> Array:
 def spread_rows(problem: Problem, work: Callable[[int, int], Result], n_rows: int) -> list[Result]:
     """Run ``work(begin, end)`` over ranges of rows, on several threads where that outlasts waking them."""
     n_bytes = traffic(problem).total_bytes
-    if n_bytes < SERIAL_BYTES:
-        return [work(0, n_rows)]
-    share = n_bytes // (options().threads * SERIAL_BYTES)
-    return map_rows(work, n_rows, min(max(share, 1), MAX_RANGES))
+    # BLAS sets exception flags on registers it only fills up, and folded rows meet in products nobody sees:
+    # warnings would be raised at random.
+    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+        if n_bytes < SERIAL_BYTES:
+            return [work(0, n_rows)]
+        share = n_bytes // (options().threads * SERIAL_BYTES)
+        return map_rows(work, n_rows, min(max(share, 1), MAX_RANGES))
 
 
 def _panels(block: Array, begin: int, n_panels: int, rows: int, fold: int = 1) -> Array:
@@ -99,9 +102,7 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
             total += _sum_products(rest, rest if Ar is Br else Br[None, row:end], work_dtype)
         return total
 
-    # Products of different rows that fold brings along may overflow or be NaN; nobody sees them.
-    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-        parts = spread_rows(problem, work, problem.K)
+    parts = spread_rows(problem, work, problem.K)
     G = sum(parts[1:], start=parts[0])
     if problem.same:
         G = np.triu(G) + np.triu(G, 1).T

@@ -31,6 +31,7 @@ GPU_OPERAND_BYTES = 2 << 30
 QUICK_OPERAND_BYTES = 1 << 20
 HOST_FOOTPRINT_BYTES = 512 << 20  # beyond what a server's shared cache was seen to keep for one program
 L2_FOOTPRINT = 8  # times a GPU's L2
+MAX_COPIES = 64  # of a small matrix
 
 Call = Callable[[], object]
 
@@ -49,6 +50,8 @@ class Case:
         What dispatch chooses for it.
     calls : dict of str to callable
         ``"blockvec"`` first, then the peers; each call goes on to the next set of operands.
+    config : str
+        What that kernel is run with.
     matrix : str or None
         Name of the sparse matrix of an apply.
     """
@@ -57,6 +60,7 @@ class Case:
     problem: Problem
     kernel: str
     calls: dict[str, Call]
+    config: str = ""
     matrix: str | None = None
 
 
@@ -300,7 +304,8 @@ def _applies(
     A = scipy.sparse.csr_array(A, dtype=dtype)
     # A single matrix would stay in the cache from one run to the next.
     n_bytes = A.data.nbytes + A.indices.nbytes
-    copies = [A.copy() for _ in range(max(1, -(-sizes.footprint(backend) // n_bytes)))]
+    count = -(-sizes.footprint(backend) // n_bytes)
+    copies = [A.copy() for _ in range(min(max(count, 1), MAX_COPIES))]
     operators = [as_operator(copy, device=backend.name) for copy in copies]
     theirs = copies if backend.name == "cpu" else [_on_device(copy) for copy in copies]
     for M in sorted({M for M, N in shapes if M == N}):
@@ -328,7 +333,8 @@ def _library(backend: Backend) -> str:
 def _case(
     operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
 ) -> Case:
-    return Case(operation, problem, choose(problem, backend).name, calls, matrix)
+    chosen = choose(problem, backend)
+    return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)
 
 
 _BUILDERS: dict[str, Callable[[_Pool, int, int, int, str, Backend], Case]] = {

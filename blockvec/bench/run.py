@@ -39,7 +39,13 @@ class Measured:
         """Return what goes on record."""
         case = self.case
         return kernel_record(
-            case.problem, case.kernel, self.ours, self.ceilings, self.peers, matrix=case.matrix
+            case.problem,
+            case.kernel,
+            self.ours,
+            self.ceilings,
+            self.peers,
+            config=case.config,
+            matrix=case.matrix,
         )
 
     def line(self) -> str:

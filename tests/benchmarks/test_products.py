@@ -1,0 +1,63 @@
+"""Dot, combine and apply through pytest-benchmark; bytes and the fraction of the roofline go into extra_info.
+
+Small by default, so that they run as tests (`--benchmark-disable`); sizes that say something:
+
+    pytest tests/benchmarks --benchmark-enable --benchmark-rows 1000000
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blockvec import BlockVector, as_operator, models, products
+from blockvec.backends import backend_for
+from blockvec.kernels.problem import Problem
+from blockvec.kernels.roofline import fraction, traffic
+from blockvec.profile import ceilings
+
+DTYPES = ["float64", "complex128"]
+WIDTHS = [1, 4, 13]
+HOST = backend_for("cpu")
+
+
+def note(benchmark: Any, problem: Problem) -> None:
+    """Add what the problem moves, and how near to the roofline the median came, if it was timed."""
+    benchmark.extra_info["bytes_moved"] = traffic(problem).total_bytes
+    if benchmark.stats is not None:
+        median_s = benchmark.stats.stats.median
+        benchmark.extra_info["fraction"] = fraction(problem, median_s, ceilings(HOST))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("M", WIDTHS)
+def test_dot(benchmark: Any, rows: int, M: int, dtype: str) -> None:
+    A, B = (BlockVector.random(rows, M, dtype, rng=seed) for seed in (1, 2))
+    C = benchmark(A.dot, B)
+    assert C.shape == (M, M)
+    note(benchmark, products.tsmttsm_problem(A.array, B.array, True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("M", WIDTHS)
+def test_combine(benchmark: Any, rows: int, M: int, dtype: str) -> None:
+    A, B = BlockVector.random(rows, M, dtype, rng=1), BlockVector.empty(rows, M, dtype)
+    C = np.eye(M, dtype=dtype)
+    benchmark(A.combine, C, out=B)
+    assert np.array_equal(B.array, A.array)
+    note(benchmark, products.tsmm_problem(A.array, C, B.array))
+
+
+@pytest.mark.parametrize("M", WIDTHS)
+def test_apply(benchmark: Any, rows: int, M: int) -> None:
+    n = max(2, round(rows ** (1 / 3)))
+    S = as_operator(models.model(f"laplace3d:n={n}"))
+    X, Y = BlockVector.full(n**3, M, 1), BlockVector.empty(n**3, M)
+    benchmark(S.apply, X, out=Y)
+    assert Y.array.min() == 0  # inside
+    assert Y.array.max() == 3  # at the corners
+    known = S.explain(X)
+    assert known is not None
+    note(benchmark, known[0])
