@@ -1,4 +1,4 @@
-"""What the multiply-add families share on the host: operands, their slabs in shared memory, limits of a device.
+"""What the multiply-add families share on the host: operands, slabs in shared memory, limits of a device.
 
 Pure arithmetic on sizes, the counterpart of ``cuda/fma.cuh`` and ``cuda/staging.cuh``.
 """
@@ -67,7 +67,7 @@ def rounded_rows(K: int) -> int:
 
 
 def widest(*multiples: int, limit: int = 16) -> int:
-    """Return the widest access in bytes, at most `limit`, that divides all numbers; 2 or 1 if even 4 does not."""
+    """Return the widest access in bytes, at most `limit`, that divides all the numbers."""
     bits = limit
     for multiple in multiples:
         bits |= multiple
@@ -287,7 +287,7 @@ def excess(
 
 
 def covered_rate(share: float, flight: float) -> float:
-    """Return the bytes a second that `flight` bytes in flight sustain of a multiprocessor's `share` (Little's law)."""
+    """Return what `flight` bytes in flight sustain of a `share` in bytes a second (Little's law)."""
     cover = max(flight, 1.0) / (share * _MEMORY_LATENCY_S)
     return float(share * cover / (1 + cover**4) ** 0.25)
 
@@ -309,6 +309,6 @@ def check_addresses(operation: str, *operands: tuple[str, int, int]) -> None:
     for name, address, align in operands:
         if address % align:
             raise LayoutError(
-                f"{operation}: {name} lies at address {address:#x} but was described as aligned to {align} bytes; "
-                "describe the array that is passed."
+                f"{operation}: {name} lies at address {address:#x} but was described as aligned to {align} "
+                "bytes; describe the array that is passed."
             )

@@ -121,20 +121,19 @@ struct Tile {
         }
     }
 
-    // acc = alpha acc + beta old
-    __device__ __forceinline__ void finish(const FragmentB* old, const Real (&alpha)[2], const Real (&beta)[2]) {
+    // One set's acc = alpha acc + beta old
+    static __device__ __forceinline__ void finish(FragmentB& set, const FragmentB& old, const Real (&alpha)[2], const Real (&beta)[2]) {
 #pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
+        for (int u = 0; u < COUNT; ++u)
 #pragma unroll
             for (int j = 0; j < CT; ++j) {
-                Real(&x)[P] = out[u / COUNT].part[u % COUNT][j];
+                Real(&x)[P] = set.part[u][j];
                 if constexpr (!ALPHA_ONE) scale(x, x, alpha);
                 if constexpr (BETA != 0) {
                     Real scaled[P];
-                    scale(scaled, old[u / COUNT].part[u % COUNT][j], beta);
+                    scale(scaled, old.part[u][j], beta);
 #pragma unroll
-                    for (int part = 0; part < P; ++part)
-                        x[part] += BETA == 1 ? old[u / COUNT].part[u % COUNT][j][part] : scaled[part];
+                    for (int part = 0; part < P; ++part) x[part] += BETA == 1 ? old.part[u][j][part] : scaled[part];
                 }
             }
     }
@@ -212,30 +211,31 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
             tile.template add<LEFT>(a, coefficients, WHOLE_TILES * KT);
         }
 
-        FragmentB old[SETS];
-        char* slab = from + B_OFFSET;
-        if constexpr (BETA != 0)
-#pragma unroll
-            for (int set = 0; set < SETS; ++set) {
-                const i64 row = row0 + at.row(set);
-                if constexpr (STAGED_OUT)
-                    old[set].template load<true>(slab + SlabB::offset(at.row(set)), B_PITCH, at.share);
-                else if (is_whole)
-                    old[set].template load<true>(B + row * pitch_b, B_LINEAR ? N * SIZE_B : pitch_b, at.share);
-                else
-                    old[set].load_some(B + row * pitch_b, pitch_b, at.share, K - row);
-            }
-        tile.finish(old, alpha, beta);
         sync_team<WARPS>(at.team);  // the rows have been read: in place, or in this stage, they may be overwritten
+        char* slab = from + B_OFFSET;
 #pragma unroll
         for (int set = 0; set < SETS; ++set) {
+            FragmentB& out = tile.out[set];
+            FragmentB old;
             const i64 row = row0 + at.row(set);
-            if constexpr (STAGED_OUT)
-                tile.out[set].store(slab + SlabB::offset(at.row(set)), B_PITCH, at.share);
-            else if (is_whole)
-                tile.out[set].store(B + row * pitch_b, B_LINEAR ? N * SIZE_B : pitch_b, at.share);
-            else
-                tile.out[set].store_some(B + row * pitch_b, pitch_b, at.share, K - row);
+            if constexpr (STAGED_OUT) {
+                char* own = slab + SlabB::offset(at.row(set));
+                if constexpr (BETA != 0) old.template load<true>(own, B_PITCH, at.share);
+                Tile::finish(out, old, alpha, beta);
+                out.store(own, B_PITCH, at.share);
+            } else {
+                char* own = B + row * pitch_b;
+                const i64 pitch = B_LINEAR ? N * SIZE_B : pitch_b;
+                if (is_whole) {
+                    if constexpr (BETA != 0) old.template load<true>(own, pitch, at.share);
+                    Tile::finish(out, old, alpha, beta);
+                    out.store(own, pitch, at.share);
+                } else {
+                    if constexpr (BETA != 0) old.load_some(own, pitch, at.share, K - row);
+                    Tile::finish(out, old, alpha, beta);
+                    out.store_some(own, pitch, at.share, K - row);
+                }
+            }
         }
         if constexpr (STAGED_OUT) {
             sync_team<WARPS>(at.team);
