@@ -120,5 +120,5 @@ def orthonormal_block(name: str, value: Any, op: Operator) -> BlockVector | None
             f"{name} has {block.n_cols} columns for {op.shape[0]} rows; nothing is orthogonal to all of them."
         )
     result = orthogonalize(block)
-    rank = block.n_cols - int(to_host(result.lost).sum())
+    rank = block.n_cols - int(result.lost.sum())
     return block[:, :rank].copy() if rank else None

@@ -33,7 +33,6 @@ MIN_SEARCH = {
     True: 100,
     False: 200,
 }  # degree a search may always have, after a random and after a given start
-DEVICE_LOOK_STEPS = 4  # steps between two looks at the estimates within a cycle, where looking waits
 MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
 SAME_VALUE = 10.0  # Ritz values within this many residual limits count as copies of one eigenvalue
 
@@ -178,8 +177,6 @@ def block_lanczos(
 class ThickRestart:
     """One run of `block_lanczos`."""
 
-    near = 1e3  # how far above their limits residuals may be for a cycle to end all
-
     def __init__(
         self,
         operator: Any,
@@ -274,28 +271,7 @@ class ThickRestart:
             krylov.expand()
             if reason := self._stopped():
                 return reason
-            if self._is_near() and self._looks_converged():
-                break
         return ""
-
-    def _is_near(self) -> bool:
-        """Whether it is worth looking before the cycle is over: looking waits for a device, so not at every step."""
-        if not self.history:
-            return False
-        last = self.history[-1]
-        tiny = np.finfo(float).tiny
-        ratio = float(np.max(last.residuals / np.maximum(last.limits, tiny), initial=0.0))
-        if ratio > self.near:
-            return False
-        on_host = array_namespace(self.krylov.buffer.array) is np
-        return on_host or (self.krylov.m // self.options.block_size) % DEVICE_LOOK_STEPS == 0
-
-    def _looks_converged(self) -> bool:
-        """Whether the estimates of all wanted pairs are within their limits."""
-        ritz = self.krylov.ritz()
-        wanted = select(ritz.theta, self.options.which)[: self.options.k]
-        limits = self.options.tolerance.limits(ritz.theta[wanted], self._norm())
-        return bool(np.all(ritz.residuals[wanted] <= limits))
 
     def _stopped(self) -> str:
         """Return why to stop at once, or nothing."""

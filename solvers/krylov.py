@@ -140,11 +140,10 @@ class BlockKrylov:
         self.norm = 0.0
         self.m = self.w = 0
         self.capacity = buffer.shape[1] - n_locked
-        xp = array_namespace(buffer.array)
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
-        self._H = xp.zeros((self.capacity, self.capacity), dtype)
+        self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
-        self._most: Array | None = None  # largest norm of A x seen so far
+        self._most = 0.0  # largest norm of A x seen so far
         self._next: Block | None = None  # a contiguous copy of the pending columns, where there is one
         self._full_until = 0  # below this m the next columns couple to all of V, not only to the last block
 
@@ -200,7 +199,7 @@ class BlockKrylov:
         self.counts.reductions += result.reductions
         count = width
         if not keep_random and width:
-            count -= int(to_host(result.lost).sum())
+            count -= int(result.lost.sum())
         self.w += count
         self._next = None
         self._full_until = max(self._full_until, self.m + self.w)
@@ -251,7 +250,7 @@ class BlockKrylov:
         self.counts.apply(width)
         self.m, self.w = begin + width, 0
         known = self.m
-        S, R, count = self.append(W, scale=W.norms().max())
+        S, R, count = self.append(W, scale=float(to_host(W.norms()).max()))
         self._H[:known, begin:known] = S
         self._H[known : known + count, begin:known] = R
         self._full_until = self.m + self.w
@@ -272,13 +271,12 @@ class BlockKrylov:
         self._H[end - count : end, columns] = R
         self._H[columns, : self.m] = self._H[: self.m, columns].conj().T
 
-    def _scale(self, W: Block) -> Any:
+    def _scale(self, W: Block) -> float:
         """Norm of the operator as far as it is known: before the first restart, the most that it has done."""
         if self.norm > 0:
             return self.norm
-        most = W.norms().max()
         self.counts.reductions += 1
-        self._most = most if self._most is None else array_namespace(W.array).maximum(self._most, most)
+        self._most = max(self._most, float(to_host(W.norms()).max()))
         return self._most
 
     def _take(self, step: int) -> Block:
@@ -309,8 +307,8 @@ class BlockKrylov:
     # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
 
     def ritz(self) -> Ritz:
-        """Return the Ritz pairs of V; waits for the device."""
-        H = to_host(self._H[: self.m + self.w, : self.m])
+        """Return the Ritz pairs of V."""
+        H = self._H[: self.m + self.w, : self.m]
         theta, Y = ritz_pairs(H[: self.m])
         if len(theta):
             self.norm = max(self.norm, float(np.abs(theta).max()))
@@ -328,7 +326,7 @@ class BlockKrylov:
         H = np.zeros(self._H.shape, self._H.dtype)
         H[:keep, :keep] = np.diag(ritz.theta[kept])
         H[keep : keep + w, :keep] = ritz.B[:, kept]
-        self._H = xp.asarray(H)
+        self._H = H
         self.m = keep
         self._next = self._next if self._next is not None and self._next.shape[1] == w else None
         self._full_until = keep + w
@@ -339,9 +337,8 @@ class BlockKrylov:
         xp = array_namespace(self.buffer.array)
         V = self.columns(0, m)
         V.combine(xp.asarray(U.astype(self.buffer.dtype)), out=V)
-        rotation = xp.asarray(U)
-        self._H[:end, :m] = self._H[:end, :m] @ rotation
-        self._H[:m, :m] = rotation.conj().T @ self._H[:m, :m]
+        self._H[:end, :m] = self._H[:end, :m] @ U
+        self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
 
     def reorthonormalize(self) -> None:
         """Make [V Q] orthonormal to rounding again; the decomposition is carried along.
@@ -350,12 +347,11 @@ class BlockKrylov:
         loss of orthogonality would exceed what a result may have.
         """
         used = self.columns(0, self.m + self.w)
-        G = used.gram()
+        G = to_host(used.gram()).astype(self._H.dtype)
         self.counts.reductions += 1
-        xp = array_namespace(G)
-        R = xp.linalg.cholesky(((G + G.conj().T) / 2).astype(self._H.dtype)).conj().T
-        inverse = xp.linalg.inv(R)
-        used.combine(inverse.astype(self.buffer.dtype), out=used)
+        R = np.linalg.cholesky((G + G.conj().T) / 2).conj().T
+        inverse = np.linalg.inv(R)
+        used.combine(array_namespace(self.buffer.array).asarray(inverse.astype(self.buffer.dtype)), out=used)
         m, end = self.m, self.m + self.w
         # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
         self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]

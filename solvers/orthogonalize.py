@@ -1,4 +1,4 @@
-"""Orthogonalise a block against a basis and within itself, deciding the rank without synchronisation.
+"""Orthogonalise a block against a basis and within itself, deciding the rank on the way.
 
 Given an orthonormal basis V and a block W, `orthogonalize` returns Q, S and R with
 
@@ -6,8 +6,8 @@ Given an orthonormal basis V and a block W, `orthogonalize` returns Q, S and R w
 
 to working precision, whatever W is: a zero block, repeated columns, a condition number of 1e15, columns of
 wildly different length, or a block inside span(V). Directions of W that are rounding noise are replaced in
-Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller,
-shapes never change, and on a GPU nothing waits: the decision is a mask.
+Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller and
+shapes never change. The tall blocks stay on their device; the small matrices are worked on on the host.
 
 How noise is told from signal: a column of W carries a rounding error of about u ||w||, or of u ||A|| where
 an operator A of a larger norm made it. This level is carried through every transformation of the block, and
@@ -25,6 +25,8 @@ import numpy as np
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
+
+from .rayleigh_ritz import to_host
 
 __all__ = ["BCGS2", "SVQB", "CholQR2", "Factored", "IntraBlock", "Orthogonalized", "orthogonalize"]
 
@@ -71,8 +73,7 @@ class CholQR2:
     """Cholesky QR, twice: R is triangular, two reductions.
 
     Use it where the block is known to be well conditioned (kappa below 1e7 in double, 1e3 in single
-    precision), as after an orthogonalisation that went well. It decides no rank: beyond that it raises on
-    the host, and gives NaN on a GPU.
+    precision), as after an orthogonalisation that went well. It decides no rank: beyond that it raises.
 
     References
     ----------
@@ -89,9 +90,8 @@ class CholQR2:
                 f"CholQR2: the Gram matrix of {W.shape[1]} columns is not positive definite; the block is "
                 "rank deficient or holds NaN: use SVQB(), which decides the rank."
             ) from error
-        xp = array_namespace(R)
-        spread = xp.abs(xp.linalg.inv(R)).T @ noise
-        return Factored(R, spread, xp.zeros(W.shape[1], bool), 2)
+        spread = np.abs(np.linalg.inv(R)).T @ noise
+        return Factored(R, spread, np.zeros(W.shape[1], bool), 2)
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class SVQB:
     """Eigenvectors of the scaled Gram matrix, then a Cholesky factorisation that decides the rank.
 
     Use it for anything: it is the default. The first pass resolves a condition number of u^(-1/2), both
-    together resolve 1/u. The second one is left out on the host where the first shows that it is not
-    needed; on a GPU it always runs, which costs less than asking. R is not triangular.
+    together resolve 1/u. The second one is left out where the first shows that it is not needed. R is not
+    triangular.
 
     References
     ----------
@@ -115,7 +115,7 @@ class SVQB:
         unit = _unit_roundoff(W)
         first, smallest = _eigen_step(_small(W.gram()), noise, unit)
         _transform(W, first.transform, W)
-        if _on_host(W) and not first.lost.any() and smallest > WELL_CONDITIONED:
+        if not first.lost.any() and smallest > WELL_CONDITIONED:
             return Factored(first.R, first.noise, first.lost, 1)
         second = _ordered_cholesky(_small(W.gram()), first.noise, unit)
         _transform(W, second.transform, W)
@@ -202,7 +202,7 @@ def orthogonalize(
     Raises
     ------
     BreakdownError
-        Where W holds NaN or Inf (on a GPU they pass through instead: nothing waits to look).
+        Where W holds NaN or Inf.
 
     Examples
     --------
@@ -217,12 +217,11 @@ def orthogonalize(
     True
     """
     intra = (policy or BCGS2()).intra
-    xp = array_namespace(W.array)
     key = int(np.random.default_rng(rng).integers(0, 2**63))
     reductions = 0
     if scale is None:
-        scale, reductions = W.norms(), 1
-    noise = NOISE * _unit_roundoff(W) * (xp.ones(W.shape[1]) * scale)
+        scale, reductions = to_host(W.norms()), 1
+    noise = NOISE * _unit_roundoff(W) * (np.ones(W.shape[1]) * scale)
     S = None
     if V is not None:
         S = _project(W, V, first)
@@ -238,7 +237,7 @@ def orthogonalize(
         S, R, passes = _clean(W, V, S, R, into)
         reductions += passes * (1 if V is None else 2)
     if S is None:
-        S = xp.zeros((0, R.shape[1]), R.dtype)
+        S = np.zeros((0, R.shape[1]), R.dtype)
     return Orthogonalized(S, R, lost, reductions)
 
 
@@ -247,7 +246,7 @@ def _factor(intra: IntraBlock, W: Block, noise: Array) -> Factored:
         factored = intra.factor(W, noise)
     except np.linalg.LinAlgError:  # LAPACK gives up on NaN
         factored = None
-    if factored is None or (_on_host(W) and not np.isfinite(factored.R).all()):
+    if factored is None or not np.isfinite(factored.R).all():
         raise BreakdownError(
             "orthogonalize: the block holds NaN or Inf; an operator or a start block brought them in."
         )
@@ -261,12 +260,10 @@ def _clean(
     for done in range(1, MAX_PASSES):
         if V is not None and S is not None:
             S = S + _project(W, V, None) @ R
-        G = _small(W.gram())
-        xp = array_namespace(G)
-        last = xp.linalg.cholesky(_hermitian(G)).conj().T
-        inverse = xp.linalg.inv(last)
+        last = np.linalg.cholesky(_hermitian(_small(W.gram()))).conj().T
+        inverse = np.linalg.inv(last)
         R = last @ R
-        finished = done == MAX_PASSES - 1 or not _needs_another(W, V, last, done)
+        finished = done == MAX_PASSES - 1 or not _needs_another(last)
         if finished and into is not None:
             _transform(W, inverse, into)
         _transform(W, inverse, W)
@@ -277,50 +274,40 @@ def _clean(
 
 def _project(W: Block, V: Block, ranges: Sequence[tuple[int, int]] | None) -> Array:
     """W <- W - V (V^H W) on ranges of columns of V; return the coefficients, zero elsewhere."""
-    xp = array_namespace(W.array)
     if ranges is None:
         ranges = [(0, V.shape[1])]
-    S = xp.zeros((V.shape[1], W.shape[1]), _wide(W))
+    S = np.zeros((V.shape[1], W.shape[1]), _wide(W))
     for begin, end in ranges:
         if begin == end:
             continue
         part = V[:, begin:end]
         coefficients = part.dot(W)
         part.combine(coefficients, out=W, alpha=-1, beta=1)
-        S[begin:end] = coefficients
+        S[begin:end] = to_host(coefficients)
     return S
 
 
-def _needs_another(W: Block, V: Block | None, R: Array, done: int) -> bool:
-    """Whether the last pass took so much away that what is left must be cleaned once more.
-
-    On a GPU only shapes decide, since looking at R would wait: random directions lose much of their length
-    where the basis nearly fills the space.
-    """
-    if _on_host(W):
-        return bool(np.min(np.abs(np.diag(R))) < NORM_DROP)
-    width = W.shape[1] + (0 if V is None else V.shape[1])
-    return done < 2 and 4 * width > W.shape[0]
+def _needs_another(R: Array) -> bool:
+    """Whether the last pass took so much away that what is left must be cleaned once more."""
+    return bool(np.min(np.abs(np.diag(R))) < NORM_DROP)
 
 
 def _refill(W: Block, lost: Array, key: int) -> None:
     """Add random columns of about unit length where W's are lost, which are zero."""
-    if _on_host(W) and not lost.any():
+    if not lost.any():
         return
     rows, columns = W.shape
     noise = type(W).random(rows, columns, W.dtype, device=W.device, rng=key)
     parts = 2 if W.dtype.kind == "c" else 1
     length = (max(rows, 1) * parts / 3) ** 0.5  # uniform on [-1, 1) has variance 1/3
-    real = array_namespace(lost).asarray(lost, dtype=np.zeros(0, W.dtype).real.dtype)
-    W.axpy(real / real.dtype.type(length), noise)
+    factors = (lost / length).astype(np.zeros(0, W.dtype).real.dtype)
+    W.axpy(array_namespace(W.array).asarray(factors), noise)
 
 
 def _cholesky_pass(W: Block) -> Array:
     """W <- W R^-1 with W^H W = R^H R; return R."""
-    G = _small(W.gram())
-    xp = array_namespace(G)
-    R = xp.linalg.cholesky(_hermitian(G)).conj().T
-    _transform(W, xp.linalg.inv(R), W)
+    R = np.linalg.cholesky(_hermitian(_small(W.gram()))).conj().T
+    _transform(W, np.linalg.inv(R), W)
     return R
 
 
@@ -336,10 +323,9 @@ class _Step:
 
 def _scaled_gram(G: Array, noise: Array) -> tuple[Array, Array, Array, Array]:
     """Return G for columns of unit length, their lengths, the inverses, and which are nothing but noise."""
-    xp = array_namespace(G)
-    lengths = xp.sqrt(xp.maximum(xp.diagonal(G).real, 0))
+    lengths = np.sqrt(np.maximum(np.diagonal(G).real, 0))
     dead = lengths <= noise
-    inverse = xp.where(dead, 0, 1 / xp.where(dead, 1, lengths))
+    inverse = np.where(dead, 0, 1 / np.where(dead, 1, lengths))
     return _hermitian(G) * inverse[:, None] * inverse[None, :], lengths, inverse, dead
 
 
@@ -349,19 +335,18 @@ def _eigen_step(G: Array, noise: Array, unit: float) -> tuple[_Step, Array]:
     Eigenvalues that are not resolved are raised to the resolution, so that nothing is lost but columns
     that are zero already.
     """
-    xp = array_namespace(G)
     width = G.shape[0]
     scaled, lengths, inverse, dead = _scaled_gram(G, noise)
     # Dead columns get an eigenvalue of their own, far from the small ones of live columns.
-    eigenvalues, vectors = xp.linalg.eigh(scaled - xp.diag(dead.astype(float)))
-    raised = xp.sqrt(xp.maximum(eigenvalues, RESOLUTION * width * unit))
+    eigenvalues, vectors = np.linalg.eigh(scaled - np.diag(dead.astype(float)))
+    raised = np.sqrt(np.maximum(eigenvalues, RESOLUTION * width * unit))
     lost = eigenvalues < -0.5
-    live = xp.where(lost, 0.0, 1.0)
+    live = np.where(lost, 0.0, 1.0)
     # Noise of a direction: independent contributions of the columns it is made of.
-    level = xp.sqrt((xp.abs(vectors) ** 2).T @ (noise * inverse) ** 2)
+    level = np.sqrt((np.abs(vectors) ** 2).T @ (noise * inverse) ** 2)
     transform = inverse[:, None] * vectors * (live / raised)[None, :]
     R = (live * raised)[:, None] * vectors.conj().T * lengths[None, :]
-    order = xp.arange(width)[::-1]  # the largest eigenvalues first, lost ones last
+    order = np.arange(width)[::-1]  # the largest eigenvalues first, lost ones last
     step = _Step(transform[:, order], R[order], (level / raised)[order], lost[order])
     return step, eigenvalues.min()
 
@@ -369,42 +354,45 @@ def _eigen_step(G: Array, noise: Array, unit: float) -> tuple[_Step, Array]:
 def _ordered_cholesky(G: Array, noise: Array, unit: float) -> _Step:
     """Factorise a Gram matrix column by column, the least noisy first; some have nothing of their own.
 
-    A fixed number of steps on small arrays: what is lost is a mask, and nothing waits for it.
+    A column that is lost stays in the factor as a row of zeros, so that shapes do not change.
     """
-    xp = array_namespace(G)
     width = G.shape[0]
     scaled, lengths, inverse, dead = _scaled_gram(G, noise)
-    relative = xp.where(dead, xp.inf, noise * inverse)
-    order = xp.argsort(relative)
+    relative = np.where(dead, np.inf, noise * inverse)
+    order = np.argsort(relative)
     rest = scaled[order][:, order]
-    limit = xp.maximum(relative[order] ** 2, RESOLUTION * width * unit)
+    limit = np.maximum(relative[order] ** 2, RESOLUTION * width * unit)
     rows, kept = [], []
     for j in range(width):
         pivot = rest[j, j].real
         keep = pivot > limit[j]
-        row = xp.where(keep, rest[j] / xp.sqrt(xp.where(keep, pivot, 1.0)), 0)
-        row = xp.where(xp.arange(width) < j, 0, row)
+        row = np.where(keep, rest[j] / np.sqrt(np.where(keep, pivot, 1.0)), 0)
+        row = np.where(np.arange(width) < j, 0, row)
         rest = rest - row.conj()[:, None] * row[None, :]
         rows.append(row)
         kept.append(keep)
-    R, lost = xp.stack(rows), ~xp.stack(kept)
+    R, lost = np.stack(rows), ~np.stack(kept)
     # A lost column becomes a unit vector of its own in the inverse, and is then zeroed.
-    undo = xp.linalg.inv(R + xp.diag(lost.astype(float))) * xp.where(lost, 0.0, 1.0)[None, :]
-    place = xp.argsort(lost.astype(np.int8) * width + xp.arange(width))  # lost ones last
-    back = xp.argsort(order)
+    undo = np.linalg.inv(R + np.diag(lost.astype(float))) * np.where(lost, 0.0, 1.0)[None, :]
+    place = np.argsort(lost.astype(np.int8) * width + np.arange(width))  # lost ones last
+    back = np.argsort(order)
     transform = (inverse[order][:, None] * undo)[back][:, place]
-    spread = xp.abs(undo).T @ xp.where(dead, 0.0, noise * inverse)[order]
+    spread = np.abs(undo).T @ np.where(dead, 0.0, noise * inverse)[order]
     return _Step(transform, (R[:, back] * lengths[None, :])[place], spread[place], lost[place])
 
 
 def _transform(W: Block, C: Array, out: Block) -> None:
     """Set out = W C; `out` may be W."""
-    W.combine(C.astype(W.dtype, copy=False), out=out)
+    W.combine(array_namespace(W.array).asarray(C.astype(W.dtype)), out=out)
 
 
 def _small(G: Array) -> Array:
-    """Small matrices are worked on in double precision."""
-    return G.astype(np.complex128 if G.dtype.kind == "c" else np.float64, copy=False)
+    """Small matrices are worked on in double precision, on the host.
+
+    On a GPU this waits for the device, some 20 us; the dozens of launches that the same work takes as
+    kernels on b x b arrays cost a hundred times that.
+    """
+    return to_host(G).astype(np.complex128 if G.dtype.kind == "c" else np.float64, copy=False)
 
 
 def _wide(W: Block) -> Any:
@@ -417,8 +405,3 @@ def _hermitian(G: Array) -> Array:
 
 def _unit_roundoff(W: Block) -> float:
     return float(np.finfo(W.dtype).eps) / 2
-
-
-def _on_host(W: Block) -> bool:
-    """Whether small results can be looked at without waiting for a device."""
-    return array_namespace(W.array) is np

@@ -284,7 +284,7 @@ class _Search:
         found = self.found
         result = orthogonalize(Y, self.deflated, rng=self.rng)
         self.reductions += result.reductions
-        Y = Y[:, : Y.shape[1] - int(to_host(result.lost).sum())]
+        Y = Y[:, : Y.shape[1] - int(result.lost.sum())]
         AY = self.operator.apply(Y.copy())
         self.applications += 1
         self.columns += Y.shape[1]

@@ -1,4 +1,4 @@
-"""The path that solvers take on a GPU, run on NumPy arrays: masks for branches, no waiting in a step."""
+"""The path that solvers take on a GPU, run on NumPy arrays: how often a step waits for small matrices."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import solvers.krylov
 import solvers.rayleigh_ritz
 import solvers.verification
 from solvers.krylov import BlockKrylov, Counts
-from solvers.orthogonalize import _needs_another
 from solvers.rayleigh_ritz import Tolerance
+
+WAITS_A_STEP = 9  # a norm, two projections in up to two ranges each, two Gram matrices, a third pass
 
 
 class DeviceNamespace:
@@ -63,15 +64,15 @@ MATRICES = {
 
 @pytest.mark.parametrize("name", MATRICES)
 @pytest.mark.parametrize("b", [1, 4])
-def test_steps_keep_the_decomposition_and_never_wait(
+def test_steps_keep_the_decomposition_and_wait_for_a_few_small_matrices(
     name: str, b: int, device: DeviceNamespace, plain: Any
 ) -> None:
     matrix = MATRICES[name]
     krylov = start(plain, matrix, b, capacity=20)
-    device.waits = 0
     while krylov.can_expand():
+        device.waits = 0
         krylov.expand()
-    assert device.waits == 0
+        assert device.waits <= WAITS_A_STEP
     m, w = krylov.m, krylov.w
     VQ = krylov.basis.array
     H = krylov._H[: m + w, :m]
@@ -81,7 +82,9 @@ def test_steps_keep_the_decomposition_and_never_wait(
 
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
-def test_a_whole_run_waits_a_few_times_a_restart(which: Any, device: DeviceNamespace, plain: Any) -> None:
+def test_a_whole_run_finds_every_copy_with_small_matrices_on_the_host(
+    which: Any, device: DeviceNamespace, plain: Any
+) -> None:
     matrix = sp.kron(sp.eye_array(3), MATRICES["a band"]).tocsr()  # every value three times
     options = solvers.block_lanczos.LanczosOptions(
         k=8, which=which, tolerance=Tolerance(1e-9, "norm", 2.0**-53), block_size=2, ncv=40, maxiter=200
@@ -92,13 +95,3 @@ def test_a_whole_run_waits_a_few_times_a_restart(which: Any, device: DeviceNames
     values = np.linalg.eigvalsh(matrix.toarray())
     wanted = values[solvers.rayleigh_ritz.select(values, which)[:8]]
     assert np.allclose(np.sort(np.abs(result.theta)), np.sort(np.abs(wanted)), atol=1e-9)
-    # Rayleigh-Ritz once a restart, norms at the end, looks at the growing norm during a search.
-    searching = result.counts.verification_columns
-    assert device.waits <= 2 * result.counts.restarts + searching + 20
-
-
-def test_a_third_pass_is_decided_by_shapes_alone(device: DeviceNamespace, plain: Any) -> None:
-    wide, narrow = plain.PlainBlock(np.zeros((40, 20))), plain.PlainBlock(np.zeros((400, 20)))
-    R = np.full((4, 4), np.nan)  # a look at it would tell
-    assert _needs_another(plain.PlainBlock(np.zeros((40, 4))), wide, R, 1)
-    assert not _needs_another(plain.PlainBlock(np.zeros((400, 4))), narrow, R, 1)
