@@ -37,6 +37,7 @@ WIDE = 32  # real columns beyond which BLAS packs its operands into the cache it
 GRAM_WIDE = 64  # real columns beyond which the half of the arithmetic that BLAS's syrk saves pays
 LINE_BYTES = 64  # narrower rows are folded up to this: a cache line, and one register of AVX-512
 TSMM_PANEL_BYTES = 32 << 10  # input and output of one product, within an L1 cache
+REAL_MATRIX_BYTES = 96 << 10  # of TSMM's small matrix in its real form: beyond, a panel finds it evicted
 CHUNK_BYTES = 512 << 10  # intermediate results of a thread: within an L2 cache, long against waking a thread
 SERIAL_BYTES = 4 << 20  # one thread is done with less by the time another has woken up
 MAX_RANGES = 4  # a thread: costs 4 per cent on idle cores, saves up to half where one of them is busy
@@ -184,13 +185,15 @@ def store(product: Array, C: Array, alpha: complex, beta: complex) -> None:
 def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
     """B = alpha A C + beta B; B may be the leading columns of A itself."""
     Cr = C if alpha == 1 else alpha * C
-    if problem.N == 1 and A.dtype == Cr.dtype == B.dtype:  # BLAS gemv is at the limit as it is
-        Ar, Br = A, B
+    # BLAS is at the limit for a vector, and for a matrix that is too large for the cache twice over.
+    as_it_is = problem.N == 1 or 2 * Cr.nbytes > REAL_MATRIX_BYTES
+    if as_it_is and A.dtype == Cr.dtype == B.dtype and is_complex(problem.dtype):
+        Ar, Br, rows = A, B, WIDE_PANEL_ROWS
     else:
         Ar, Br = real_view(A), real_view(B)
         Cr = _real_coefficients(Cr, is_complex(problem.dtype_a), problem.dtype)
-    row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
-    rows = min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
+        row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
+        rows = min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
     if problem.beta == "zero" and Ar.dtype == Cr.dtype and not np.may_share_memory(A, B):
         spread_rows(problem, lambda begin, end: _multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
         return
