@@ -185,6 +185,8 @@ def blockvec_runs(problem: Problem, time_limit_s: float) -> Iterator[Run]:
         )
         op.backend.synchronize()
         time_s = time.perf_counter() - begin
+        if time_s > time_limit_s and not result.converged.all():
+            raise OutOfTimeError
         facts = {key: result.info[key] for key in ("method", "block_size", "block_applications", "restarts")}
         yield Run(time_s, op.columns, _to_host(result.eigenvalues), result.eigenvectors, facts)
 
