@@ -222,8 +222,8 @@ def refuse(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | No
 def misfit(problem: TsmmProblem, config: Config) -> str | None:
     """Options that do not go together."""
     covered = config.spread * config.ct
-    most = 0 if config.spread == 1 else config.ct - 1
-    if config.spread not in (1, 2, 4, 8, 16, 32) or not 0 <= covered - problem.N <= most:
+    is_covered = covered == problem.N if config.spread == 1 else problem.N <= covered < 2 * problem.N
+    if config.spread not in (1, 2, 4, 8, 16, 32) or not is_covered:
         return f"{config.spread} threads a row of {config.ct} columns for {problem.N}"
     if config.unroll % config.count:
         return f"{config.unroll} rows a thread in sets of {config.count}"

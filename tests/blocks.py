@@ -1,0 +1,52 @@
+"""Blocks for tests of kernels: their values, and memory in which everything around them is NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+GUARD = 64  # elements before and after a block
+UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "complex64": 2.0**-24, "complex128": 2.0**-53}
+
+
+def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, exact: bool = True) -> np.ndarray:
+    """Entries of {-1, 0, 1}, whose products sum up exactly, or uniform on [-1, 1); both parts if complex."""
+    values = np.empty(shape, dtype)
+    for part in (values.real, values.imag) if values.dtype.kind == "c" else (values,):
+        part[...] = rng.integers(-1, 2, shape) if exact else rng.uniform(-1, 1, shape)
+    return values
+
+
+def framed(xp: Any, values: np.ndarray, ld: int, offset: int = 0) -> tuple[Any, Any]:
+    """A block of row pitch `ld`, `offset` elements past an aligned one, and all its memory: NaN elsewhere."""
+    K, width = values.shape
+    unit = 16 // values.itemsize if values.itemsize < 16 else 1
+    memory = xp.full(2 * GUARD + offset + K * ld + 16 * unit, xp.nan, values.dtype)
+    first = GUARD + offset + (-address(memory) % 256) // values.itemsize
+    block = memory[first : first + K * ld].reshape(K, ld)[:, :width]
+    block[...] = xp.asarray(values)
+    return block, memory
+
+
+def address(block: Any) -> int:
+    """Where a NumPy or CuPy array begins."""
+    return int(block.data.ptr if hasattr(block.data, "ptr") else block.ctypes.data)
+
+
+def leading_dimension(block: Any) -> int:
+    """The distance of rows in elements."""
+    return int(block.strides[0] // block.itemsize) if len(block) > 1 else int(block.shape[1])
+
+
+def alignment(block: Any) -> int:
+    """Bytes that divide the address, and the distance of rows where these are not contiguous."""
+    bits = address(block) | 16
+    if leading_dimension(block) != block.shape[1]:
+        bits |= leading_dimension(block) * block.itemsize
+    return bits & -bits
+
+
+def wide(dtype: Any) -> type:
+    """A type of higher precision for reference results."""
+    return np.clongdouble if np.dtype(dtype).kind == "c" else np.longdouble
