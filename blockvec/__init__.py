@@ -26,6 +26,7 @@ __all__ = [
     "Operator",
     "Options",
     "Profile",
+    "__version__",
     "array_namespace",
     "as_operator",
     "errors",

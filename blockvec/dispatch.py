@@ -55,6 +55,8 @@ class Explanation:
         Where it runs.
     kernel : str
         The implementation chosen.
+    configuration : str
+        What it is run with and where that choice came from; empty where there is nothing to choose.
     considered : tuple of (str, str)
         Every implementation in order of preference, with the reason it was passed over ("" for those usable).
     bytes_moved, flops : int
@@ -66,6 +68,7 @@ class Explanation:
     problem: Problem
     device: str
     kernel: str
+    configuration: str
     considered: tuple[tuple[str, str], ...]
     bytes_moved: int
     flops: int
@@ -79,6 +82,8 @@ class Explanation:
             f"  roofline  {self.bytes_moved / 1e6:.3f} MB, {self.flops / 1e6:.3f} Mflop, "
             f"at least {self.time_limit_s * 1e6:.1f} us",
         ]
+        if self.configuration:
+            lines.append(f"  run with  {self.configuration}")
         for name, refusal in self.considered:
             verdict = "chosen" if name == self.kernel else refusal or "usable, not preferred"
             lines.append(f"  {name:20} {verdict}")
@@ -87,10 +92,12 @@ class Explanation:
 
 def explain_problem(problem: Problem, backend: Backend) -> Explanation:
     """Say what would run a problem and why; measures the device's ceilings if nobody did."""
+    chosen = choose(problem, backend)
     return Explanation(
         problem=problem,
         device=f"{backend.name} ({backend.device.name})",
-        kernel=choose(problem, backend).name,
+        kernel=chosen.name,
+        configuration=chosen.configuration(),
         considered=tuple((c.name, c.refusal) for c in backend.candidates(problem)),
         bytes_moved=traffic(problem).total_bytes,
         flops=flops(problem),

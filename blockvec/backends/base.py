@@ -33,12 +33,15 @@ class Candidate:
         Why it cannot or should not run this problem; empty when it can.
     vendor : bool
         Whether the work is one call of a vendor library.
+    configuration : callable
+        Returns what it would be run with and where that choice came from, as text for `explain`.
     """
 
     name: str
     run: Callable[..., None]
     refusal: str = ""
     vendor: bool = False
+    configuration: Callable[[], str] = str
 
 
 class Backend(Protocol):

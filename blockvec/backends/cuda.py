@@ -12,7 +12,7 @@ from ..errors import DeviceError
 from ..kernels.device import DeviceInfo, cuda_device
 from ..kernels.measure import CeilingProbe
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
-from . import cublas, cuda_elementwise, cuda_probes, cusparse
+from . import cublas, cuda_elementwise, cuda_probes, cusparse, tensor_cores
 from .base import Array, Candidate
 from .gpu import Gpu
 
@@ -75,6 +75,7 @@ class CudaBackend:
                 one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
                 refusal = "" if one_column else "for one column of the result's type"
                 return (
+                    self._tensor_cores("tsmm_mma", tensor_cores.tsmm, problem),
                     self._candidate("scale", cuda_elementwise.scale_column, refusal),
                     self._candidate("cublas", cublas.tsmm, vendor=True),
                 )
@@ -92,10 +93,19 @@ class CudaBackend:
         few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
         one_call = self._candidate("cublas", cublas.tsmttsm, vendor=True)
         split = self._candidate("cublas_splitk", cublas.tsmttsm_split, few_rows, vendor=True)
+        own = self._tensor_cores("tsmttsm_mma", tensor_cores.tsmttsm, problem)
+        vendor = (split, one_call) if cublas.prefers_split(problem) else (one_call, split)
         return (
             self._candidate("column_dot", cuda_elementwise.column_product, one_column),
-            *((split, one_call) if cublas.prefers_split(problem) else (one_call, split)),
+            *((*vendor, own) if cublas.is_faster(problem) else (own, *vendor)),
         )
+
+    def _tensor_cores(self, name: str, run: Any, problem: TsmttsmProblem | TsmmProblem) -> Candidate:
+        """Return one of blockvec's own kernels, configured by its model."""
+        gpu = self._gpu
+        runner = gpu.here(functools.partial(run, gpu))
+        text = functools.partial(tensor_cores.configuration, gpu, problem)
+        return Candidate(name, runner, tensor_cores.refusal(gpu, problem), configuration=text)
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)

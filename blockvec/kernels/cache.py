@@ -22,6 +22,7 @@ def replace_file(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
+        os.chmod(name, 0o644)  # a temporary file is readable by its owner alone
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -296,6 +296,8 @@ def _misfit(problem: TsmttsmProblem, config: Config) -> str | None:
         return "one tile has nothing to interleave"
     if (config.sums == "plain") == is_single(problem):
         return f"sums {config.sums!r} are not for {problem.dtype}"
+    if config.sums == "shared" and config.reduction == "threads":
+        return "sums kept by a block cannot be added up by its threads"
     if config.stages == 1 or (config.stages and config.steps % config.unroll):
         return f"{config.stages} stages of {config.steps} steps, unrolled {config.unroll} times"
     if config.stages and config.leapfrog and config.steps == 1:

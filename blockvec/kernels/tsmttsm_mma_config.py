@@ -118,16 +118,16 @@ def architecture_of(device: DeviceInfo) -> int:
 def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
     """Return the bytes of a cp.async of A and of B, 0 where bulk copies can be used."""
     architecture = architecture_of(device)
-    piece_a = _piece(problem.M, problem.lda, problem.align_a, architecture)
+    piece_a = _piece(problem.M, itemsize(problem.dtype), problem.lda, problem.align_a, architecture)
     if problem.same:
         return piece_a, piece_a
-    return piece_a, _piece(problem.N, problem.ldb, problem.align_b, architecture)
+    return piece_a, _piece(problem.N, itemsize(problem.dtype), problem.ldb, problem.align_b, architecture)
 
 
-def _piece(width: int, ld: int, align: int, architecture: int) -> int:
+def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int:
     if architecture >= 90 and ld == width and align >= _BULK_UNIT:
         return 0
-    return min(align, 16)
+    return min(align, 16, width * size)
 
 
 def groups(problem: TsmttsmProblem, config: Config) -> tuple[int, int]:

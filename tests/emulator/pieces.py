@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tests import emulator
 from tests.blocks import leading_dimension
+from tests.emulator import host as emulator
 
 
 def build(source: str, run: str, folder: Path) -> ctypes.CDLL:

@@ -42,6 +42,7 @@ constexpr bool SHARE = SAME && TILES_M == 1 && TILES_N == 1;  // one fragment se
 constexpr bool HALF = TRIANGLE && TILES == 1;                 // the lower half of the only tile is left out
 constexpr int SIZE_A = PA * sizeof(RealA), SIZE_B = PB * sizeof(RealB);
 static_assert(GROUPS > 0, "a row fits a team");
+static_assert(REDUCTION != 2 || CHAIN == 0 || WIDE, "a thread has its sums");
 
 using SlabA = Slab<ROWS, M * SIZE_A, A_LINEAR, A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD, LANES>;
 using SlabB = Slab<ROWS, N * SIZE_B, B_LINEAR, B_PIECE, B_PITCH, B_PAD_ROWS, B_PAD, LANES>;

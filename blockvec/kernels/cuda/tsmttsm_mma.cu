@@ -418,8 +418,13 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
         double sum[PARTS] = {};
         for (int fold = 0; fold < FOLD; ++fold)
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part)
-                sum[part] += product[((fold * M + element / N) * NF + fold * N + element % N) * PARTS + part];
+            for (int part = 0; part < PARTS; ++part) {
+                const int m = element / N, n = element % N;
+                const double x = product[((fold * M + m) * NF + fold * N + n) * PARTS + part];
+                // A Gram matrix is Hermitian to the last bit: every block's part of it is.
+                const double mirror = SAME ? product[((fold * M + n) * NF + fold * N + m) * PARTS + part] : x;
+                sum[part] += SAME ? 0.5 * (x + (CONJ && part == 1 ? -mirror : mirror)) : x;
+            }
         if (gridDim.x == 1) {
             finish(element, sum);
         } else {

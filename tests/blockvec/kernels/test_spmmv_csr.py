@@ -28,7 +28,7 @@ from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
 from blockvec.kernels.roofline import Ceilings, memory_time, traffic
 from blockvec.kernels.spmmv_csr import Config
-from tests import emulator
+from tests.emulator import host as emulator
 
 A100 = replace(
     H200,

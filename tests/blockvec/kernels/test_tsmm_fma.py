@@ -19,8 +19,8 @@ from blockvec.kernels import tsmm_fma_model as model
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.problem import TsmmProblem, itemsize, promote
 from blockvec.kernels.tsmm_fma import Config
-from tests import emulator
 from tests.blocks import address, alignment, draw, framed, leading_dimension
+from tests.emulator import host as emulator
 from tests.emulator.pieces import build, scalars, span
 
 A100 = replace(

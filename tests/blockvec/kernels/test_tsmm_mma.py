@@ -20,7 +20,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.problem import TsmmProblem, itemsize
 from blockvec.kernels.roofline import Ceilings, time_limit
 from blockvec.kernels.tsmm_mma import Config
-from tests import emulator
+from tests.emulator import host as emulator
 
 OPERAND_BYTES = 2 << 30
 CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})

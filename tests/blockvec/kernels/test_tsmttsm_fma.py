@@ -19,8 +19,8 @@ from blockvec.kernels import tsmttsm_fma_model as model
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
 from blockvec.kernels.tsmttsm_fma import Config
-from tests import emulator
 from tests.blocks import address, alignment, draw, framed, leading_dimension
+from tests.emulator import host as emulator
 from tests.emulator.pieces import build, scalars, span
 
 A100 = replace(
@@ -129,6 +129,11 @@ def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
 )
 def test_the_validity_rule_says_what_is_wrong(config: Config, reason: str) -> None:
     assert reason in str(family.refuse(problem(31), config, H200))
+
+
+def test_atomic_additions_of_threads_need_sums_of_threads() -> None:
+    config = Config(8, 8, sums="shared", reduction="threads")
+    assert "cannot be added up" in str(family.refuse(problem(31, dtype="float32"), config, H200))
 
 
 def test_one_tile_has_nothing_to_interleave() -> None:

@@ -18,7 +18,7 @@ from blockvec.kernels import tsmttsm_mma_model as model
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.problem import TsmttsmProblem, itemsize
 from blockvec.kernels.tsmttsm_mma import Config
-from tests import emulator
+from tests.emulator import host as emulator
 
 A100 = replace(
     H200,
