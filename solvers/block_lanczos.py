@@ -34,7 +34,6 @@ MIN_SEARCH = {
     False: 200,
 }  # degree a search may always have, after a random and after a given start
 MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
-SAME_VALUE = 10.0  # Ritz values within this many residual limits count as copies of one eigenvalue
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +119,8 @@ class LanczosResult:
         Why it ended.
     verification : str
         What was done about missed copies.
+    missing : int
+        Wanted vectors that are known to exist and are not among X.
     norm : float
         Estimate of ||A||.
     counts : Counts
@@ -132,6 +133,7 @@ class LanczosResult:
     limits: NDArray[np.float64]
     reason: str
     verification: str
+    missing: int
     norm: float
     counts: Counts
     history: list[IterationState]
@@ -213,6 +215,7 @@ class ThickRestart:
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
         self.search_width = 1
         self.found_missed = 0
+        self.missing = 0  # wanted vectors that the last search has found and the result does not hold
         self.verification = "not reached"
         self.residuals: RealArray | None = None  # true ones, of the vectors as they are
 
@@ -335,7 +338,7 @@ class ThickRestart:
             return True
         verify = self.options.verify
         b = self.options.block_size if self.random_start else 1
-        doubtful = may_have_missed(theta[:k], SAME_VALUE * limits, self.options.which, b)
+        doubtful = may_have_missed(theta[:k], np.broadcast_to(limits, (k,)), self.options.which, b)
         if verify == "never":
             self.verification = "switched off"
             return True
@@ -372,9 +375,10 @@ class ThickRestart:
         counts.block_applications += verdict.applications
         counts.reductions += verdict.reductions
         self.verification = verdict.text
+        self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
         if verdict.missed is None:
             return True
-        self.found_missed += verdict.missed.shape[1]
+        self.found_missed += self.missing
         self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
         krylov.append(verdict.missed)
         self.residuals = None
@@ -421,6 +425,7 @@ class ThickRestart:
             limits=state.limits,
             reason=reason,
             verification=self.verification,
+            missing=self.missing,
             norm=self._norm(),
             counts=self.counts,
             history=self.history,

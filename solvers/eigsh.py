@@ -346,6 +346,7 @@ def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
         operator_columns=counts.operator_columns + info["operator_columns"],
         block_applications=counts.block_applications + info["block_applications"],
         verification_columns=counts.verification_columns,
+        missing=outcome.missing,
         restarts=counts.restarts,
         reductions=counts.reductions,
     )
@@ -422,6 +423,7 @@ def _info(request: _Request, stopped: str, verification: str, norm: float) -> di
         "operator_columns": CHECK_COLUMNS if request.checked else 0,
         "block_applications": 2 if request.checked else 0,
         "verification_columns": 0,
+        "missing": 0,
         "restarts": 0,
         "reductions": 0,
         "time_s": time.perf_counter() - request.begin_s,
@@ -439,9 +441,9 @@ def _report(result: EigenResult, stopped: str, on_unconverged: str) -> None:
         raise Interrupted(
             f"interrupted: {count} of {k} pairs had converged; see the exception's result.", result
         )
-    if count == k or on_unconverged == "return":
-        return
     info = result.info
+    if (count == k and not info["missing"]) or on_unconverged == "return":
+        return
     cause = {
         "maxiter": f"after {info['restarts']} restarts: raise maxiter or ncv, or loosen tol",
         "time_limit": f"in {info['time_s']:.3g} s: raise time_limit",
@@ -450,6 +452,8 @@ def _report(result: EigenResult, stopped: str, on_unconverged: str) -> None:
     }[stopped]
     worst = float(np.max(result.residuals / np.maximum(result.limits, np.finfo(float).tiny), initial=0.0))
     message = f"{count} of {k} pairs converged {cause} (largest residual {worst:.2g} times its limit)."
+    if info["missing"]:
+        message += f" At least {info['missing']} copies of wanted values are known to be missing."
     if on_unconverged == "warn":
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
         return

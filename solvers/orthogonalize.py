@@ -28,7 +28,16 @@ from blockvec.errors import BreakdownError
 
 from .rayleigh_ritz import to_host
 
-__all__ = ["BCGS2", "SVQB", "CholQR2", "Factored", "IntraBlock", "Orthogonalized", "orthogonalize"]
+__all__ = [
+    "BCGS2",
+    "SVQB",
+    "CholQR2",
+    "Factored",
+    "IntraBlock",
+    "Orthogonalized",
+    "RankedCholQR",
+    "orthogonalize",
+]
 
 Array = Any
 Block = Any
@@ -88,38 +97,63 @@ class CholQR2:
         except np.linalg.LinAlgError as error:
             raise BreakdownError(
                 f"CholQR2: the Gram matrix of {W.shape[1]} columns is not positive definite; the block is "
-                "rank deficient or holds NaN: use SVQB(), which decides the rank."
+                "rank deficient or holds NaN: use RankedCholQR(), which decides the rank."
             ) from error
         spread = np.abs(np.linalg.inv(R)).T @ noise
         return Factored(R, spread, np.zeros(W.shape[1], bool), 2)
 
 
 @dataclass(frozen=True)
-class SVQB:
-    """Eigenvectors of the scaled Gram matrix, then a Cholesky factorisation that decides the rank.
+class RankedCholQR:
+    """Cholesky QR with pivots that stand out from noise, up to twice: it decides the rank.
 
-    Use it for anything: it is the default. The first pass resolves a condition number of u^(-1/2), both
-    together resolve 1/u. The second one is left out where the first shows that it is not needed. R is not
-    triangular.
+    Use it for anything: it is the default. The column whose remainder is largest against its own noise comes
+    next, so that a noisy column can neither spoil nor take anything from an accurate one. The first
+    pass resolves a condition number of u^(-1/2), both together resolve 1/u; pivots that the first one does
+    not resolve are raised, as the shift does in shifted CholQR. The second pass is left out where the first
+    shows that it is not needed. R is triangular but for the order of its columns.
 
     References
     ----------
-    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4. Deviations: (1) the rank is decided by
-    the noise of each column instead of a fixed threshold; (2) eigenvectors only improve the condition, the
-    decision is made column by column in the order of their noise: dropping an eigenvector would take from
-    accurate columns what only noisy ones can spare.
+    Fukaya, Kannan, Nakatsukasa, Yamamoto, Yanagisawa, SIAM J. Sci. Comput. 42 (2020) A477 (shifted CholQR).
+    """
+
+    def factor(self, W: Block, noise: Array) -> Factored:
+        """Replace W by Q with W = Q R; lost columns of Q are zero and come last."""
+        unit = _unit_roundoff(W)
+        first, smallest = _pivoted_cholesky(_small(W.gram()), noise, unit, final=False)
+        return _two_steps(W, first, smallest, unit)
+
+
+@dataclass(frozen=True)
+class SVQB:
+    """Eigenvectors of the scaled Gram matrix, then the second pass of `RankedCholQR`: one or two reductions.
+
+    Use it where all columns are equally accurate, as in a random or a user's block: no order of columns
+    comes into the result. After a projection that took away most of some columns and little of others it
+    mixes noise into the good ones; take `RankedCholQR` there.
+
+    References
+    ----------
+    Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4. Deviation: eigenvectors only improve
+    the condition, the rank is decided by the noise of each column instead of a fixed threshold.
     """
 
     def factor(self, W: Block, noise: Array) -> Factored:
         """Replace W by Q with W = Q R; lost columns of Q are zero and come last."""
         unit = _unit_roundoff(W)
         first, smallest = _eigen_step(_small(W.gram()), noise, unit)
-        _transform(W, first.transform, W)
-        if not first.lost.any() and smallest > WELL_CONDITIONED:
-            return Factored(first.R, first.noise, first.lost, 1)
-        second = _ordered_cholesky(_small(W.gram()), first.noise, unit)
-        _transform(W, second.transform, W)
-        return Factored(second.R @ first.R, second.noise, second.lost, 2)
+        return _two_steps(W, first, smallest, unit)
+
+
+def _two_steps(W: Block, first: _Step, smallest: float, unit: float) -> Factored:
+    """Apply a first step, and a second one that decides the rank unless the first has shown it is full."""
+    _transform(W, first.transform, W)
+    if not first.lost.any() and smallest > WELL_CONDITIONED:
+        return Factored(first.R, first.noise, first.lost, 1)
+    second, _ = _pivoted_cholesky(_small(W.gram()), first.noise, unit, final=True)
+    _transform(W, second.transform, W)
+    return Factored(second.R @ first.R, second.noise, second.lost, 2)
 
 
 @dataclass(frozen=True)
@@ -137,7 +171,7 @@ class BCGS2:
     strong factorisation first, Cholesky afterwards).
     """
 
-    intra: IntraBlock = SVQB()
+    intra: IntraBlock = RankedCholQR()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +265,12 @@ def orthogonalize(
     reductions += factored.reductions
     kept = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
     if kept < W.shape[1]:
-        W, R, lost = W[:, :kept], R[:kept], lost[:kept]
+        # What is dropped must be what W has least of: rows of R say how much.
+        weight = np.where(lost, -1.0, np.linalg.norm(R, axis=1))
+        chosen = np.argsort(-weight, kind="stable")[:kept]
+        if kept:
+            _transform(W, np.eye(len(lost))[:, chosen], W[:, :kept])
+        W, R, lost = W[:, :kept], R[chosen], lost[chosen]
     if kept > 0:
         _refill(W, lost, key)
         S, R, passes = _clean(W, V, S, R, into)
@@ -351,34 +390,44 @@ def _eigen_step(G: Array, noise: Array, unit: float) -> tuple[_Step, Array]:
     return step, eigenvalues.min()
 
 
-def _ordered_cholesky(G: Array, noise: Array, unit: float) -> _Step:
-    """Factorise a Gram matrix column by column, the least noisy first; some have nothing of their own.
+def _pivoted_cholesky(G: Array, noise: Array, unit: float, *, final: bool) -> tuple[_Step, float]:
+    """Factorise a Gram matrix, the column that stands out most from its noise first.
 
-    A column that is lost stays in the factor as a row of zeros, so that shapes do not change.
+    Returns the step and the smallest pivot.
+
+    In the final step columns with nothing of their own beyond noise and resolution are lost: they stay in the
+    factor as rows of zeros, so that shapes do not change. Before it their pivots are raised.
     """
     width = G.shape[0]
-    scaled, lengths, inverse, dead = _scaled_gram(G, noise)
-    relative = np.where(dead, np.inf, noise * inverse)
-    order = np.argsort(relative)
-    rest = scaled[order][:, order]
-    limit = np.maximum(relative[order] ** 2, RESOLUTION * width * unit)
-    rows, kept = [], []
-    for j in range(width):
-        pivot = rest[j, j].real
-        keep = pivot > limit[j]
-        row = np.where(keep, rest[j] / np.sqrt(np.where(keep, pivot, 1.0)), 0)
-        row = np.where(np.arange(width) < j, 0, row)
-        rest = rest - row.conj()[:, None] * row[None, :]
-        rows.append(row)
-        kept.append(keep)
-    R, lost = np.stack(rows), ~np.stack(kept)
+    rest, lengths, inverse, dead = _scaled_gram(G, noise)
+    relative = np.where(dead, 1.0, noise * inverse)
+    resolution = RESOLUTION * width * unit
+    R, lost, pivots = np.zeros_like(rest), np.zeros(width, bool), np.zeros(width)
+    order, left = [], list(range(width))
+    for step in range(width):
+        signal = [
+            -1.0 if dead[j] else max(rest[j, j].real, resolution) / max(relative[j], unit) ** 2 for j in left
+        ]
+        column = left.pop(int(np.argmax(signal)))
+        order.append(column)
+        pivots[step] = rest[column, column].real
+        limit = max(relative[column] ** 2, resolution) if final else -np.inf
+        lost[step] = dead[column] or pivots[step] <= limit
+        if not lost[step]:
+            root = np.sqrt(max(pivots[step], resolution))
+            R[step, left] = rest[column, left] / root
+            rest = rest - R[step].conj()[:, None] * R[step][None, :]
+            R[step, column] = root
+    R, scales = R[:, order], relative[order] * ~dead[order]
     # A lost column becomes a unit vector of its own in the inverse, and is then zeroed.
     undo = np.linalg.inv(R + np.diag(lost.astype(float))) * np.where(lost, 0.0, 1.0)[None, :]
-    place = np.argsort(lost.astype(np.int8) * width + np.arange(width))  # lost ones last
+    place = np.argsort(lost, kind="stable")  # lost ones last
     back = np.argsort(order)
     transform = (inverse[order][:, None] * undo)[back][:, place]
-    spread = np.abs(undo).T @ np.where(dead, 0.0, noise * inverse)[order]
-    return _Step(transform, (R[:, back] * lengths[None, :])[place], spread[place], lost[place])
+    spread = np.abs(undo).T @ scales
+    return _Step(transform, (R[:, back] * lengths[None, :])[place], spread[place], lost[place]), float(
+        pivots.min()
+    )
 
 
 def _transform(W: Block, C: Array, out: Block) -> None:

@@ -34,12 +34,13 @@ Block = Any
 RealArray = NDArray[np.float64]
 
 UNLUCKY = 1e-4  # probability that a random direction has less than UNLUCKY / sqrt(n) along a given one
+SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
 DECISIVE = 10.0  # growth that damped components cannot show
 LEAK = 0.1  # component along found vectors, relative to the rest, at which they are projected out again
 TRUSTED = 1e-2  # sine of the angle up to which an unconverged vector stands for an eigenvector
 MARGIN = 0.05  # of the interval's length, added at its far end
 OVERFLOW_GROWTH = 1e12  # growth between two looks at the norms, safe in single precision
-ROUNDS = 8
+ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +126,21 @@ class Verdict:
     text: str
 
 
-def may_have_missed(theta: RealArray, widths: RealArray, which: Which, block_size: int) -> bool:
+def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> bool:
     """Whether a multiple eigenvalue beyond the last one can have more copies than the k that were found.
 
     A block of b random columns meets min(b, multiplicity) copies of every eigenvalue, with probability one,
     and they converge together. Only where as many as b copies were found there may be more. Further copies
     of the last wanted value itself would change nothing.
+
+    Parameters
+    ----------
+    theta : array, shape (k,)
+        Converged values, wanted first.
+    limits : array, shape (k,)
+        Limits of their residuals: values that differ by a few of them may be copies of one.
+    which : {"LA", "SA", "LM"}
+    block_size : int
 
     Examples
     --------
@@ -140,8 +150,8 @@ def may_have_missed(theta: RealArray, widths: RealArray, which: Which, block_siz
     [True, False]
     """
     values = desire(theta, which)
-    groups = clusters(values, widths)
-    return any(end - begin >= block_size for begin, end in groups[:-1])
+    groups = clusters(values, SAME_VALUE * limits)
+    return any(end - begin >= block_size and values[begin] > values[-1] + limits[-1] for begin, end in groups)
 
 
 def choose_interval(found: Found, growth: float, budget: int) -> Interval:
@@ -204,6 +214,7 @@ class _Search:
         self.budget = budget
         self.growth = DECISIVE * math.sqrt(n) / UNLUCKY
         self.columns = self.applications = self.reductions = 0
+        self.far_ends = 0
         self._set_interval(found)
 
     def _set_interval(self, found: Found) -> None:
@@ -211,6 +222,7 @@ class _Search:
         self.interval = choose_interval(found, self.growth, self.budget)
         self.deflated = found.X[:, : self.interval.deflated]
         distance = 1 + (self.interval.target - self.interval.edge) / self.interval.half_width
+        self.outgrown = 0.0  # logarithm of what a missed value has gained on what has grown
         self.degree = max(1, math.ceil(min(degree_for(self.growth, distance), self.budget)))
 
     def run(self) -> Verdict:
@@ -299,19 +311,27 @@ class _Search:
         if missed.any():
             return Y, self._verdict(_combined(Y, Z[:, missed]), f"found {int(missed.sum())} more")
         if values.min() < self.interval.low:
-            # The far end of the spectrum lies further out than the iteration has seen.
-            reach = values.min() - self.interval.half_width * MARGIN
+            # The far end lies further out than the iteration has seen: leave more room each time.
+            self.far_ends += 1
+            reach = values.min() - 2**self.far_ends * MARGIN * self.interval.half_width
             self._set_interval(replace(found, least=reach))
             return self._random(), None
         best = int(np.argmax(values))
         spread = _combined(AY, Z[:, [best]])
         spread.axpy(-float(desire(values[best], found.which)), _combined(Y, Z[:, [best]]))
         residual = 0.0 if found.which == "LM" else float(self._norms(spread)[0])
-        if values[best] + residual < found.wanted or residual <= found.limits[-1]:
-            return Y, self._verdict(
-                None, "passed: what grew in the complement is less wanted than the last value"
-            )
+        # What is as wanted as the last value would have outgrown this by now, by the factor that decides.
+        gain = self._rate(found.wanted) - self._rate(values[best])
+        self.outgrown += self.degree * max(gain, 0.0)
+        decided = values[best] + residual < found.wanted or residual <= found.limits[-1]
+        if decided or self.outgrown > math.log(self.growth):
+            text = "passed: what grew in the complement is less wanted than the last value"
+            return Y, self._verdict(None, text)
         return self._normalized(Y), None
+
+    def _rate(self, value: float) -> float:
+        """Return the logarithm of the growth a step that the filter gives to a value of `desire`."""
+        return math.acosh(max(1.0, 1 + (value - self.interval.edge) / self.interval.half_width))
 
     def _project(self, Y: Block) -> None:
         if self.found.locked is not None:

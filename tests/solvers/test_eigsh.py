@@ -86,6 +86,20 @@ def test_a_single_vector_finds_the_triple_values_of_a_cube(seed: int) -> None:
     assert [count for _, count in result.multiplicities] == [1, 3, 3, 3]
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_random_spectra_are_found_with_their_random_multiplicities(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n, k = int(rng.integers(60, 200)), int(rng.integers(1, 20))
+    copies = rng.choice([1, 1, 2, 3, 5, 8], n)
+    values = np.repeat(rng.standard_normal(n) * 10 ** rng.uniform(-1, 2, n), copies)[:n]
+    Q = rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if seed % 2 else 0)
+    Q = np.linalg.qr(Q)[0]
+    A = (Q * values) @ Q.conj().T
+    which, block_size = str(rng.choice(["LA", "SA", "LM"])), int(rng.choice([1, 2, 3, 5]))
+    result = solve((A + A.conj().T) / 2, k, which, block_size=block_size, tol=1e-10, convergence="norm")
+    check(result, A, np.sort(values[select(values, which)[:k]]), bound=1e-9)
+
+
 @pytest.mark.parametrize("method", ["lanczos", "dense"])
 @pytest.mark.parametrize("k", [1, 2, 9, 17, 18])
 def test_every_k_up_to_n_works(k: int, method: str) -> None:
