@@ -1,6 +1,6 @@
 """A plain NumPy block and operator with nothing but the interface that solvers may use.
 
-`PlainBlock` has the operations of a BlockVector that DESIGN lets a solver call, in their simplest form, and
+`PlainBlock` has the operations of a BlockVector that a solver may call, in their simplest form, and
 nothing of blockvec: a solver that runs on it cannot depend on anything else.
 """
 
