@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -34,11 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["BLOCKVEC_CACHE_DIR"] = config.stash[_cache].name
     if config.getoption("--gpu") and (reason := _no_gpu()):
         raise pytest.UsageError(f"--gpu: {reason}")
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if _cache in config.stash:
-        config.stash[_cache].cleanup()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -73,3 +69,26 @@ def matrices() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real matrices in {folder}; BLOCKVEC_TEST_MATRICES names their folder")
     return folder
+
+
+_exit_status = pytest.StashKey[int]()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config.stash[_exit_status] = int(exitstatus)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Leave with the verdict of the tests, without unloading the kernels that were compiled for the host.
+
+    Dozens of C++ libraries are in this process by then, and tearing them down beside the compiler's own
+    library was seen to abort after every test had passed.
+    """
+    if _cache in config.stash:
+        config.stash[_cache].cleanup()
+    status = config.stash.get(_exit_status, None)
+    if status is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
