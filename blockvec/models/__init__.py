@@ -9,12 +9,14 @@ from . import spectra
 from .catalogue import available, generator, model
 from .lattice import anderson, graphene, hofstadter, laplace1d, laplace2d, laplace3d, stencil27
 from .many_body import hubbard, xxz
+from .random_structure import banded, rmat
 from .rows import RowGenerator
 
 __all__ = [
     "RowGenerator",
     "anderson",
     "available",
+    "banded",
     "generator",
     "graphene",
     "hofstadter",
@@ -23,6 +25,7 @@ __all__ = [
     "laplace2d",
     "laplace3d",
     "model",
+    "rmat",
     "spectra",
     "stencil27",
     "xxz",

@@ -7,6 +7,7 @@ an array operation over the rows, and any row range can be made on its own, by a
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 
-__all__ = ["Entry", "RowGenerator", "available_memory", "uniform"]
+__all__ = ["AssembledRows", "Entry", "RowGenerator", "available_memory", "uniform"]
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -127,11 +128,7 @@ class RowGenerator:
         OptionError
             If the range is not inside the matrix, or would not fit the memory that is available.
         """
-        if not 0 <= start <= stop <= self.n_rows:
-            raise OptionError(
-                f"rows: got start={start}, stop={stop} for a matrix of {self.n_rows} rows; "
-                f"give 0 <= start <= stop <= {self.n_rows}."
-            )
+        self._check_range(start, stop)
         count = stop - start
         width = sum(1 for _ in self._entries(0, min(1, self.n_rows)))
         self._check_memory(count, width)
@@ -170,7 +167,14 @@ class RowGenerator:
         panel.sum_duplicates()
         return panel
 
-    def _check_memory(self, count: int, width: int) -> None:
+    def _check_range(self, start: int, stop: int) -> None:
+        if not 0 <= start <= stop <= self.n_rows:
+            raise OptionError(
+                f"rows: got start={start}, stop={stop} for a matrix of {self.n_rows} rows; "
+                f"give 0 <= start <= stop <= {self.n_rows}."
+            )
+
+    def _check_memory(self, count: int, width: float) -> None:
         elements = count * (width if self._row_entries is None else self._row_entries)
         index_bytes = 4 if max(self.n_rows, elements) <= np.iinfo(np.int32).max else 8
         needed = elements * (self.dtype.itemsize + index_bytes) + count * index_bytes
@@ -181,6 +185,40 @@ class RowGenerator:
                 f"{available / 1e9:.3g} GB of memory are available; choose a smaller matrix, or make some of "
                 "its rows with models.generator(...).rows(start, stop)."
             )
+
+
+class AssembledRows(RowGenerator):
+    """A matrix whose rows cannot be made on their own: all are, when the first range of them is wanted.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows and columns.
+    assemble : callable
+        Returns the whole matrix as a ``csr_array`` in canonical form.
+    row_entries : float
+        Mean number of elements in a row that memory is needed for while the matrix is made.
+    """
+
+    def __init__(
+        self, n_rows: int, assemble: Callable[[], scipy.sparse.csr_array], *, row_entries: float
+    ) -> None:
+        super().__init__(n_rows, lambda start, stop: iter(()), row_entries=row_entries)
+        self._assemble = assemble
+
+    @functools.cached_property
+    def _whole(self) -> scipy.sparse.csr_array:
+        return self.matrix()
+
+    def matrix(self) -> scipy.sparse.csr_array:
+        """Return the whole matrix; see :meth:`RowGenerator.matrix`."""
+        self._check_memory(self.n_rows, 0)
+        return self._assemble()
+
+    def rows(self, start: int, stop: int) -> scipy.sparse.csr_array:
+        """Return the rows [start, stop); see :meth:`RowGenerator.rows`."""
+        self._check_range(start, stop)
+        return self._whole[start:stop]
 
 
 def available_memory() -> int | None:
@@ -204,7 +242,7 @@ def available_memory() -> int | None:
     return min(found, default=None)
 
 
-def uniform(start: int, stop: int, seed: int) -> NDArray[np.float64]:
+def uniform(start: int, stop: int, seed: int | tuple[int, ...]) -> NDArray[np.float64]:
     """Return the random numbers that belong to the rows [start, stop).
 
     They come from a counter-based generator, so a row's number depends on the seed and the row only,
@@ -215,7 +253,7 @@ def uniform(start: int, stop: int, seed: int) -> NDArray[np.float64]:
     ----------
     start, stop : int
         Range of rows.
-    seed : int
+    seed : int or tuple of int
         Not negative.
 
     Returns

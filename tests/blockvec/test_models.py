@@ -40,6 +40,10 @@ SMALL = [
     "xxz:sites=6,up=3,delta=0,periodic=false",
     "hubbard:sites=5,up=2,down=3,U=3",
     "hubbard:sites=4,up=2,down=1,U=-2,periodic=false",
+    "banded:n=40,bandwidth=7,elements=5,seed=3",
+    "banded:n=3,bandwidth=9,elements=2",
+    "rmat:scale=5,edges=3,seed=2",
+    "rmat:scale=4,edges=2,laplacian=true",
 ]
 
 
@@ -149,6 +153,10 @@ def test_numpy_scalars_are_good_arguments() -> None:
         ("xxz:sites=63,up=5", "sites=63; it must be between 1 and 62"),
         ("xxz:sites=1,up=1", "sites=1; a chain needs at least 2"),
         ("hubbard:sites=4,up=2,down=-1,u=1", "down=-1; it must be between 0 and sites=4"),
+        ("banded:n=9,bandwidth=0,elements=2", "bandwidth=0; it must be at least 1"),
+        ("banded:n=9,bandwidth=2,elements=2,seed=-1", "seed=-1; it must not be negative"),
+        ("rmat:scale=0", "scale=0; it must be between 1 and 40"),
+        ("rmat:scale=4,a=0.9", "a=0.9, b=0.19, c=0.19; they are probabilities, of sum at most 1"),
         ("laplace3d:n=10000000", "rows are more than 64-bit row numbers can count"),
     ],
 )

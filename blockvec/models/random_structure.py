@@ -1,0 +1,210 @@
+"""Matrices without a lattice: random bands and power-law graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from ..errors import OptionError
+from .catalogue import physics_model
+from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, uniform
+
+__all__ = ["banded", "rmat"]
+
+_CHUNK_ROWS = 16384  # rows that are paired at a time; more where the band is wider
+_CHUNK_EDGES = 1 << 18  # drawn at a time: temporaries near the second-level cache
+_MAX_SCALE = 40
+_BITS_A_LEVEL = 16  # that choose a quadrant: probabilities are rounded to multiples of 2^-16
+_LEVELS_A_WORD = 64 // _BITS_A_LEVEL
+
+Values = NDArray[np.float64]
+
+
+class _Pairs(NamedTuple):
+    """Who is paired with whom in a range of rows."""
+
+    first: int
+    partners: Rows
+    exists: Mask
+    values: Values
+
+
+@physics_model("random symmetric band", example="banded:n=100000,bandwidth=2000,elements=20")
+def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenerator:
+    """Return a symmetric matrix with random elements at random places of a band.
+
+    Off the diagonal it is a sum of random matchings: in each, the rows of every stretch of bandwidth + 1 are
+    paired at random, and the two elements of a pair are the same random number. Stretches begin elsewhere in
+    each matching, so the band has no seams.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+    bandwidth : int
+        Largest distance |i - j| of an element from the diagonal, at least 1.
+    elements : int
+        Elements in a row, the diagonal included. A row has fewer where two matchings choose the same pair, or
+        where one leaves a row of a stretch over.
+    seed : int, default 0
+        The same seed gives the same matrix, on any machine and for any range of rows.
+
+    Returns
+    -------
+    csr_array, shape (n, n)
+        Real symmetric, elements uniform on [-1/2, 1/2); eigenvalues lie within elements / 2 of 0.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    Examples
+    --------
+    >>> from blockvec import models
+    >>> A = models.banded(n=1000, bandwidth=40, elements=8).tocoo()
+    >>> int(abs(A.row - A.col).max()) <= 40
+    True
+    """
+    for name, value, least in (("n", n, 1), ("bandwidth", bandwidth, 1), ("elements", elements, 1)):
+        if value < least:
+            raise OptionError(f"{name}={value}; it must be at least {least}")
+    if seed < 0:
+        raise OptionError(f"seed={seed}; it must not be negative")
+    stretch = min(bandwidth + 1, n)
+    chunk = -(-_CHUNK_ROWS // stretch) * stretch
+
+    @functools.lru_cache(maxsize=3 * elements)  # a range of rows touches two or three chunks
+    def pairs(matching: int, number: int) -> _Pairs:
+        offset = matching * stretch // elements  # rows that the first stretch lies before row 0
+        first = max(number * chunk - offset, 0)
+        return _random_pairs(first, min((number + 1) * chunk - offset, n), offset, stretch, (seed, matching))
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        yield Entry(np.arange(start, stop), uniform(start, stop, (seed, 0)))
+        for matching in range(1, elements):
+            offset = matching * stretch // elements
+            chunks = range((start + offset) // chunk, (stop - 1 + offset) // chunk + 1)
+            columns, values = np.zeros(stop - start, np.int64), np.zeros(stop - start)
+            mask = np.zeros(stop - start, np.bool_)
+            for part in (pairs(matching, number) for number in chunks):
+                begin, end = max(start, part.first), min(stop, part.first + len(part.partners))
+                here, there = slice(begin - start, end - start), slice(begin - part.first, end - part.first)
+                columns[here], values[here] = part.partners[there], part.values[there]
+                mask[here] = part.exists[there]
+            yield Entry(columns, values, mask)
+
+    return RowGenerator(n, entries)
+
+
+def _random_pairs(first: int, last: int, offset: int, stretch: int, seed: tuple[int, int]) -> _Pairs:
+    """Pair the rows [first, last) inside stretches that begin at multiples of `stretch` minus `offset`.
+
+    Rows of a stretch are sorted by random numbers, and neighbours in that order make a pair.
+    """
+    numbers = uniform(first, last, seed)
+    stretches = (np.arange(first, last) + offset) // stretch
+    order = np.lexsort((numbers, stretches))
+    begins = np.searchsorted(stretches, stretches)
+    ends = np.searchsorted(stretches, stretches, side="right")
+    place = np.arange(last - first)
+    paired = begins + ((place - begins) ^ 1)
+    exists = np.empty(last - first, np.bool_)
+    exists[order] = paired < ends
+    partners = np.empty(last - first, np.int64)
+    partners[order] = order[np.minimum(paired, ends - 1)]
+    values = numbers[np.minimum(partners, place)]
+    return _Pairs(first, partners + first, exists, values)
+
+
+@physics_model("power-law graph (R-MAT), adjacency or Laplacian", example="rmat:scale=16,edges=16")
+def rmat(
+    *,
+    scale: int,
+    edges: int = 16,
+    a: float = 0.57,
+    b: float = 0.19,
+    c: float = 0.19,
+    laplacian: bool = False,
+    seed: int = 0,
+) -> RowGenerator:
+    """Return an undirected R-MAT graph: few vertices with very many neighbours, many with few or none.
+
+    Every edge is drawn by choosing a quadrant of the adjacency matrix with probabilities a, b, c and
+    1 - a - b - c, a quadrant of that, and so on to a single element. Loops are left out, an edge that is
+    drawn again or backwards counts once. Vertices are not renumbered: the first ones have most neighbours.
+
+    Parameters
+    ----------
+    scale : int
+        The graph has 2^scale vertices; 1 to 40.
+    edges : int, default 16
+        Edges drawn, in units of the vertices.
+    a, b, c : float, default 0.57, 0.19, 0.19
+        Probabilities of the quadrants; the defaults are those of the Graph500 benchmark.
+    laplacian : bool, default False
+        Return degrees minus adjacency, which is positive semidefinite with the constant vector in its kernel;
+        otherwise the adjacency matrix of zeros and ones.
+    seed : int, default 0
+        The same seed gives the same graph on any machine.
+
+    Returns
+    -------
+    csr_array, shape (2^scale, 2^scale)
+        Real symmetric.
+
+    Raises
+    ------
+    OptionError
+        If a value cannot be used.
+
+    References
+    ----------
+    D. Chakrabarti, Y. Zhan, C. Faloutsos, "R-MAT: a recursive model for graph mining", SDM (2004).
+    """
+    if not 1 <= scale <= _MAX_SCALE:
+        raise OptionError(f"scale={scale}; it must be between 1 and {_MAX_SCALE}")
+    if edges < 1:
+        raise OptionError(f"edges={edges}; it must be at least 1")
+    if min(a, b, c) < 0 or a + b + c > 1:
+        raise OptionError(f"a={a}, b={b}, c={c}; they are probabilities, of sum at most 1")
+    if seed < 0:
+        raise OptionError(f"seed={seed}; it must not be negative")
+
+    def assemble() -> scipy.sparse.csr_array:
+        rows, columns = _draw_edges(scale, edges << scale, np.cumsum((a, b, c)), seed)
+        pairs = (np.concatenate((rows, columns)), np.concatenate((columns, rows)))
+        graph = scipy.sparse.coo_array((np.ones(len(pairs[0])), pairs), shape=(1 << scale,) * 2).tocsr()
+        graph.data[:] = 1.0
+        if laplacian:
+            graph = (scipy.sparse.diags_array(graph.sum(axis=1)) - graph).tocsr()
+        return graph
+
+    # Row pointers aside, coordinates of the edges stand beside the matrix while it is made of them.
+    return AssembledRows(1 << scale, assemble, row_entries=4.0 * edges)
+
+
+def _draw_edges(scale: int, count: int, cuts: Values, seed: int) -> tuple[Rows, Rows]:
+    """Return the two ends of edges, loops left out; `cuts` are cumulated probabilities of quadrants."""
+    stream = np.random.Philox(seed)
+    thresholds = np.rint(cuts * 2.0**_BITS_A_LEVEL).astype(np.int64)
+    parts = []
+    for first in range(0, count, _CHUNK_EDGES):
+        row, column = np.zeros((2, min(_CHUNK_EDGES, count - first)), np.int64)
+        for level in range(scale):
+            if level % _LEVELS_A_WORD == 0:
+                words = stream.random_raw(len(row))
+            chance = (words & np.uint64(2**_BITS_A_LEVEL - 1)).astype(np.int32)
+            words >>= np.uint64(_BITS_A_LEVEL)
+            lower = chance >= thresholds[1]
+            row = row << 1 | lower
+            column = column << 1 | np.where(lower, chance >= thresholds[2], chance >= thresholds[0])
+        ends = np.stack((row, column))[:, row != column]
+        parts.append(ends.astype(np.int32 if scale < 32 else np.int64))
+    rows, columns = np.concatenate(parts, axis=1)
+    return rows, columns
