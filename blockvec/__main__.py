@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_info(commands)
     _add_bench(commands)
+    _add_tune(commands)
     _add_explain(commands)
     _add_plot(commands)
     return parser
@@ -115,6 +116,40 @@ def _add_bench(commands: Any) -> None:
     bench.set_defaults(run=_bench)
 
 
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune", help="find the fastest kernels for products on a GPU and remember them"
+    )
+    add = tune.add_argument
+    add(
+        "--op",
+        type=_names("dot", "gram", "combine", "inplace"),
+        default=("dot", "gram", "combine"),
+        metavar="OPS",
+        help="some of dot,gram,combine,inplace (default dot,gram,combine)",
+    )
+    add(
+        "--dtype",
+        type=_names(*DTYPES),
+        default=("float64", "complex128"),
+        metavar="TYPES",
+        help=f"some of {','.join(DTYPES)} (default float64,complex128)",
+    )
+    add("--widths", type=_widths, default=WIDTHS, metavar="W", help="columns, such as 1,2,8 or 1-64")
+    add("--grid", action="store_true", help="all pairs of widths, not only equal ones")
+    add("--ld", type=_count, metavar="LD", help="views with this leading dimension, at odd column offsets")
+    add("--beta", action="store_true", help="products that are added to what is there")
+    add("--device", default="gpu", metavar="DEVICE", help="gpu (default) or cuda:1")
+    add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring a problem (default 5)")
+    add(
+        "--first", type=_count, default=10, metavar="N", help="each family's N best by its model (default 10)"
+    )
+    add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
+    add("--json", metavar="FILE", help="write all that was measured to this file")
+    add("--ship", type=Path, metavar="DIR", help="write the winners into the tables in this folder")
+    tune.set_defaults(run=_tune)
+
+
 def _add_explain(commands: Any) -> None:
     explain = commands.add_parser("explain", help="which kernel runs, and why")
     add = explain.add_argument
@@ -153,7 +188,12 @@ def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def _widths(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.split(","))
+    """Numbers and ranges: ``1,2,8`` or ``1-64``."""
+    widths: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        widths += range(_count(low), _count(high or low) + 1)
+    return tuple(widths)
 
 
 def _count(text: str) -> int:
@@ -231,6 +271,32 @@ def _bench(arguments: argparse.Namespace) -> None:
         results.write(arguments.json, environment, limits, records)
     if arguments.plot:
         draw(results.document(environment, limits, records), arguments.plot)
+
+
+def _tune(arguments: argparse.Namespace) -> None:
+    from . import results
+    from .backends import backend_for
+    from .bench import tuning
+    from .profile import ceilings
+
+    backend = backend_for(arguments.device)
+    shapes = [(M, N) for M in arguments.widths for N in arguments.widths if arguments.grid or M == N]
+    todo = list(tuning.problems(arguments.op, arguments.dtype, shapes, ld=arguments.ld, beta=arguments.beta))
+    done = []
+    with _progress(len(todo)) as (say, step):
+        step("ceilings")
+        limits = ceilings(backend, refresh=True)
+        say(tuning.heading())
+        how = {"budget_s": arguments.budget, "first": arguments.first, "sample": arguments.sample}
+        for tuned in tuning.tune_all(todo, backend, limits, **how):
+            step(f"{tuned.problem.operation} {tuned.problem.dtype}")
+            done.append(tuned)
+            say(tuned.line())
+    environment = results.environment(backend)
+    if arguments.json:
+        results.write(arguments.json, environment, limits, [tuned.record() for tuned in done])
+    if arguments.ship:
+        tuning.ship(arguments.ship, environment, done)
 
 
 def _explain(arguments: argparse.Namespace) -> None:

@@ -22,6 +22,9 @@ from .errors import OptionError
 __all__ = ["Options", "option_context", "options", "set_default_options"]
 
 
+TUNE_MODES = ("cached", "auto", "model")
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """What a user can set.
@@ -38,17 +41,31 @@ class Options:
         Whether dispatch may choose vendor libraries (BLAS, cuBLAS, cuSPARSE) beside blockvec's own
         kernels (``BLOCKVEC_VENDOR``, 0 or 1). Off is for measuring; where no own kernel covers a
         problem the vendor's still runs.
+    tune : str
+        How GPU kernels for large products are configured (``BLOCKVEC_TUNE``): ``"cached"`` takes winners of
+        this device's own tuning, then those that ship with blockvec, then the model's choice; ``"auto"``
+        measures before the first product of a kind that nobody tuned; ``"model"`` ignores what was measured.
+    tune_budget_s : float
+        Seconds that ``tune="auto"`` may spend on such a first product (``BLOCKVEC_TUNE_BUDGET``).
     """
 
     threads: int = dataclasses.field(default_factory=lambda: _available_cores())
     cache_dir: Path = dataclasses.field(default_factory=lambda: platformdirs.user_cache_path("blockvec"))
     vendor: bool = True
+    tune: str = "cached"
+    tune_budget_s: float = 2.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.threads, int) or isinstance(self.threads, bool) or self.threads < 1:
             raise OptionError(f"threads: got {self.threads!r}; give a positive integer.")
         if not isinstance(self.vendor, bool):
             raise OptionError(f"vendor: got {self.vendor!r}; give True or False.")
+        if self.tune not in TUNE_MODES:
+            raise OptionError(f"tune: got {self.tune!r}; give one of {', '.join(map(repr, TUNE_MODES))}.")
+        if not isinstance(self.tune_budget_s, int | float) or not 0 < self.tune_budget_s < float("inf"):
+            raise OptionError(
+                f"tune_budget_s: got {self.tune_budget_s!r}; give a positive number of seconds."
+            )
         object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
 
 
@@ -71,6 +88,15 @@ def _from_environment(environ: Mapping[str, str]) -> Options:
         if text not in ("0", "1"):
             raise OptionError(f"BLOCKVEC_VENDOR: got {text!r}; give 0 or 1.")
         changes["vendor"] = text == "1"
+    if text := environ.get("BLOCKVEC_TUNE"):
+        if text not in TUNE_MODES:
+            raise OptionError(f"BLOCKVEC_TUNE: got {text!r}; give one of {', '.join(TUNE_MODES)}.")
+        changes["tune"] = text
+    if text := environ.get("BLOCKVEC_TUNE_BUDGET"):
+        try:
+            changes["tune_budget_s"] = float(text)
+        except ValueError:
+            raise OptionError(f"BLOCKVEC_TUNE_BUDGET: got {text!r}; give seconds.") from None
     return Options(**changes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from pathlib import Path
 from typing import Any
 
 from .backends.base import Backend, Candidate
@@ -31,11 +32,15 @@ def run(problem: Problem, backend: Backend, *operands: Any) -> None:
 def choose(problem: Problem, backend: Backend) -> Candidate:
     """Return the first candidate of the backend that accepts the problem."""
     current = options()
-    return _choose(problem, backend, current.vendor, current.threads)
+    return _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(problem: Problem, backend: Backend, vendor: bool, _threads: int) -> Candidate:
+def _choose(
+    problem: Problem, backend: Backend, vendor: bool, _threads: int, tune: str, _cache_dir: Path
+) -> Candidate:
+    if tune == "auto" and backend.can_tune(problem):
+        backend.tune(problem, ceilings(backend), options().tune_budget_s)
     accepted = [c for c in backend.candidates(problem) if not c.refusal]
     own = [c for c in accepted if not c.vendor]
     for candidate in own if own and not vendor else accepted:

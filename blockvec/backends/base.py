@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from ..kernels.device import DeviceInfo
 from ..kernels.measure import CeilingProbe, Stopwatch
 from ..kernels.problem import Problem
+from ..kernels.roofline import Ceilings
 
 __all__ = ["Array", "Backend", "Candidate"]
 
@@ -82,6 +83,12 @@ class Backend(Protocol):
 
     def stopwatch(self) -> Stopwatch:
         """Start timing work on this device."""
+
+    def can_tune(self, problem: Problem) -> bool:
+        """Whether `tune` would find out something new about a problem, and may run now."""
+
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float) -> None:
+        """Measure the kernels for a problem, for about that many seconds, and put the best on record."""
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return ways to reach the device's ceilings."""

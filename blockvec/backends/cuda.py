@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from ..errors import DeviceError
+from ..config import options
+from ..errors import DeviceError, OptionError
 from ..kernels.device import DeviceInfo, cuda_device
+from ..kernels.families import families_of
 from ..kernels.measure import CeilingProbe
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
-from . import cublas, cuda_elementwise, cuda_probes, cusparse, tensor_cores
+from ..kernels.roofline import Ceilings
+from ..kernels.winners import Winner, find, representative
+from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated
 from .base import Array, Candidate
+from .cuda_tuner import Tuning
 from .gpu import Gpu
 
 __all__ = ["CudaBackend", "CudaStopwatch", "cuda_backend", "find_device"]
@@ -72,13 +78,7 @@ class CudaBackend:
             case TsmttsmProblem():
                 return self._tsmttsm(problem)
             case TsmmProblem():
-                one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
-                refusal = "" if one_column else "for one column of the result's type"
-                return (
-                    self._tensor_cores("tsmm_mma", tensor_cores.tsmm, problem),
-                    self._candidate("scale", cuda_elementwise.scale_column, refusal),
-                    self._candidate("cublas", cublas.tsmm, vendor=True),
-                )
+                return self._tsmm(problem)
             case SpmmvProblem():
                 return (self._candidate("cusparse", cusparse.spmmv, vendor=True),)
             case StreamProblem(operation="axpby"):
@@ -89,23 +89,60 @@ class CudaBackend:
                 return ()
 
     def _tsmttsm(self, problem: TsmttsmProblem) -> Sequence[Candidate]:
+        winner = self._winner(problem)
         one_column = "" if problem.M == problem.N == 1 else "for one column each"
         few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
         one_call = self._candidate("cublas", cublas.tsmttsm, vendor=True)
         split = self._candidate("cublas_splitk", cublas.tsmttsm_split, few_rows, vendor=True)
-        own = self._tensor_cores("tsmttsm_mma", tensor_cores.tsmttsm, problem)
+        own = self._generated(problem, winner)
         vendor = (split, one_call) if cublas.prefers_split(problem) else (one_call, split)
-        return (
+        return _winner_first(
+            winner,
             self._candidate("column_dot", cuda_elementwise.column_product, one_column),
-            *((*vendor, own) if cublas.is_faster(problem) else (own, *vendor)),
+            *((*vendor, *own) if cublas.is_faster(problem) else (*own, *vendor)),
         )
 
-    def _tensor_cores(self, name: str, run: Any, problem: TsmttsmProblem | TsmmProblem) -> Candidate:
-        """Return one of blockvec's own kernels, configured by its model."""
-        gpu = self._gpu
-        runner = gpu.here(functools.partial(run, gpu))
-        text = functools.partial(tensor_cores.configuration, gpu, problem)
-        return Candidate(name, runner, tensor_cores.refusal(gpu, problem), configuration=text)
+    def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
+        winner = self._winner(problem)
+        one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
+        refusal = "" if one_column else "for one column of the result's type"
+        return _winner_first(
+            winner,
+            *self._generated(problem, winner),
+            self._candidate("scale", cuda_elementwise.scale_column, refusal),
+            self._candidate("cublas", cublas.tsmm, vendor=True),
+        )
+
+    def _generated(self, problem: TsmttsmProblem | TsmmProblem, winner: Winner | None) -> list[Candidate]:
+        return [generated.candidate(self._gpu, name, problem, winner) for name in families_of(problem)]
+
+    def _winner(self, problem: Problem) -> Winner | None:
+        current = options()
+        return None if current.tune == "model" else find(problem, self.device, current.cache_dir)
+
+    def can_tune(self, problem: Problem) -> bool:
+        """Whether nobody tuned a problem's kind yet; False while a graph is captured."""
+        if representative(problem) is None or find(problem, self.device, options().cache_dir):
+            return False
+        return not self.xp.cuda.get_current_stream().is_capturing()
+
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float) -> None:
+        """Measure the kernels for a product of blocks and put the best into the user's store."""
+        with ThreadPoolExecutor() as executor:
+            self.tuning(problem, ceilings, executor).measure(budget_s)
+
+    def tuning(self, problem: Problem, ceilings: Ceilings, executor: Executor, **how: int) -> Tuning:
+        """Start compiling what is to be measured for a problem; see `Tuning`.
+
+        Raises
+        ------
+        OptionError
+            For a problem without choices.
+        """
+        if not isinstance(problem, TsmttsmProblem | TsmmProblem):
+            raise OptionError(f"{problem.operation} has nothing to tune; products of two blocks have.")
+        candidates = self.candidates(problem)
+        return Tuning(self._gpu, problem, candidates, ceilings, self.stopwatch, executor, **how)
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
@@ -141,6 +178,11 @@ class CudaBackend:
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream."""
         self._gpu.here(lambda: self.xp.cuda.get_current_stream().synchronize())()
+
+
+def _winner_first(winner: Winner | None, *candidates: Candidate) -> Sequence[Candidate]:
+    """Return candidates in the order given, but for the kernel that measured best."""
+    return sorted(candidates, key=lambda candidate: winner is None or candidate.name != winner.kernel)
 
 
 @functools.cache

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..config import options
+from ..errors import OptionError
 from ..kernels.device import DeviceInfo, host_device
 from ..kernels.measure import CeilingProbe, HostStopwatch
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
-from ..kernels.roofline import traffic
+from ..kernels.roofline import Ceilings, traffic
 from . import panels, streams
 from .base import Array, Candidate
 from .host_sparse import RowBlocks, spmmv
@@ -90,6 +91,14 @@ class HostBackend:
     def stopwatch(self) -> HostStopwatch:
         """Start timing."""
         return HostStopwatch()
+
+    def can_tune(self, problem: Problem) -> bool:
+        """Return False: kernels on the host follow fixed rules."""
+        return False
+
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float) -> None:
+        """Raise `OptionError`: there is nothing to choose."""
+        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (device='gpu').")
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return stream kernels over arrays beyond the caches, and dense products."""

@@ -1,0 +1,231 @@
+"""What the tuner runs kernels on: operands beyond the caches to time them, exact ones to check them."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypeAlias
+
+from ..config import options
+from ..errors import BlockvecError, OptionError
+from ..kernels.families import FAMILIES
+from ..kernels.measure import Stopwatch, Timing, measure_beside
+from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..kernels.roofline import Ceilings, fraction
+from ..kernels.tuner import Entrant, Outcome, build_ahead, entrants, tournament
+from ..kernels.winners import Winner, store
+from . import cuda_elementwise, generated
+from .base import Array, Candidate
+from .gpu import Gpu
+
+__all__ = ["Arena", "Tuning"]
+
+Product: TypeAlias = TsmttsmProblem | TsmmProblem
+
+OPERAND_BYTES = 1 << 30  # of the wider operand, while it is timed
+EXACT_BYTES = 48 << 20  # of the wider operand, while it is checked
+RAGGED_ROWS = 37  # so that no tile height divides the rows
+
+
+class Arena:
+    """Operands for every entrant of one problem, and the reference that each must match.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        The current device.
+    problem : TsmttsmProblem or TsmmProblem
+        What is timed.
+    others : dict of str to Candidate
+        Kernels that are of no family, by name.
+    stopwatch : callable
+        Starts timing on the device.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problem: Product,
+        others: dict[str, Candidate],
+        stopwatch: Callable[[], Stopwatch],
+    ) -> None:
+        self._gpu, self._others, self._stopwatch = gpu, others, stopwatch
+        self.problem = problem
+        self._small = _with_rows(problem, EXACT_BYTES, RAGGED_ROWS)
+        self._exact = _operands(gpu, self._small, 1, _fill_exact)[0]
+        self._sets = itertools.cycle(_operands(gpu, self.problem, 2, _fill_random))
+        self._expected = self._reference()
+
+    def _reference(self) -> Array:
+        """Return the product of the exact operands: small integers, the same in any order of summation."""
+        import cupy
+
+        first, second, third = self._exact
+        wide = "complex128" if is_complex(self.problem.dtype) else "float64"
+        if isinstance(self.problem, TsmttsmProblem):
+            left = first.conj() if self._small.conj else first
+            return cupy.matmul(left.T.astype(wide), second.astype(wide))
+        product = cupy.matmul(first.astype(wide), second.astype(wide))
+        return product + (third if self.problem.beta != "zero" else 0)
+
+    def check(self, entrant: Entrant) -> str:
+        """Run an entrant on the exact operands; return what is wrong, "" for nothing."""
+        import cupy
+
+        first, second, out = self._exact
+        kept = first.copy() if _in_place(self.problem) else out.copy()
+        beta = 0 if self.problem.beta == "zero" else 1
+        if not beta and not _in_place(self.problem):
+            out.fill(float("nan"))
+        try:
+            self._runner(entrant, self._small)(first, second, out, 1, beta)
+            right = bool(cupy.array_equal(out, self._expected))
+        except (BlockvecError, cupy.cuda.driver.CUDADriverError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            (first if _in_place(self.problem) else out)[...] = kept
+        return "" if right else "differs from the reference"
+
+    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
+        """Time entrants in turns on rotating operands."""
+        calls = {str(i): self._call(entrant) for i, entrant in enumerate(field)}
+        timings = measure_beside(
+            calls, self._stopwatch, budget_s=seconds / len(field), burst=4, min_rounds=1, max_rounds=8
+        )
+        return [timings[str(i)] for i in range(len(field))]
+
+    def _call(self, entrant: Entrant) -> Callable[[], None]:
+        run = self._runner(entrant, self.problem)
+        beta = 0 if self.problem.beta == "zero" else 1
+
+        return lambda: run(*next(self._sets), 1, beta)
+
+    def _runner(self, entrant: Entrant, problem: Product) -> Callable[..., None]:
+        if entrant.config is None:
+            return lambda *operands: self._others[entrant.kernel].run(problem, *operands)
+        return generated.launcher(self._gpu, entrant.kernel, problem, entrant.config)
+
+
+class Tuning:
+    """One problem to be tuned: its kernels are being compiled while others are measured.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        The device, CuPy's current one.
+    problem : TsmttsmProblem or TsmmProblem
+        What to tune; its number of rows does not matter.
+    candidates : sequence of Candidate
+        What the backend offers for it.
+    ceilings : Ceilings
+        Measured limits.
+    stopwatch : callable
+        Starts timing on the device.
+    executor : Executor
+        Compiles.
+    first, sample : int
+        As for `entrants`.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problem: Product,
+        candidates: Sequence[Candidate],
+        ceilings: Ceilings,
+        stopwatch: Callable[[], Stopwatch],
+        executor: Executor,
+        *,
+        first: int = 10,
+        sample: int = 0,
+    ) -> None:
+        self.problem = _with_rows(problem, OPERAND_BYTES)
+        self._gpu, self._ceilings, self._stopwatch = gpu, ceilings, stopwatch
+        self._others = {c.name: c for c in candidates if not c.refusal and c.name not in FAMILIES}
+        self._field = entrants(self.problem, gpu.info, ceilings, first=first, sample=sample)
+        self._cache_dir = options().cache_dir
+        self._jobs = build_ahead(self.problem, self._field, gpu.info, self._cache_dir, executor)
+
+    def measure(self, budget_s: float) -> Outcome:
+        """Find the fastest right kernel and put it into the user's store; waits for the device.
+
+        Raises
+        ------
+        OptionError
+            If no kernel gives the right product.
+        """
+        concurrent.futures.wait(self._jobs)
+        outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
+        if outcome is None:
+            raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
+        store(self.problem, self.winner(outcome), self._gpu.info, self._cache_dir)
+        return outcome
+
+    def _tournament(self, budget_s: float) -> Outcome | None:
+        arena = Arena(self._gpu, self.problem, self._others, self._stopwatch)
+        field = [*map(Entrant, self._others), *self._field]
+        return tournament(field, arena.check, arena.race, budget_s=budget_s)
+
+    def winner(self, outcome: Outcome) -> Winner:
+        """Return what goes on record."""
+        best = outcome.best.entrant
+        share = fraction(self.problem, outcome.seconds, self._ceilings)
+        return Winner(best.kernel, best.config, self.problem.K, outcome.seconds, share, "")
+
+
+def _in_place(problem: Product) -> bool:
+    return isinstance(problem, TsmmProblem) and problem.inplace
+
+
+def _with_rows(problem: Product, operand_bytes: int, odd: int = 0) -> Any:
+    row_bytes = max(problem.lda, problem.ldb, problem.M, problem.N) * itemsize(problem.dtype)
+    return dataclasses.replace(problem, K=max(1, operand_bytes // row_bytes - odd))
+
+
+Fill: TypeAlias = Callable[[Gpu, Array, int], None]
+
+
+def _fill_random(gpu: Gpu, flat: Array, seed: int) -> None:
+    cuda_elementwise.fill_random(gpu, flat.reshape(-1, 1), seed, 0)
+
+
+def _fill_exact(gpu: Gpu, flat: Array, seed: int) -> None:
+    """Fill with -1, 0 and 1, whose sums of products are exact in any order."""
+    import cupy
+
+    _fill_random(gpu, flat, seed)
+    parts = flat.view(flat.real.dtype)
+    parts[...] = cupy.sign(parts) * (abs(parts) > 1 / 3)
+
+
+def _operands(gpu: Gpu, problem: Product, count: int, fill: Fill) -> list[tuple[Array, ...]]:
+    """Return sets of operands with the problem's pitches and alignments, in the order kernels take them."""
+    import cupy
+
+    K, M, N = problem.K, problem.M, problem.N
+    seeds = itertools.count()
+
+    def tall(width: int, ld: int, align: int, dtype: str) -> Array:
+        size, pitch = itemsize(dtype), max(ld, width)
+        offset = max(1, align // size) if align < MAX_ALIGNMENT else 0
+        memory = cupy.empty(K * pitch + offset, dtype)
+        fill(gpu, memory, next(seeds))
+        return memory[offset:].reshape(K, pitch)[:, :width]
+
+    sets = []
+    for _ in range(count):
+        A = tall(M, problem.lda, problem.align_a, problem.dtype_a)
+        if isinstance(problem, TsmttsmProblem):
+            B = A if problem.same else tall(N, problem.ldb, problem.align_b, problem.dtype_b)
+            sets.append((A, B, cupy.empty((M, N), problem.dtype)))
+            continue
+        C = cupy.empty((M, N), problem.dtype_c)
+        fill(gpu, C.reshape(-1), next(seeds))
+        if problem.inplace and fill is _fill_random:
+            C /= abs(C).sum(axis=0).max()  # or repeated products would overflow
+        B = A[:, :N] if problem.inplace else tall(N, problem.ldb, problem.align_b, problem.dtype)
+        sets.append((A, C, B))
+    return sets

@@ -1,0 +1,91 @@
+"""The two products of tall blocks through blockvec's own generated kernels, on CuPy arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..kernels.compile import function
+from ..kernels.families import FAMILIES
+from ..kernels.problem import TsmmProblem, TsmttsmProblem
+from ..kernels.winners import Winner
+from .base import Array, Candidate
+from .gpu import Gpu
+
+__all__ = ["candidate", "launcher"]
+
+MIN_WORKSPACE_BYTES = 16 << 20  # partial sums of 132 blocks of a 64 x 64 complex product are half of it
+
+Launch = Callable[[Array, Array, Array, complex, complex], None]
+"""``launch(A, B, C, alpha, beta)`` for TSMTTSM, ``launch(A, C, B, alpha, beta)`` for TSMM."""
+
+
+def candidate(
+    gpu: Gpu, name: str, problem: TsmttsmProblem | TsmmProblem, winner: Winner | None = None
+) -> Candidate:
+    """Return a family as a candidate for a problem, with the tuned configuration if it is the winner's.
+
+    Nothing is compiled before the first run.
+    """
+    family = FAMILIES[name]
+    refusal = "there are no rows" if problem.K == 0 else family.supports(problem, gpu.info) or ""
+    tuned = winner if winner is not None and winner.kernel == name else None
+
+    @functools.cache
+    def config() -> Any:
+        return tuned.config if tuned else family.choose(problem, gpu.info)
+
+    @functools.cache
+    def launch() -> Launch:
+        return launcher(gpu, name, problem, config())
+
+    def run(_problem: Any, *operands: Any) -> None:
+        launch()(*operands)
+
+    def text() -> str:
+        origin = tuned.origin if tuned else "the model's choice"
+        predicted_s = family.predict(problem, config(), gpu.info)
+        return f"{config()}, {origin}, predicted {predicted_s * 1e6:.1f} us"
+
+    return Candidate(name, gpu.here(run), refusal, configuration=text)
+
+
+@functools.lru_cache(maxsize=4096)
+def launcher(gpu: Gpu, name: str, problem: TsmttsmProblem | TsmmProblem, config: Any) -> Launch:
+    """Compile and load a configuration; return what queues it on CuPy's current stream."""
+    family: Any = FAMILIES[name]
+    source = family.source(problem, config, gpu.info)
+    shared = family.shared_bytes(problem, config, gpu.info)
+    kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared)
+
+    def launch(first: Array, second: Array, third: Array, alpha: complex, beta: complex) -> None:
+        pointers = (first.data.ptr, second.data.ptr, third.data.ptr)
+        family.launch(kernel, problem, config, gpu.info, *pointers, alpha, beta)
+
+    if not isinstance(problem, TsmttsmProblem):
+        return launch
+    bytes_needed = family.workspace_bytes(problem, config, gpu.info)
+
+    def launch_with_sums(first: Array, second: Array, third: Array, alpha: complex, beta: complex) -> None:
+        pointers = (first.data.ptr, second.data.ptr, third.data.ptr)
+        workspace = _workspace(gpu, bytes_needed).data.ptr
+        family.launch(kernel, problem, config, gpu.info, *pointers, alpha, beta, workspace)
+
+    return launch_with_sums
+
+
+_workspaces: dict[tuple[int, int], list[Any]] = {}
+
+
+def _workspace(gpu: Gpu, bytes_needed: int) -> Array:
+    """Return scratch memory of the current stream, whose counters at its head are zero between launches.
+
+    Outgrown ones are kept, since a captured graph may still refer to them.
+    """
+    import cupy
+
+    generations = _workspaces.setdefault((gpu.id, cupy.cuda.get_current_stream().ptr), [])
+    if not generations or generations[-1].nbytes < bytes_needed:
+        generations.append(cupy.zeros(max(bytes_needed, MIN_WORKSPACE_BYTES) // 8 + 1))
+    return generations[-1]

@@ -1,0 +1,89 @@
+"""The families of generated kernels: what each module offers, and the list of them by operation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from . import tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
+from .device import DeviceInfo
+from .problem import Problem, TsmmProblem, TsmttsmProblem
+from .roofline import Ceilings
+
+__all__ = ["FAMILIES", "Family", "config_from", "families_of", "ranked"]
+
+
+class Family(Protocol):
+    """What a family's module offers; problems and configurations are of its own types. No GPU is needed."""
+
+    Config: Any
+    """A frozen dataclass: one way to run the kernel."""
+
+    def supports(self, problem: Any, device: DeviceInfo) -> str | None:
+        """Say why the family cannot run a problem, or None when it can."""
+
+    def space(self, problem: Any, device: DeviceInfo) -> Iterable[Any]:
+        """Return the configurations worth measuring; some may be refused."""
+
+    def refuse(self, problem: Any, config: Any, device: DeviceInfo) -> str | None:
+        """Say why a configuration is not valid for a problem, or None when it is."""
+
+    def predict(
+        self, problem: Any, config: Any, device: DeviceInfo, ceilings: Ceilings | None = None
+    ) -> float:
+        """Return the modelled time in seconds of a valid configuration."""
+
+    def choose(self, problem: Any, device: DeviceInfo, ceilings: Ceilings | None = None) -> Any:
+        """Return the configuration with the shortest modelled time among those known to measure well."""
+
+    def source(self, problem: Any, config: Any, device: DeviceInfo) -> str:
+        """Return the CUDA source of a configuration."""
+
+    def kernel_name(self, problem: Any) -> str:
+        """Return the kernel's name."""
+
+    def shared_bytes(self, problem: Any, config: Any, device: DeviceInfo) -> int:
+        """Return the dynamic shared memory of a block."""
+
+
+FAMILIES: dict[str, Family] = {
+    "tsmttsm_mma": tsmttsm_mma,
+    "tsmttsm_fma": tsmttsm_fma,
+    "tsmm_mma": tsmm_mma,
+    "tsmm_fma": tsmm_fma,
+}
+
+
+def families_of(problem: Problem) -> tuple[str, ...]:
+    """Return the names of the families for a problem's operation."""
+    prefix = {TsmttsmProblem: "tsmttsm_", TsmmProblem: "tsmm_"}.get(type(problem))
+    return tuple(name for name in FAMILIES if prefix and name.startswith(prefix))
+
+
+def ranked(
+    name: str, problem: Problem, device: DeviceInfo, ceilings: Ceilings | None = None
+) -> list[tuple[float, Any]]:
+    """Return a family's valid configurations with their modelled times in seconds, the shortest first.
+
+    The configuration that `choose` would take leads, since it may know more than the model.
+    """
+    family = FAMILIES[name]
+    if family.supports(problem, device) is not None:
+        return []
+    valid = (c for c in family.space(problem, device) if family.refuse(problem, c, device) is None)
+    first = family.choose(problem, device, ceilings)
+    configs = dict.fromkeys((first, *valid))
+    timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
+    return sorted(timed, key=lambda pair: (pair[1] != first, pair[0]))
+
+
+def config_from(name: str, record: Any) -> Any | None:
+    """Rebuild a configuration from its fields; None for what is none of this version of the family."""
+    family = FAMILIES.get(name)
+    if family is None or not isinstance(record, dict):
+        return None
+    fields = {field.name: field.type for field in dataclasses.fields(family.Config)}
+    if set(record) != set(fields) or not all(isinstance(v, int | str) for v in record.values()):
+        return None
+    return family.Config(**record)

@@ -1,0 +1,203 @@
+"""Tuning: which of many kernels is the fastest that is right, within a budget of time.
+
+The families' models order the configurations; the first few are compiled ahead in parallel processes, every
+one is checked against a reference before it is timed, and those that come close to the best are timed again
+in turns. What a kernel is run on is the caller's business: nothing here needs a GPU.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CompileError
+from .compile import build
+from .device import DeviceInfo
+from .families import FAMILIES, families_of, ranked
+from .measure import Timing
+from .problem import Problem
+from .roofline import Ceilings
+
+__all__ = ["Entrant", "Outcome", "Trial", "build_ahead", "entrants", "tournament"]
+
+FINALISTS = 4
+CLOSE = 1.10  # within this factor of the best, a few runs do not tell
+FINAL_SHARE = 0.3  # of the budget
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A kernel in a tournament: a family's configuration, or a vendor's kernel (`config` and `place` None).
+
+    `place` is the configuration's place in the model's order, `predicted_s` its modelled time.
+    """
+
+    kernel: str
+    config: Any = None
+    predicted_s: float | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An entrant and how it did: its time, or why it has none."""
+
+    entrant: Entrant
+    timing: Timing | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a tournament.
+
+    Attributes
+    ----------
+    best : Trial
+        The winner.
+    trials : tuple of Trial
+        All that took part, the winner's latest timing included.
+    left_out : int
+        Entrants that the budget did not reach.
+    """
+
+    best: Trial
+    trials: tuple[Trial, ...]
+    left_out: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """The winner's median time."""
+        return _seconds(self.best)
+
+    @property
+    def faults(self) -> tuple[Trial, ...]:
+        """Those that were wrong or could not run."""
+        return tuple(trial for trial in self.trials if trial.fault)
+
+
+def entrants(
+    problem: Problem,
+    device: DeviceInfo,
+    ceilings: Ceilings | None = None,
+    *,
+    first: int = 10,
+    sample: int = 0,
+    seed: int = 0,
+) -> list[Entrant]:
+    """Return the configurations of all families that are worth measuring, the model's favourites first.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to run.
+    device : DeviceInfo
+        Where.
+    ceilings : Ceilings, optional
+        Measured limits that the models use.
+    first : int
+        How many of each family by its model's order.
+    sample : int
+        How many more of each family, drawn from the rest: they say what the order is worth.
+    seed : int
+        Of that draw.
+    """
+    draw = random.Random(seed)
+    chosen: list[Entrant] = []
+    for name in families_of(problem):
+        order = [
+            Entrant(name, config, s, i)
+            for i, (s, config) in enumerate(ranked(name, problem, device, ceilings))
+        ]
+        rest = order[first:]
+        chosen += order[:first] + draw.sample(rest, min(sample, len(rest)))
+    return sorted(chosen, key=lambda entrant: min(entrant.place or 0, first))
+
+
+def build_ahead(
+    problem: Problem,
+    entrants: Iterable[Entrant],
+    device: DeviceInfo,
+    cache_dir: Path,
+    executor: concurrent.futures.Executor,
+) -> list[concurrent.futures.Future[bool]]:
+    """Start compiling the entrants' kernels into the cache; the futures say whether the compiler took them.
+
+    Processes must be spawned: a fork would inherit CUDA's state.
+    """
+    sources = {
+        FAMILIES[entrant.kernel].source(problem, entrant.config, device)
+        for entrant in entrants
+        if entrant.config is not None
+    }
+    return [executor.submit(_build, source, device.architecture, cache_dir) for source in sources]
+
+
+def _build(source: str, architecture: str, cache_dir: Path) -> bool:
+    try:
+        build(source, architecture, cache_dir=cache_dir)
+    except CompileError:
+        return False
+    return True
+
+
+def tournament(
+    entrants: Sequence[Entrant],
+    check: Callable[[Entrant], str],
+    race: Callable[[Sequence[Entrant], float], Sequence[Timing]],
+    *,
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Outcome | None:
+    """Find the fastest entrant that is right.
+
+    Parameters
+    ----------
+    entrants : sequence of Entrant
+        In the order in which to try them.
+    check : callable
+        Runs an entrant on known operands; returns what is wrong with it, "" for nothing. A wrong one is
+        never timed and never wins.
+    race : callable
+        ``race(entrants, seconds)`` times them in turns, about as long as given, and returns their timings.
+    budget_s : float
+        Seconds of racing. When too few are left no further entrant is tried: the closest meet in a final.
+    clock : callable
+        Returns seconds.
+
+    Returns
+    -------
+    Outcome or None
+        None where no entrant is right.
+    """
+    trials: list[Trial] = []
+    share = budget_s * (1 - FINAL_SHARE) / max(1, len(entrants))
+    spent = 0.0
+    for entrant in entrants:
+        if spent > budget_s * (1 - FINAL_SHARE):
+            break
+        fault = check(entrant)
+        begin = clock()
+        timing = None if fault else race((entrant,), share)[0]
+        spent += clock() - begin
+        trials.append(Trial(entrant, timing, fault))
+    tried = len(trials)
+    timed = sorted((t for t in trials if t.timing), key=_seconds)
+    if not timed:
+        return None
+    close = [trial for trial in timed[:FINALISTS] if _seconds(trial) <= CLOSE * _seconds(timed[0])]
+    if len(close) > 1:
+        timings = race([trial.entrant for trial in close], budget_s * FINAL_SHARE)
+        finals = [Trial(trial.entrant, timing) for trial, timing in zip(close, timings, strict=True)]
+        trials = [t for t in trials if t not in close] + finals
+        close = sorted(finals, key=_seconds)
+    return Outcome(close[0], tuple(trials), len(entrants) - tried)
+
+
+def _seconds(trial: Trial) -> float:
+    return trial.timing.median_s if trial.timing else float("inf")

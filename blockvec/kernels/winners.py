@@ -1,0 +1,160 @@
+"""Tuned kernels on record: which kernel and configuration measured best for which problem.
+
+Two stores: tables that ship with the package (``tuned/<architecture>/<operation>.json``), and the user's own,
+one file a problem under ``tuned`` in the cache folder, which come first. Whatever cannot be read counts as
+missing, and so does a configuration that this version does not know or this device does not take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from .cache import load_json, store_json
+from .device import DeviceInfo
+from .families import FAMILIES, config_from
+from .problem import BetaClass, Problem, TsmmProblem, TsmttsmProblem
+from .roofline import traffic
+
+__all__ = ["LEAST_BYTES", "Winner", "find", "representative", "store", "table_of"]
+
+LEAST_BYTES = 64 << 20
+"""Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
+
+ANY_PITCH = 0  # leading dimension that stands for all that exceed the width
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The best kernel measured for a problem.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of a family or of a vendor's kernel.
+    config : object or None
+        The family's configuration; None for a vendor's kernel.
+    rows : int
+        K it was measured with.
+    time_s : float
+        Its median time in seconds.
+    fraction : float
+        Of the roofline measured in the same run.
+    origin : str
+        Where the record comes from, as text for `explain`.
+    """
+
+    kernel: str
+    config: Any
+    rows: int
+    time_s: float
+    fraction: float
+    origin: str
+
+    def record(self, problem: Problem) -> dict[str, Any]:
+        """Return what is stored for a representative problem."""
+        return {
+            "problem": dataclasses.asdict(problem),
+            "kernel": self.kernel,
+            "config": None if self.config is None else dataclasses.asdict(self.config),
+            "rows": self.rows,
+            "time_s": self.time_s,
+            "fraction": self.fraction,
+        }
+
+
+def representative(problem: Problem) -> TsmttsmProblem | TsmmProblem | None:
+    """Return the problem that stands for all that share a tuned choice; None where nothing is tuned.
+
+    Numbers of rows do not matter once operands are large, nor does the pitch of a view, the value of
+    alpha, or conjugation.
+    """
+    if not isinstance(problem, TsmttsmProblem | TsmmProblem) or traffic(problem).total_bytes < LEAST_BYTES:
+        return None
+    in_place = isinstance(problem, TsmmProblem) and problem.inplace
+    second = problem.M if in_place else problem.N
+    lda = problem.M if problem.lda == problem.M else ANY_PITCH
+    ldb = second if problem.ldb == second else ANY_PITCH
+    if isinstance(problem, TsmttsmProblem):
+        return dataclasses.replace(problem, K=0, lda=lda, ldb=ldb, conj=False, alpha="one", beta="zero")
+    beta: BetaClass = "zero" if problem.beta == "zero" else "general"
+    return dataclasses.replace(problem, K=0, lda=lda, ldb=ldb, alpha="one", beta=beta)
+
+
+def find(problem: Problem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
+    """Return the winner on record for a problem, the user's before the shipped one."""
+    key = representative(problem)
+    if key is None or device.kind != "cuda":
+        return None
+    winner = _find(key, device, cache_dir)
+    if winner is None or winner.config is None:
+        return winner
+    refused = FAMILIES[winner.kernel].refuse(problem, winner.config, device)
+    return None if refused else winner
+
+
+@functools.lru_cache(maxsize=4096)
+def _find(key: TsmttsmProblem | TsmmProblem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
+    own = load_json(_path(key, device, cache_dir))
+    if own is not None and own.get("problem") == dataclasses.asdict(key):
+        winner = _parse(own, f"tuned on this {device.name}")
+        if winner is not None:
+            return winner
+    return _shipped(device.architecture).get(key)
+
+
+def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path) -> bool:
+    """Put a winner into the user's store; False where the disk does not let us."""
+    key = representative(problem)
+    if key is None:
+        return False
+    stored = store_json(_path(key, device, cache_dir), winner.record(key))
+    _find.cache_clear()
+    return stored
+
+
+def _path(key: TsmttsmProblem | TsmmProblem, device: DeviceInfo, cache_dir: Path) -> Path:
+    text = json.dumps(dataclasses.asdict(key), sort_keys=True)
+    name = f"{key.operation}-{key.dtype}-m{key.M}-n{key.N}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return cache_dir / "tuned" / device.fingerprint / f"{name}.json"
+
+
+def _parse(record: Any, origin: str) -> Winner | None:
+    try:
+        kernel, config = str(record["kernel"]), record["config"]
+        numbers = int(record["rows"]), float(record["time_s"]), float(record["fraction"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    if config is None:
+        return None if kernel in FAMILIES else Winner(kernel, None, *numbers, origin)
+    config = config_from(kernel, config)
+    return None if config is None else Winner(kernel, config, *numbers, origin)
+
+
+@functools.cache
+def _shipped(architecture: str) -> dict[Problem, Winner]:
+    """Return the shipped winners of an architecture by their representative problems."""
+    folder = resources.files(__package__) / "tuned" / architecture
+    if not folder.is_dir():
+        return {}
+    found: dict[Problem, Winner] = {}
+    for file in folder.iterdir():
+        table = json.loads(file.read_text())
+        kind = TsmmProblem if file.name == "tsmm.json" else TsmttsmProblem
+        for record in table["records"]:
+            winner = _parse(record, f"shipped, measured on {table['environment']['device']}")
+            if winner is not None:
+                found[kind(**record["problem"])] = winner
+    return found
+
+
+def table_of(environment: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """Return the text of a table to ship: what the winners were measured with, and a line a winner."""
+    lines = ",\n".join(json.dumps(record) for record in records)
+    return f'{{"environment": {json.dumps(environment)},\n"records": [\n{lines}\n]}}\n'

@@ -1,0 +1,63 @@
+"""Tuning on a GPU: winners are right, on record, and what dispatch then runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import blockvec
+from blockvec import BlockVector
+from blockvec.backends import backend_for
+from blockvec.backends.cuda_tuner import Arena
+from blockvec.bench import tuning
+from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.tuner import entrants
+from blockvec.profile import ceilings
+from tests.contract.blocks import host
+
+pytestmark = pytest.mark.gpu
+CASES = list(tuning.problems(["dot", "gram", "combine", "inplace"], ["float64", "complex64"], [(3, 3)]))
+VIEWS = list(tuning.problems(["dot", "combine"], ["float64"], [(5, 4)], ld=13, beta=True))
+
+
+@pytest.fixture
+def backend() -> Any:
+    return backend_for("gpu")
+
+
+@pytest.mark.parametrize("problem", CASES + VIEWS, ids=str)
+def test_a_winner_is_right_and_runs_from_then_on(problem: Any, backend: Any, tmp_path: Path) -> None:
+    limits = ceilings(backend)
+    with blockvec.option_context(cache_dir=tmp_path):
+        (result,) = tuning.tune_all([problem], backend, limits, budget_s=0.2, first=2)
+        assert not result.outcome.faults
+        first = next(c for c in backend.candidates(result.problem) if not c.refusal)
+        assert first.name == result.winner.kernel
+        if result.winner.config is not None:
+            assert "tuned on this" in first.configuration()
+
+
+def test_a_wrong_kernel_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = CASES[0]
+    (entrant, *_) = entrants(problem, backend.device, first=1)
+    arena = Arena(backend._gpu, problem, {}, backend.stopwatch)
+    assert arena.check(entrant) == ""
+    launch = FAMILIES[entrant.kernel].launch
+
+    def lossy(function: Any, problem: Any, *rest: Any) -> None:
+        launch(function, dataclasses.replace(problem, K=problem.K - 1), *rest)
+
+    monkeypatch.setattr(FAMILIES[entrant.kernel], "launch", lossy)
+    assert arena.check(entrant) == "differs from the reference"
+
+
+def test_the_first_product_tunes_where_that_is_asked_for(tmp_path: Path) -> None:
+    V = BlockVector.random(1 << 20, 11, rng=1, device="gpu")
+    with blockvec.option_context(cache_dir=tmp_path, tune="auto", tune_budget_s=0.1):
+        G = V.gram()
+        assert len(list((tmp_path / "tuned").rglob("*.json"))) == 1
+    with blockvec.option_context(tune="model"):
+        assert abs(host(G) - host(V.gram())).max() < 1e-6
