@@ -14,7 +14,7 @@ from .kernels.problem import Problem
 from .kernels.roofline import flops, time_limit, traffic
 from .profile import ceilings, running
 
-__all__ = ["Explanation", "choose", "explain_problem", "run"]
+__all__ = ["Explanation", "accepts", "choose", "explain_problem", "run"]
 
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
@@ -32,20 +32,27 @@ def run(problem: Problem, backend: Backend, *operands: Any) -> None:
 def choose(problem: Problem, backend: Backend) -> Candidate:
     """Return the first candidate of the backend that accepts the problem."""
     current = options()
-    return _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
+    chosen = _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
+    if chosen is None:
+        raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
+    return chosen
+
+
+@functools.lru_cache(maxsize=4096)
+def accepts(problem: Problem, backend: Backend) -> bool:
+    """Whether a backend has a kernel for a problem."""
+    return any(not candidate.refusal for candidate in backend.candidates(problem))
 
 
 @functools.lru_cache(maxsize=4096)
 def _choose(
     problem: Problem, backend: Backend, vendor: bool, _threads: int, tune: str, _cache_dir: Path
-) -> Candidate:
+) -> Candidate | None:
     if tune == "auto" and backend.can_tune(problem):
         backend.tune(problem, ceilings(backend), options().tune_budget_s)
     accepted = [c for c in backend.candidates(problem) if not c.refusal]
     own = [c for c in accepted if not c.vendor]
-    for candidate in own if own and not vendor else accepted:
-        return candidate
-    raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
+    return next(iter(own if own and not vendor else accepted), None)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, overload
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +17,7 @@ from .arrays import leading_dimension, overlaps, type_name
 from .backends import Array, Backend, backend_for, backend_of, is_cupy
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from .fused import Applied, Extras, Sums
 from .kernels.problem import Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
 
 __all__ = ["FunctionOperator", "Operator", "SparseOperator", "as_operator"]
@@ -44,6 +46,7 @@ class Operator(ABC):
         """``"cpu"`` or ``"cuda:0"``: where blocks must be."""
         return self.backend.name
 
+    @overload
     def apply(
         self,
         X: Any,
@@ -51,8 +54,48 @@ class Operator(ABC):
         alpha: complex = 1,
         beta: complex = 0,
         shift: Any = 0,
-    ) -> BlockVector:
-        """Return ``alpha (A - shift I) X + beta out`` (SpMMV for a sparse matrix).
+        *,
+        z: BlockVector | Array | None = None,
+        delta: complex = 1,
+        eta: complex = 1,
+        dots: tuple[()] = (),
+        gram: tuple[()] = (),
+    ) -> BlockVector: ...
+
+    @overload
+    def apply(
+        self,
+        X: Any,
+        out: BlockVector | Array | None = None,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        *,
+        z: BlockVector | Array | None = None,
+        delta: complex = 1,
+        eta: complex = 1,
+        dots: str | Sequence[str] = (),
+        gram: str | Sequence[str] = (),
+    ) -> Applied: ...
+
+    def apply(
+        self,
+        X: Any,
+        out: BlockVector | Array | None = None,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        *,
+        z: BlockVector | Array | None = None,
+        delta: complex = 1,
+        eta: complex = 1,
+        dots: str | Sequence[str] = (),
+        gram: str | Sequence[str] = (),
+    ) -> BlockVector | Applied:
+        """Return Y = ``alpha (A - shift I) X + beta out`` (SpMMV for a sparse matrix).
+
+        What an iteration wraps around the product can be asked for in the same call; kernels that fuse it
+        do so while Y is at hand, and otherwise it is done piece by piece.
 
         Parameters
         ----------
@@ -64,11 +107,36 @@ class Operator(ABC):
             Factors; with ``beta=0`` `out` is never read.
         shift : scalar or array, shape (M,)
             One shift, or one a column; needs a square operator.
+        z : BlockVector or row-major array, shape (n_rows, M), optional
+            Updated as ``z = delta z + eta Y``. Of Y's type, not sharing memory with X or `out`.
+        delta, eta : scalar
+            Factors of that update; with ``delta=0`` `z` is never read.
+        dots : sequence of {"xx", "xy", "yy"}
+            Column dots to return: x_j^H x_j, x_j^H y_j, y_j^H y_j.
+        gram : sequence of {"xy", "yy"}
+            Small matrices to return: X^H Y, Y^H Y.
+
+        Returns
+        -------
+        BlockVector or Applied
+            Y; where `dots` or `gram` ask for sums, the named tuple ``(Y, dots, gram)`` whose dictionaries
+            hold them under their names, on the operator's device.
 
         Raises
         ------
         ShapeError, DTypeError, DeviceError, LayoutError, OptionError
             For operands that do not fit together; the message gives both values.
+
+        Examples
+        --------
+        Products with unit vectors, their Rayleigh quotients and squared norms, all in one pass:
+
+        >>> import numpy as np
+        >>> from blockvec import BlockVector, as_operator, models
+        >>> A = as_operator(models.laplace1d(n=5))
+        >>> Y, dots, _ = A.apply(BlockVector(np.eye(5)), dots=("xy", "yy"))
+        >>> dots["xy"].tolist(), dots["yy"].tolist()
+        ([2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 6.0, 6.0, 6.0, 5.0])
         """
         block = X if isinstance(X, BlockVector) else BlockVector(X)
         shift = self._check_operand(block, shift)
@@ -86,8 +154,17 @@ class Operator(ABC):
         else:
             result = out if isinstance(out, BlockVector) else BlockVector(out, comm=block.comm)
             self._check_out(result, block, dtype)
-        self._run(block.array, result.array, alpha, beta, shift)
-        return result
+        extras = Extras.of(block, result, z, delta, eta, dots, gram)
+        if not extras:
+            self._run(block.array, result.array, alpha, beta, shift)
+            return result
+        column_dots, grams = self._run_fused(block.array, result.array, alpha, beta, shift, extras)
+        if not (column_dots or grams):
+            return result
+        sums = iter(products.sum_each_over(block.comm, [*column_dots.values(), *grams.values()]))
+        return Applied(
+            result, {name: next(sums) for name in column_dots}, {name: next(sums) for name in grams}
+        )
 
     def __matmul__(self, X: Any) -> BlockVector:
         if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
@@ -97,6 +174,13 @@ class Operator(ABC):
     @abstractmethod
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
         """Set Y = alpha (A - shift I) X + beta Y on arrays that fit together."""
+
+    def _run_fused(
+        self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
+    ) -> tuple[Sums, Sums]:
+        """Do what `_run` does and what is asked for beside it; return column dots and Gram matrices."""
+        self._run(X, Y, alpha, beta, shift)
+        return extras.separately(X, Y)
 
     def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
         """Return the problem that ``apply(X)`` dispatches, or None for a user's function."""
@@ -198,6 +282,20 @@ class SparseOperator(Operator):
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
         problem = self._problem(X, leading_dimension(Y), alpha, beta, shift)
         dispatch.run(problem, self.backend, self._prepared, X, Y, alpha, beta, shift)
+
+    def _run_fused(
+        self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
+    ) -> tuple[Sums, Sums]:
+        plain = self._problem(X, leading_dimension(Y), alpha, beta, shift)
+        for part in extras.fusible():
+            problem = dataclasses.replace(plain, **part.classes())
+            if dispatch.accepts(problem, self.backend):
+                fused = part.outputs(X, Y, self.backend)
+                operands = (self._prepared, X, Y, alpha, beta, shift, fused)
+                dispatch.run(problem, self.backend, *operands)
+                dots, gram = extras.without(part).separately(X, Y)
+                return {**fused.dots, **dots}, {**fused.gram, **gram}
+        return super()._run_fused(X, Y, alpha, beta, shift, extras)
 
     def explain(self, X: BlockVector) -> tuple[Problem, Backend]:
         """Return the problem that ``apply(X)`` dispatches."""

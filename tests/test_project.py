@@ -23,7 +23,17 @@ LAYERS = [
     {"kernels"},
     {"backends"},
     {"dispatch", "profile"},
-    {"arrays", "blockvector", "elementwise", "io", "matrixmarket", "models", "operators", "products"},
+    {
+        "arrays",
+        "blockvector",
+        "elementwise",
+        "fused",
+        "io",
+        "matrixmarket",
+        "models",
+        "operators",
+        "products",
+    },
 ]
 PURE_KERNELS = {"problem", "source", "roofline", "cache", "tuner"}
 PUBLIC_MODULES = {"errors", "models"}

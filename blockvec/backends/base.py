@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -11,7 +11,7 @@ from ..kernels.measure import CeilingProbe, Stopwatch
 from ..kernels.problem import Problem
 from ..kernels.roofline import Ceilings
 
-__all__ = ["Array", "Backend", "Candidate"]
+__all__ = ["Array", "Backend", "Candidate", "Fused"]
 
 Array: TypeAlias = Any
 """A NumPy array on the host, a CuPy array on a GPU. CuPy ships no types, so this is not checked further."""
@@ -28,7 +28,8 @@ class Candidate:
     run : callable
         ``run(problem, *operands)``. The operands by type of problem:
         TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; SpMMV ``(S, X, Y, alpha,
-        beta, shift)`` with S as `Backend.prepare_sparse` made it; axpby ``(X, Y, out, alpha, beta)`` where
+        beta, shift)`` with S as `Backend.prepare_sparse` made it, and a `Fused` last where the problem is
+        ``fused``, which candidates that make Y alone must refuse; axpby ``(X, Y, out, alpha, beta)`` where
         Y may be None; column dots ``(X, Y, out)``.
     refusal : str
         Why it cannot or should not run this problem; empty when it can.
@@ -43,6 +44,29 @@ class Candidate:
     refusal: str = ""
     vendor: bool = False
     configuration: Callable[[], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """What an SpMMV makes in the same pass as Y; Y stands for the new one, rounded to its type.
+
+    Attributes
+    ----------
+    Z : array or None
+        Set to delta Z + eta Y, and not read where delta is zero. Shares no memory with X and Y.
+    delta, eta : scalar
+        Its factors.
+    dots : mapping of str to array, shape (M,)
+        Set to column dots; those of a complex block with itself are real.
+    gram : mapping of str to array, shape (M, M)
+        Set to X^H Y (``"xy"``) and Y^H Y (``"yy"``); contiguous, of Y's type.
+    """
+
+    Z: Array | None
+    delta: complex
+    eta: complex
+    dots: Mapping[str, Array]
+    gram: Mapping[str, Array]
 
 
 class Backend(Protocol):

@@ -80,7 +80,8 @@ class CudaBackend:
             case TsmmProblem():
                 return self._tsmm(problem)
             case SpmmvProblem():
-                return (self._candidate("cusparse", cusparse.spmmv, vendor=True),)
+                refusal = "makes Y alone" if problem.fused else ""
+                return (self._candidate("cusparse", cusparse.spmmv, refusal, vendor=True),)
             case StreamProblem(operation="axpby"):
                 return (self._candidate("stream", cuda_elementwise.axpby),)
             case StreamProblem(operation="column_dot"):

@@ -51,7 +51,7 @@ class HostBackend:
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
             case SpmmvProblem():
-                return (Candidate("csr_row_blocks", spmmv),)
+                return (Candidate("csr_row_blocks", spmmv, "makes Y alone" if problem.fused else ""),)
             case StreamProblem(operation="axpby"):
                 return (Candidate("chunks", streams.axpby),)
             case StreamProblem(operation="column_dot"):

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
+    "DOTS",
+    "GRAMS",
     "MAX_ALIGNMENT",
     "BetaClass",
+    "ChainClass",
     "Problem",
     "ScalarClass",
     "ShiftClass",
@@ -30,6 +33,10 @@ __all__ = [
 ScalarClass = Literal["one", "general"]
 BetaClass = Literal["zero", "one", "general"]
 ShiftClass = Literal["none", "scalar", "column"]
+ChainClass = Literal["none", "zero", "one", "general"]
+
+DOTS = ("xx", "xy", "yy")
+GRAMS = ("xy", "yy")
 
 MAX_ALIGNMENT = 16  # bytes: the widest load of a GPU thread and the unit of its bulk copies
 
@@ -147,6 +154,8 @@ class TsmmProblem:
 class SpmmvProblem:
     """Y = alpha (S - shift I) X + beta Y; S is n_rows x n_cols sparse, X and Y are row-major blocks.
 
+    In the same pass Z = delta Z + eta Y, column dots and Gram matrices of X and the new Y may be asked for.
+
     Attributes
     ----------
     n_rows, n_cols, nnz : int
@@ -161,6 +170,14 @@ class SpmmvProblem:
         Bytes of a column index of S.
     alpha, beta, shift : str
         Classes of the factors; a shift is one scalar or one a column.
+    chain : str
+        Class of delta; ``"none"`` where there is no Z. Z has the type of Y.
+    ldz, align_z : int
+        As for X and Y; a leading dimension of 0 where there is no Z.
+    dots : tuple of str
+        Column dots asked for, in the order of `DOTS`: ``"xy"`` is x_j^H y_j for every column j.
+    gram : tuple of str
+        Gram matrices asked for, in the order of `GRAMS`: ``"xy"`` is X^H Y.
     """
 
     n_rows: int
@@ -175,11 +192,21 @@ class SpmmvProblem:
     alpha: ScalarClass = "one"
     beta: BetaClass = "zero"
     shift: ShiftClass = "none"
+    chain: ChainClass = "none"
+    ldz: int = 0
+    align_z: int = MAX_ALIGNMENT
+    dots: tuple[str, ...] = ()
+    gram: tuple[str, ...] = ()
 
     @property
     def operation(self) -> str:
         """The name used in profiles and tables."""
         return "spmmv"
+
+    @property
+    def fused(self) -> bool:
+        """Whether anything but Y is asked for."""
+        return self.chain != "none" or bool(self.dots or self.gram)
 
     @property
     def dtype(self) -> str:

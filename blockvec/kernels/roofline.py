@@ -69,7 +69,10 @@ def traffic(problem: Problem) -> Traffic:
             matrix += (problem.n_rows + 1) * problem.index_bytes
             size_x = problem.n_cols * problem.width * itemsize(problem.dtype_x)
             size_y = problem.n_rows * problem.width * itemsize(problem.dtype)
-            return Traffic(matrix + size_x + (size_y if problem.beta != "zero" else 0), size_y)
+            # Sums are over what passes anyway; Z has the size of Y.
+            blocks_read = (problem.beta != "zero") + (problem.chain in ("one", "general"))
+            blocks_written = 1 + (problem.chain != "none")
+            return Traffic(matrix + size_x + blocks_read * size_y, blocks_written * size_y)
         case StreamProblem():
             block = problem.K * problem.M * itemsize(problem.dtype)
             return Traffic(problem.reads * block, problem.writes * block)
@@ -83,10 +86,20 @@ def flops(problem: Problem) -> int:
         case TsmmProblem(K=K, M=M, N=N):
             return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_c)
         case SpmmvProblem():
-            return problem.nnz * problem.width * _multiply_add(problem.dtype_matrix, problem.dtype_x)
+            products = problem.nnz * problem.width * _multiply_add(problem.dtype_matrix, problem.dtype_x)
+            return products + _flops_of_sums(problem)
         case StreamProblem():
             weight = 4 if is_complex(problem.dtype) else 1
             return problem.K * problem.M * problem.flops_per_element * weight
+
+
+def _flops_of_sums(problem: SpmmvProblem) -> int:
+    """Return the operations of column dots and Gram matrices fused into an SpMMV."""
+    dtypes = {"x": problem.dtype_x, "y": problem.dtype}
+    elements = problem.n_rows * problem.width
+    dots = sum(_multiply_add(dtypes[name[0]], dtypes[name[1]]) for name in problem.dots)
+    gram = sum(_multiply_add(dtypes[name[0]], dtypes[name[1]]) for name in problem.gram)
+    return elements * (dots + problem.width * gram)
 
 
 def _multiply_add(dtype_left: str, dtype_right: str) -> int:
