@@ -118,9 +118,8 @@ class Extras:
 
 def _dot_dtype(name: str, X: Array, Y: Array) -> np.dtype[Any]:
     """Return the type of a column dot; squares of norms are real."""
-    if name == "xy":
-        return np.dtype(Y.dtype)
-    return np.dtype(np.zeros(0, X.dtype if name == "xx" else Y.dtype).real.dtype)
+    kept: np.dtype[Any] = X.dtype if name == "xx" else Y.dtype
+    return kept if name == "xy" else np.zeros(0, kept).real.dtype
 
 
 def _names(option: str, given: str | Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
