@@ -23,6 +23,7 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
 QUICK_WIDTHS = (1, 3, 8)
+OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby", "apply")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
 
@@ -85,10 +86,10 @@ def _add_bench(commands: Any) -> None:
     add = bench.add_argument
     add(
         "--op",
-        type=_names("dot", "gram", "combine", "axpby", "apply"),
+        type=_names(*OPERATIONS),
         default=("dot", "combine", "apply"),
         metavar="OPS",
-        help="some of dot,gram,combine,axpby,apply (default dot,combine,apply)",
+        help=f"some of {','.join(OPERATIONS)} (default dot,combine,apply)",
     )
     add(
         "--dtype",
@@ -99,6 +100,9 @@ def _add_bench(commands: Any) -> None:
     )
     add("--widths", type=_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
     add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
+    add(
+        "--ld", type=_count, metavar="LD", help="views with this leading dimension, from the second column on"
+    )
     add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
     size = bench.add_mutually_exclusive_group()
     size.add_argument("--rows", type=_count, metavar="N", help="rows of a block")
@@ -247,7 +251,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     backend = backend_for(arguments.device)
     widths = arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
     shapes = [(M, N) for M in widths for N in widths if arguments.grid or M == N]
-    sizes = bench.Sizes(arguments.rows, arguments.bytes, arguments.quick)
+    sizes = bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld)
     name = arguments.matrix or (
         QUICK_MATRIX if arguments.quick else HOST_MATRIX if backend.name == "cpu" else GPU_MATRIX
     )

@@ -20,7 +20,7 @@ from .errors import FormatError
 from .kernels.cache import replace_file
 from .kernels.measure import Timing
 from .kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
-from .kernels.roofline import Ceilings, fraction
+from .kernels.roofline import Ceilings, fraction, memory_time, sector_traffic
 
 __all__ = ["ceilings_record", "device_slug", "document", "environment", "kernel_record", "read", "write"]
 
@@ -146,13 +146,21 @@ def kernel_record(
         "fraction": round(fraction(problem, timing.median_s, ceilings), 4),
         "peers": {name: peer.median_s for name, peer in peers.items()},
     }
+    if isinstance(problem, TsmttsmProblem | TsmmProblem) and max(problem.lda, problem.ldb) > max(
+        problem.M, problem.N
+    ):
+        sectors_s = memory_time(sector_traffic(problem), ceilings)
+        record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
     return record
 
 
 def _extents(problem: Problem) -> Record:
     match problem:
-        case TsmttsmProblem() | TsmmProblem():
+        case TsmttsmProblem():
             return {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
+        case TsmmProblem():
+            extents = {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
+            return extents | {"beta": problem.beta, "inplace": problem.inplace}
         case SpmmvProblem():
             sizes = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
             return sizes | {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}

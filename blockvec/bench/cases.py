@@ -24,7 +24,8 @@ from ..operators import SparseOperator, as_operator
 
 __all__ = ["OPERATIONS", "Case", "Sizes", "make_cases"]
 
-OPERATIONS = ("dot", "gram", "combine", "axpby", "apply")
+OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby", "apply")
+RECTANGULAR = ("dot", "combine", "update")
 
 HOST_ELEMENTS = 4_000_000  # of an operand on a CPU: 32 MB in double precision
 GPU_OPERAND_BYTES = 2 << 30
@@ -77,22 +78,27 @@ class Sizes:
         2 GiB on a GPU.
     quick : bool
         Operands of 1 MiB that are not rotated, to try things out.
+    ld : int or None
+        Leading dimension of blocks that are views, beginning at the second column; else they are contiguous.
     """
 
     rows: int | None = None
     operand_bytes: int | None = None
     quick: bool = False
+    ld: int | None = None
 
     def rows_for(self, width: int, dtype: str, backend: Backend) -> int:
         """Return the rows of a block whose widest partner has `width` columns."""
         if self.rows is not None:
             return self.rows
-        row_bytes = width * itemsize(dtype)
+        row_bytes = (self.ld or width) * itemsize(dtype)
         if self.operand_bytes is not None:
             return max(1, self.operand_bytes // row_bytes)
         if self.quick:
             return max(1, QUICK_OPERAND_BYTES // row_bytes)
-        return HOST_ELEMENTS // width if backend.name == "cpu" else GPU_OPERAND_BYTES // row_bytes
+        return (
+            HOST_ELEMENTS // (self.ld or width) if backend.name == "cpu" else GPU_OPERAND_BYTES // row_bytes
+        )
 
     def footprint(self, backend: Backend) -> int:
         """Return the bytes to rotate among."""
@@ -146,7 +152,7 @@ def make_cases(
     dtypes : sequence of str
         Element types.
     shapes : sequence of (int, int)
-        Widths M and N; where they differ, only dot and combine are run.
+        Widths M and N; where they differ, only dot, combine and update are run.
     device : str
         Where to run.
     sizes : Sizes, optional
@@ -173,9 +179,10 @@ def make_cases(
                 yield from _applies(matrix, dtype, shapes, sizes, pool, backend)
                 continue
             for M, N in shapes:
-                if M == N or operation in ("dot", "combine"):
+                if M == N or operation in RECTANGULAR:
                     rows = sizes.rows_for(max(M, N), dtype, backend)
-                    yield _BUILDERS[operation](pool, rows, M, N, dtype, backend)
+                    blocks = _Blocks(pool, rows, M, N, sizes.ld)
+                    yield _BUILDERS[operation](blocks, dtype, backend)
 
 
 def _pool(
@@ -186,7 +193,9 @@ def _pool(
     matrix: tuple[str, Any] | None,
     backend: Backend,
 ) -> _Pool:
-    largest = max(max(shape) * sizes.rows_for(max(shape), dtype, backend) for shape in shapes)
+    if sizes.ld and max(map(max, shapes)) >= sizes.ld:
+        raise OptionError(f"a view of {max(map(max, shapes))} columns needs a leading dimension beyond that.")
+    largest = max((sizes.ld or max(shape)) * sizes.rows_for(max(shape), dtype, backend) for shape in shapes)
     if "apply" in operations and matrix is not None:
         largest = max(largest, max(matrix[1].shape) * max(M for M, _ in shapes))
     return _Pool(largest, sizes.footprint(backend), dtype, backend)
@@ -223,12 +232,37 @@ def _launch(run: Callable[..., None], problem: Problem, sets: Iterator[tuple[Any
     return lambda: run(problem, *next(sets), 1, 0)
 
 
-def _dot(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
-    A = pool.inputs(rows, max(M, N))
-    half = max(1, len(A) // 2)
-    left, right = _narrowed(A[:half], rows, M), _narrowed(A[half:], rows, N)
+@dataclass(frozen=True)
+class _Blocks:
+    """Operands of a case: blocks of `M` and of `N` columns, contiguous or views of wider ones."""
+
+    pool: _Pool
+    rows: int
+    M: int
+    N: int
+    ld: int | None
+
+    def inputs(self) -> tuple[list[BlockVector], list[BlockVector]]:
+        """Return disjoint blocks of M and of N columns to read."""
+        whole = self.pool.inputs(self.rows, self.ld or max(self.M, self.N))
+        half = max(1, len(whole) // 2)
+        return self._narrowed(whole[:half], self.M), self._narrowed(whole[half:], self.N)
+
+    def outputs(self) -> list[BlockVector]:
+        """Return blocks of N columns to write to."""
+        return self._narrowed(self.pool.outputs(self.rows, self.ld or max(self.M, self.N)), self.N)
+
+    def _narrowed(self, blocks: Sequence[BlockVector], width: int) -> list[BlockVector]:
+        if self.ld:
+            return [block[:, 1 : 1 + width] for block in blocks]
+        size = self.rows * width
+        return [BlockVector(b.array.reshape(-1)[:size].reshape(self.rows, width)) for b in blocks]
+
+
+def _dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    left, right = blocks.inputs()
     problem = products.tsmttsm_problem(left[0].array, right[0].array, True)
-    small = [backend.empty((M, N), dtype)]
+    small = [backend.empty((blocks.M, blocks.N), dtype)]
     calls = {
         "blockvec": _turns(BlockVector.dot, left, right),
         _library(backend): _turns(_transposed_product(dtype), _arrays(left), _arrays(right)),
@@ -237,14 +271,8 @@ def _dot(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -
     return _case("dot", problem, backend, calls)
 
 
-def _narrowed(blocks: Sequence[BlockVector], rows: int, width: int) -> list[BlockVector]:
-    """Contiguous blocks of the width, in the memory of wider ones."""
-    size = rows * width
-    return [BlockVector(block.array.reshape(-1)[:size].reshape(rows, width)) for block in blocks]
-
-
-def _gram(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
-    A = pool.inputs(rows, M)
+def _gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    A, _ = blocks.inputs()
     problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
     product = _transposed_product(dtype)
     calls = {
@@ -261,12 +289,14 @@ def _transposed_product(dtype: str) -> Callable[[Array, Array], Array]:
     return lambda A, B: A.T @ B
 
 
-def _combine(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
-    A, B = (
-        _narrowed(blocks(rows, max(M, N)), rows, w) for blocks, w in ((pool.inputs, M), (pool.outputs, N))
-    )
-    rng = np.random.default_rng(2)
-    C = backend.from_host(rng.uniform(-1, 1, (M, N)).astype(dtype))
+def _coefficients(blocks: _Blocks, dtype: str, backend: Backend) -> Array:
+    """Return an M x N matrix that makes no block grow, however often it is applied."""
+    C = np.random.default_rng(2).uniform(-1, 1, (blocks.M, blocks.N)).astype(dtype)
+    return backend.from_host(C / np.abs(C).sum(axis=0).max())
+
+
+def _combine(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    A, B, C = blocks.inputs()[0], blocks.outputs(), _coefficients(blocks, dtype, backend)
     problem: TsmmProblem = products.tsmm_problem(A[0].array, C, B[0].array)
     matmul = backend.xp.matmul
     calls = {
@@ -277,9 +307,40 @@ def _combine(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backen
     return _case("combine", problem, backend, calls)
 
 
-def _axpby(pool: _Pool, rows: int, M: int, N: int, dtype: str, backend: Backend) -> Case:
-    X, Y = pool.inputs(rows, M), pool.outputs(rows, M)
-    problem = StreamProblem("axpby", rows, M, dtype, 2, 1)
+def _update(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    A, B, C = blocks.inputs()[0], blocks.outputs(), _coefficients(blocks, dtype, backend)
+    problem: TsmmProblem = products.tsmm_problem(A[0].array, C, B[0].array, 1, 0.5)
+
+    def plain(V: Array, W: Array) -> Array:
+        W *= 0.5
+        W += V @ C
+        return W
+
+    calls = {
+        "blockvec": _turns(lambda V, W: V.combine(C, beta=0.5, out=W), A, B),
+        _library(backend): _turns(plain, _arrays(A), _arrays(B)),
+    }
+    return _case("update", problem, backend, calls)
+
+
+def _inplace(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    A, C = blocks.inputs()[0], _coefficients(blocks, dtype, backend)
+    problem: TsmmProblem = products.tsmm_problem(A[0].array, C, A[0].array)
+
+    def plain(V: Array) -> Array:
+        V[...] = V @ C
+        return V
+
+    calls = {
+        "blockvec": _turns(lambda V: V.combine(C, out=V), A),
+        _library(backend): _turns(plain, _arrays(A)),
+    }
+    return _case("inplace", problem, backend, calls)
+
+
+def _axpby(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    X, Y = blocks.inputs()[0], blocks.outputs()
+    problem = StreamProblem("axpby", blocks.rows, blocks.M, dtype, 2, 1)
     calls = {
         "blockvec": _turns(lambda V, W: W.axpby(0.5, V, 0.25), X, Y),
         _library(backend): _turns(_plain_axpby, _arrays(X), _arrays(Y)),
@@ -337,9 +398,11 @@ def _case(
     return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)
 
 
-_BUILDERS: dict[str, Callable[[_Pool, int, int, int, str, Backend], Case]] = {
+_BUILDERS: dict[str, Callable[[_Blocks, str, Backend], Case]] = {
     "dot": _dot,
     "gram": _gram,
     "combine": _combine,
+    "update": _update,
+    "inplace": _inplace,
     "axpby": _axpby,
 }

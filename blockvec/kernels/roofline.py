@@ -12,7 +12,19 @@ from dataclasses import dataclass, field
 
 from .problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 
-__all__ = ["Ceilings", "Traffic", "flops", "fraction", "memory_time", "time_limit", "traffic"]
+__all__ = [
+    "Ceilings",
+    "Traffic",
+    "flops",
+    "fraction",
+    "memory_time",
+    "sector_traffic",
+    "time_limit",
+    "traffic",
+]
+
+
+SECTOR_BYTES = 32  # what a GPU's memory moves at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,44 @@ def traffic(problem: Problem) -> Traffic:
         case StreamProblem():
             block = problem.K * problem.M * itemsize(problem.dtype)
             return Traffic(problem.reads * block, problem.writes * block)
+
+
+def sector_traffic(problem: TsmttsmProblem | TsmmProblem) -> Traffic:
+    """Return the bytes of the 32-byte sectors that a problem's rows lie in, which is what memory moves.
+
+    For contiguous operands this is `traffic`; for views it counts what shares a sector with their rows,
+    which are taken to begin one element past a sector's boundary.
+    """
+    a, b = (
+        _touched(width, ld, itemsize(dtype))
+        for width, ld, dtype in (
+            (problem.M, problem.lda, problem.dtype_a),
+            (
+                problem.N,
+                problem.ldb,
+                problem.dtype_b if isinstance(problem, TsmttsmProblem) else problem.dtype,
+            ),
+        )
+    )
+    plain = traffic(problem)
+    if isinstance(problem, TsmttsmProblem):
+        more = problem.K * (a + (0 if problem.same else b))
+        return Traffic(plain.read_bytes + int(more), plain.write_bytes)
+    updates = problem.beta != "zero"
+    return Traffic(
+        plain.read_bytes + int(problem.K * (a + (b if updates else 0))),
+        plain.write_bytes + int(problem.K * b),
+    )
+
+
+def _touched(width: int, ld: int, size: int) -> float:
+    """Return the bytes of sectors that a row touches beyond its own, on average over rows."""
+    if ld == width:
+        return 0.0
+    row, pitch = width * size, ld * size
+    begins = [(size + i * pitch) % SECTOR_BYTES for i in range(SECTOR_BYTES)]  # the offsets repeat by then
+    spans = [-(-(begin + row) // SECTOR_BYTES) * SECTOR_BYTES for begin in begins]
+    return sum(spans) / len(spans) - row
 
 
 def flops(problem: Problem) -> int:

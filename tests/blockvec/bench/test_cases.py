@@ -19,8 +19,8 @@ MATRIX = ("laplace2d:n=9", models.model("laplace2d:n=9"))
 LIMITS = Ceilings(40.0, 20.0, 50.0, {"float32": 400.0, "float64": 200.0})
 
 
-def small(rows: int) -> Sizes:
-    return Sizes(rows, quick=True)
+def small(rows: int, ld: int | None = None) -> Sizes:
+    return Sizes(rows, quick=True, ld=ld)
 
 
 def plain(result: Any) -> Any:
@@ -29,11 +29,31 @@ def plain(result: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 @pytest.mark.parametrize("operation", ["dot", "gram", "combine", "apply"])
-def test_blockvec_and_its_peers_compute_the_same(operation: str, dtype: str) -> None:
-    (case,) = make_cases([operation], [dtype], [(3, 3)], sizes=small(200), matrix=MATRIX)
+@pytest.mark.parametrize("ld", [None, 7])
+def test_blockvec_and_its_peers_compute_the_same(operation: str, dtype: str, ld: int | None) -> None:
+    (case,) = make_cases([operation], [dtype], [(3, 3)], sizes=small(200, ld), matrix=MATRIX)
     ours, *theirs = [plain(call()).copy() for call in case.calls.values()]  # the first set of operands each
     for other in theirs:
         np.testing.assert_allclose(ours, other, rtol=1e-4 if "32" in dtype or "64" in dtype else 1e-12)
+
+
+@pytest.mark.parametrize("operation", ["update", "inplace"])
+@pytest.mark.parametrize("ld", [None, 7])
+def test_what_changes_its_operand_does_so_for_all_alike(operation: str, ld: int | None) -> None:
+    def result(which: int) -> Any:
+        (case,) = make_cases([operation], ["float64"], [(3, 3)], sizes=small(50, ld))
+        call = list(case.calls.values())[which]
+        call()
+        return plain(call())
+
+    np.testing.assert_allclose(result(0), result(1), rtol=1e-12)
+
+
+def test_views_begin_past_the_first_column() -> None:
+    (case,) = make_cases(["combine"], ["float64"], [(3, 3)], sizes=small(50, 7))
+    assert (case.problem.lda, case.problem.ldb, case.problem.align_a) == (7, 7, 8)
+    with pytest.raises(OptionError, match="a view of 7 columns"):
+        list(make_cases(["combine"], ["float64"], [(7, 7)], sizes=small(50, 7)))
 
 
 def test_axpby_computes_what_its_peer_computes() -> None:
@@ -55,7 +75,8 @@ def test_rectangular_shapes_are_run_where_they_mean_something() -> None:
     shapes = [(2, 2), (2, 5)]
     cases = list(make_cases(OPERATIONS, ["float64"], shapes, sizes=small(100), matrix=MATRIX))
     found = [(case.operation, case.problem.M if hasattr(case.problem, "M") else None) for case in cases]
-    assert [name for name, _ in found] == ["dot", "dot", "gram", "combine", "combine", "axpby", "apply"]
+    names = ["dot", "dot", "gram", "combine", "combine", "update", "update", "inplace", "axpby", "apply"]
+    assert [name for name, _ in found] == names
     dot, combine = cases[1], cases[4]
     assert dot.calls["blockvec"]().shape == (2, 5)
     assert combine.calls["blockvec"]().shape == (100, 5)

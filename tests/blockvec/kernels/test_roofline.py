@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.roofline import Ceilings, Traffic, flops, fraction, memory_time, time_limit, traffic
+from blockvec.kernels.roofline import (
+    Ceilings,
+    Traffic,
+    flops,
+    fraction,
+    memory_time,
+    sector_traffic,
+    time_limit,
+    traffic,
+)
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 dtypes = st.sampled_from(DTYPES)
@@ -159,3 +168,21 @@ def test_a_fraction_is_the_limit_over_the_time() -> None:
     assert fraction(problem, limit, MACHINE) == 1.0
     assert fraction(problem, 4 * limit, MACHINE) == 0.25
     assert fraction(problem, 0.0, MACHINE) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("width", "ld", "sectors"),
+    [(8, 64, 3), (4, 64, 2), (3, 64, 1), (64, 64, 16)],  # rows of 8-byte elements from byte 8 of a sector on
+)
+def test_views_touch_whole_sectors(width: int, ld: int, sectors: int) -> None:
+    problem = TsmttsmProblem(1000, width, width, "float64", "float64", ld, ld)
+    more = 2 * 1000 * (32 * sectors - 8 * width)
+    assert sector_traffic(problem).read_bytes == traffic(problem).read_bytes + more
+    product = TsmmProblem(1000, width, width, "float64", "float64", ld, ld)
+    assert sector_traffic(product).write_bytes == traffic(product).write_bytes + more // 2
+
+
+def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
+    problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
+    # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
+    assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
