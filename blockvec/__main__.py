@@ -114,6 +114,7 @@ def _add_bench(commands: Any) -> None:
         metavar="MATRIX",
         help=f"model or file for apply (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})",
     )
+    add("--latency", action="store_true", help="instead: A^H B over 1 to 10 million rows, widths 4 and 32")
     add("--json", metavar="FILE", help="write the results to this file")
     add("--plot", metavar="FILE", help="draw them into this file (.svg, .png, .pdf)")
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
@@ -249,6 +250,9 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.plot:
         check_plotting()
     backend = backend_for(arguments.device)
+    if arguments.latency:
+        _bench_latency(arguments, backend)
+        return
     widths = arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
     shapes = [(M, N) for M in widths for N in widths if arguments.grid or M == N]
     sizes = bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld)
@@ -270,6 +274,31 @@ def _bench(arguments: argparse.Namespace) -> None:
             measured = bench.measure_case(case, backend, limits, quick=arguments.quick)
             records.append(measured.record())
             say(measured.line())
+    environment = results.environment(backend)
+    if arguments.json:
+        results.write(arguments.json, environment, limits, records)
+    if arguments.plot:
+        draw(results.document(environment, limits, records), arguments.plot)
+
+
+def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
+    from . import results
+    from .bench import latency
+    from .bench.pictures import draw
+    from .profile import ceilings
+
+    rows = tuple(K for K in latency.ROWS if not arguments.quick or K <= 10**4)
+    widths = arguments.widths or (4, 32)
+    records = []
+    with _progress(len(arguments.dtype) * len(widths) * len(rows)) as (say, step):
+        step("ceilings")
+        limits = ceilings(backend, refresh=not arguments.quick)
+        say(latency.heading())
+        for dtype in arguments.dtype:
+            for record in latency.measure_latency(backend, limits, widths, dtype, rows):
+                step(f"{dtype} {record['K']} rows")
+                records.append(record)
+                say(latency.line(record))
     environment = results.environment(backend)
     if arguments.json:
         results.write(arguments.json, environment, limits, records)

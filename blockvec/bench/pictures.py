@@ -59,7 +59,10 @@ def draw(document: Record, path: str | Path) -> None:
     kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
     rectangular = [r for r in kernels if r["M"] != r["N"]]
     painter: Callable[[Any, Sequence[Record]], None]
-    if solver:
+    latencies = [r for r in kernels if "replay_s" in r]
+    if latencies:
+        painter, records = _latency_curves, latencies
+    elif solver:
         painter, records = _solver_bars, solver
     elif rectangular:
         painter, records = _maps, kernels
@@ -157,6 +160,35 @@ def _sparse_labels(widths: Sequence[int]) -> list[str]:
     return [
         str(width) if after / width > 1.13 else "" for width, after in zip(widths, following, strict=True)
     ]
+
+
+def _latency_curves(figure: Any, records: Sequence[Record]) -> None:
+    """Time over the number of rows: the call from Python, and in graph replay, beside the peer's."""
+    groups = _groups(records, "dtype", "M")
+    figure.set_size_inches(3.8 * len(groups), 3.4)
+    for axes, ((dtype, width), members) in zip(
+        figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
+    ):
+        members = sorted(members, key=lambda r: r["K"])
+        (peer,) = members[0]["peers"]
+        rows = [r["K"] for r in members]
+        lines = {
+            "blockvec, call": ("C0", "o-", [r["time_s"] for r in members]),
+            "blockvec, graph replay": ("C0", "o:", [r["replay_s"] for r in members]),
+            f"{peer}, call": ("C1", "s-", [r["peers"][peer] for r in members]),
+            f"{peer}, graph replay": ("C1", "s:", [r["peers_replay"][peer] for r in members]),
+        }
+        for label, (color, style, times) in lines.items():
+            if None not in times:
+                times_us = [1e6 * time_s for time_s in times]
+                axes.plot(rows, times_us, style, color=color, markersize=3, label=label)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(f"$A^H B$, {dtype}, {width} columns", fontsize=9)
+        axes.set_xlabel("rows")
+        axes.set_ylabel("microseconds")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
 
 
 def _maps(figure: Any, records: Sequence[Record]) -> None:

@@ -1,0 +1,128 @@
+"""What a product of short blocks costs: the call from Python, and the kernel in a replayed CUDA graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import products
+from ..backends import Array, Backend
+from ..blockvector import BlockVector
+from ..dispatch import choose
+from ..kernels.roofline import Ceilings, fraction
+
+__all__ = ["ROWS", "heading", "line", "measure_latency"]
+
+ROWS = (*(10**e * m for e in range(7) for m in (1, 3)), 10**7)
+LEAST_S = 0.02  # of calls in a row
+MOST_CALLS = 2000
+GRAPH_NODES = 20
+
+
+def measure_latency(
+    backend: Backend, ceilings: Ceilings, widths: Sequence[int], dtype: str, rows: Sequence[int] = ROWS
+) -> Iterator[dict[str, Any]]:
+    """Yield a record for A^H B of each width and number of rows.
+
+    ``time_s`` is the wall time of a call among many in a row, ``replay_s`` that of a node in a graph of the
+    same calls (None on a CPU); ``peers`` and ``peers_replay`` hold the same for NumPy's or CuPy's product.
+    """
+    for width in widths:
+        for K in rows:
+            A, B = (BlockVector.random(K, width, dtype, device=backend.name, rng=i) for i in range(2))
+            C = backend.empty((width, width), dtype)
+            problem = products.tsmttsm_problem(A.array, B.array, True)
+            chosen = choose(problem, backend)
+            peer = "numpy" if backend.name == "cpu" else "cupy"
+            ours, theirs = _ours(A, B, C), _theirs(A.array, B.array, C, backend)
+            time_s, replay_s = _call_time(ours, backend), _replay_time(ours, backend)
+            yield {
+                "operation": problem.operation,
+                "dtype": dtype,
+                **{"M": width, "N": width, "K": K, "lda": width, "ldb": width},
+                "family": chosen.name,
+                "config": chosen.configuration(),
+                "time_s": time_s,
+                "replay_s": replay_s,
+                "fraction": round(fraction(problem, replay_s or time_s, ceilings), 4),
+                "peers": {peer: _call_time(theirs, backend)},
+                "peers_replay": {peer: _replay_time(theirs, backend)},
+            }
+
+
+def _ours(A: BlockVector, B: BlockVector, C: Array) -> Callable[[], object]:
+    return lambda: A.dot(B, out=C)
+
+
+def _theirs(A: Array, B: Array, C: Array, backend: Backend) -> Callable[[], object]:
+    left = A.T if A.dtype.kind == "f" else A.conj().T
+    return lambda: backend.xp.matmul(left, B, out=C)
+
+
+def _call_time(call: Callable[[], object], backend: Backend) -> float:
+    """Return the wall time of a call in seconds: the best of three series."""
+    call()
+    backend.synchronize()
+    begin = time.perf_counter()
+    call()
+    backend.synchronize()
+    count = int(np.clip(LEAST_S / max(time.perf_counter() - begin, 1e-7), 3, MOST_CALLS))
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        for _ in range(count):
+            call()
+        backend.synchronize()
+        times.append((time.perf_counter() - begin) / count)
+    return min(times)
+
+
+def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
+    """Return the time of a call in a graph of several; None without graphs, or where none can hold it."""
+    if backend.device.kind != "cuda":
+        return None
+    cupy = backend.xp
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        call()  # workspaces of the stream
+        stream.synchronize()
+        stream.begin_capture()
+        try:
+            for _ in range(GRAPH_NODES):
+                call()
+        except cupy.cuda.runtime.CUDARuntimeError:
+            return None
+        finally:
+            graph = stream.end_capture()
+        times = []
+        for _ in range(8):
+            watch = backend.stopwatch()
+            graph.launch(stream)
+            watch.stop()
+            times.append(watch.seconds() / GRAPH_NODES)
+    return min(times)
+
+
+def heading() -> str:
+    """Return the head of the table; times in microseconds."""
+    return (
+        f"{'type':10} {'M=N':>4} {'rows':>9}  {'kernel':14} {'call':>9} {'replay':>9} "
+        f"{'peer call':>10} {'peer replay':>12}"
+    )
+
+
+def line(record: dict[str, Any]) -> str:
+    """Return the row of the table."""
+    (theirs,) = record["peers"].values()
+    (their_replay,) = record["peers_replay"].values()
+
+    def us(time_s: float | None) -> str:
+        return "-" if time_s is None else f"{time_s * 1e6:.2f}"
+
+    return (
+        f"{record['dtype']:10} {record['M']:4d} {record['K']:9d}  {record['family']:14} "
+        f"{us(record['time_s']):>9} {us(record['replay_s']):>9} {us(theirs):>10} {us(their_replay):>12}"
+    )
