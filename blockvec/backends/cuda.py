@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -93,9 +94,9 @@ class CudaBackend:
         winner = self._winner(problem)
         one_column = "" if problem.M == problem.N == 1 else "for one column each"
         few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
-        one_call = self._candidate("cublas", cublas.tsmttsm, vendor=True)
-        split = self._candidate("cublas_splitk", cublas.tsmttsm_split, few_rows, vendor=True)
         own = self._generated(problem, winner)
+        one_call = self._cublas("cublas", cublas.tsmttsm, own)
+        split = self._cublas("cublas_splitk", cublas.tsmttsm_split, own, few_rows)
         vendor = (split, one_call) if cublas.prefers_split(problem) else (one_call, split)
         return _winner_first(
             winner,
@@ -107,11 +108,12 @@ class CudaBackend:
         winner = self._winner(problem)
         one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
         refusal = "" if one_column else "for one column of the result's type"
+        own = self._generated(problem, winner)
         return _winner_first(
             winner,
-            *self._generated(problem, winner),
+            *own,
             self._candidate("scale", cuda_elementwise.scale_column, refusal),
-            self._candidate("cublas", cublas.tsmm, vendor=True),
+            self._cublas("cublas", cublas.tsmm, own),
         )
 
     def _generated(self, problem: TsmttsmProblem | TsmmProblem, winner: Winner | None) -> list[Candidate]:
@@ -147,6 +149,17 @@ class CudaBackend:
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
+
+    def _cublas(self, name: str, run: Any, own: Sequence[Candidate], refusal: str = "") -> Candidate:
+        """Return a candidate that calls cuBLAS, but for graph captures, where CuPy refuses to."""
+        vendor = self._candidate(name, run, refusal, vendor=True)
+        instead = next((candidate.run for candidate in own if not candidate.refusal), vendor.run)
+
+        def call(problem: Problem, *operands: Any) -> None:
+            capturing = self.xp.cuda.get_current_stream().is_capturing()
+            (instead if capturing else vendor.run)(problem, *operands)
+
+        return dataclasses.replace(vendor, run=call)
 
     def prepare_sparse(self, matrix: Any) -> cusparse.DeviceCsr:
         """Describe a CSR matrix to cuSPARSE; a host matrix is copied, the arrays of a CuPy one are shared."""

@@ -15,7 +15,7 @@ from typing import Any
 from ..backends import Backend
 from ..errors import OptionError
 from ..kernels.cache import replace_file
-from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, itemsize
+from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Outcome
 from ..kernels.winners import Winner, representative, table_of
@@ -54,15 +54,16 @@ def problems(
             for M, N in shapes:
                 lda, ldb = ld or M, ld or N
                 align = MAX_ALIGNMENT if ld is None else min(itemsize(dtype), MAX_ALIGNMENT)
+                conj = is_complex(dtype)
                 layout: dict[str, Any] = {"lda": lda, "ldb": ldb, "align_a": align, "align_b": align}
                 if max(M, N) > min(lda, ldb) and ld is not None:
                     raise OptionError(
                         f"a view of {max(M, N)} columns does not fit a leading dimension of {ld}."
                     )
                 if operation == "dot":
-                    yield TsmttsmProblem(ROWS, M, N, dtype, dtype, **layout)
+                    yield TsmttsmProblem(ROWS, M, N, dtype, dtype, conj=conj, **layout)
                 elif operation == "gram" and M == N:
-                    yield TsmttsmProblem(ROWS, M, N, dtype, dtype, same=True, **layout)
+                    yield TsmttsmProblem(ROWS, M, N, dtype, dtype, conj=conj, same=True, **layout)
                 elif operation == "combine":
                     yield TsmmProblem(ROWS, M, N, dtype, dtype, beta="general" if beta else "zero", **layout)
                 elif operation == "inplace" and N <= M:

@@ -82,7 +82,9 @@ def representative(problem: Problem) -> TsmttsmProblem | TsmmProblem | None:
     lda = problem.M if problem.lda == problem.M else ANY_PITCH
     ldb = second if problem.ldb == second else ANY_PITCH
     if isinstance(problem, TsmttsmProblem):
-        return dataclasses.replace(problem, K=0, lda=lda, ldb=ldb, conj=False, alpha="one", beta="zero")
+        return dataclasses.replace(
+            problem, K=0, lda=lda, ldb=ldb, conj=problem.conj and problem.same, alpha="one", beta="zero"
+        )
     beta: BetaClass = "zero" if problem.beta == "zero" else "general"
     return dataclasses.replace(problem, K=0, lda=lda, ldb=ldb, alpha="one", beta=beta)
 

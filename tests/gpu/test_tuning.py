@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import blockvec
-from blockvec import BlockVector
+from blockvec import BlockVector, products
 from blockvec.backends import backend_for
 from blockvec.backends.cuda_tuner import Arena
 from blockvec.bench import tuning
@@ -61,3 +62,21 @@ def test_the_first_product_tunes_where_that_is_asked_for(tmp_path: Path) -> None
         assert len(list((tmp_path / "tuned").rglob("*.json"))) == 1
     with blockvec.option_context(tune="model"):
         assert abs(host(G) - host(V.gram())).max() < 1e-6
+
+
+def test_what_cublas_would_run_is_captured_all_the_same(backend: Any) -> None:
+    cupy = backend.xp
+    A, B = (BlockVector.random(200000, 32, rng=i, device="gpu") for i in range(2))
+    expected = host(A.dot(B))
+    out = cupy.empty((32, 32))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    problem = products.tsmttsm_problem(A.array, B.array, True)
+    (cublas,) = (c for c in backend.candidates(problem) if c.name == "cublas")
+    with stream:
+        stream.begin_capture()
+        cublas.run(problem, A.array, B.array, out, 1, 0)
+        graph = stream.end_capture()
+        out.fill(0)
+        graph.launch(stream)
+        stream.synchronize()
+    assert np.allclose(host(out), expected, rtol=1e-12, atol=1e-9)
