@@ -14,10 +14,8 @@ from .device import DeviceInfo
 from .problem import is_complex, itemsize
 
 __all__ = [
-    "C_TYPES",
     "MAX_REGISTERS",
     "NAMED_BARRIERS",
-    "SHORT_NAMES",
     "Operand",
     "Slab",
     "ceil_div",
@@ -33,10 +31,8 @@ __all__ = [
     "widest",
 ]
 
-C_TYPES = {4: "float", 8: "double"}
 MAX_REGISTERS = 255  # of a thread
 NAMED_BARRIERS = 14  # left for teams of several warps
-SHORT_NAMES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 
 _BANK_BYTES = 128  # of shared memory, served in a cycle: 32 banks of 4
 _PADS = (0, 16, 32, 64)  # bytes; more would leave gaps that cost capacity

@@ -27,6 +27,7 @@ __all__ = [
     "is_complex",
     "itemsize",
     "promote",
+    "real_bytes",
     "scalar_class",
 ]
 
@@ -51,6 +52,11 @@ def itemsize(dtype: str) -> int:
 def is_complex(dtype: str) -> bool:
     """Whether elements are complex."""
     return dtype.startswith("complex")
+
+
+def real_bytes(dtype: str) -> int:
+    """Bytes of a real number: an element, or the parts of a complex one."""
+    return _ITEMSIZE[dtype] // (2 if is_complex(dtype) else 1)
 
 
 def promote(*dtypes: str) -> str:

@@ -11,7 +11,10 @@ import re
 from collections.abc import Mapping
 from importlib import resources
 
-__all__ = ["render"]
+__all__ = ["C_TYPES", "SHORT_NAMES", "render"]
+
+C_TYPES = {4: "float", 8: "double"}  # by the bytes of a real number
+SHORT_NAMES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 _INT32_MAX = 2**31 - 1

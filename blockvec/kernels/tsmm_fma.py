@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 from .device import DeviceInfo
-from .fma import C_TYPES, SHORT_NAMES, check_addresses, parts_of
+from .fma import check_addresses, parts_of
 from .problem import TsmmProblem, is_complex, itemsize
-from .source import render
+from .source import C_TYPES, SHORT_NAMES, render
 from .tsmm_fma_config import Config, grid_of, plan_of, refuse, shape_of, shared_bytes, supports
 from .tsmm_fma_model import choose, predict, space
 

@@ -192,7 +192,7 @@ def registers(problem: TsmmProblem, config: Config) -> int:
     held = problem.M if config.coefficients == "registers" else 1
     coefficients = held * config.ct * parts_of(problem.dtype_c) * words
     old = sums * config.count // config.unroll if problem.beta != "zero" else 0
-    addresses = 44 if config.staged_out else 52 + 2 * config.unroll
+    addresses = 44 if config.staged_out else 56 + 2 * config.unroll
     return sums + max(rows + coefficients, old) + addresses
 
 

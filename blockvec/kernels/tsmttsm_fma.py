@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from .device import DeviceInfo
-from .fma import C_TYPES, SHORT_NAMES, ceil_div, check_addresses, parts_of
+from .fma import ceil_div, check_addresses, parts_of
 from .problem import TsmttsmProblem, is_complex
-from .source import render
+from .source import C_TYPES, SHORT_NAMES, render
 from .tsmttsm_fma_config import Config, grid_of, is_single, plan_of, refuse, shape_of, shared_bytes, supports
 from .tsmttsm_fma_model import choose, predict, space
 

@@ -256,7 +256,7 @@ def registers(problem: TsmttsmProblem, config: Config) -> int:
         if 4 * words > min(a.real_bytes, b.real_bytes)
         else 0
     )
-    addresses = 36 if config.stages else 32 + 4 * ahead
+    addresses = 36 + 12 * config.leapfrog if config.stages else 32 + 4 * ahead
     return (
         sums + stored * config.count * ahead + converted + addresses + (8 if config.sums == "shared" else 0)
     )

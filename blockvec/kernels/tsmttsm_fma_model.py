@@ -159,12 +159,15 @@ def _staged(
 
 
 def _unroll(problem: TsmttsmProblem, config: Config) -> int:
-    """Return steps unrolled so that loads of one hide behind products of another, where tiles are small."""
+    """Return steps unrolled so that loads of one hide behind products of another, where tiles are small.
+
+    A step that was loaded ahead is not moved to where the next one reads it if there are two of them.
+    """
     work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)
     for unroll in (4, 2):
         if config.steps % unroll == 0 and work * unroll <= 64:
             return unroll
-    return 1
+    return 2 if config.leapfrog and config.steps % 2 == 0 else 1
 
 
 # ---- the model

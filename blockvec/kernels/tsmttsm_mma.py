@@ -1,4 +1,7 @@
-"""TSMTTSM on FP64 tensor cores: C = alpha A^H B + beta C, or A^T B, in double precision, real and complex.
+"""TSMTTSM on FP64 tensor cores: C = alpha A^H B + beta C, or A^T B, for two operands of one of four types.
+
+Single precision is converted on its way to the tensor cores, whose peak is that of its own multiply-adds:
+products are exact and sums in double precision.
 
 The kernel (``cuda/tsmttsm_mma.cu`` says how it works) streams A and B through a ring of stages in shared
 memory, filled by bulk copies where an operand is contiguous and 16-byte aligned and by ``cp.async``
@@ -12,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from .device import DeviceInfo
-from .problem import TsmttsmProblem, is_complex, itemsize
-from .source import render
+from .problem import TsmttsmProblem, is_complex, itemsize, real_bytes
+from .source import C_TYPES, SHORT_NAMES, render
 from .tsmttsm_mma_config import Config, architecture_of, ceil_div, grid, layout, refuse, shared_bytes
 from .tsmttsm_mma_model import choose, has_choice, predict, space
 
@@ -40,13 +43,14 @@ def supports(problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
     """Say why this family cannot run a problem, or None when it can."""
     if device.kind != "cuda" or architecture_of(device) < 80:
         return f"{device.name} has no FP64 tensor cores"
-    if problem.dtype_a != problem.dtype_b or problem.dtype not in ("float64", "complex128"):
-        return f"takes two float64 or two complex128 operands, not {problem.dtype_a} and {problem.dtype_b}"
+    if problem.dtype_a != problem.dtype_b:
+        return f"takes operands of one type, not {problem.dtype_a} and {problem.dtype_b}"
     if min(problem.K, problem.M, problem.N) < 1:
         return "has no rows or columns to multiply"
     size = itemsize(problem.dtype)
-    if min(problem.align_a, problem.align_b) < 8:
-        return f"operands must be aligned to 8 bytes, not {min(problem.align_a, problem.align_b)}"
+    real = real_bytes(problem.dtype)
+    if min(problem.align_a, problem.align_b) < real:
+        return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
     if not has_choice(problem, device):
         return (
             f"rows of {(problem.M + problem.N) * size} bytes or a {problem.M} x {problem.N} result do not fit"
@@ -55,7 +59,9 @@ def supports(problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
 
 
 def chain_length(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the longest chain of additions that an element of C goes through, for error bounds."""
+    """Return the longest chain of additions, in the result's precision, that makes an element of C."""
+    if real_bytes(problem.dtype) == 4:
+        return 2  # sums are in double precision
     blocks = grid(problem, config, device)
     turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
     steps = ceil_div(config.rows // 4 // config.kstep, config.wk)
@@ -66,8 +72,7 @@ def chain_length(problem: TsmttsmProblem, config: Config, device: DeviceInfo) ->
 
 def kernel_name(problem: TsmttsmProblem) -> str:
     """Return the kernel's name, as ``tsmttsm_mma_f64_m8_n8``."""
-    kind = {"float64": "f64", "complex128": "c128"}[problem.dtype]
-    return f"{problem.operation}_mma_{kind}_m{problem.M}_n{problem.N}"
+    return f"{problem.operation}_mma_{SHORT_NAMES[problem.dtype]}_m{problem.M}_n{problem.N}"
 
 
 def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
@@ -100,7 +105,9 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
         "B_OFFSET": where.b_offset,
         "STAGE_BYTES": where.stage_bytes,
     }
-    return render(kernel_name(problem), "tsmttsm_mma.cu", constants)
+    return render(
+        kernel_name(problem), "tsmttsm_mma.cu", constants, {"Real": C_TYPES[real_bytes(problem.dtype)]}
+    )
 
 
 def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
@@ -109,8 +116,8 @@ def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo)
     One workspace serves all launches of one stream. Its first `GRID_HEADER_BYTES` are zero before the first
     one; every launch leaves them zero. The rest is scratch.
     """
-    size_c = problem.M * problem.N * itemsize(problem.dtype)
-    return GRID_HEADER_BYTES + grid(problem, config, device) * size_c
+    doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
+    return GRID_HEADER_BYTES + grid(problem, config, device) * doubles * 8
 
 
 def launch(

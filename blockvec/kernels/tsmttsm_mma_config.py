@@ -127,7 +127,7 @@ def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
 def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int:
     if architecture >= 90 and ld == width and align >= _BULK_UNIT:
         return 0
-    return min(align, 16, width * size)
+    return min(align, 16, 1 << ((width * size).bit_length() - 1))
 
 
 def groups(problem: TsmttsmProblem, config: Config) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .device import DeviceInfo
-from .problem import TsmttsmProblem, is_complex, itemsize
+from .problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from .roofline import Ceilings
 from .tsmttsm_mma_config import (
     RESERVED_SHARED_BYTES,
@@ -218,15 +218,16 @@ _SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
 _GAPLESS_RATE, _GAPPED_RATE, _LARGE_GAPPED_RATE = 0.985, 0.935, 0.895
 _LARGE_BYTES = 24 << 10
 _PIPE_RATE = 0.67  # of the rate of tensor products by themselves, beside loads and copies
+_CONVERSIONS = 14  # float32 -> float64, a cycle and multiprocessor
 _SHARED_RATE = 0.76  # of shared memory's peak, beside the copies into it
 _SMOOTHNESS = 6  # exponent of the norm that joins the limits
 
 
 @functools.lru_cache(maxsize=65536)
 def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> tuple[float, ...]:
-    """Cycles a stage takes: the busiest tensor pipe, one warp, shared memory, the warp that fills it."""
+    """Cycles a stage takes: the busiest tensor pipe, a warp, shared memory, what fills it, conversions."""
     parts = 2 if is_complex(problem.dtype) else 1
-    size = 8 * parts
+    size = itemsize(problem.dtype)
     product_cycles = 16 if architecture_of(device) == 90 else 32  # of an m16n8k4 in a quadrant
     groups_m, groups_n = groups(problem, config)
     where = layout(problem, config, device)
@@ -244,18 +245,19 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
         turn = index // max(4, len(tiles)) % 2 and 4 % len(tiles) == 0
         pipes[index % 4] += products[-1 - index % len(tiles) if turn else index % len(tiles)]
 
-    read = sum(im for im, _ in tiles) * conflicts(where.a_pitch, size)
-    if not triangle:
-        b_pitch = where.a_pitch if problem.same else where.b_pitch
-        read += sum(in_ for _, in_ in tiles) * conflicts(b_pitch, size)
+    groups_a, groups_b = sum(im for im, _ in tiles), 0 if triangle else sum(in_ for _, in_ in tiles)
+    b_pitch = where.a_pitch if problem.same else where.b_pitch
+    read = groups_a * conflicts(where.a_pitch, size) + groups_b * conflicts(b_pitch, size)
     shared = (config.rows * read * 8 * size + where.stage_bytes) / (_BANK_ROW * _SHARED_RATE)
 
+    single = real_bytes(problem.dtype) == 4
+    converted = config.rows * (groups_a + groups_b) * 8 * parts / _CONVERSIONS if single else 0.0
     fill = _fill_cycles(problem, config, device)
     chain = max(max(products) * product_cycles, 30)  # products of one tile wait for each other
     warp = steps * (chain + _LOAD_CYCLES / config.unroll) + _STAGE_CYCLES
     if config.producers == 0:
         warp += _REFILL_CYCLES + fill
-    return max(pipes) * steps * product_cycles / _PIPE_RATE, warp, shared, fill
+    return max(pipes) * steps * product_cycles / _PIPE_RATE, warp, shared, fill, converted
 
 
 def _fill_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> float:
@@ -289,9 +291,10 @@ def predict(
 ) -> float:
     """Return the modelled time in seconds of a valid configuration.
 
-    The slowest of five resources, smoothed where two are close: memory, at the rate that the bytes in flight
+    The slowest of six resources, smoothed where two are close: memory, at the rate that the bytes in flight
     and the size of the copies allow; the busiest tensor pipe, tile padding and uneven shares included; a
-    warp's own latencies; shared memory with its conflicts; the warps that issue copies. Then what does not
+    warp's own latencies; shared memory with its conflicts; the warps that issue copies; conversions of
+    single precision. Then what does not
     overlap: the launch, the first stage's latency, the sums over warps and blocks.
     """
     read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
@@ -314,13 +317,14 @@ def predict(
     share = min(read * quality / busy, _SM_BYTES_A_CYCLE * clock)
     cover = flight / (share * _MEMORY_LATENCY_S)
     rate = share * cover / (1 + cover**4) ** 0.25
-    pipe, warp, shared, fill = _stage_cycles(shape, config, device)
+    pipe, warp, shared, fill, converted = _stage_cycles(shape, config, device)
     times = (
         turns * resident * stage_bytes / rate,
         turns * resident * pipe / clock,
         turns * warp / clock,
         turns * resident * shared / clock,
         turns * fill / clock,
+        turns * resident * converted / clock,
     )
     body: float = max(times) * sum((time / max(times)) ** _SMOOTHNESS for time in times) ** (1 / _SMOOTHNESS)
     return _LAUNCH_S + _MEMORY_LATENCY_S + body + _tail(problem, config, device, clock)

@@ -65,11 +65,12 @@ def build(source: str, folder: Path) -> ctypes.CDLL:
 
 _RUN_TSMTTSM = """
 extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
-                   const char* B, i64 bytes_b, double* C, i64 K, i64 lda, i64 ldb, const double* factors,
+                   const char* B, i64 bytes_b, void* C, i64 K, i64 lda, i64 ldb, const double* factors,
                    void* workspace) {
     emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
     return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
-        KERNEL(A, B, C, K, lda, ldb, factors[0], factors[1], factors[2], factors[3], workspace);
+        const double* by = factors;
+        KERNEL(A, B, static_cast<Real*>(C), K, lda, ldb, by[0], by[1], by[2], by[3], workspace);
     });
 }
 """

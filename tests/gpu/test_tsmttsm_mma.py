@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmttsm_mma as family
 from blockvec.kernels.device import DeviceInfo, cuda_device
-from blockvec.kernels.problem import TsmttsmProblem, beta_class, scalar_class
+from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, scalar_class
 from blockvec.kernels.tsmttsm_mma import Config
+from tests.blocks import UNIT_ROUNDOFF
 
 pytestmark = pytest.mark.gpu
 
 GUARD = 64  # elements around each operand
-UNIT_ROUNDOFF = 2.0**-53
+TYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact:
     def draw() -> np.ndarray:
         return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
 
-    return (draw() + 1j * draw() if dtype == "complex128" else draw()).astype(dtype)
+    return (draw() + 1j * draw() if is_complex(dtype) else draw()).astype(dtype)
 
 
 @st.composite
@@ -100,7 +101,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "widths": (M, N),
         "lds": (M + draw(st.sampled_from([0, 0, 1, 3, 8])), N + draw(st.sampled_from([0, 0, 2, 5]))),
         "offsets": (draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([0, 0, 1]))),
-        "dtype": draw(st.sampled_from(["float64", "complex128"])),
+        "dtype": draw(st.sampled_from(TYPES)),
         "conj": draw(st.booleans()),
         "alpha": draw(st.sampled_from([1, -2, 0.5])),
         "beta": draw(st.sampled_from([0, 0, 1, -3])),
@@ -124,7 +125,7 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     A, memory_a = guarded(cp, host_a, case["lds"][0], case["offsets"][0])
     B, memory_b = (A, memory_a) if case["same"] else guarded(cp, host_b, case["lds"][1], case["offsets"][1])
     alpha, beta = case["alpha"], case["beta"]
-    problem = describe(A, B, case["conj"] and dtype == "complex128", alpha, beta)
+    problem = describe(A, B, case["conj"] and is_complex(dtype), alpha, beta)
     if case["config"] % 3:
         config = family.choose(problem, device)
     else:
@@ -145,19 +146,19 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     for memory, copy in zip((memory_a, memory_b), before, strict=True):
         assert memory.tobytes() == copy.tobytes()
 
-    wide = np.clongdouble if dtype == "complex128" else np.longdouble
+    wide = np.clongdouble if is_complex(dtype) else np.longdouble
     left = (host_a.conj() if problem.conj else host_a).astype(wide)
     expected = alpha * (left.T @ host_b.astype(wide)) + beta * host_c
     if case["exact"]:
         np.testing.assert_array_equal(results[0], expected.astype(dtype))
         return
     length = family.chain_length(problem, config, device)
-    scale = abs(alpha) * (np.abs(host_a).T @ np.abs(host_b)) + abs(beta) * np.abs(host_c)
-    bound = 4 * UNIT_ROUNDOFF * (2 + np.sqrt(length)) * scale
+    scale = abs(alpha) * (np.abs(left).T @ np.abs(host_b)) + abs(beta) * np.abs(host_c)
+    bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(length)) * scale
     assert np.all(np.abs(results[0] - expected) <= bound)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("width", range(1, 65))
 def test_every_width_is_exact_at_a_ragged_number_of_rows(
     width: int, dtype: str, cp: Any, device: DeviceInfo, workspace: Any
@@ -165,9 +166,9 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     rng = np.random.default_rng(width)
     host_a, host_b = (numbers(rng, (20_011 + width, width), dtype, True) for _ in range(2))
     A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.full((width, width), cp.nan, dtype)
-    problem = describe(A, B, dtype == "complex128", 1, 0)
+    problem = describe(A, B, is_complex(dtype), 1, 0)
     run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
-    np.testing.assert_array_equal(C.get(), host_a.conj().T @ host_b)
+    np.testing.assert_array_equal(C.get(), host_a.conj().T.astype(np.complex128) @ host_b)
 
 
 @pytest.mark.parametrize("width", [3, 8, 40])

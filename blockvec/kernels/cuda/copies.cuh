@@ -6,10 +6,7 @@
 template <int SIZE>
 __device__ __forceinline__ void copy_piece(char* shared, const char* global, int bytes) {
 #if __CUDA_ARCH__ >= 800
-    if constexpr (SIZE == 4)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
-    else
-        async_copy<SIZE>(shared, global, bytes);
+    async_copy<SIZE>(shared, global, bytes);
 #else
     for (int byte = 0; byte < SIZE; byte += 4)
         *reinterpret_cast<u32*>(shared + byte) = byte < bytes ? *reinterpret_cast<const u32*>(global + byte) : 0u;

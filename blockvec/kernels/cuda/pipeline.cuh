@@ -109,13 +109,14 @@ __device__ __forceinline__ void bulk_store_wait() {
 
 // ---- asynchronous copies by threads (sm_80): no 16-byte rule, for views and unaligned bases
 
-// Copies `bytes` <= SIZE bytes and fills the rest of the SIZE bytes with zeros; SIZE is 8 or 16, and the alignment of both sides.
+// Copies `bytes` <= SIZE bytes and fills the rest of the SIZE bytes with zeros; SIZE is 4, 8 or 16, and the alignment of both sides.
 template <int SIZE>
 __device__ __forceinline__ void async_copy(void* shared, const void* global, u32 bytes) {
     if constexpr (SIZE == 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes) : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes), "n"(SIZE)
+                     : "memory");
 }
 
 // Arrives at a barrier once all earlier async_copy of this thread have landed; the barrier was initialised to expect it.

@@ -25,8 +25,10 @@
 //
 // Registers of a consumer: 4 IM IN accumulators (8 if complex), 2 (IM + IN) KSTEP for fragments (4 if complex), ~30 more.
 //
+// Types:   Real: parts of elements. Float ones become double on their way from shared memory to a fragment: products are exact and sums in
+//          double precision, at the rate of single precision multiply-adds with a fraction of their instructions.
 // Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
-//          16 or 8, bytes a cp.async copies of its rows.
+//          16, 8 or 4, bytes a cp.async copies of its rows.
 // Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; BLOCKS a multiprocessor; PRODUCERS: warps that copy.
 // Layout:  A_ROW, B_ROW bytes between (folded) rows in shared memory; A_PITCH, B_PITCH between chunks; B_OFFSET of B in a stage; STAGE_BYTES.
 #include "mma.cuh"
@@ -34,7 +36,7 @@
 #include "reduce.cuh"
 
 constexpr int PARTS = COMPLEX ? 2 : 1;
-constexpr int SIZE = 8 * PARTS;                      // bytes of an element
+constexpr int REAL = sizeof(Real), SIZE = REAL * PARTS;  // bytes of a real number, of an element
 constexpr int CHUNK = ROWS / 4;                      // folded rows a chunk
 constexpr int MF = FOLD * M, NF = FOLD * N;          // folded widths
 constexpr int GM = (MF + 7) / 8, GN = (NF + 7) / 8;  // groups of 8 columns
@@ -80,16 +82,15 @@ struct Bulk {
         return static_cast<int>(max(0LL, min(left, static_cast<i64>(CHUNK_BYTES))));
     }
 
-    // By a warp: what bulk copies of the last stage leave, a last double and zeros. Returns the bytes they will bring.
+    // By a warp: what bulk copies of the last stage leave, less than 16 bytes and zeros. Returns the bytes they will bring.
     static __device__ __forceinline__ u32 clear_tail(char* shared, const char* global, i64 stage, i64 K, int lane) {
         u32 copied = 0;
         for (int chunk = 0; chunk < 4; ++chunk) {
             const int valid = valid_bytes(stage, chunk, K), bulk = valid & ~15;
             copied += bulk;
             const char* from = global + (4 * stage + chunk) * CHUNK_BYTES;
-            for (int byte = bulk + 8 * lane; byte < CHUNK_BYTES; byte += 8 * 32)
-                *reinterpret_cast<double*>(shared + chunk * PITCH + byte) =
-                    byte < valid ? *reinterpret_cast<const double*>(from + byte) : 0.0;
+            for (int byte = bulk + REAL * lane; byte < CHUNK_BYTES; byte += REAL * 32)
+                *reinterpret_cast<Real*>(shared + chunk * PITCH + byte) = byte < valid ? *reinterpret_cast<const Real*>(from + byte) : Real(0);
         }
         return copied;
     }
@@ -167,6 +168,10 @@ __device__ __forceinline__ void produce(char* shared, Ring<STAGES>& ring, const 
 
 // ---- consumers
 
+struct alignas(2 * REAL) Pair {
+    Real re, im;
+};
+
 // One step's columns of a warp's groups, lane (g, t) holding column g of row t of each 4-row set u.
 template <int GROUPS, int ROW>
 struct Fragments {
@@ -179,11 +184,11 @@ struct Fragments {
             for (int u = 0; u < KSTEP; ++u) {
                 const char* from = lane_base + (step * KSTEP + u) * ROW + group * 8 * SIZE;
                 if constexpr (COMPLEX) {
-                    const double2 pair = *reinterpret_cast<const double2*>(from);
-                    part[0][group][u] = pair.x;
-                    part[PARTS - 1][group][u] = pair.y;
+                    const Pair pair = *reinterpret_cast<const Pair*>(from);
+                    part[0][group][u] = pair.re;
+                    part[PARTS - 1][group][u] = pair.im;
                 } else {
-                    part[0][group][u] = *reinterpret_cast<const double*>(from);
+                    part[0][group][u] = *reinterpret_cast<const Real*>(from);
                 }
             }
     }
@@ -326,7 +331,7 @@ struct Accumulators {
 };
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 32 * PRODUCERS, BLOCKS)
-KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K, i64 lda, i64 ldb, double alpha_re,
+KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i64 lda, i64 ldb, double alpha_re,
        double alpha_im, double beta_re, double beta_im, void* workspace) {
     extern __shared__ __align__(128) char shared[];
     __shared__ Ring<STAGES> ring;
@@ -398,7 +403,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
     sync_warps<1, CONSUMERS>();
 
     auto finish = [&](int element, const double(&sum)[PARTS]) {
-        double* c = C + element * PARTS;
+        Real* c = C + element * PARTS;
         if constexpr (COMPLEX) {
             double re = ALPHA_ONE ? sum[0] : alpha_re * sum[0] - alpha_im * sum[PARTS - 1];
             double im = ALPHA_ONE ? sum[PARTS - 1] : alpha_re * sum[PARTS - 1] + alpha_im * sum[0];
@@ -406,11 +411,11 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, double* C, i64 K,
                 re += beta_re * c[0] - beta_im * c[1];
                 im += beta_re * c[1] + beta_im * c[0];
             }
-            c[0] = re;
-            c[1] = im;
+            c[0] = static_cast<Real>(re);
+            c[1] = static_cast<Real>(im);
         } else {
             const double value = ALPHA_ONE ? sum[0] : alpha_re * sum[0];
-            c[0] = BETA_ZERO ? value : value + beta_re * c[0];
+            c[0] = static_cast<Real>(BETA_ZERO ? value : value + beta_re * c[0]);
         }
     };
     double* partial = grid_partials(workspace) + static_cast<i64>(blockIdx.x) * (M * N * PARTS);

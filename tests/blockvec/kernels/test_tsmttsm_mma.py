@@ -16,7 +16,7 @@ from blockvec.kernels import tsmttsm_mma as family
 from blockvec.kernels import tsmttsm_mma_config as settings
 from blockvec.kernels import tsmttsm_mma_model as model
 from blockvec.kernels.device import H200, DeviceInfo
-from blockvec.kernels.problem import TsmttsmProblem, itemsize
+from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from blockvec.kernels.tsmttsm_mma import Config
 from tests.emulator import host as emulator
 
@@ -41,15 +41,16 @@ def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: obj
         dtype_b=dtype,
         lda=M,
         ldb=N,
-        conj=dtype == "complex128",
+        conj=is_complex(dtype),
     )
     return replace(plain, **changes)
 
 
 BOTH = pytest.mark.parametrize("dtype", ["float64", "complex128"])
+ALL = pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 
 
-@BOTH
+@ALL
 def test_every_width_has_a_valid_choice_in_a_moment(dtype: str) -> None:
     seconds = []
     for width in range(1, 65):
@@ -72,10 +73,10 @@ def test_choices_follow_the_number_of_rows_but_not_the_values_of_the_factors() -
 
 
 def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
-    assert "float64 or two complex128" in str(family.supports(problem(8, dtype="float32"), H200))
-    assert "float64 or two complex128" in str(family.supports(problem(8, dtype_b="complex128"), H200))
+    assert "operands of one type" in str(family.supports(problem(8, dtype_b="complex128"), H200))
     assert "no rows" in str(family.supports(problem(8, K=0), H200))
-    assert "aligned" in str(family.supports(problem(8, lda=9, align_a=4), H200))
+    assert "aligned to 8" in str(family.supports(problem(8, lda=9, align_a=4), H200))
+    assert family.supports(problem(8, dtype="complex64", lda=9, align_a=4), H200) is None
     assert "do not fit" in str(family.supports(problem(512, 512), H200))
     assert "tensor cores" in str(family.supports(problem(8), replace(H200, architecture="sm_75")))
 
@@ -134,7 +135,7 @@ def assert_compiles_clean(p: TsmttsmProblem, config: Config, device: DeviceInfo 
 
 @needs_compiler
 @pytest.mark.parametrize("width", [1, 8, 24, 48, 57, 64])
-@BOTH
+@ALL
 def test_configurations_of_the_space_compile_without_spills_or_are_refused(width: int, dtype: str) -> None:
     p = problem(width, dtype=dtype)
     configs = list(dict.fromkeys(family.space(p, H200)))
@@ -181,9 +182,9 @@ def test_an_a100_gets_kernels_without_bulk_copies(width: int, dtype: str) -> Non
 
 def operand(rng: np.random.Generator, K: int, width: int, ld: int, dtype: str, align: int) -> np.ndarray:
     """Entries of {-1, 0, 1}, with parts if complex, at the given alignment; NaN around them."""
-    unit = 2 if dtype == "complex128" else 1
-    memory = np.full((K * ld + 64) * unit, np.nan)
-    start = -(memory.ctypes.data // 8) % 16 + align // 8 % 2
+    unit, real = 2 if is_complex(dtype) else 1, real_bytes(dtype)
+    memory = np.full((K * ld + 64) * unit, np.nan, f"f{real}")
+    start = -(memory.ctypes.data // real) % (128 // real) + align % 16 // real
     rows = memory[start : start + K * ld * unit].view(dtype).reshape(K, ld)[:, :width]
     rows[...] = rng.integers(-1, 2, (K, width))
     if unit == 2:
@@ -219,6 +220,16 @@ HOST_CASES = [
     (problem(5, 6, "complex128", K=151, lda=9), Config(32, 3, 1, 1, 4, producers=4), 2),
     (problem(37, 8, K=151, lda=61, ldb=64, align_a=8), Config(32, 3, 1, 1, 4, producers=8), 2),
     (problem(5, K=151, lda=9, align_a=8, same=True), Config(32, 3, 1, 1, 4, producers=4), 2),
+    # single precision: bulk copies that leave up to three numbers, folding, pieces of 4 and 8 bytes
+    (problem(7, 5, "float32", K=211), Config(48, 2, 1, 1, 2), 3),
+    (problem(1, dtype="float32", K=1003), Config(64, 2, 1, 1, 4, fold=8), 3),
+    (problem(20, 9, "complex64", K=61, alpha="general", beta="general"), Config(16, 2, 2, 1, 2), 2),
+    (
+        problem(13, 3, "float32", K=151, lda=61, ldb=5, align_a=4, align_b=4),
+        Config(32, 3, 1, 1, 4, producers=4),
+        2,
+    ),
+    (problem(5, 6, "complex64", K=151, lda=9, align_a=4), Config(32, 3, 1, 1, 4, producers=4), 2),
 ]
 
 
@@ -233,11 +244,11 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     B = A if p.same else operand(rng, p.K, p.N, p.ldb, p.dtype, p.align_b)
     C = rng.integers(-3, 4, (p.M, p.N)).astype(p.dtype)
     alpha = 1 if p.alpha == "one" else 2
-    beta = 0 if p.beta == "zero" else (3 if p.dtype == "float64" else 1 - 2j)
+    beta = 0 if p.beta == "zero" else (1 - 2j if is_complex(p.dtype) else 3)
     expected = alpha * ((A.conj() if p.conj else A).T @ B) + beta * C
     if p.beta == "zero":
         C[...] = np.nan  # never read
-    workspace = np.full(16 + blocks * C.nbytes // 8, np.nan)
+    workspace = np.full(family.workspace_bytes(p, config, H200) // 8, np.nan)
     workspace[:16] = 0
 
     library = emulator.build(family.source(p, config, H200), tmp_path)
