@@ -1,4 +1,4 @@
-"""Ways to drive a GPU to its ceilings: streams over memory, dense products, tensor products on registers."""
+"""Ways to drive a GPU to its ceilings: streams over memory, dense products, arithmetic on registers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.measure import CeilingProbe
-from ..kernels.probes import StreamProbe, TensorProbe
+from ..kernels.probes import FmaProbe, StreamKind, StreamProbe, TensorProbe
 from .base import Array
 from .cublas import square_product
 from .cuda_elementwise import copy, fill_random
@@ -20,7 +20,15 @@ __all__ = ["ceiling_probes"]
 STREAM_BYTES = 1 << 30  # of a buffer: far beyond any L2 cache
 MATRIX_SIZES = (4096, 8192)
 TENSOR_REPEATS = 4096
+FMA_REPEATS = 1 << 15
 FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor products
+
+# What a stream does, the ceiling it tells of, and how often it moves a buffer.
+_STREAMS: tuple[tuple[StreamKind, str, int], ...] = (
+    ("read", "read", 1),
+    ("write", "write", 1),
+    ("scale", "copy", 2),
+)
 
 
 def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
@@ -37,6 +45,9 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
             for key, factor in enumerate(factors):
                 fill_random(gpu, factor, key, 0)
             probes.append(CeilingProbe(dtype, functools.partial(square_product, *factors), 2.0 * size**3))
+    fma, fma_blocks, never = FmaProbe(), 4 * gpu.info.multiprocessors, _uncached((1,), "float32")
+    launch = functools.partial(gpu.launch, fma, (fma_blocks,), fma.threads, never, np.int32(FMA_REPEATS))
+    probes.append(CeilingProbe("float32", launch, fma.flops(fma_blocks, FMA_REPEATS)))
     if int(gpu.info.architecture.removeprefix("sm_")) >= FIRST_TENSOR_ARCHITECTURE:
         tensor, blocks, sink = TensorProbe(), 2 * gpu.info.multiprocessors, _uncached((1,), "float64")
         launch = functools.partial(
@@ -56,13 +67,12 @@ def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
     ]
     for unroll in (4, 8):
         for blocks in (2, 4, 8):
-            for writes, buffer in ((False, source), (True, target)):
-                kernel = StreamProbe(writes, unroll)
-                # The last argument is never written: the compiler must only believe that it could be.
-                arguments = (buffer, n_bytes // 16, buffer)
+            for kind, ceiling, passes in _STREAMS:
+                kernel = StreamProbe(kind, unroll)
+                arguments = (source, n_bytes // 16, target)
                 grid = (blocks * gpu.info.multiprocessors,)
                 launch = functools.partial(gpu.launch, kernel, grid, kernel.threads, *arguments)
-                probes.append(CeilingProbe("write" if writes else "read", launch, n_bytes))
+                probes.append(CeilingProbe(ceiling, launch, passes * n_bytes))
     return probes
 
 

@@ -1,32 +1,58 @@
-"""Probe kernels: what a GPU's memory and its FP64 tensor cores can do when they do nothing else."""
+"""Probe kernels: what memory, multiply-add pipes and FP64 tensor cores do when they do nothing else."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from .source import render
 
-__all__ = ["StreamProbe", "TensorProbe"]
+__all__ = ["FmaProbe", "StreamKind", "StreamProbe", "TensorProbe"]
+
+StreamKind = Literal["read", "write", "scale"]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamProbe:
-    """Reads or writes memory by 16-byte accesses, `unroll` in flight a thread; see cuda/stream_probe.cu."""
+    """Streams memory by 16-byte accesses, `unroll` in flight a thread; see cuda/stream_probe.cu."""
 
-    writes: bool
+    kind: StreamKind
     unroll: int
+    threads: int = 512
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"{self.kind}_probe_{self.unroll}"
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        kind = ("read", "write", "scale").index(self.kind)
+        constants = {"KIND": kind, "THREADS": self.threads, "UNROLL": self.unroll}
+        return render(self.name, "stream_probe.cu", constants)
+
+
+@dataclass(frozen=True, slots=True)
+class FmaProbe:
+    """Multiplies and adds registers in single precision; see cuda/fma_probe.cu."""
+
+    accumulators: int = 16
 
     threads = 512
 
     @property
     def name(self) -> str:
         """Name of the function."""
-        return f"{'write' if self.writes else 'read'}_probe_{self.unroll}"
+        return "fma_probe"
+
+    def flops(self, blocks: int, repeats: int) -> float:
+        """Operations of a launch."""
+        return 2.0 * self.accumulators * repeats * blocks * self.threads
 
     def source(self) -> str:
         """Return CUDA C++."""
-        constants = {"WRITES": self.writes, "THREADS": self.threads, "UNROLL": self.unroll}
-        return render(self.name, "stream_probe.cu", constants)
+        constants = {"THREADS": self.threads, "ACCUMULATORS": self.accumulators}
+        return render(self.name, "fma_probe.cu", constants)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,17 @@
+// Multiply-adds of single precision on registers: what the pipes do when nothing else is in their way.
+//
+// Config: THREADS, ACCUMULATORS: chains of a thread.
+extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(float* never, int repeats) {
+    // Two factors that no compiler can fold; chains stay bounded: c <- 0.999 c + x.
+    const float factor = 0.999f + 1e-9f * threadIdx.x, x = 1e-3f * threadIdx.x;
+    float c[ACCUMULATORS];
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS; ++i) c[i] = x + i;
+    for (int r = 0; r < repeats; ++r)
+#pragma unroll
+        for (int i = 0; i < ACCUMULATORS; ++i) c[i] = __fmaf_rn(factor, c[i], x);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < ACCUMULATORS; ++i) sum += c[i];
+    if (sum == 1.2345678f) *never = sum;
+}
