@@ -101,7 +101,7 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
         "STAGES": config.stages,
         "CHAIN": plan.chain,
         "WIDE": config.sums == "registers",
-        "REDUCTION": ("partials", "blocks", "threads").index(config.reduction),
+        "REDUCTION": ("partials", "blocks", "threads", "none").index(config.reduction),
     }
     for name, operand, slab, vector in zip("AB", plan.operands, plan.slabs, plan.vectors, strict=True):
         constants[f"{name}_LINEAR"] = slab.is_linear if config.stages else operand.is_linear

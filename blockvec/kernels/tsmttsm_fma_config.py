@@ -37,7 +37,7 @@ STATIC_SHARED_BYTES = 256  # bound on the kernel's own variables
 _CHAIN_ROWS = {"registers": 128, "shared": 1024}  # rows that a thread adds up in single precision
 
 Sums = Literal["plain", "double", "registers", "shared"]
-Reduction = Literal["partials", "blocks", "threads"]
+Reduction = Literal["partials", "blocks", "threads", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Config:
         double precision sums kept there.
     reduction : str
         ``"partials"`` over the blocks in a fixed order; ``"blocks"`` or ``"threads"`` by atomic additions of
-        each, in no fixed order.
+        each, in no fixed order; ``"none"`` leaves no result and is never valid: it tells what the others cost.
     padded : bool
         Stage contiguous rows one by one, into aligned slabs.
     """
@@ -296,6 +296,8 @@ def _misfit(problem: TsmttsmProblem, config: Config) -> str | None:
         return "one tile has nothing to interleave"
     if (config.sums == "plain") == is_single(problem):
         return f"sums {config.sums!r} are not for {problem.dtype}"
+    if config.reduction == "none":
+        return "without a reduction there is no result"
     if config.sums == "shared" and config.reduction == "threads":
         return "sums kept by a block cannot be added up by its threads"
     if config.stages == 1 or (config.stages and config.steps % config.unroll):

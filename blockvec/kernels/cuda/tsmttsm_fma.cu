@@ -17,7 +17,7 @@
 //
 // Sum over a block: tiles go through shared memory, PASS values of each thread at a time; a few threads add up the groups of one
 // value in a fixed order. Then REDUCTION: 0 partial sums, added over the blocks in a fixed order (reduce.cuh); 1 atomic additions a
-// block; 2 atomic additions a thread, straight to memory. The last two give other bits from run to run.
+// block; 2 atomic additions a thread, straight to memory: these two give other bits from run to run; 3 none, to measure what they cost.
 // SAME (B is A): one operand is loaded. TRIANGLE: only tiles on and above the diagonal. Under CONJ the result is made Hermitian.
 //
 // Registers: TM TN accumulators (twice as many 32-bit ones in double, again twice if complex; WIDE: three times those of float), COUNT (TM + TN)
@@ -42,7 +42,7 @@ constexpr bool SHARE = SAME && TILES_M == 1 && TILES_N == 1;  // one fragment se
 constexpr bool HALF = TRIANGLE && TILES == 1;                 // the lower half of the only tile is left out
 constexpr int SIZE_A = PA * sizeof(RealA), SIZE_B = PB * sizeof(RealB);
 static_assert(GROUPS > 0, "a row fits a team");
-static_assert(REDUCTION != 2 || CHAIN == 0 || WIDE, "a thread has its sums");
+static_assert(REDUCTION < 2 || CHAIN == 0 || WIDE, "a thread has its sums");
 
 using SlabA = Slab<ROWS, M * SIZE_A, A_LINEAR, A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD, LANES>;
 using SlabB = Slab<ROWS, N * SIZE_B, B_LINEAR, B_PIECE, B_PITCH, B_PAD_ROWS, B_PAD, LANES>;
@@ -257,9 +257,9 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
     double* scratch = reinterpret_cast<double*>(shared + SCRATCH_OFFSET);
     const Place at(threadIdx.x);
     const Source source = {A, B, K, (A_LINEAR ? M : lda) * SIZE_A, (B_LINEAR ? N : ldb) * SIZE_B};
-    if constexpr (REDUCTION != 0)
+    if constexpr (REDUCTION == 1 || REDUCTION == 2)
         open_atomic_sums(workspace);
-    else if (threadIdx.x == 0)
+    else if (REDUCTION == 0 && threadIdx.x == 0)
         grid_started(workspace);
 
     // Neighbouring chunks go to different blocks first, so that few chunks occupy all multiprocessors.
@@ -327,7 +327,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
             }
         }
         if constexpr (WIDE) tile.widen();
-        if constexpr (REDUCTION != 2) sum_block<false>(tile, at, product, scratch);
+        if constexpr (REDUCTION < 2) sum_block<false>(tile, at, product, scratch);
     }
 
     const auto finish = [&](int element, const double(&sum)[P]) {
@@ -368,6 +368,10 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
                 for (int part = 0; part < P; ++part) __stcg(partial + element * P + part, sum[part]);
         }
         if (gridDim.x > 1) grid_sum<M * N * P, P, THREADS>(workspace, scratch, all_started, finish);
+    } else if constexpr (REDUCTION == 3) {
+        if (alpha_re != alpha_re)  // never: but the compiler must keep the sums
+#pragma unroll
+            for (int k = 0; k < VALUES; ++k) grid_partials(workspace)[k] = tile.value(k);
     } else {
         wait_for_zeros(workspace);
         double* sums = grid_partials(workspace);
