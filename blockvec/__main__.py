@@ -24,6 +24,8 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
 QUICK_WIDTHS = (1, 3, 8)
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby", "apply")
+FIGURES = ("roofline", "permutations", "tiles", "occupancy", "reductions", "combinations")
+PAPER_SECONDS = 180
 DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
 
@@ -117,6 +119,12 @@ def _add_bench(commands: Any) -> None:
     add("--latency", action="store_true", help="instead: A^H B over 1 to 10 million rows, widths 4 and 32")
     add("--json", metavar="FILE", help="write the results to this file")
     add("--plot", metavar="FILE", help="draw them into this file (.svg, .png, .pdf)")
+    add(
+        "--paper",
+        type=_names(*FIGURES, "all"),
+        metavar="FIGURES",
+        help=f"instead, figures of the paper that the kernels come from: all, or some of {','.join(FIGURES)}",
+    )
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
     bench.set_defaults(run=_bench)
 
@@ -241,6 +249,9 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
+    if arguments.paper:
+        _paper(arguments)
+        return
     from . import bench, results
     from .backends import backend_for
     from .bench.pictures import check_plotting, draw
@@ -299,6 +310,35 @@ def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
                 step(f"{dtype} {record['K']} rows")
                 records.append(record)
                 say(latency.line(record))
+    environment = results.environment(backend)
+    if arguments.json:
+        results.write(arguments.json, environment, limits, records)
+    if arguments.plot:
+        draw(results.document(environment, limits, records), arguments.plot)
+
+
+def _paper(arguments: argparse.Namespace) -> None:
+    from . import results
+    from .backends import backend_for
+    from .bench.paper import record_figures
+    from .bench.pictures import check_plotting, draw
+    from .profile import ceilings
+
+    if arguments.plot:
+        check_plotting()
+    backend = backend_for(arguments.device)
+    figures = FIGURES if "all" in arguments.paper else arguments.paper
+    counts = dict.fromkeys(figures, 0)
+    records = []
+    with _progress(None) as (say, step):
+        step("ceilings")
+        limits = ceilings(backend, refresh=True)
+        for figure, record in record_figures(figures, backend, limits, budget_s=PAPER_SECONDS):
+            step(figure)
+            counts[figure] += 1
+            records.append(record)
+        for figure, count in counts.items():
+            say(f"{figure:14} {count:5d} kernels timed")
     environment = results.environment(backend)
     if arguments.json:
         results.write(arguments.json, environment, limits, records)

@@ -20,7 +20,7 @@ from ..kernels.roofline import Ceilings
 from ..kernels.winners import Winner, find, representative
 from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated
 from .base import Array, Candidate
-from .cuda_tuner import Tuning
+from .cuda_tuner import Arena, Tuning
 from .gpu import Gpu
 
 __all__ = ["CudaBackend", "CudaStopwatch", "cuda_backend", "find_device"]
@@ -147,6 +147,11 @@ class CudaBackend:
         candidates = self.candidates(problem)
         return Tuning(self._gpu, problem, candidates, ceilings, self.stopwatch, executor, **how)
 
+    def arena(self, problem: TsmttsmProblem | TsmmProblem) -> Arena:
+        """Return operands to check and time kernels on: any configuration, and all candidates by name."""
+        others = {c.name: c for c in self.candidates(problem) if not c.refusal}
+        return self._gpu.here(Arena)(self._gpu, problem, others, self.stopwatch)  # type: ignore[no-any-return]
+
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
 
@@ -188,6 +193,10 @@ class CudaBackend:
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return streams over memory beyond the caches, and products of dense matrices and of registers."""
         return self._gpu.here(cuda_probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
+
+    def stream_probes(self) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
+        """Return plain streams at several occupancies, each with what it does."""
+        return self._gpu.here(cuda_probes.stream_probes)(self._gpu)  # type: ignore[no-any-return]
 
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream."""

@@ -15,7 +15,7 @@ from .cublas import square_product
 from .cuda_elementwise import copy, fill_random
 from .gpu import Gpu
 
-__all__ = ["ceiling_probes"]
+__all__ = ["ceiling_probes", "stream_probes"]
 
 STREAM_BYTES = 1 << 30  # of a buffer: far beyond any L2 cache
 MATRIX_SIZES = (4096, 8192)
@@ -55,6 +55,29 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
         )
         probes.append(CeilingProbe("float64", launch, tensor.flops(blocks, TENSOR_REPEATS)))
     return [CeilingProbe(probe.ceiling, gpu.here(probe.call), probe.amount) for probe in probes]
+
+
+def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
+    """Return streams with 1, 4 and 16 accesses of 16 bytes in flight a thread, from one block to all warps.
+
+    Each comes with its ``operation``, ``unroll`` and ``warps`` of a multiprocessor, 0 for a block of 4.
+    """
+    n_bytes = STREAM_BYTES // 4
+    source, target = (_uncached((n_bytes // 16, 2), "float64") for _ in range(2))
+    fill_random(gpu, source, 0, 0)
+    threads = 128
+    most = gpu.info.threads_per_multiprocessor // threads
+    probes = []
+    for kind, _, passes in _STREAMS:
+        for unroll in (1, 4, 16):
+            for blocks in (0, *(1 << i for i in range(most.bit_length()))):
+                kernel = StreamProbe(kind, unroll, threads)
+                units = n_bytes // 16 if blocks else n_bytes // 16 // gpu.info.multiprocessors
+                grid = (max(1, blocks * gpu.info.multiprocessors),)
+                launch = functools.partial(gpu.launch, kernel, grid, threads, source, units, target)
+                probe = CeilingProbe(kind, gpu.here(launch), passes * units * 16)
+                probes.append(({"operation": kind, "unroll": unroll, "warps": 4 * blocks}, probe))
+    return probes
 
 
 def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:

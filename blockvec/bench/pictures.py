@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..kernels.cache import replace_file
+from . import paper_pictures
 
 __all__ = ["check_plotting", "draw"]
 
@@ -55,12 +57,15 @@ def draw(document: Record, path: str | Path) -> None:
     import matplotlib
 
     path = Path(path)
+    figures = [r for r in document["records"] if "figure" in r]
     solver = [r for r in document["records"] if r.get("operation") == "eigsh"]
     kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
     rectangular = [r for r in kernels if r["M"] != r["N"]]
     painter: Callable[[Any, Sequence[Record]], None]
     latencies = [r for r in kernels if "replay_s" in r]
-    if latencies:
+    if figures:
+        painter, records = functools.partial(paper_pictures.paint, ceilings=document["ceilings"]), figures
+    elif latencies:
         painter, records = _latency_curves, latencies
     elif solver:
         painter, records = _solver_bars, solver

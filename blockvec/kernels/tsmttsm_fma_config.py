@@ -72,7 +72,7 @@ class Config:
         double precision sums kept there.
     reduction : str
         ``"partials"`` over the blocks in a fixed order; ``"blocks"`` or ``"threads"`` by atomic additions of
-        each, in no fixed order; ``"none"`` leaves no result and is never valid: it tells what the others cost.
+        each, in no fixed order; ``"none"`` leaves no result: it tells what others cost.
     padded : bool
         Stage contiguous rows one by one, into aligned slabs.
     """

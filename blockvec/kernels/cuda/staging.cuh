@@ -38,8 +38,9 @@ struct Slab {
 
     static __device__ __forceinline__ int padded(int byte) { return PAD == 0 ? byte : byte + byte / GAP * PAD; }
 
-    // Calls move(byte in the slab, byte in memory from the first row, bytes that exist, at most PIECE) for each of the thread's
-    // pieces; those of rows at and past `rows`, which may be none, have no bytes.
+    // Calls move(byte in the slab, byte in memory from the first row, bytes) for each of the thread's pieces. PIECE bytes or more: the
+    // piece exists as a whole; none or fewer: it does not, being in rows at and past `rows`. Not clamped to 0..PIECE: the assembler of
+    // CUDA 13.0 takes max(0, min(PIECE, x)) == PIECE to hold wherever x < PIECE.
     template <bool WHOLE, class Move>
     static __device__ __forceinline__ void for_pieces(i64 ld, int rows, int thread, Move move) {
         if constexpr (LINEAR) {
@@ -50,7 +51,7 @@ struct Slab {
                 // Where the pads recur with the steps, addresses differ by constants.
                 const int at = STEP % GAP == 0 ? first + step * (STEP + STEP / GAP * PAD) : padded(byte);
                 if (PIECES % THREADS == 0 || byte < PIECES * PIECE)
-                    move(at, static_cast<i64>(thread) * PIECE + step * STEP, WHOLE ? PIECE : max(0, min(PIECE, rows * WIDTH - byte)));
+                    move(at, static_cast<i64>(thread) * PIECE + step * STEP, WHOLE ? PIECE : rows * WIDTH - byte);
             }
         } else {
             const int side = PIECES < THREADS ? thread / PIECES : 0, along = PIECES < THREADS ? thread % PIECES : thread;
@@ -60,7 +61,7 @@ struct Slab {
             for (int row = 0; row < ROWS; row += SIDE)
 #pragma unroll
                 for (int piece = 0; piece < PIECES; piece += ALONG) {
-                    const int left = WIDTH % PIECE == 0 ? PIECE : min(PIECE, WIDTH - (along + piece) * PIECE);
+                    const int left = WIDTH % PIECE == 0 ? PIECE : WIDTH - (along + piece) * PIECE;
                     if (row + side < ROWS && side < SIDE && (PIECES % ALONG == 0 || along + piece < PIECES))
                         move(to + offset(row) + piece * PIECE, from + row * ld + piece * PIECE, WHOLE || row + side < rows ? left : 0);
                 }
@@ -70,10 +71,12 @@ struct Slab {
     // Starts the copies of a slab's rows; those at and past `rows` become zeros.
     static __device__ __forceinline__ void load(char* shared, const char* global, i64 ld, i64 rows, int thread) {
         if (rows >= ROWS)
-            for_pieces<true>(ld, ROWS, thread, [&](int to, i64 from, int bytes) { copy_piece<PIECE>(shared + to, global + from, bytes); });
+            for_pieces<true>(ld, ROWS, thread, [&](int to, i64 from, int bytes) {
+                copy_piece<PIECE>(shared + to, global + from, LINEAR || WIDTH % PIECE == 0 ? PIECE : min(PIECE, bytes));
+            });
         else
             for_pieces<false>(ld, static_cast<int>(rows), thread, [&](int to, i64 from, int bytes) {
-                copy_piece<PIECE>(shared + to, bytes > 0 ? global + from : global, bytes);
+                copy_piece<PIECE>(shared + to, bytes > 0 ? global + from : global, max(0, min(PIECE, bytes)));
             });
     }
 
@@ -86,7 +89,7 @@ struct Slab {
             });
         else
             for_pieces<false>(ld, static_cast<int>(min(rows, static_cast<i64>(ROWS))), thread, [&](int from, i64 to, int bytes) {
-                if (bytes == PIECE)
+                if (bytes >= PIECE)
                     *reinterpret_cast<Piece*>(global + to) = *reinterpret_cast<const Piece*>(shared + from);
                 else
 #pragma unroll 1
