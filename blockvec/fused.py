@@ -65,8 +65,11 @@ class Extras:
             None if z is None else _chained(z, X, Y, delta, eta),
             *(delta, eta, _names("dots", dots, DOTS), _names("gram", gram, GRAMS)),
         )
-        if "xy" in extras.dots + extras.gram and X.n_rows != Y.n_rows:
-            raise ShapeError(f"apply: X has {X.n_rows} rows and Y {Y.n_rows}; X^H Y needs a square operator.")
+        for name in extras.dots + extras.gram:
+            if "x" in name and X.n_rows != Y.n_rows:
+                raise ShapeError(
+                    f"apply: X has {X.n_rows} rows and Y {Y.n_rows}; {name!r} is for square operators."
+                )
         return extras
 
     def __bool__(self) -> bool:

@@ -112,9 +112,9 @@ class Operator(ABC):
         delta, eta : scalar
             Factors of that update; with ``delta=0`` `z` is never read.
         dots : sequence of {"xx", "xy", "yy"}
-            Column dots to return: x_j^H x_j, x_j^H y_j, y_j^H y_j.
+            Column dots to return: x_j^H x_j, x_j^H y_j, y_j^H y_j; those with x for square operators.
         gram : sequence of {"xy", "yy"}
-            Small matrices to return: X^H Y, Y^H Y.
+            Small matrices to return: X^H Y (square operators), Y^H Y.
 
         Returns
         -------
@@ -145,6 +145,8 @@ class Operator(ABC):
         dtype = products.result_type(self.dtype, block.dtype, *factors)
         if products.result_type(self.dtype, block.dtype) != dtype:
             block = BlockVector(block, dtype=dtype)
+        if np.ndim(shift):  # its product with alpha is not to be rounded to less than the result
+            shift = shift.astype(products.result_type(shift, dtype.type(0).real), copy=False)
         if out is None:
             if beta != 0:
                 raise OptionError(f"apply: beta={beta!r} needs out=, the block that it multiplies.")

@@ -51,7 +51,7 @@ class HostBackend:
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
             case SpmmvProblem():
-                return (Candidate("csr_row_blocks", spmmv, "makes Y alone" if problem.fused else ""),)
+                return (Candidate("csr_row_blocks", spmmv),)
             case StreamProblem(operation="axpby"):
                 return (Candidate("chunks", streams.axpby),)
             case StreamProblem(operation="column_dot"):
@@ -60,8 +60,8 @@ class HostBackend:
                 return ()
 
     def prepare_sparse(self, matrix: Any) -> RowBlocks:
-        """Cut a CSR matrix into row blocks; values and indices are shared, not copied."""
-        return RowBlocks.of(matrix)
+        """Take a CSR matrix; its arrays are shared, not copied."""
+        return RowBlocks(matrix)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""

@@ -1,61 +1,62 @@
 """Row-major SpMMV on the host: SciPy's compiled CSR kernel over row blocks, on all cores.
 
-SciPy's kernel is single-threaded and returns a fresh array; here it runs on row blocks that share the
-matrix's memory, several at a time, and shift, scale and the update of Y are applied while a block's
-result is in cache.
+SciPy's own product is single-threaded, returns a fresh array, and knows neither shift nor update. Its kernel,
+though, adds A X to memory it is given and works without the interpreter. Here it runs on row blocks, several
+at a time, straight into Y where Y is contiguous; what else is asked for is made of a block while the block is
+in cache. Row blocks depend on matrix and width alone, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array goes through it too
 
-from ..kernels.problem import SpmmvProblem, is_complex
-from .base import Array
+from ..kernels.problem import SpmmvProblem, TsmttsmProblem, is_complex
+from . import panels, streams
+from .base import Array, Fused
 from .panels import real_view
 from .threads import map_items
 
 __all__ = ["RowBlocks", "spmmv"]
 
-BLOCK_WORK = 1 << 17  # rows plus entries of a row block: long against a call, its result within L2 at width 8
+# Rows plus entries of a row block, times columns (of real numbers): about 0.3 ms of work, long against
+# handing out the next one, with a result that stays in a second-level cache.
+BLOCK_WORK = 1 << 19
+MIN_WORK, MAX_WORK = 1 << 12, 1 << 18  # rows plus entries, however wide the block
 
 
-@dataclass(frozen=True)
 class RowBlocks:
-    """A CSR matrix cut into row blocks that share its values and column indices.
+    """A CSR matrix and where to cut it into row blocks; its arrays are shared, not copied."""
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Extents of the whole matrix.
-    cuts : list of int
-        Row where each block begins, and the number of rows at the end.
-    blocks : list of csr_array
-        The row blocks.
-    """
+    def __init__(self, matrix: Any) -> None:
+        self.shape = matrix.shape
+        self._indptr, self._indices, self._data = matrix.indptr, matrix.indices, matrix.data
+        self._cuts: dict[int, Array] = {}
 
-    shape: tuple[int, int]
-    cuts: list[int]
-    blocks: list[Any]
+    def cuts(self, width: int) -> Array:
+        """Return the row where each block begins, and the number of rows at the end, for so many columns."""
+        target = min(max(BLOCK_WORK // width, MIN_WORK), MAX_WORK)
+        if target not in self._cuts:
+            work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
+            targets = np.arange(0, work[-1], target)
+            self._cuts[target] = np.unique(np.append(np.searchsorted(work, targets), self.shape[0]))
+        return self._cuts[target]
 
-    @classmethod
-    def of(cls, matrix: Any) -> RowBlocks:
-        """Cut a matrix; blocks hold about `BLOCK_WORK` rows plus entries, one row at least."""
-        n_rows, n_cols = matrix.shape
-        indptr = matrix.indptr
-        work = indptr.astype(np.int64) + np.arange(n_rows + 1)
-        targets = np.arange(0, work[-1], BLOCK_WORK)
-        cuts = np.unique(np.append(np.searchsorted(work, targets), n_rows)).tolist()
-        blocks = []
-        for begin, end in itertools.pairwise(cuts):
-            first, last = indptr[begin], indptr[end]
-            parts = (matrix.data[first:last], matrix.indices[first:last], indptr[begin : end + 1] - first)
-            blocks.append(sp.csr_array(parts, shape=(end - begin, n_cols)))
-        return cls((n_rows, n_cols), cuts, blocks)
+    def add_product(self, begin: int, end: int, X: Array, Y: Array, alpha: complex = 1) -> None:
+        """Add alpha times rows [begin, end) of the matrix times X to Y; both contiguous and of one type."""
+        first, last = self._indptr[begin], self._indptr[end]
+        data = self._data[first:last]
+        data = data.astype(X.dtype, copy=False) if alpha == 1 else np.multiply(data, alpha, dtype=X.dtype)
+        matrix = (self._indptr[begin : end + 1] - first, self._indices[first:last], data)
+        extents, width = (end - begin, self.shape[1]), X.shape[1]
+        if width == 1:
+            _sparsetools.csr_matvec(*extents, *matrix, X.reshape(-1), Y.reshape(-1))
+        else:
+            _sparsetools.csr_matvecs(*extents, width, *matrix, X.reshape(-1), Y.reshape(-1))
 
 
 def spmmv(
@@ -66,27 +67,119 @@ def spmmv(
     alpha: complex,
     beta: complex,
     shift: Any,
+    fused: Fused | None = None,
 ) -> None:
     """Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value a column. Y must not overlap X.
 
-    SciPy's kernel wants contiguous rows, so a view with ld > width is copied once.
+    SciPy's kernel wants contiguous operands of one type: other X are copied once, and products go through
+    scratch memory of a row block where the rows of Y are apart.
     """
-    X = np.ascontiguousarray(X)
+    if Y.size == 0:
+        cuts = np.array([0, len(Y)])
+    else:
+        cuts = S.cuts(problem.width * (2 if is_complex(problem.dtype) else 1))
+    start = _start(problem, X, Y, alpha, beta, shift)
+    add = _adder(problem, S, X, Y, alpha)
+    rest = _Rest(problem, X, Y, fused, len(cuts) - 1)
+
+    def work(block: int) -> None:
+        begin, end = int(cuts[block]), int(cuts[block + 1])
+        start(begin, end)
+        add(begin, end)
+        rest.take(block, begin, end)
+
+    with panels.quiet_arithmetic():
+        if len(cuts) == 2:
+            work(0)
+        else:
+            map_items(work, len(cuts) - 1)
+        rest.finish()
+
+
+def _start(
+    problem: SpmmvProblem, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any
+) -> Callable[[int, int], None]:
+    """Return what sets a range of rows to beta Y - alpha shift X."""
+    if problem.shift != "none":
+        return streams.axpby_rows(X, None if problem.beta == "zero" else Y, Y, -alpha * shift, beta)
+
+    def work(begin: int, end: int) -> None:
+        if problem.beta == "zero":
+            Y[begin:end] = 0
+        elif problem.beta == "general":
+            np.multiply(Y[begin:end], beta, out=Y[begin:end])
+
+    return work
+
+
+def _adder(
+    problem: SpmmvProblem, S: RowBlocks, X: Array, Y: Array, alpha: complex
+) -> Callable[[int, int], None]:
+    """Return what adds alpha S X to a range of rows."""
     # A real matrix treats real and imaginary parts alike: complex columns are pairs of real ones.
     by_parts = is_complex(problem.dtype_x) and not is_complex(problem.dtype_matrix)
-    operand = real_view(X) if by_parts else X
+    operand = np.ascontiguousarray(X, problem.dtype)
+    if by_parts:
+        operand = real_view(operand)
+    mixes_parts = by_parts and complex(alpha).imag != 0
+    if by_parts and not mixes_parts:
+        alpha = complex(alpha).real
 
-    def work(index: int) -> None:
-        begin, end = S.cuts[index], S.cuts[index + 1]
-        product = S.blocks[index] @ operand
-        if by_parts:
-            product = product.view(problem.dtype)
-        if problem.shift != "none":
-            product = product - np.multiply(shift, X[begin:end], dtype=Y.dtype)
-        if problem.alpha != "one":
-            product = product * alpha
-        if problem.beta != "zero":
-            product = product + (Y[begin:end] if problem.beta == "one" else beta * Y[begin:end])
-        Y[begin:end] = product
+    def work(begin: int, end: int) -> None:
+        rows = Y[begin:end]
+        if rows.flags.c_contiguous and not mixes_parts:
+            S.add_product(begin, end, operand, real_view(rows) if by_parts else rows, alpha)
+            return
+        product = np.zeros(rows.shape, rows.dtype)
+        target = real_view(product) if by_parts else product
+        S.add_product(begin, end, operand, target, 1 if mixes_parts else alpha)
+        if mixes_parts:
+            product *= alpha
+        np.add(rows, product, out=rows)
 
-    map_items(work, len(S.blocks))
+    return work
+
+
+class _Rest:
+    """What is made of the rows of a block after Y; sums are added up in the order of the blocks."""
+
+    def __init__(self, problem: SpmmvProblem, X: Array, Y: Array, fused: Fused | None, n_blocks: int) -> None:
+        self._steps: list[tuple[Callable[[int, int], Any], list[Any]]] = []
+        self._finish: list[Callable[[], None]] = []
+        if fused is None:
+            return
+        blocks = {"x": X, "y": Y}
+        if fused.Z is not None:
+            Z = fused.Z
+            chained = streams.axpby_rows(Y, None if problem.chain == "zero" else Z, Z, fused.eta, fused.delta)
+            self._steps.append((chained, [None] * n_blocks))
+        for name, out in fused.dots.items():
+            parts = self._sum(streams.column_dot_rows(blocks[name[0]], blocks[name[1]]), n_blocks)
+            self._finish.append(functools.partial(streams.store_dots, parts, out))
+        for name, out in fused.gram.items():
+            A, B = blocks[name[0]], blocks[name[1]]
+            product = _product(A, B)
+            parts = self._sum(panels.tsmttsm_rows(product, A, B), n_blocks)
+            self._finish.append(functools.partial(panels.store_sum, product, parts, out, 1, 0))
+
+    def _sum(self, work: Callable[[int, int], Array], n_blocks: int) -> list[Any]:
+        parts = [None] * n_blocks
+        self._steps.append((work, parts))
+        return parts
+
+    def take(self, block: int, begin: int, end: int) -> None:
+        """Work on the rows of a block."""
+        for work, parts in self._steps:
+            parts[block] = work(begin, end)
+
+    def finish(self) -> None:
+        """Store the sums over all blocks."""
+        for store in self._finish:
+            store()
+
+
+def _product(A: Array, B: Array) -> TsmttsmProblem:
+    """Describe A^H B of two blocks."""
+    dtypes = (A.dtype.name, B.dtype.name)
+    extents = (len(A), A.shape[1], B.shape[1])
+    return TsmttsmProblem(*extents, *dtypes, A.shape[1], B.shape[1], conj=is_complex(dtypes[0]), same=A is B)

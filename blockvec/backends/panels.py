@@ -16,7 +16,7 @@ wait some 50 us for the interpreter lock that another thread holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -27,7 +27,17 @@ from ..kernels.roofline import traffic
 from .base import Array
 from .threads import map_rows
 
-__all__ = ["CHUNK_BYTES", "real_view", "spread_rows", "store", "tsmm", "tsmttsm"]
+__all__ = [
+    "CHUNK_BYTES",
+    "quiet_arithmetic",
+    "real_view",
+    "spread_rows",
+    "store",
+    "store_sum",
+    "tsmm",
+    "tsmttsm",
+    "tsmttsm_rows",
+]
 
 Result = TypeVar("Result")
 
@@ -62,12 +72,19 @@ def real_view(block: Array) -> Array:
     )
 
 
+def quiet_arithmetic() -> np.errstate:
+    """Keep NumPy from warning of invalid operations and overflow.
+
+    BLAS sets exception flags on registers it only fills up, and folded rows meet in products nobody sees:
+    warnings would be raised at random.
+    """
+    return np.errstate(invalid="ignore", over="ignore", under="ignore")
+
+
 def spread_rows(problem: Problem, work: Callable[[int, int], Result], n_rows: int) -> list[Result]:
     """Run ``work(begin, end)`` over ranges of rows, on several threads where that outlasts waking them."""
     n_bytes = traffic(problem).total_bytes
-    # BLAS sets exception flags on registers it only fills up, and folded rows meet in products nobody sees:
-    # warnings would be raised at random.
-    with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+    with quiet_arithmetic():
         if n_bytes < SERIAL_BYTES:
             return [work(0, n_rows)]
         share = n_bytes // (options().threads * SERIAL_BYTES)
@@ -85,6 +102,12 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     The longest accumulation chain is `WIDE_PANEL_ROWS` inside a panel plus one addition a panel; single
     precision adds panels up in double precision. A^H A is Hermitian to the last bit.
     """
+    parts = spread_rows(problem, tsmttsm_rows(problem, A, B), problem.K)
+    store_sum(problem, parts, C, alpha, beta)
+
+
+def tsmttsm_rows(problem: TsmttsmProblem, A: Array, B: Array) -> Callable[[int, int], Array]:
+    """Return what sums over a range of rows, for `store_sum` to finish."""
     Ar = real_view(A)
     Br = Ar if problem.same else real_view(B)
     work_dtype = _real_dtype(problem.dtype)
@@ -103,7 +126,13 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
             total += _sum_products(rest, rest if Ar is Br else Br[None, row:end], work_dtype)
         return total
 
-    parts = spread_rows(problem, work, problem.K)
+    return work
+
+
+def store_sum(
+    problem: TsmttsmProblem, parts: Sequence[Array], C: Array, alpha: complex, beta: complex
+) -> None:
+    """C = alpha (sum of at least one part) + beta C."""
     G = sum(parts[1:], start=parts[0])
     if problem.same:
         G = np.triu(G) + np.triu(G, 1).T

@@ -6,6 +6,7 @@ blocks are read as long rows, since NumPy's loops run over the last axis.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..kernels.problem import StreamProblem, is_complex
 from .base import Array
 from .panels import CHUNK_BYTES, real_view, spread_rows
 
-__all__ = ["axpby", "column_dots"]
+__all__ = ["axpby", "axpby_rows", "column_dot_rows", "column_dots", "store_dots"]
 
 LONG_ROW = 256  # elements of a folded row: per-column factors are repeated that far
 DOT_ROWS = 128  # the longest chain of additions in the type of the operands
@@ -23,6 +24,11 @@ WIDE = 16  # real columns from where one strided BLAS dot a column loses to a pa
 
 def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
     """Out = alpha X + beta Y, factors scalar or one a column; `out` may be X or Y. Y None: out = alpha X."""
+    spread_rows(problem, axpby_rows(X, Y, out, alpha, beta), problem.K)
+
+
+def axpby_rows(X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> Callable[[int, int], None]:
+    """Return what does that for a range of rows."""
     if Y is not None and _same_memory(X, out):
         X, Y, alpha, beta = Y, X, beta, alpha  # so that only Y is overwritten while X is still needed
     width = out.shape[1]
@@ -46,7 +52,7 @@ def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: 
             _scale(Y[row:stop].reshape(shape), b, target)
             np.add(target, term, out=target)
 
-    spread_rows(problem, work, problem.K)
+    return work
 
 
 def _same_memory(X: Array, out: Array) -> bool:
@@ -76,6 +82,11 @@ def _fold(width: int, *blocks: Array | None) -> int:
 
 def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
     """out_j = sum_i conj(X_ij) Y_ij; chains of `DOT_ROWS` are added up in double precision. X may be Y."""
+    store_dots(spread_rows(problem, column_dot_rows(X, Y), problem.K), out)
+
+
+def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], Array]:
+    """Return what sums over a range of rows, for `store_dots` to finish."""
     if X is Y:  # |x|^2 is the sum of the squares of the parts
         X = Y = real_view(X)
     width = X.shape[1]
@@ -94,9 +105,13 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
             begin = stop
         return total
 
-    parts = spread_rows(problem, work, problem.K)
-    total = sum(parts[1:], start=parts[0])
-    out[...] = total if width == len(out) else total[0::2] + total[1::2]
+    return work
+
+
+def store_dots(parts: Sequence[Array], out: Array) -> None:
+    """Set `out` to the sum of at least one part."""
+    total: Array = sum(parts[1:], start=parts[0])
+    out[...] = total if len(total) == len(out) else total[0::2] + total[1::2]
 
 
 def _panel_dots(X: Array, Y: Array, dtype: Any) -> Array:
