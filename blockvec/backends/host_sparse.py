@@ -8,17 +8,16 @@ in cache. Row blocks depend on matrix and width alone, so results do not depend 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array goes through it too
 
-from ..kernels.problem import SpmmvProblem, TsmttsmProblem, is_complex
-from . import panels, streams
+from ..kernels.problem import SpmmvProblem, is_complex
+from . import streams
 from .base import Array, Fused
-from .panels import real_view
+from .panels import quiet_arithmetic, real_view
 from .threads import map_items
 
 __all__ = ["RowBlocks", "spmmv"]
@@ -88,7 +87,7 @@ def spmmv(
         add(begin, end)
         rest.take(block, begin, end)
 
-    with panels.quiet_arithmetic():
+    with quiet_arithmetic():
         if len(cuts) == 2:
             work(0)
         else:
@@ -144,42 +143,26 @@ class _Rest:
     """What is made of the rows of a block after Y; sums are added up in the order of the blocks."""
 
     def __init__(self, problem: SpmmvProblem, X: Array, Y: Array, fused: Fused | None, n_blocks: int) -> None:
-        self._steps: list[tuple[Callable[[int, int], Any], list[Any]]] = []
-        self._finish: list[Callable[[], None]] = []
+        self._chain: Callable[[int, int], None] | None = None
+        self._sums: list[tuple[Callable[[int, int], Array], list[Any], Array]] = []
         if fused is None:
             return
+        if (Z := fused.Z) is not None:
+            old = None if problem.chain == "zero" else Z
+            self._chain = streams.axpby_rows(Y, old, Z, fused.eta, fused.delta)
         blocks = {"x": X, "y": Y}
-        if fused.Z is not None:
-            Z = fused.Z
-            chained = streams.axpby_rows(Y, None if problem.chain == "zero" else Z, Z, fused.eta, fused.delta)
-            self._steps.append((chained, [None] * n_blocks))
         for name, out in fused.dots.items():
-            parts = self._sum(streams.column_dot_rows(blocks[name[0]], blocks[name[1]]), n_blocks)
-            self._finish.append(functools.partial(streams.store_dots, parts, out))
-        for name, out in fused.gram.items():
-            A, B = blocks[name[0]], blocks[name[1]]
-            product = _product(A, B)
-            parts = self._sum(panels.tsmttsm_rows(product, A, B), n_blocks)
-            self._finish.append(functools.partial(panels.store_sum, product, parts, out, 1, 0))
-
-    def _sum(self, work: Callable[[int, int], Array], n_blocks: int) -> list[Any]:
-        parts = [None] * n_blocks
-        self._steps.append((work, parts))
-        return parts
+            work = streams.column_dot_rows(blocks[name[0]], blocks[name[1]])
+            self._sums.append((work, [None] * n_blocks, out))
 
     def take(self, block: int, begin: int, end: int) -> None:
         """Work on the rows of a block."""
-        for work, parts in self._steps:
+        if self._chain is not None:
+            self._chain(begin, end)
+        for work, parts, _ in self._sums:
             parts[block] = work(begin, end)
 
     def finish(self) -> None:
         """Store the sums over all blocks."""
-        for store in self._finish:
-            store()
-
-
-def _product(A: Array, B: Array) -> TsmttsmProblem:
-    """Describe A^H B of two blocks."""
-    dtypes = (A.dtype.name, B.dtype.name)
-    extents = (len(A), A.shape[1], B.shape[1])
-    return TsmttsmProblem(*extents, *dtypes, A.shape[1], B.shape[1], conj=is_complex(dtypes[0]), same=A is B)
+        for _, parts, out in self._sums:
+            streams.store_dots(parts, out)

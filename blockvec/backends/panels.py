@@ -16,7 +16,7 @@ wait some 50 us for the interpreter lock that another thread holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -27,17 +27,7 @@ from ..kernels.roofline import traffic
 from .base import Array
 from .threads import map_rows
 
-__all__ = [
-    "CHUNK_BYTES",
-    "quiet_arithmetic",
-    "real_view",
-    "spread_rows",
-    "store",
-    "store_sum",
-    "tsmm",
-    "tsmttsm",
-    "tsmttsm_rows",
-]
+__all__ = ["CHUNK_BYTES", "quiet_arithmetic", "real_view", "spread_rows", "store", "tsmm", "tsmttsm"]
 
 Result = TypeVar("Result")
 
@@ -102,12 +92,6 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     The longest accumulation chain is `WIDE_PANEL_ROWS` inside a panel plus one addition a panel; single
     precision adds panels up in double precision. A^H A is Hermitian to the last bit.
     """
-    parts = spread_rows(problem, tsmttsm_rows(problem, A, B), problem.K)
-    store_sum(problem, parts, C, alpha, beta)
-
-
-def tsmttsm_rows(problem: TsmttsmProblem, A: Array, B: Array) -> Callable[[int, int], Array]:
-    """Return what sums over a range of rows, for `store_sum` to finish."""
     Ar = real_view(A)
     Br = Ar if problem.same else real_view(B)
     work_dtype = _real_dtype(problem.dtype)
@@ -126,13 +110,7 @@ def tsmttsm_rows(problem: TsmttsmProblem, A: Array, B: Array) -> Callable[[int, 
             total += _sum_products(rest, rest if Ar is Br else Br[None, row:end], work_dtype)
         return total
 
-    return work
-
-
-def store_sum(
-    problem: TsmttsmProblem, parts: Sequence[Array], C: Array, alpha: complex, beta: complex
-) -> None:
-    """C = alpha (sum of at least one part) + beta C."""
+    parts = spread_rows(problem, work, problem.K)
     G = sum(parts[1:], start=parts[0])
     if problem.same:
         G = np.triu(G) + np.triu(G, 1).T
