@@ -25,7 +25,6 @@ WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
 QUICK_WIDTHS = (1, 3, 8)
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby", "apply")
 FIGURES = ("roofline", "permutations", "tiles", "occupancy", "reductions", "combinations")
-PAPER_SECONDS = 180
 DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
 
@@ -125,6 +124,7 @@ def _add_bench(commands: Any) -> None:
         metavar="FIGURES",
         help=f"instead, figures of the paper that the kernels come from: all, or some of {','.join(FIGURES)}",
     )
+    add("--budget", type=float, default=180.0, metavar="S", help="seconds for --paper (default 180)")
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
     bench.set_defaults(run=_bench)
 
@@ -333,7 +333,7 @@ def _paper(arguments: argparse.Namespace) -> None:
     with _progress(None) as (say, step):
         step("ceilings")
         limits = ceilings(backend, refresh=True)
-        for figure, record in record_figures(figures, backend, limits, budget_s=PAPER_SECONDS):
+        for figure, record in record_figures(figures, backend, limits, budget_s=arguments.budget):
             step(figure)
             counts[figure] += 1
             records.append(record)
