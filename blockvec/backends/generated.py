@@ -8,7 +8,7 @@ from typing import Any
 
 from ..kernels.compile import function
 from ..kernels.families import FAMILIES
-from ..kernels.problem import TsmmProblem, TsmttsmProblem
+from ..kernels.problem import TsmmProblem, TsmttsmProblem, real_view
 from ..kernels.winners import Winner
 from .base import Array, Candidate
 from .gpu import Gpu
@@ -26,9 +26,12 @@ def candidate(
 ) -> Candidate:
     """Return a family as a candidate for a problem, with the tuned configuration if it is the winner's.
 
-    Nothing is compiled before the first run.
+    Nothing is compiled before the first run. A family that takes no mixed types may take a real block times
+    complex numbers as a real product.
     """
     family = FAMILIES[name]
+    if family.supports(problem, gpu.info) is not None:
+        problem = real_view(problem)
     refusal = "there are no rows" if problem.K == 0 else family.supports(problem, gpu.info) or ""
     tuned = winner if winner is not None and winner.kernel == name else None
 

@@ -7,7 +7,7 @@ leading dimension in elements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "itemsize",
     "promote",
     "real_bytes",
+    "real_view",
     "scalar_class",
 ]
 
@@ -154,6 +155,23 @@ class TsmmProblem:
     def dtype(self) -> str:
         """Element type of the result."""
         return promote(self.dtype_a, self.dtype_c)
+
+
+def real_view(problem: TsmttsmProblem | TsmmProblem) -> TsmttsmProblem | TsmmProblem:
+    """Return the real product that a real block times complex numbers is, or the problem if it is none.
+
+    Complex columns are pairs of real ones, so the operands lie where they are. Types of two precisions and
+    factors that may be complex are left alone.
+    """
+    if is_complex(problem.dtype_a) or problem.alpha != "one" or problem.beta == "general":
+        return problem
+    if isinstance(problem, TsmttsmProblem):
+        if problem.dtype_b != promote(problem.dtype_a, "complex64"):
+            return problem
+        return replace(problem, N=2 * problem.N, ldb=2 * problem.ldb, dtype_b=problem.dtype_a)
+    if problem.dtype_c != promote(problem.dtype_a, "complex64"):
+        return problem
+    return replace(problem, N=2 * problem.N, ldb=2 * problem.ldb, dtype_c=problem.dtype_a)
 
 
 @dataclass(frozen=True, slots=True)
