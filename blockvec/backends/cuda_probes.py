@@ -62,7 +62,7 @@ def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
 
     Each comes with its ``operation``, ``unroll`` and ``warps`` of a multiprocessor, 0 for a block of 4.
     """
-    n_bytes = STREAM_BYTES // 4
+    n_bytes = STREAM_BYTES
     source, target = (_uncached((n_bytes // 16, 2), "float64") for _ in range(2))
     fill_random(gpu, source, 0, 0)
     threads = 128

@@ -37,7 +37,6 @@ _REMEDY = "install one with 'pip install blockvec[cuda13]', or blockvec[cuda12] 
 # CUfunction_attribute values of the driver API
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
-_DEFAULT_SHARED_LIMIT = 48 << 10  # bytes of dynamic shared memory that need no opt-in
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +232,9 @@ def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0) -> Any:
     module = function.Module()
     module.load(cubin.image)
     kernel = module.get_function(name)
-    if dynamic_shared_bytes > _DEFAULT_SHARED_LIMIT:
-        driver.funcSetAttribute(kernel.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
     if dynamic_shared_bytes:
+        # Also below 48 KB, which bounds static and dynamic shared memory together where nobody asks for more.
+        driver.funcSetAttribute(kernel.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
         # All of L1 as shared memory: the driver's guess can leave room for one block where two were planned.
         driver.funcSetAttribute(kernel.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
     return kernel
