@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .backends import Array, array_namespace, is_cupy
+from .backends import Array, Backend, array_namespace, backend_of, is_cupy
 from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import MAX_ALIGNMENT
 
 __all__ = [
     "DTYPES",
-    "address",
-    "alignment",
+    "Kind",
+    "Memory",
     "as_array",
     "as_range",
     "as_rows",
     "check_dtype",
     "is_range",
     "leading_dimension",
+    "memory_of",
     "overlaps",
     "type_name",
 ]
@@ -136,19 +137,83 @@ def leading_dimension(array: Array) -> int:
     return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
 
 
-def address(array: Array) -> int:
-    """Return the address of the first element."""
-    return int(array.data.ptr) if is_cupy(array) else int(array.ctypes.data)
+Kind: TypeAlias = tuple[Backend, int, int, str, int, int]
+"""The part of a `Memory` that a choice of kernel may depend on: backend, extents, type, pitch, alignment."""
 
 
-def alignment(array: Array) -> int:
-    """Return the largest power of two, at most 16 bytes, dividing the base address and a view's row pitch.
+class Memory(NamedTuple):
+    """Where a block lies and of what it is made: all that choosing a kernel and a check for overlap need.
 
-    Contiguous rows are one stretch of memory, whose start alone decides.
+    Asking an array for these takes longer than launching a kernel, so they are read once an operation.
+
+    Attributes
+    ----------
+    backend : Backend
+        Of the device that holds it.
+    n_rows, n_cols : int
+        Extents.
+    dtype : str
+        Element type.
+    ld : int
+        Distance between rows in elements.
+    align : int
+        Largest power of two, at most 16 bytes, dividing the base address and a view's row pitch. Contiguous
+        rows are one stretch of memory, whose start alone decides.
+    address : int
+        Of the first element.
+    size : int
+        Bytes of an element.
     """
-    pitch = 0 if leading_dimension(array) == array.shape[1] else leading_dimension(array) * array.itemsize
-    bits: int = address(array) | pitch | MAX_ALIGNMENT
-    return bits & -bits
+
+    backend: Backend
+    n_rows: int
+    n_cols: int
+    dtype: str
+    ld: int
+    align: int
+    address: int
+    size: int
+
+    @property
+    def kind(self) -> Kind:
+        """All but the address."""
+        return self[:6]
+
+    def overlaps(self, other: Memory) -> bool:
+        """Whether two row-major views share memory.
+
+        Exact for column ranges of one parent (equal row pitch), where ranges of addresses interleave without
+        meeting; for other pairs by address range, which may say yes where the gaps of a view hold the other.
+        """
+        if self.backend is not other.backend or 0 in (self.n_rows, self.n_cols, other.n_rows, other.n_cols):
+            return False
+        pitch, other_pitch = self.ld * self.size, other.ld * other.size
+        row, other_row = self.n_cols * self.size, other.n_cols * other.size
+        if (
+            self.address + (self.n_rows - 1) * pitch + row <= other.address
+            or other.address + (other.n_rows - 1) * other_pitch + other_row <= self.address
+        ):
+            return False
+        if pitch == other_pitch and min(self.n_rows, other.n_rows) > 1:
+            offset = (other.address - self.address) % pitch
+            return offset < row or offset + other_row > pitch
+        return True
+
+
+def memory_of(array: Array) -> Memory:
+    """Describe where a 2-D row-major view of one of the four types lies."""
+    K, M = array.shape
+    size = array.itemsize
+    ld = array.strides[0] // size if K > 1 and M > 0 else max(M, 1)
+    backend = backend_of(array)
+    address = array.ctypes.data if backend.xp is np else array.data.ptr
+    bits = address | MAX_ALIGNMENT | (0 if ld == M else ld * size)
+    return Memory(backend, K, M, _NAMES[array.dtype], ld, bits & -bits, address, size)
+
+
+def overlaps(a: Array, b: Array) -> bool:
+    """Whether two row-major views share memory; see `Memory.overlaps`."""
+    return memory_of(a).overlaps(memory_of(b))
 
 
 def is_range(index: Any) -> bool:
@@ -176,24 +241,3 @@ def as_range(index: Any, extent: int) -> slice:
     if not -extent <= index < extent:
         raise IndexError(f"index {index} is out of range for an extent of {extent}.")
     return slice(index % extent, index % extent + 1)
-
-
-def overlaps(a: Array, b: Array) -> bool:
-    """Whether two row-major views share memory.
-
-    Exact for column ranges of one parent (equal row pitch), where ranges of addresses interleave without
-    meeting; for other pairs by address range, which may say yes where the gaps of a view hold the other.
-    """
-    if is_cupy(a) != is_cupy(b) or 0 in a.shape or 0 in b.shape:
-        return False
-    begin_a, begin_b = address(a), address(b)
-    pitch_a, pitch_b = (leading_dimension(x) * x.itemsize for x in (a, b))
-    row_a, row_b = a.shape[-1] * a.itemsize, b.shape[-1] * b.itemsize
-    end_a = begin_a + (a.shape[0] - 1) * pitch_a + row_a
-    end_b = begin_b + (b.shape[0] - 1) * pitch_b + row_b
-    if end_a <= begin_b or end_b <= begin_a:
-        return False
-    if pitch_a == pitch_b and min(len(a), len(b)) > 1:
-        offset = (begin_b - begin_a) % pitch_a
-        return bool(offset < row_a or offset + row_b > pitch_a)
-    return True

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from .backends.base import Backend, Candidate
-from .config import options
+from .config import Options, options
 from .errors import OptionError
 from .kernels.problem import Problem
 from .kernels.roofline import flops, time_limit, traffic
 from .profile import ceilings, running
 
-__all__ = ["Explanation", "accepts", "choose", "explain_problem", "run"]
+__all__ = ["Explanation", "accepts", "choose", "explain_problem", "forget", "run"]
 
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
@@ -29,13 +29,35 @@ def run(problem: Problem, backend: Backend, *operands: Any) -> None:
     profile.record(backend, problem, chosen.name, watch)
 
 
+MAX_RECENT = 4096
+_recent: dict[int, tuple[Problem, Backend, Options, Candidate]] = {}
+
+
 def choose(problem: Problem, backend: Backend) -> Candidate:
-    """Return the first candidate of the backend that accepts the problem."""
+    """Return the first candidate of the backend that accepts the problem.
+
+    What was chosen for this very object under these options is found without hashing them.
+    """
     current = options()
+    known = _recent.get(id(problem))
+    if known is not None and known[0] is problem and known[1] is backend and known[2] is current:
+        return known[3]
+    if current.tune == "auto" and backend.can_tune(problem):
+        backend.tune(problem, ceilings(backend), current.tune_budget_s)
+        forget()
     chosen = _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
     if chosen is None:
         raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
+    if len(_recent) >= MAX_RECENT:
+        _recent.clear()
+    _recent[id(problem)] = problem, backend, current, chosen
     return chosen
+
+
+def forget() -> None:
+    """Choose anew from now on, because something was tuned."""
+    _recent.clear()
+    _choose.cache_clear()
 
 
 @functools.lru_cache(maxsize=4096)
@@ -46,10 +68,8 @@ def accepts(problem: Problem, backend: Backend) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _choose(
-    problem: Problem, backend: Backend, vendor: bool, _threads: int, tune: str, _cache_dir: Path
+    problem: Problem, backend: Backend, vendor: bool, _threads: int, _tune: str, _cache_dir: Path
 ) -> Candidate | None:
-    if tune == "auto" and backend.can_tune(problem):
-        backend.tune(problem, ceilings(backend), options().tune_budget_s)
     accepted = [c for c in backend.candidates(problem) if not c.refusal]
     own = [c for c in accepted if not c.vendor]
     return next(iter(own if own and not vendor else accepted), None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import dispatch
-from .arrays import address, leading_dimension, overlaps, type_name
+from .arrays import memory_of, overlaps, type_name
 from .backends import Array, array_namespace, backend_of
 from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import StreamProblem
@@ -38,11 +38,13 @@ def axpby(operation: str, X: Array, Y: Array | None, out: Array, alpha: Any, bet
         Y = None
     inputs = [X] if Y is None else [X, Y]
     factors = [_factor(operation, alpha, out), _factor(operation, beta, out)]
+    there = memory_of(out)
     for block in inputs:
         check_same_device(operation, block, out)
         check_same_shape(operation, block, out)
-        same = address(block) == address(out) and leading_dimension(block) == leading_dimension(out)
-        if not same and overlaps(block, out):
+        here = memory_of(block)
+        same = here.kind == there.kind and here.address == there.address
+        if not same and here.overlaps(there):
             raise LayoutError(
                 f"{operation}: the output shares memory with an operand; copy one of them first."
             )

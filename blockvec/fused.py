@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import elementwise, products
-from .arrays import alignment, leading_dimension, overlaps
+from .arrays import memory_of, overlaps
 from .backends import Array, Backend
 from .backends.base import Fused
 from .blockvector import BlockVector
@@ -81,8 +81,8 @@ class Extras:
         sums = {"dots": self.dots, "gram": self.gram}
         if self.Z is None:
             return sums
-        where = {"ldz": leading_dimension(self.Z), "align_z": alignment(self.Z)}
-        return {"chain": beta_class(self.delta), **where, **sums}
+        where = memory_of(self.Z)
+        return {"chain": beta_class(self.delta), "ldz": where.ld, "align_z": where.align, **sums}
 
     def fusible(self) -> Iterator[Extras]:
         """Yield what to look for a fused kernel for: all of it first, then without the Gram matrices."""

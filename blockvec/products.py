@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from . import dispatch
-from .arrays import address, alignment, check_dtype, leading_dimension, overlaps, type_name
-from .backends import Array, array_namespace, backend_of
+from .arrays import Kind, Memory, check_dtype, memory_of, type_name
+from .backends import Array, Backend, array_namespace, backend_of
 from .errors import DeviceError, DTypeError, LayoutError, ShapeError
-from .kernels.problem import TsmmProblem, TsmttsmProblem, beta_class, is_complex, scalar_class
+from .kernels.problem import BetaClass, ScalarClass, TsmmProblem, TsmttsmProblem, is_complex, promote
 
 __all__ = [
     "check_same_device",
@@ -33,7 +34,10 @@ def result_type(*operands: Any) -> np.dtype[Any]:
 
 def check_same_device(operation: str, left: Array, right: Array) -> None:
     """Refuse operands of different devices."""
-    one, other = backend_of(left), backend_of(right)
+    _check_same_backend(operation, backend_of(left), backend_of(right))
+
+
+def _check_same_backend(operation: str, one: Backend, other: Backend) -> None:
     if one is not other:
         raise DeviceError(
             f"{operation}: one operand is on {one.name}, the other on {other.name}; move one of them "
@@ -63,81 +67,124 @@ def sum_each_over(comm: Any, parts: Sequence[Array]) -> list[Array]:
     ]
 
 
+class _Plan(NamedTuple):
+    """What follows from the kinds of operands and factors alone: found once for each combination of them.
+
+    `direct` says whether the result has the type that the problem's kernels produce.
+    """
+
+    problem: Any
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    direct: bool = True
+
+
+FactorKind: TypeAlias = tuple[int, Any]
+"""What results and kernels depend on: whether a factor is 0, 1 or another (2), and how it promotes."""
+
+_CLASSES: tuple[BetaClass, ...] = ("zero", "one", "general")
+_PYTHON_NUMBERS = {bool: False, int: 0, float: 0.0, complex: 0j}  # these adapt to the arrays
+_ONE: FactorKind = (1, int)
+
+
+def _kind(name: str, factor: complex) -> FactorKind:
+    promotes_as = getattr(factor, "dtype", type(factor))
+    if not isinstance(promotes_as, np.dtype) and promotes_as not in _PYTHON_NUMBERS:
+        raise DTypeError(f"{name}: got a {type(factor).__name__}; give a Python or NumPy number.")
+    return (0 if factor == 0 else 1 if factor == 1 else 2), promotes_as
+
+
+def _promoted(dtypes: Sequence[str], factors: Sequence[FactorKind]) -> np.dtype[Any]:
+    return np.result_type(*dtypes, *(_PYTHON_NUMBERS.get(kind, kind) for _, kind in factors))
+
+
+def _alpha_class(kind: FactorKind) -> ScalarClass:
+    return "one" if kind[0] == 1 else "general"
+
+
 def dot(
     A: Array, B: Array, *, conj: bool, alpha: complex, beta: complex, out: Array | None, comm: Any
 ) -> Array:
     """Return alpha A^H B + beta out, or A^T B without `conj`; see `BlockVector.dot`."""
-    if A.shape[0] != B.shape[0]:
-        raise ShapeError(
-            f"dot: A has {A.shape[0]} rows but B has {B.shape[0]}; both blocks need the same row count."
-        )
-    check_same_device("dot", A, B)
-    backend = backend_of(A)
-    shape = (A.shape[1], B.shape[1])
-    dtype = result_type(A, B, alpha) if out is None else result_type(A, B, alpha, beta)
+    a = memory_of(A)
+    b = a if B is A else memory_of(B)
+    factors = (_kind("alpha", alpha),) if out is None else (_kind("alpha", alpha), _kind("beta", beta))
+    plan = _dot_plan(a.kind, b.kind, B is A, conj, factors)
     if out is not None:
-        _check_out("dot", out, shape, dtype, (A, B))
-    problem = tsmttsm_problem(A, B, conj, alpha, 0 if out is None else beta)
-    if comm is None and problem.dtype == dtype.name and (out is None or out.flags.c_contiguous):
-        result = backend.empty(shape, dtype.name) if out is None else out
-        dispatch.run(problem, backend, A, B, result, alpha, 0 if out is None else beta)
+        _check_out("dot", out, plan.shape, plan.dtype, (a, b))
+    if comm is None and plan.direct and (out is None or out.flags.c_contiguous):
+        result = a.backend.empty(plan.shape, plan.problem.dtype) if out is None else out
+        dispatch.run(plan.problem, a.backend, A, B, result, alpha, 0 if out is None else beta)
         return result
     # Partial sums, a complex factor on real blocks, or a strided output: the factors act on the small result.
-    product = backend.empty(shape, problem.dtype)
-    dispatch.run(tsmttsm_problem(A, B, conj), backend, A, B, product, 1, 0)
-    product = (alpha * sum_over(comm, product)).astype(dtype, copy=False)
+    product = a.backend.empty(plan.shape, plan.problem.dtype)
+    dispatch.run(_dot_plan(a.kind, b.kind, B is A, conj, (_ONE,)).problem, a.backend, A, B, product, 1, 0)
+    product = (alpha * sum_over(comm, product)).astype(plan.dtype, copy=False)
     if out is None:
         return product
     out[...] = product if beta == 0 else product + beta * out
     return out
 
 
+@functools.lru_cache(maxsize=4096)
+def _dot_plan(a: Kind, b: Kind, same: bool, conj: bool, factors: tuple[FactorKind, ...]) -> _Plan:
+    (backend_a, K, M, dtype_a, lda, align_a), (backend_b, rows, N, dtype_b, ldb, align_b) = a, b
+    if rows != K:
+        raise ShapeError(f"dot: A has {K} rows but B has {rows}; both blocks need the same row count.")
+    _check_same_backend("dot", backend_a, backend_b)
+    conj = conj and is_complex(dtype_a)
+    problem = TsmttsmProblem(
+        *(K, M, N, dtype_a, dtype_b, lda, ldb, align_a, align_b, conj),
+        alpha=_alpha_class(factors[0]),
+        beta=_CLASSES[factors[1][0]] if len(factors) > 1 else "zero",
+        same=same and (conj or not is_complex(dtype_a)),
+    )
+    dtype = _promoted((dtype_a, dtype_b), factors)
+    return _Plan(problem, (M, N), dtype, problem.dtype == dtype.name)
+
+
 def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: complex = 0) -> TsmttsmProblem:
     """Describe alpha A^H B + beta C, or A^T B without `conj`."""
-    conj = conj and is_complex(type_name(A))
-    return TsmttsmProblem(
-        *(A.shape[0], A.shape[1], B.shape[1], type_name(A), type_name(B)),
-        lda=leading_dimension(A),
-        ldb=leading_dimension(B),
-        align_a=alignment(A),
-        align_b=alignment(B),
-        conj=conj,
-        alpha=scalar_class(alpha),
-        beta=beta_class(beta),
-        same=A is B and (conj or not is_complex(type_name(A))),
-    )
+    factors = (_kind("alpha", alpha), _kind("beta", beta))
+    problem: TsmttsmProblem = _dot_plan(memory_of(A).kind, memory_of(B).kind, A is B, conj, factors).problem
+    return problem
 
 
 def combine(A: Array, C: Array, *, alpha: complex, beta: complex, out: Array | None) -> Array:
     """Return alpha A C + beta out; see `BlockVector.combine`."""
     C = _coefficients(A, C)
-    dtype = result_type(A, C, alpha) if out is None else result_type(A, C, alpha, beta)
-    if result_type(A, C) != dtype:  # a complex factor on real operands: let the small one carry it
+    a = memory_of(A)
+    factors = (_kind("alpha", alpha),) if out is None else (_kind("alpha", alpha), _kind("beta", beta))
+    dtype = _promoted((a.dtype, type_name(C)), factors)
+    if promote(a.dtype, type_name(C)) != dtype.name:  # a complex factor on real operands: C carries it
         C = C.astype(dtype)
-    backend = backend_of(A)
-    shape = (A.shape[0], C.shape[1])
     if out is None:
-        out = backend.empty(shape, dtype.name)
-        beta = 0
+        out, beta = a.backend.empty((a.n_rows, C.shape[1]), dtype.name), 0
     else:
-        _check_out("combine", out, shape, dtype, (C,))
-    problem = tsmm_problem(A, C, out, alpha, beta)
-    dispatch.run(problem, backend, A, C, out, alpha, beta)
+        _check_out("combine", out, (a.n_rows, C.shape[1]), dtype, (memory_of(C),))
+    problem = _tsmm_problem(a, C, memory_of(out), factors)
+    dispatch.run(problem, a.backend, A, C, out, alpha, beta)
     return out
+
+
+def _tsmm_problem(a: Memory, C: Array, b: Memory, factors: tuple[FactorKind, ...]) -> TsmmProblem:
+    beta = _CLASSES[factors[1][0]] if len(factors) > 1 else "zero"
+    return _known_tsmm_problem(
+        a.kind, C.shape[1], type_name(C), b.ld, b.align, _alpha_class(factors[0]), beta, _is_inplace(a, b)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _known_tsmm_problem(
+    a: Kind, N: int, dtype_c: str, ldb: int, align_b: int, alpha: ScalarClass, beta: BetaClass, inplace: bool
+) -> TsmmProblem:
+    _, K, M, dtype_a, lda, align_a = a
+    return TsmmProblem(K, M, N, dtype_a, dtype_c, lda, ldb, align_a, align_b, alpha, beta, inplace)
 
 
 def tsmm_problem(A: Array, C: Array, out: Array, alpha: complex = 1, beta: complex = 0) -> TsmmProblem:
     """Describe alpha A C + beta out."""
-    return TsmmProblem(
-        *(A.shape[0], C.shape[0], C.shape[1], type_name(A), type_name(C)),
-        lda=leading_dimension(A),
-        ldb=leading_dimension(out),
-        align_a=alignment(A),
-        align_b=alignment(out),
-        alpha=scalar_class(alpha),
-        beta=beta_class(beta),
-        inplace=_is_inplace(A, out),
-    )
+    return _tsmm_problem(memory_of(A), C, memory_of(out), (_kind("alpha", alpha), _kind("beta", beta)))
 
 
 def _coefficients(A: Array, C: Array) -> Array:
@@ -151,16 +198,15 @@ def _coefficients(A: Array, C: Array) -> Array:
     if C.dtype.kind in "iub":
         C = C.astype(result_type(C, A))
     check_dtype(C.dtype)
-    return array_namespace(C).ascontiguousarray(C)
+    return C if C.flags.c_contiguous else array_namespace(C).ascontiguousarray(C)
 
 
-def _is_inplace(A: Array, out: Array) -> bool:
-    """Whether `out` is the leading columns of A; any other overlap is refused."""
-    if not overlaps(A, out):
+def _is_inplace(a: Memory, b: Memory) -> bool:
+    """Whether B is the leading columns of A; any other overlap is refused."""
+    if not a.overlaps(b):
         return False
-    same_pitch = leading_dimension(A) == leading_dimension(out) or len(A) == 1
-    same_rows = address(A) == address(out) and same_pitch
-    if same_rows and out.shape[1] <= A.shape[1] and A.dtype == out.dtype:
+    same_rows = a.address == b.address and (a.ld == b.ld or a.n_rows == 1)
+    if same_rows and b.n_cols <= a.n_cols and a.dtype == b.dtype:
         return True
     raise LayoutError(
         "combine: out shares memory with the block but is not its leading columns; give another out, or "
@@ -169,15 +215,16 @@ def _is_inplace(A: Array, out: Array) -> bool:
 
 
 def _check_out(
-    operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any], inputs: tuple[Array, ...]
+    operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any], inputs: tuple[Memory, ...]
 ) -> None:
-    if tuple(out.shape) != shape:
+    if out.shape != shape:
         raise ShapeError(f"{operation}: out has shape {tuple(out.shape)} but the result has {shape}.")
     if out.dtype != dtype:
         raise DTypeError(f"{operation}: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
     if not getattr(out.flags, "writeable", True):
         raise LayoutError(f"{operation}: out is read-only; give a writable array.")
+    there = memory_of(out)
     for operand in inputs:
-        check_same_device(operation, operand, out)
-        if overlaps(operand, out):
+        _check_same_backend(operation, operand.backend, there.backend)
+        if operand.overlaps(there):
             raise LayoutError(f"{operation}: out shares memory with an operand; give another array.")

@@ -20,11 +20,11 @@ def is_cupy(array: object) -> bool:
 
 def backend_of(array: Array) -> Backend:
     """Return the backend of the device that holds an array."""
-    if is_cupy(array):
-        from .cuda import cuda_backend
+    if isinstance(array, np.ndarray) or not is_cupy(array):
+        return HOST
+    from .cuda import cuda_backend
 
-        return cuda_backend(array.device.id)
-    return HOST
+    return cuda_backend(array.data.device_id)
 
 
 def backend_for(device: str) -> Backend:

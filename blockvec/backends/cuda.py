@@ -67,6 +67,7 @@ class CudaBackend:
         self.xp = cupy
         self.name = f"cuda:{gpu.id}"
         self._gpu = gpu
+        self._empty = gpu.here(cupy.empty)
 
     @property
     def device(self) -> DeviceInfo:
@@ -172,7 +173,7 @@ class CudaBackend:
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""
-        return self._gpu.here(self.xp.empty)(shape, dtype)
+        return self._empty(shape, dtype)
 
     def from_host(self, array: Any) -> Array:
         """Return a row-major copy on this device of a NumPy array."""

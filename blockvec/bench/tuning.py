@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends import Backend
+from ..dispatch import forget
 from ..errors import OptionError
 from ..kernels.cache import replace_file
 from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
@@ -187,6 +188,7 @@ def tune_all(
         waiting = [cuda.tuning(problem, ceilings, executor, first=first, sample=sample) for problem in todo]
         for tuning in waiting:
             outcome = tuning.measure(budget_s)
+            forget()
             yield Tuned(tuning.problem, tuning.winner(outcome), outcome, ceilings)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fractions
 import threading
 
 import numpy as np
 import pytest
 
 import blockvec
-from blockvec import BlockVector, as_operator
-from blockvec.errors import OptionError
+from blockvec import BlockVector, as_operator, dispatch, products
+from blockvec.errors import DTypeError, OptionError
 from tests.contract.blocks import DTYPES, host, on, values
 
 
@@ -122,11 +123,47 @@ def test_results_do_not_depend_on_other_threads_at_work(device: str) -> None:
     assert results == [True] * 40
 
 
-def test_the_same_blocks_need_no_new_choice(device: str) -> None:
-    from blockvec.dispatch import _choose
-
+def test_the_same_blocks_need_no_new_choice_until_something_is_tuned(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     V = BlockVector.random(1000, 5, rng=4, device=device)
+    asked: list[object] = []
+    candidates = type(V.backend).candidates
+    monkeypatch.setattr(type(V.backend), "candidates", lambda self, p: asked.append(p) or candidates(self, p))
     V.gram()
-    misses = _choose.cache_info().misses
+    dispatch.forget()
+    for _ in range(3):
+        V.gram()
+    assert len(asked) in (1, 2)
+    with blockvec.option_context(vendor=False):
+        V.gram()
+    assert len(asked) in (2, 3)
+    dispatch.forget()
     V.gram()
-    assert _choose.cache_info().misses == misses
+    assert len(asked) in (3, 4)
+
+
+def test_problems_are_told_apart_by_all_that_a_kernel_may_depend_on(device: str) -> None:
+    A = BlockVector.random(64, 6, rng=5, device=device)
+    B = BlockVector.random(64, 6, rng=6, device=device)
+    views = [A, A[:, :4], A[:, 1:5], A[:40], B, BlockVector(B, dtype="complex128")]
+    problems = {
+        products.tsmttsm_problem(X.array, Y.array, conj, alpha, beta)
+        for X in views
+        for Y in views
+        if X.n_rows == Y.n_rows
+        for conj in (True, False)
+        for alpha in (1, 2)
+        for beta in (0, 1, 3.0)
+    }
+    for problem in problems:
+        assert dispatch.choose(problem, A.backend) is dispatch.choose(problem, A.backend)
+    widths = {(p.M, p.N) for p in problems}
+    assert widths == {(6, 6), (6, 4), (4, 6), (4, 4)}
+
+
+@pytest.mark.parametrize("alpha", [fractions.Fraction(1, 2), "2", None])
+def test_factors_are_numbers(device: str, alpha: object) -> None:
+    V = BlockVector.random(10, 2, rng=4, device=device)
+    with pytest.raises(DTypeError, match=f"alpha: got a {type(alpha).__name__}"):
+        V.dot(V, alpha=alpha)  # type: ignore[arg-type]
