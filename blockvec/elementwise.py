@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -53,8 +54,14 @@ def axpby(operation: str, X: Array, Y: Array | None, out: Array, alpha: Any, bet
         raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out.dtype} block.")
     if not getattr(out.flags, "writeable", True):
         raise LayoutError(f"{operation}: the block is read-only; give a writable array.")
-    problem = StreamProblem("axpby", out.shape[0], out.shape[1], type_name(out), len(inputs), 1)
+    problem = _stream("axpby", there.n_rows, there.n_cols, there.dtype, len(inputs), 1)
     dispatch.run(problem, backend_of(out), X, Y, out, *factors)
+
+
+@functools.lru_cache(maxsize=4096)
+def _stream(operation: str, K: int, M: int, dtype: str, reads: int, writes: int) -> StreamProblem:
+    """Return the description of a pass, the same object each time: dispatch knows it by that."""
+    return StreamProblem(operation, K, M, dtype, reads, writes)
 
 
 def _factor(operation: str, factor: Any, out: Array) -> Any:
@@ -77,7 +84,7 @@ def column_dot(X: Array, Y: Array, dtype: np.dtype[Any]) -> Array:
     check_same_device("column_dot", X, Y)
     check_same_shape("column_dot", X, Y)
     out = backend_of(X).empty((X.shape[1],), dtype.name)
-    problem = StreamProblem("column_dot", X.shape[0], X.shape[1], type_name(X), 1 if X is Y else 2, 0)
+    problem = _stream("column_dot", X.shape[0], X.shape[1], type_name(X), 1 if X is Y else 2, 0)
     dispatch.run(problem, backend_of(X), X, Y, out)
     return out
 
