@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -158,6 +159,7 @@ def _add_tune(commands: Any) -> None:
         "--first", type=_count, default=10, metavar="N", help="each family's N best by its model (default 10)"
     )
     add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
+    add("--limit", type=float, default=math.inf, metavar="S", help="begin nothing after so many seconds")
     add("--json", metavar="FILE", help="write all that was measured to this file")
     add("--ship", type=Path, metavar="DIR", help="write the winners into the tables in this folder")
     tune.set_defaults(run=_tune)
@@ -360,8 +362,8 @@ def _tune(arguments: argparse.Namespace) -> None:
         step("ceilings")
         limits = ceilings(backend, refresh=True)
         say(tuning.heading())
-        how = {"budget_s": arguments.budget, "first": arguments.first, "sample": arguments.sample}
-        for tuned in tuning.tune_all(todo, backend, limits, **how):
+        how = {"first": arguments.first, "sample": arguments.sample, "limit_s": arguments.limit}
+        for tuned in tuning.tune_all(todo, backend, limits, budget_s=arguments.budget, **how):
             step(f"{tuned.problem.operation} {tuned.problem.dtype}")
             done.append(tuned)
             say(tuned.line())

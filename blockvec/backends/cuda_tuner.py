@@ -6,8 +6,9 @@ import concurrent.futures
 import dataclasses
 import functools
 import itertools
+import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from typing import Any, TypeAlias
 
 from ..config import options
@@ -174,9 +175,21 @@ class Tuning:
         self.problem = _with_rows(problem, OPERAND_BYTES)
         self._gpu, self._ceilings, self._stopwatch = gpu, ceilings, stopwatch
         self._others = {c.name: c for c in candidates if not c.refusal and c.name not in FAMILIES}
-        self._field = entrants(self.problem, gpu.info, ceilings, first=first, sample=sample)
         self._cache_dir = options().cache_dir
-        self._jobs = build_ahead(self.problem, self._field, gpu.info, self._cache_dir, executor)
+        self._executor = executor
+        self._compiling = threading.Event()
+        self._jobs: list[Future[bool]] = []
+        arguments = self.problem, gpu.info, ceilings
+        self._field = executor.submit(entrants, *arguments, first=first, sample=sample)
+        self._field.add_done_callback(self._compile)
+
+    def _compile(self, field: Future[list[Entrant]]) -> None:
+        try:
+            self._jobs = build_ahead(
+                self.problem, field.result(), self._gpu.info, self._cache_dir, self._executor
+            )
+        finally:
+            self._compiling.set()
 
     def measure(self, budget_s: float) -> Outcome:
         """Find the fastest right kernel and put it into the user's store; waits for the device.
@@ -186,17 +199,19 @@ class Tuning:
         OptionError
             If no kernel gives the right product.
         """
+        field = self._field.result()
+        self._compiling.wait()
         concurrent.futures.wait(self._jobs)
-        outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
+        outcome: Outcome | None = self._gpu.here(self._tournament)(field, budget_s)
         if outcome is None:
             raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
         store(self.problem, self.winner(outcome), self._gpu.info, self._cache_dir)
         return outcome
 
-    def _tournament(self, budget_s: float) -> Outcome | None:
+    def _tournament(self, field: list[Entrant], budget_s: float) -> Outcome | None:
         arena = Arena(self._gpu, self.problem, self._others, self._stopwatch)
-        field = [*map(Entrant, self._others), *self._field]
-        return tournament(field, arena.check, arena.race, budget_s=budget_s)
+        everyone = [*map(Entrant, self._others), *field]
+        return tournament(everyone, arena.check, arena.race, budget_s=budget_s)
 
     def winner(self, outcome: Outcome) -> Winner:
         """Return what goes on record."""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import json
+import math
 import multiprocessing
 import os
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +24,12 @@ from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_com
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Outcome
 from ..kernels.winners import Winner, representative, table_of
+from ..results import kernel_record
 
 __all__ = ["FIRST", "Tuned", "heading", "problems", "ship", "tune_all"]
 
 FIRST = 10  # configurations by the model's order that its quality is judged by
+AHEAD = 48  # problems whose kernels are compiled while others are measured
 ROWS = 1 << 24  # any number that makes problems large; tuning takes its own
 
 
@@ -110,17 +116,23 @@ class Tuned:
         return self.winner.record(key)
 
     def record(self) -> dict[str, Any]:
-        """Return all that was measured."""
-        trials = self.outcome.trials
-        return self.stored() | {
-            "operation": self.problem.operation,
-            "spread": self.outcome.best.timing.spread if self.outcome.best.timing else None,
+        """Return what goes on record: a measurement as any other, and what the models' order was worth."""
+        best, trials = self.outcome.best, self.outcome.trials
+        assert best.timing is not None
+        others = {t.entrant.kernel: t.timing for t in trials if t.timing and t.entrant.place is None}
+        peers = {name: timing for name, timing in others.items() if name != best.entrant.kernel}
+        record = kernel_record(
+            self.problem,
+            best.entrant.kernel,
+            best.timing,
+            self.ceilings,
+            peers,
+            config=_brief(self.winner.config),
+        )
+        return record | {
             "choice_s": self.best_s(places=1),
             f"first_{FIRST}_s": self.best_s(places=FIRST),
             "own_s": self.best_s(),
-            "others": {
-                t.entrant.kernel: t.timing.median_s for t in trials if t.timing and t.entrant.place is None
-            },
             "trials": sum(trial.timing is not None for trial in trials),
             "left_out": self.outcome.left_out,
             "faults": [f"{t.entrant.kernel} {t.entrant.config}: {t.fault}" for t in self.outcome.faults],
@@ -164,6 +176,7 @@ def tune_all(
     budget_s: float,
     first: int = FIRST,
     sample: int = 0,
+    limit_s: float = math.inf,
 ) -> Iterator[Tuned]:
     """Tune problems one after the other, while kernels of the next ones are compiled in parallel processes.
 
@@ -178,18 +191,28 @@ def tune_all(
     budget_s : float
         Seconds of measuring for each.
     first, sample : int
-        Configurations of each family by the model's order, and drawn from the rest.
+        Configurations by the models' order, and drawn from the rest.
+    limit_s : float
+        Seconds after which no further problem is begun.
     """
     if backend.device.kind != "cuda":
         raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (--device gpu).")
     cuda: Any = backend
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as executor:
-        waiting = [cuda.tuning(problem, ceilings, executor, first=first, sample=sample) for problem in todo]
-        for tuning in waiting:
+        todo_left = iter(todo)
+        ahead: deque[Any] = deque()
+        begin = time.perf_counter()
+        while True:
+            for problem in itertools.islice(todo_left, AHEAD - len(ahead)):
+                ahead.append(cuda.tuning(problem, ceilings, executor, first=first, sample=sample))
+            if not ahead or time.perf_counter() - begin > limit_s:
+                break
+            tuning = ahead.popleft()
             outcome = tuning.measure(budget_s)
             forget()
             yield Tuned(tuning.problem, tuning.winner(outcome), outcome, ceilings)
+        executor.shutdown(cancel_futures=True)
 
 
 def ship(folder: Path, environment: dict[str, Any], done: Sequence[Tuned]) -> list[Path]:

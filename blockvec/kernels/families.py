@@ -64,18 +64,12 @@ def families_of(problem: Problem) -> tuple[str, ...]:
 def ranked(
     name: str, problem: Problem, device: DeviceInfo, ceilings: Ceilings | None = None
 ) -> list[tuple[float, Any]]:
-    """Return a family's valid configurations with their modelled times in seconds, the shortest first.
-
-    The configuration that `choose` would take leads, since it may know more than the model.
-    """
+    """Return a family's valid configurations with their modelled times in seconds, the shortest first."""
     family = FAMILIES[name]
-    if family.supports(problem, device) is not None:
-        return []
-    valid = (c for c in family.space(problem, device) if family.refuse(problem, c, device) is None)
-    first = family.choose(problem, device, ceilings)
-    configs = dict.fromkeys((first, *valid))
+    valid = [c for c in family.space(problem, device) if family.refuse(problem, c, device) is None]
+    configs = dict.fromkeys((*valid, family.choose(problem, device, ceilings)))
     timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
-    return sorted(timed, key=lambda pair: (pair[1] != first, pair[0]))
+    return sorted(timed, key=lambda pair: pair[0])
 
 
 def config_from(name: str, record: Any) -> Any | None:

@@ -90,7 +90,9 @@ def entrants(
     sample: int = 0,
     seed: int = 0,
 ) -> list[Entrant]:
-    """Return the configurations of all families that are worth measuring, the model's favourites first.
+    """Return the configurations that are worth measuring, in the order of their modelled times.
+
+    At the head is what runs where nothing was measured: the choice of the first family that supports it.
 
     Parameters
     ----------
@@ -101,22 +103,21 @@ def entrants(
     ceilings : Ceilings, optional
         Measured limits that the models use.
     first : int
-        How many of each family by its model's order.
+        How many by the models' order.
     sample : int
-        How many more of each family, drawn from the rest: they say what the order is worth.
+        How many more, drawn from the rest: they say what the order is worth.
     seed : int
         Of that draw.
     """
-    draw = random.Random(seed)
-    chosen: list[Entrant] = []
-    for name in families_of(problem):
-        order = [
-            Entrant(name, config, s, i)
-            for i, (s, config) in enumerate(ranked(name, problem, device, ceilings))
-        ]
-        rest = order[first:]
-        chosen += order[:first] + draw.sample(rest, min(sample, len(rest)))
-    return sorted(chosen, key=lambda entrant: min(entrant.place or 0, first))
+    names = [name for name in families_of(problem) if FAMILIES[name].supports(problem, device) is None]
+    timed = [
+        (time_s, name, config) for name in names for time_s, config in ranked(name, problem, device, ceilings)
+    ]
+    choice = names and (names[0], FAMILIES[names[0]].choose(problem, device, ceilings))
+    timed.sort(key=lambda entry: (entry[1:] != choice, entry[0]))
+    order = [Entrant(name, config, time_s, place) for place, (time_s, name, config) in enumerate(timed)]
+    rest = order[first:]
+    return order[:first] + random.Random(seed).sample(rest, min(sample, len(rest)))
 
 
 def build_ahead(
