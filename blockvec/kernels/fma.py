@@ -212,7 +212,7 @@ def make_slab(
     *,
     is_padded: bool = False,
     is_stored: bool = False,
-) -> tuple[Slab, int]:
+) -> tuple[Slab, int, int]:
     """Lay out a slab so that its readers meet few bank conflicts.
 
     Parameters
@@ -235,6 +235,8 @@ def make_slab(
     slab : Slab
     vector : int
         Bytes of a thread's accesses.
+    cycles : int
+        Cycles that shared memory takes to serve one access of a warp.
     """
     row_bytes = operand.row_bytes
     is_linear = operand.is_linear and not is_padded
@@ -257,7 +259,7 @@ def make_slab(
             best, best_vector, least = slab, vector, cycles
         if cycles * _BANK_BYTES <= 32 * vector:
             break  # nothing is faster
-    return best, best_vector
+    return best, best_vector, least
 
 
 # ---- limits of a device

@@ -103,12 +103,16 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that follows from a problem's shape and a configuration; sizes and offsets in bytes."""
+    """All that follows from a problem's shape and a configuration; sizes and offsets in bytes.
+
+    `access_cycles` is what shared memory takes to serve one access of a warp, to A and to B.
+    """
 
     a: Operand
     b: Operand
     slabs: tuple[Slab, Slab]
     vectors: tuple[int, int]
+    access_cycles: tuple[int, int]
     c_vector: int
     c_bytes: int
     b_offset: int
@@ -137,8 +141,8 @@ def operands_of(problem: TsmmProblem, kt: int, ct: int, spread: int) -> tuple[Op
 @functools.lru_cache(maxsize=16384)
 def _slab(
     operand: Operand, rows: int, count: int, spread: int, is_a: bool, interleaved: bool, padded: bool
-) -> tuple[Slab, int]:
-    """Slab of an operand and bytes of a thread's accesses; threads of a row read the same columns of A."""
+) -> tuple[Slab, int, int]:
+    """Slab of an operand, bytes of a thread's accesses, cycles of a warp's; a row's threads share A."""
 
     def lanes(slab: Slab, vector: int) -> Iterator[int]:
         step = max(vector, operand.size) if interleaved else operand.tile * operand.size
@@ -153,8 +157,8 @@ def plan_of(problem: TsmmProblem, config: Config) -> Plan:
     """Work out a configuration; the problem is a `shape_of`."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     how = (config.rows, config.count, config.spread)
-    slab_a, vector_a = _slab(a, *how, True, False, config.padded)
-    slab_b, vector_b = _slab(b, *how, False, config.interleaved, config.padded)
+    slab_a, vector_a, cycles_a = _slab(a, *how, True, False, config.padded)
+    slab_b, vector_b, cycles_b = _slab(b, *how, False, config.interleaved, config.padded)
     if config.stages == 0:
         vector_a = a.direct_vector(config.count)
     if not config.staged_out:
@@ -174,6 +178,7 @@ def plan_of(problem: TsmmProblem, config: Config) -> Plan:
         b=b,
         slabs=(slab_a, slab_b),
         vectors=(vector_a, vector_b),
+        access_cycles=(cycles_a, cycles_b),
         c_vector=c_vector,
         c_bytes=c_bytes,
         b_offset=b_offset,

@@ -14,6 +14,7 @@ from .roofline import Ceilings, memory_time, traffic
 from .tsmm_fma_config import (
     Coefficients,
     Config,
+    Plan,
     grid_of,
     misfit,
     operands_of,
@@ -117,7 +118,10 @@ def _tiling(
 _CLOCK_HZ = 1.755e9  # a Hopper GPU under load
 _LAUNCH_S = 3.3e-6  # and the first bytes' latency
 _SHARED_CYCLES = 30  # shared memory to register
+_COPY_CYCLES = 28  # of a warp's copies to or from a stage
 _CHUNK_INSTRUCTIONS = 130  # waiting for a stage and filling it again, besides its copies
+_SECTOR_BYTES = 32  # of memory, written as a whole or at a price:
+_PARTIAL_WRITES = 1.4  # times as long, where threads write less than that at a time
 _SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
 _CEILINGS = Ceilings(4650, 4400, 4240)
 
@@ -140,6 +144,13 @@ def _row_cycles(problem: TsmmProblem, config: Config) -> float:
     return (max(fma, issue, loads) + 0.25 * min(fma, loads) + 30) / (4 * config.rows)
 
 
+def _row_tiles(problem: TsmmProblem, config: Config, plan: Plan) -> int:
+    """Return the loads of a thread from a stage for all columns of its neighbouring rows."""
+    return ceil_div(problem.M, config.kt) * plan.a.accesses(
+        config.count, plan.vectors[0], plan.slabs[0].is_linear
+    )
+
+
 @functools.lru_cache(maxsize=65536)
 def _chunk_cycles(problem: TsmmProblem, config: Config) -> tuple[float, float]:
     """Return cycles of a chunk: of a quadrant while its warps take turns, and of a warp by itself."""
@@ -149,15 +160,22 @@ def _chunk_cycles(problem: TsmmProblem, config: Config) -> tuple[float, float]:
     overhead = 60.0
     groups = config.lanes // config.spread
     if config.stages:
-        overhead = _CHUNK_INSTRUCTIONS + 4 * plan.slabs[0].copies(config.lanes)
+        overhead = _CHUNK_INSTRUCTIONS + _COPY_CYCLES * plan.slabs[0].copies(config.lanes)
+        accesses = config.unroll // config.count * _row_tiles(problem, config, plan)
+        loads += max(0.0, 4 * accesses * plan.access_cycles[0] - config.unroll * plan.a.row_bytes)
     else:
         # Straight from memory, a load takes a cycle for every line of 128 bytes that the warp's rows lie in.
         lines = max(groups * plan.a.row_bytes / 128 if plan.a.is_linear else groups, plan.vectors[0] / 4)
         loads += 4 * config.unroll * plan.a.row_bytes / plan.vectors[0] * lines
         issue *= 1.1
     if config.staged_out:
-        overhead += (4 if problem.beta == "zero" else 8) * plan.slabs[1].copies(config.lanes)
-        loads += 2 * out
+        overhead += (1 if problem.beta == "zero" else 2) * _COPY_CYCLES * plan.slabs[1].copies(config.lanes)
+        accesses = (
+            config.unroll
+            // config.count
+            * plan.b.accesses(config.count, plan.vectors[1], plan.slabs[1].is_linear)
+        )
+        loads += out + 4 * accesses * plan.access_cycles[1]
     else:
         lines = max(groups * plan.b.row_bytes / 128 if plan.b.is_linear else groups, plan.vectors[1] / 4)
         loads += 4 * out / plan.vectors[1] * lines
@@ -184,6 +202,8 @@ def predict(
     row_bytes = plan.a.row_bytes + (plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0)
     flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
     limit = memory_time(moved, ceilings or _CEILINGS)
+    if not config.staged_out and config.spread * plan.vectors[1] < _SECTOR_BYTES:
+        limit *= _PARTIAL_WRITES
     share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_A_CYCLE * _CLOCK_HZ)
     quadrant, warp = _chunk_cycles(shape, config)
     warps_a_quadrant = ceil_div(resident * config.teams * config.warps, 4)

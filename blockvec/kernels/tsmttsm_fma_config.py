@@ -105,11 +105,15 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that follows from a problem's shape and a configuration; sizes and offsets in bytes."""
+    """All that follows from a problem's shape and a configuration; sizes and offsets in bytes.
+
+    `load_cycles` is what shared memory takes to serve one load of a warp, of A and of B.
+    """
 
     operands: tuple[Operand, Operand]
     slabs: tuple[Slab, Slab]
     vectors: tuple[int, int]
+    load_cycles: tuple[int, int]
     tiles: int
     groups: int
     rows: int
@@ -178,8 +182,8 @@ def _slab(
     first: bool,
     interleaved: bool,
     padded: bool,
-) -> tuple[Slab, int]:
-    """Slab of an operand and bytes of a thread's loads; `others` tiles of the other one share each of its."""
+) -> tuple[Slab, int, int]:
+    """Slab of an operand, bytes of a thread's loads, cycles of a warp's; `others` tiles share each of its."""
 
     def lanes(slab: Slab, vector: int) -> Iterator[int]:
         step = max(vector, operand.size) if interleaved else operand.tile * operand.size
@@ -200,12 +204,12 @@ def plan_of(problem: TsmttsmProblem, config: Config) -> Plan:
     groups = max(1, config.lanes // tiles)
     rows = config.steps * groups * config.count
     how = (rows, config.count, groups)
-    slab_a, vector_a = _slab(a, *how, b.tiles, True, config.interleaved, config.padded)
-    slab_b, vector_b = _slab(b, *how, a.tiles, False, config.interleaved, config.padded)
+    slab_a, vector_a, cycles_a = _slab(a, *how, b.tiles, True, config.interleaved, config.padded)
+    slab_b, vector_b, cycles_b = _slab(b, *how, a.tiles, False, config.interleaved, config.padded)
     if config.stages == 0:
         vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
     if problem.same:
-        slab_b, vector_a = slab_a, min(vector_a, vector_b)
+        slab_b, vector_a, cycles_b = slab_a, min(vector_a, vector_b), max(cycles_a, cycles_b)
         vector_b = vector_a
     b_offset = 0 if problem.same else round_up(slab_a.size, 128)
     stage_bytes = round_up(b_offset + slab_b.size, 128) if config.stages else 0
@@ -226,6 +230,7 @@ def plan_of(problem: TsmttsmProblem, config: Config) -> Plan:
         operands=(a, b),
         slabs=(slab_a, slab_b),
         vectors=(vector_a, vector_b),
+        load_cycles=(cycles_a, cycles_b),
         tiles=tiles,
         groups=groups,
         rows=rows,

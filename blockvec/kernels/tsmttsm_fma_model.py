@@ -177,7 +177,8 @@ _LAUNCH_S = 3.3e-6  # and the first bytes' latency
 _SHARED_CYCLES = 30  # shared memory to register
 _CONVERSION_CYCLES = 9  # of a quadrant: float32 -> float64 of a warp, 14 a clock and multiprocessor
 _STEP_INSTRUCTIONS = 10  # addresses and loop of a step
-_CHUNK_INSTRUCTIONS = 110  # waiting for a stage and filling it again, besides its copies
+_COPY_CYCLES = 28  # of a warp's copies to a stage
+_CHUNK_INSTRUCTIONS = 160  # waiting for a stage and filling it again, besides its copies
 _SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
 
 
@@ -191,8 +192,8 @@ def _step_cycles(
     fma = config.count * products * a.parts * b.parts * (2 if is_double else 1)
     # 128 bytes a cycle into registers, for four quadrants: a cycle of one quadrant for a byte a thread.
     load = config.count * (config.tm * a.size + (0 if is_one else config.tn * b.size))
-    converted = config.count * (config.tm * a.parts + config.tn * b.parts)
-    return fma, load, _CONVERSION_CYCLES * converted if is_double and is_single(problem) else 0
+    narrow = [tile for tile, x in ((config.tm * a.parts, a), (config.tn * b.parts, b)) if x.real_bytes == 4]
+    return fma, load, _CONVERSION_CYCLES * config.count * sum(narrow) if is_double else 0
 
 
 def _row_cycles(problem: TsmttsmProblem, config: Config, a: Operand, b: Operand, tiles: int) -> float:
@@ -209,11 +210,14 @@ def _chunk_cycles(problem: TsmttsmProblem, config: Config) -> tuple[float, float
     a, b = plan.operands
     fma, load, converted = _step_cycles(problem, config, a, b)
     is_double = not is_single(problem) or config.sums == "double"
-    accesses, lines = 0, 0.0
-    for operand, slab, vector in zip(plan.operands, plan.slabs, plan.vectors, strict=True):
+    accesses, lines, staged = 0, 0.0, 0
+    for operand, slab, vector, cycles in zip(
+        plan.operands, plan.slabs, plan.vectors, plan.load_cycles, strict=True
+    ):
         is_linear = slab.is_linear if config.stages else operand.is_linear
         loads = operand.accesses(config.count, vector, is_linear)
         accesses += loads
+        staged += 4 * loads * cycles
         # Straight from memory, a load takes a cycle for every line of 128 bytes that the warp's rows lie in.
         rows = min(32, max(1, 32 // plan.tiles)) * config.count
         lines += 4 * loads * max(rows * operand.row_bytes / 128 if is_linear else rows, vector / 4)
@@ -224,7 +228,8 @@ def _chunk_cycles(problem: TsmttsmProblem, config: Config) -> tuple[float, float
         copies = plan.slabs[0].copies(config.lanes) + (
             0 if problem.same else plan.slabs[1].copies(config.lanes)
         )
-        overhead = _CHUNK_INSTRUCTIONS + 4 * copies
+        load = staged
+        overhead = _CHUNK_INSTRUCTIONS + _COPY_CYCLES * copies
         exposed = _SHARED_CYCLES * config.steps / config.unroll * (0.3 if config.leapfrog else 1)
     else:
         issue += 2 * accesses  # 64-bit addresses
