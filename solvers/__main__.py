@@ -19,8 +19,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import blockvec
 from blockvec.errors import BlockvecError, DeviceError, OptionError
 
+from .arguments import METHODS
 from .block_lanczos import IterationState
-from .eigsh import choose_method, eigsh
+from .eigsh import DENSE_ROWS, eigsh
 from .rayleigh_ritz import WHICH, to_host
 from .result import EigenResult, Interrupted
 
@@ -62,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=("value", "norm", "absolute"),
         help="limit on a residual: T |theta|, T (||A|| + |theta|), or T (default norm)",
     )
-    add("--method", default="auto", choices=("auto", "lanczos", "dense"), help="default auto")
+    add("--method", default="auto", choices=METHODS, help="default auto")
     add("--block-size", type=int, metavar="B", help="columns the matrix is applied to at once")
     add("--ncv", type=int, metavar="N", help="basis vectors between restarts")
     add("--maxiter", type=int, metavar="N", help="restarts at most")
@@ -139,7 +140,9 @@ def _operator(matrix: Any, device: str) -> blockvec.Operator:
 
 
 def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
-    method, why = choose_method(arguments.method, op, arguments.k, _iteration_options(arguments))
+    method = arguments.method
+    if method == "auto" and arguments.plot and op.shape[0] <= DENSE_ROWS:
+        method = "lanczos"  # a history is asked for
     with _progress(arguments.k) as show:
         result: EigenResult = eigsh(
             op,
@@ -158,19 +161,7 @@ def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
             on_unconverged="return",
             return_info=True,
         )
-    result.info["why"] = why
     return result
-
-
-def _iteration_options(arguments: argparse.Namespace) -> list[str]:
-    """Names of the options that only an iteration can honour."""
-    values = {
-        "--block-size": arguments.block_size,
-        "--ncv": arguments.ncv,
-        "--maxiter": arguments.maxiter,
-        "--plot": arguments.plot,
-    }
-    return [name for name, value in values.items() if value is not None]
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from .orthogonalize import orthogonalize
 from .rayleigh_ritz import WHICH, Tolerance, to_host
 
 __all__ = [
+    "METHODS",
     "integer",
     "orthonormal_block",
     "positive",
@@ -23,6 +24,8 @@ __all__ = [
     "tall_block",
     "tolerance_for",
 ]
+
+METHODS = ("auto", "lanczos", "filter", "dense")
 
 
 def refuse_unavailable(
@@ -46,11 +49,12 @@ def refuse_unavailable(
         )
     if preconditioner is not None:
         raise OptionError("preconditioner: no method of this version takes one; leave it out.")
-    if method in ("filter", "jd"):
+    if method == "jd":
         raise OptionError(
-            f"method: {method!r} is not available in this version; use 'auto', 'lanczos' or 'dense'."
+            f"method: {method!r} is not available in this version; use one of "
+            f"{', '.join(map(repr, METHODS))}."
         )
-    require_one_of("method", method, ("auto", "lanczos", "dense"))
+    require_one_of("method", method, METHODS)
     if which in ("SM", "BE"):
         remedy = "'SA' for a positive definite matrix" if which == "SM" else "two calls with 'SA' and 'LA'"
         raise OptionError(f"which: {which!r} is not available in this version; use {remedy}.")

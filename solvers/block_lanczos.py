@@ -58,6 +58,8 @@ class LanczosOptions:
         Whether to look for missed copies before the end: "auto" does so where copies can be missing.
     time_limit : float or None
         Seconds.
+    degree : int
+        Of the polynomial that `FilteredRestart` may put in A's place; 1 for none.
     """
 
     k: int
@@ -69,6 +71,7 @@ class LanczosOptions:
     norm: float | None = None
     verify: Literal["auto", "always", "never"] = "auto"
     time_limit: float | None = None
+    degree: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ class LanczosResult:
         Wanted vectors that are known to exist and are not among X.
     norm : float
         Estimate of ||A||.
+    degree : int
+        Highest degree of a polynomial of A that was iterated with; 1 where it was A itself.
     counts : Counts
     history : list of IterationState
     """
@@ -135,6 +140,7 @@ class LanczosResult:
     verification: str
     missing: int
     norm: float
+    degree: int
     counts: Counts
     history: list[IterationState]
 
@@ -149,6 +155,7 @@ def block_lanczos(
     callback: Callable[[IterationState], object] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
     rng: Any = 0,
+    variant: type[ThickRestart] | None = None,
 ) -> LanczosResult:
     """Compute wanted eigenpairs of a Hermitian operator by thick-restart block Lanczos.
 
@@ -168,12 +175,15 @@ def block_lanczos(
     interrupted : callable, optional
         Asked between steps whether to stop.
     rng : Generator or int
+    variant : type, optional
+        `ThickRestart` (default), or a class derived from it such as `solvers.filtered.FilteredRestart`.
 
     Returns
     -------
     LanczosResult
     """
-    return ThickRestart(operator, start, options, locked, random_start, callback, interrupted, rng).run()
+    solver = variant or ThickRestart
+    return solver(operator, start, options, locked, random_start, callback, interrupted, rng).run()
 
 
 class ThickRestart:
@@ -210,6 +220,7 @@ class ThickRestart:
         self.locked = buffer[:, :n_locked] if n_locked else None
         self.krylov = BlockKrylov(operator, buffer, n_locked, b, self.rng, self.counts)
         self.start = start
+        self.degree = 1
         self.norm = 0.0  # estimate of ||A|| from below
         self.least = np.inf  # the least wanted Ritz value seen, less its residual
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
@@ -427,6 +438,7 @@ class ThickRestart:
             verification=self.verification,
             missing=self.missing,
             norm=self._norm(),
+            degree=self.degree,
             counts=self.counts,
             history=self.history,
         )

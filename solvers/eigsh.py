@@ -22,7 +22,8 @@ from .arguments import (
     tall_block,
     tolerance_for,
 )
-from .block_lanczos import IterationState, LanczosOptions, block_lanczos
+from .block_lanczos import IterationState, LanczosOptions, ThickRestart, block_lanczos
+from .filtered import FilteredRestart, choose_degree
 from .interrupts import deferred_interrupt
 from .memory import require_memory
 from .rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, Which, dense_eigenpairs, to_host
@@ -36,7 +37,10 @@ DENSE_MAX_ROWS = 10000
 MAX_RESTARTS = 5000
 CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two calls
 
+MIN_DEGREE = 3  # below this a filter's own Rayleigh-Ritz steps cost what it saves
+
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
+Chosen = Literal["lanczos", "filter", "dense"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,8 @@ class _Request:
     locked: BlockVector | None
     callback: Callable[[IterationState], object] | None
     rng: np.random.Generator
-    method: Literal["lanczos", "dense"]
+    method: Chosen
+    degree: int
     why: str
     begin_s: float
     checked: bool
@@ -126,10 +131,12 @@ def eigsh(
         Whether to return vectors beside the values.
     rng : Generator, int or None
         Seeds everything random: same seed, same device, same bits. None takes fresh entropy.
-    method : {"auto", "lanczos", "dense"}
-        Block Lanczos or dense LAPACK. "auto" takes dense LAPACK for n up to 500, or where k is more than a
-        third of n, unless options of the iteration are given (`v0`, `block_size`, `callback`, `time_limit`,
-        `orthogonal_to`). Those have no meaning for "dense".
+    method : {"auto", "lanczos", "filter", "dense"}
+        Block Lanczos, block Lanczos on a Chebyshev polynomial of A, or dense LAPACK. "auto" takes dense
+        LAPACK for n up to 500, or where k is more than a third of n, unless options that only an iteration
+        can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
+        which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
+        `info` says why.
     block_size : int, optional
         Columns that the operator is applied to at once: default 4, or 2 for k < 4.
     orthogonal_to : array or BlockVector, shape (n, c), optional
@@ -142,7 +149,8 @@ def eigsh(
     norm : float, optional
         ||A||_2 for these rules; default: an estimate from the iteration.
     callback : callable, optional
-        Called with an `IterationState` after every restart; stops the run by returning True.
+        Called with an `IterationState` after every restart (dense LAPACK has none); stops the run by
+        returning True.
     time_limit : float, optional
         Seconds after which to stop.
     on_unconverged : {"raise", "warn", "return"}
@@ -217,11 +225,10 @@ def eigsh(
     locked = None if orthogonal_to is None else orthonormal_block("orthogonal_to", orthogonal_to, op)
     k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
     start = None if v0 is None else tall_block("v0", v0, op)
-    iterative = {"v0": v0, "block_size": block_size, "callback": callback, "time_limit": time_limit}
-    iterative["orthogonal_to"] = orthogonal_to
+    iterative = {"v0": v0, "block_size": block_size, "orthogonal_to": orthogonal_to}
     given = [name for name, value in iterative.items() if value is not None]
-    chosen, why = choose_method(method, op, k, given)
     block_size, ncv = _basis_sizes(op.shape[0], k, block_size, ncv, locked, start)
+    chosen, degree, why = choose_method(method, op, k, (block_size, ncv), given)
     request = _Request(
         operator=op,
         k=k,
@@ -238,6 +245,7 @@ def eigsh(
         callback=callback,
         rng=generator,
         method=chosen,
+        degree=degree,
         why=why,
         begin_s=begin_s,
         checked=check_hermitian,
@@ -251,23 +259,37 @@ def eigsh(
 
 
 def choose_method(
-    method: Method, op: Operator, k: int, given: list[str]
-) -> tuple[Literal["lanczos", "dense"], str]:
-    """Return the method to take and why; `given` names the options that only an iteration can honour."""
-    n = op.shape[0]
+    method: Method, op: Operator, k: int, sizes: tuple[int, int], given: list[str]
+) -> tuple[Chosen, int, str]:
+    """Return the method to take, the degree of its filter, and why.
+
+    Parameters
+    ----------
+    method : {"auto", "lanczos", "filter", "dense"}
+    op : Operator
+    k : int
+    sizes : tuple of int
+        Block size and basis size.
+    given : list of str
+        Names of options that only an iteration can honour.
+    """
+    n, (b, ncv) = op.shape[0], sizes
+    degree = choose_degree(op, b, (k + ncv) // 2)
     if method == "dense":
         if "orthogonal_to" in given:
             raise OptionError("orthogonal_to: not available with method='dense'; use method='lanczos'.")
-        return "dense", "asked for"
+        return "dense", 1, "asked for"
+    if method == "filter":
+        return "filter", max(degree, MIN_DEGREE), "asked for"
     if method == "lanczos":
-        return "lanczos", "asked for"
-    if given:
-        return "lanczos", f"{given[0]} is given"
-    if n <= DENSE_ROWS:
-        return "dense", f"n = {n} is at most {DENSE_ROWS}"
-    if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
-        return "dense", f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
-    return "lanczos", f"n = {n} is large and k = {k} a small part of it"
+        return "lanczos", 1, "asked for"
+    if not given and n <= DENSE_ROWS:
+        return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
+    if not given and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
+        return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    if degree < MIN_DEGREE:
+        return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
+    return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
 
 
 def _basis_sizes(
@@ -325,6 +347,7 @@ def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
         norm=request.norm,
         verify=request.verify,
         time_limit=request.time_limit,
+        degree=request.degree,
     )
     with deferred_interrupt() as interrupted:
         outcome = block_lanczos(
@@ -336,6 +359,7 @@ def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
             callback=request.callback,
             interrupted=interrupted,
             rng=request.rng,
+            variant=FilteredRestart if request.method == "filter" else ThickRestart,
         )
         stopped = "interrupted" if interrupted() else outcome.reason
     counts = outcome.counts
@@ -343,6 +367,7 @@ def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
     info.update(
         block_size=b,
         ncv=request.ncv,
+        degree=outcome.degree,
         operator_columns=counts.operator_columns + info["operator_columns"],
         block_applications=counts.block_applications + info["block_applications"],
         verification_columns=counts.verification_columns,
@@ -420,6 +445,7 @@ def _info(request: _Request, stopped: str, verification: str, norm: float) -> di
         "norm": norm,
         "block_size": None,
         "ncv": None,
+        "degree": 1,
         "operator_columns": CHECK_COLUMNS if request.checked else 0,
         "block_applications": 2 if request.checked else 0,
         "verification_columns": 0,
