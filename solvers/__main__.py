@@ -140,9 +140,9 @@ def _operator(matrix: Any, device: str) -> blockvec.Operator:
 
 
 def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
-    method = arguments.method
+    method, why = arguments.method, None
     if method == "auto" and arguments.plot and op.shape[0] <= DENSE_ROWS:
-        method = "lanczos"  # a history is asked for
+        method, why = "lanczos", "--plot is given"  # dense LAPACK has no history
     with _progress(arguments.k) as show:
         result: EigenResult = eigsh(
             op,
@@ -161,6 +161,7 @@ def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
             on_unconverged="return",
             return_info=True,
         )
+    result.info["why"] = why or result.info["why"]
     return result
 
 

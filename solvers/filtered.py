@@ -6,10 +6,19 @@ orthogonalises once: where applying A costs less than orthogonalising the result
 waits for memory, this is the better operator. After every cycle a Rayleigh-Ritz step with A itself on the
 kept vectors gives values and true residuals.
 
-The interval to damp need not be known well. Its edge is the last Ritz value that the unfiltered first
-cycles have kept, far inside the unwanted part: what F does not damp, Lanczos on F still separates, at three
-quarters of the best rate a degree. A wrong far end shows as a Ritz value beyond it, and the filter is made
-anew.
+The interval to damp need not be known well. Its edge comes from a sketch of the density of eigenvalues and
+lies well inside the unwanted part: what F does not damp, Lanczos on F still separates. Degrees are even, so
+that whatever lies beyond a wrong far end is amplified too: it shows among the kept vectors as a Ritz value
+outside the interval, and the filter is made anew. Rounding limits what a filter that amplifies the first of
+the wanted values far more than the last can do for the last; when that limit is above what is asked for,
+plain Lanczos on A goes on from the kept vectors.
+
+References
+----------
+Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 219 (2006) 172 (Chebyshev-filtered subspaces); Li, Xi,
+Vecharynski, Yang, Saad, SIAM J. Sci. Comput. 38 (2016) A2512 (thick-restart Lanczos on a filter). Deviations:
+(1) blocks; (2) the interval is only rough, chosen for the number of values outside it; (3) Rayleigh-Ritz with
+A on all kept vectors at every restart, so that convergence is that of true residuals.
 """
 
 from __future__ import annotations
@@ -24,23 +33,36 @@ from blockvec import array_namespace
 
 from .block_lanczos import IterationState, ThickRestart
 from .krylov import BlockKrylov
-from .rayleigh_ritz import Which, desire, ritz_pairs, select, to_host
+from .rayleigh_ritz import (
+    SAME_RITZ_VALUE,
+    Which,
+    clusters,
+    desire,
+    ritz_pairs,
+    select,
+    separate_copies,
+    to_host,
+)
+from .spectrum import sketch_spectrum
 
 __all__ = ["ChebyshevOperator", "Filter", "FilteredRestart", "choose_degree", "design_filter"]
 
 Block = Any
 
-WARM_UP = 2  # unfiltered cycles: enough for the far end and for a rough edge
-MAX_DEGREE = 24
-MAX_SPREAD = (
-    100.0  # amplification of the first over that of the last wanted value: it costs digits of the last
-)
-MARGIN = 0.05  # of the interval's length, added at its far end
-KEPT_SHARE = 0.45  # of the basis: more kept vectors would leave no room for steps
-STALLED = 4  # cycles without a gain after which rounding is what limits a filter, and A itself takes over
-SMALL_PASSES = 16  # reads and writes of one column that a step makes besides the passes over the basis
-VECTOR_PASSES = 5  # reads and writes of one column in a step of the recurrence
-DEVICE_FACTOR = 2  # on a GPU a step also waits for small matrices, an application of A does not
+SKETCH_STEPS = 24
+OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
+MAX_DEGREE = 64
+MAX_GROWTH = 1e8  # amplification of the first wanted value: more would cost orthogonality, and gain nothing
+LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
+UNFORESEEN = 10.0  # times the spread that was planned for: more means a wrong sketch
+MARGIN = 0.01  # of the interval's length, added at its far end
+THINNEST = 1e-3  # half of the interval's length, in units of ||A||
+SLOWEST = 1e-6  # growth of the last wanted value in a step that is none, for all that rounding leaves
+KEPT_SHARE = 0.4  # of the basis: more kept vectors would leave no room for steps
+STALLED = 3  # cycles without a gain after which rounding is what limits a filter, and A itself takes over
+ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be what rounding leaves
+MAX_DESIGNS = 6
+WIDE_START = 4  # a Krylov space may start from as many vectors as fit this often into the basis
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +74,16 @@ class Filter:
     low, edge : float
         The interval that is damped.
     degree : int
+        Even.
+    spread : float
+        Amplification of the first over that of the last wanted value.
     which : {"LA", "SA", "LM"}
     """
 
     low: float
     edge: float
     degree: int
+    spread: float
     which: Which
 
     @property
@@ -65,12 +91,16 @@ class Filter:
         """Half of the interval's length."""
         return (self.edge - self.low) / 2
 
+    def growth(self, value: float) -> float:
+        """Return the logarithm of the amplification of a value of `desire`; 0 inside the interval."""
+        return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
+
 
 def choose_degree(operator: Any, block_size: int, basis: int) -> int:
     """Return the degree that makes applying A as costly as orthogonalising, or 1 where the cost is not known.
 
-    Counts reads and writes of one column. At this balance neither half of the work can be made much
-    cheaper by moving it to the other.
+    Counts bytes. At this balance neither half of the work can be made much cheaper by moving it to the
+    other.
 
     Parameters
     ----------
@@ -80,49 +110,82 @@ def choose_degree(operator: Any, block_size: int, basis: int) -> int:
     basis : int
         Vectors that a step orthogonalises against, on average.
     """
-    nnz = getattr(operator, "nnz", None)
+    nnz: int | None = getattr(operator, "nnz", None)
     if nnz is None:
         return 1
-    size = operator.dtype.itemsize
-    index_bytes = 4
-    matrix = nnz * (size + index_bytes) / (max(operator.shape[0], 1) * block_size * size)
-    ratio = (2 * basis / block_size + SMALL_PASSES) / (matrix + VECTOR_PASSES)
-    if operator.device != "cpu":
-        ratio *= DEVICE_FACTOR
-    return max(1, min(int(round(ratio)), MAX_DEGREE))
+    model = HOST_COSTS if operator.device == "cpu" else DEVICE_COSTS
+    n, size = max(int(operator.shape[0]), 1), int(operator.dtype.itemsize)
+    applying = model.call + nnz * (size + INDEX_BYTES) + model.vector_passes * n * block_size * size
+    orthogonalising = model.step + n * size * (model.basis_passes * basis + model.small_passes * block_size)
+    return max(1, min(round(orthogonalising / applying), MAX_DEGREE))
 
 
-def design_filter(theta: np.ndarray, k: int, which: Which, least: float, degree: int) -> Filter | None:
-    """Choose the interval to damp, or None where there is nothing to gain.
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What a step costs, in bytes at the speed of an application of A.
+
+    Attributes
+    ----------
+    call, step : float
+        Bytes that could be moved while the host prepares an application, or a step.
+    vector_passes : float
+        Reads and writes of a block in a step of the recurrence.
+    basis_passes, small_passes : float
+        Reads and writes of the basis and of the new block in an orthogonalisation.
+    """
+
+    call: float
+    step: float
+    vector_passes: float
+    basis_passes: float
+    small_passes: float
+
+
+INDEX_BYTES = 4
+# Measured on two cores of a server: orthogonalisation moves its bytes at two thirds of the speed.
+HOST_COSTS = _Costs(call=1e5, step=4e6, vector_passes=5, basis_passes=6, small_passes=24)
+# On an H200: 4 TB/s, some 20 us for a call and 1.5 ms for the small matrices of a step.
+DEVICE_COSTS = _Costs(call=4e7, step=5e9, vector_passes=3.5, basis_passes=4, small_passes=16)
+
+
+def design_filter(
+    values: tuple[float, float, float, float], which: Which, norm: float, degree: int, spread: float
+) -> Filter | None:
+    """Choose the interval to damp and the degree, or None where there is nothing to gain.
 
     Parameters
     ----------
-    theta : array, shape (s,)
-        Ritz values, wanted first, more than k: the last one is the edge.
-    k : int
+    values : tuple of four floats
+        `desire` of the first and of the last wanted value, of the edge, and of the far end.
     which : {"LA", "SA", "LM"}
-    least : float
-        `desire` of the far end of the spectrum.
+    norm : float
+        ||A||.
     degree : int
         Wanted degree; less is taken where the filter would set the wanted values too far apart.
+    spread : float
+        How far they may be apart.
 
     Examples
     --------
-    >>> import numpy as np
-    >>> design_filter(np.array([0.0, 0.1, 0.5]), 2, "SA", -10.0, 6).degree
+    >>> design_filter((0.0, -0.1, -0.5, -10.0), "SA", 10.0, 6, 100.0).degree
     6
     """
-    values = desire(theta, which)
-    edge = float(values[-1])
-    low = -edge if which == "LM" else least - MARGIN * (edge - least)
-    if not values[k - 1] > edge > low:
-        return None
-    rates = np.arccosh(1 + (values[[0, k - 1]] - edge) / ((edge - low) / 2))
-    if rates[0] > rates[1]:
-        degree = min(degree, int(math.log(MAX_SPREAD) / (rates[0] - rates[1])))
+    first, last, edge, far = values
+    low = far - MARGIN * (edge - far)
+    half_width = max((edge - low) / 2, THINNEST * norm)
     if which == "LM":
-        degree -= degree % 2  # an even polynomial amplifies both ends alike
-    return Filter(low, edge, degree, which) if degree > 1 else None
+        half_width = edge = max(edge, THINNEST * norm)
+    low = edge - 2 * half_width
+    if not first >= last > edge:
+        return None
+    rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
+    if rates[1] < SLOWEST:
+        return None
+    degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
+    if rates[0] > rates[1]:
+        degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
+    degree -= degree % 2
+    return Filter(low, edge, degree, math.exp(degree * (rates[0] - rates[1])), which) if degree > 1 else None
 
 
 class ChebyshevOperator:
@@ -141,40 +204,73 @@ class ChebyshevOperator:
         sign = -1 if filter.which == "SA" else 1
         self.centre = sign * (filter.low + filter.edge) / 2
         self.half_width = sign * filter.half_width
-        self._scratch: Block | None = None
 
     def apply(self, X: Block, out: Block) -> Block:
-        """Set out = T_d X."""
-        if self._scratch is None or self._scratch.shape != X.shape:
-            self._scratch = X.like()
+        """Return T_d X in one of the two blocks, both of which are overwritten."""
         factor = 1 / self.half_width
-        # The last of the alternating targets is `out`; the second starts as Y_0 = X, which step two subtracts.
-        current, previous = (out, self._scratch) if self.degree % 2 else (self._scratch, out)
-        previous[:, :] = X
-        self._step(X, current, factor, 0)
+        previous, current = X, self._step(X, out, factor, 0)
         for _ in range(1, self.degree):
-            self._step(current, previous, 2 * factor, -1)
-            current, previous = previous, current
-        return out
+            previous, current = current, self._step(current, previous, 2 * factor, -1)
+        return current
 
-    def _step(self, X: Block, out: Block, alpha: float, beta: float) -> None:
+    def _step(self, X: Block, out: Block, alpha: float, beta: float) -> Block:
         self.operator.apply(X, out=out, alpha=alpha, beta=beta, shift=self.centre)
         if self.locked is not None:
             self.locked.combine(self.locked.dot(out), out=out, alpha=-1, beta=1)
+        return out
 
 
 class FilteredRestart(ThickRestart):
-    """Thick-restart block Lanczos that goes over to a filtered operator after the first cycles.
-
-    Nothing else changes: what converges before is done, and where a filter cannot help it is not made.
-    """
+    """Thick-restart block Lanczos on a filtered operator; on A itself where a filter cannot help."""
 
     filter: Filter | None = None
+    designs = 0
     retired = False  # whether the filter has done what it can
-    best = (
-        np.inf
-    )  # least of the largest residuals, relative to their limits, that a filtered cycle has reached
+    best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
     stalled = 0
+
+    def _begin(self) -> None:
+        if self.random_start:
+            self._sketch()
+            if self.filter is not None:
+                self.krylov = self._filtered_krylov(self.filter)
+        super()._begin()
+
+    def _sketch(self) -> None:
+        """Learn the bounds of the spectrum and place the edge of the filter."""
+        options, like = self.options, self.krylov.buffer
+        sketch = sketch_spectrum(self.operator, like, options.block_size, SKETCH_STEPS, self.rng, self.locked)
+        counts = self.counts
+        counts.operator_columns += sketch.columns
+        counts.block_applications += sketch.applications
+        counts.reductions += sketch.reductions
+        self.norm = max(self.norm, sketch.norm)
+        self.least = min(self.least, sketch.least(options.which))
+        outside = max(OUTSIDE * options.ncv, options.k + options.block_size)
+        ends = [sketch.beyond(count, options.which) for count in (0, options.k, outside)]
+        self._design((ends[0], ends[1], ends[2], self.least))
+
+    def _design(self, values: tuple[float, float, float, float]) -> None:
+        options = self.options
+        self.designs += 1
+        rounding = options.tolerance.unit * self._norm()
+        limit = float(options.tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
+        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
+        self.filter = design_filter(values, options.which, self._norm(), options.degree, spread)
+        if self.designs > MAX_DESIGNS:
+            self.filter = None
+        self.retired = self.filter is None
+        self.best, self.stalled = np.inf, 0
+        if self.filter is not None:
+            self.degree = max(self.degree, self.filter.degree)
+
+    def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
+        krylov = self.krylov
+        operator = ChebyshevOperator(self.operator, filter, self.locked)
+        size = self.options.block_size
+        return BlockKrylov(
+            operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
+        )
 
     def _rayleigh_ritz(self) -> IterationState:
         if self.filter is None:
@@ -189,16 +285,25 @@ class FilteredRestart(ThickRestart):
         if self.locked is not None:
             self.locked.combine(self.locked.dot(AX), out=AX, alpha=-1, beta=1)
         theta, U = ritz_pairs(to_host(X.dot(AX)))
-        order = select(theta, which)
-        self.theta, U = theta[order], np.ascontiguousarray(U[:, order])
-        krylov.rotate(U)
-        xp = array_namespace(X.array)
-        AX.combine(xp.asarray(U.astype(X.dtype)), out=AX)
-        AX.axpy(xp.asarray(-self.theta.astype(X.array.real.dtype)), X)
-        self.counts.reductions += 2
-        self.estimates = to_host(AX.norms()).astype(np.float64)
         self.norm = max(self.norm, float(np.abs(theta).max()))
         self.least = min(self.least, float(desire(theta, which).min()))
+        width = 2 * SAME_RITZ_VALUE * self.options.tolerance.unit * self.norm
+        distinct = len(clusters(theta, width)) == len(theta)
+        order = select(theta, which) if distinct else np.arange(len(theta))
+        theta, U = theta[order], U[:, order]
+        xp = array_namespace(X.array)
+        krylov.rotate(U)
+        AX.combine(xp.asarray(U.astype(X.dtype)), out=AX)
+        AX.axpy(xp.asarray(-theta.astype(X.array.real.dtype)), X)
+        G = to_host(AX.gram()).astype(U.dtype)
+        self.counts.reductions += 2
+        if not distinct:
+            theta, copies = separate_copies(theta, G, width)
+            order = select(theta, which)
+            copies = copies[:, order]
+            theta, G = theta[order], copies.conj().T @ G @ copies
+            krylov.rotate(copies)
+        self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
         return self._state()
 
     def _image_space(self, columns: int) -> Block:
@@ -214,7 +319,7 @@ class FilteredRestart(ThickRestart):
             return super()._keep(m)
         k, b = self.options.k, self.options.block_size
         full = self.krylov.capacity - self.krylov.w
-        keep = max(k + b, min(2 * k, int(KEPT_SHARE * full)))
+        keep = max(k + b, int(KEPT_SHARE * full))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
@@ -225,55 +330,67 @@ class FilteredRestart(ThickRestart):
             self._retire()
 
     def _advance(self) -> None:
-        state = self.history[-1]
-        if self.retired or len(state.eigenvalues) < self.options.k or len(self.theta) <= self.options.k:
+        options, state = self.options, self.history[-1]
+        if self.retired or len(self.theta) <= options.k:
             return
-        if self.filter is None:
-            if self.counts.restarts >= WARM_UP and self.krylov.room > self.krylov.capacity:
-                self._adopt()
+        if self.filter is None:  # a given start has been looked at
+            self._sketch()
+            self._adopt()
             return
         worst = float(np.max(state.residuals / np.maximum(state.limits, np.finfo(float).tiny)))
         self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
         self.best = min(self.best, worst)
-        if self.stalled >= STALLED:
-            self._retire()
-        elif self.least < self.filter.low:
+        stalled = self.stalled >= STALLED
+        values = desire(self.theta, options.which)
+        wrong = self.least < self.filter.low and options.which != "LM"
+        # A first value further out than the sketch has seen drowns the others in its rounding errors.
+        spread = self.filter.growth(values[0]) - self.filter.growth(values[options.k - 1])
+        wrong = wrong or spread > math.log(UNFORESEEN * max(self.filter.spread, LEAST_SPREAD))
+        if wrong or (stalled and values[options.k - 1] <= self.filter.edge):
+            self._design((*values[[0, options.k - 1, -1]].tolist(), self.least))
             self._adopt()
+        elif stalled:
+            rounding = ROUNDING_REACH * options.tolerance.unit * self._norm() * self.filter.spread
+            if float(state.residuals.max()) < rounding:
+                self._retire()
 
     def _adopt(self) -> None:
-        """Make a filter from what is known, and start its Krylov space from mixtures of all kept vectors."""
-        options, krylov = self.options, self.krylov
-        made = design_filter(self.theta, options.k, options.which, self.least, options.degree)
-        if made is None:
+        """Go over to a new filter; its Krylov space starts from what is kept."""
+        if self.filter is None:
+            self._retire()
             return
-        self.filter, self.best, self.stalled = made, np.inf, 0
-        self.degree = max(self.degree, made.degree)
-        # The worst vectors weigh most; the others must be there too, a new space knows nothing of the old one.
-        largest = max(float(self.estimates[: options.k].max()), np.finfo(float).tiny)
-        weights = np.minimum(1.0, self.estimates / largest) + 1e-3
-        mixture = weights[:, None] * self.rng.standard_normal((len(weights), options.block_size))
-        xp = array_namespace(krylov.buffer.array)
-        start = krylov.columns(0, krylov.m).combine(xp.asarray(mixture.astype(krylov.buffer.dtype)))
-        operator = ChebyshevOperator(self.operator, made, self.locked)
-        self.krylov = BlockKrylov(
-            operator,
-            krylov.buffer,
-            krylov.n_locked,
-            options.block_size,
-            self.rng,
-            self.counts,
-            degree=made.degree,
-        )
+        krylov = self.krylov
+        width = max(self.options.k, self.options.block_size)
+        if not self.random_start and self.designs == 1 and WIDE_START * width <= krylov.capacity:
+            start = krylov.columns(0, min(width, krylov.m)).copy()  # a good guess must not be mixed up
+        else:
+            start = self._mixture()
+        self.krylov = self._filtered_krylov(self.filter)
         self.krylov.append(start, keep_random=True)
 
-    def _retire(self) -> None:
-        """Go on with A itself from the kept vectors, which A is applied to at once: nothing is lost."""
+    def _mixture(self) -> Block:
+        """Return a block of combinations of all kept vectors."""
         krylov = self.krylov
+        # The worst vectors weigh most; the others must be there too, a new space knows nothing of the old.
+        largest = max(float(self.estimates.max()), np.finfo(float).tiny)
+        weights = np.minimum(1.0, self.estimates / largest) + 1e-3
+        mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.options.block_size))
+        xp = array_namespace(krylov.buffer.array)
+        return krylov.columns(0, krylov.m).combine(xp.asarray(mixture.astype(krylov.buffer.dtype)))
+
+    def _retire(self) -> None:
+        """Go on with A itself from the wanted vectors, which A is applied to at once if there is room."""
+        krylov, options = self.krylov, self.options
+        plain = krylov.operator is self.operator
         self.filter, self.retired = None, True
-        start = krylov.columns(0, krylov.m).copy()
-        self.krylov = BlockKrylov(
-            self.operator, krylov.buffer, krylov.n_locked, self.options.block_size, self.rng, self.counts
-        )
-        self.krylov.append(start)
+        if plain:
+            return
+        b = options.block_size
+        width = min(krylov.m, options.k + b)
+        fits = 2 * (width + b) <= krylov.capacity
+        start = krylov.columns(0, width).copy() if fits else self._mixture()
+        self.krylov = BlockKrylov(self.operator, krylov.buffer, krylov.n_locked, b, self.rng, self.counts)
+        self.krylov.append(start, keep_random=not fits)
         self.krylov.norm = self.norm
-        self.krylov.expand_wide()
+        if fits:
+            self.krylov.expand_wide()

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 
 from .orthogonalize import orthogonalize
-from .rayleigh_ritz import ritz_pairs, to_host
+from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies, to_host
 
 __all__ = ["BlockKrylov", "Counts", "Ritz"]
 
@@ -92,7 +92,7 @@ class BlockKrylov:
     Parameters
     ----------
     operator : Operator
-        With ``apply(X, out)``.
+        With ``apply(X, out)``, which returns the block that holds the result: `out`, or X overwritten.
     buffer : BlockVector, shape (n, c + capacity)
         Its first c columns hold the locked ones, orthonormal; the rest is work space for V and Q.
     n_locked : int
@@ -221,7 +221,7 @@ class BlockKrylov:
         step = min(self.block_size, self.w)
         X = self._take(step)
         W = self._other_scratch(X, step)
-        self.operator.apply(X, out=W)
+        W = self.operator.apply(X, out=W)
         self.counts.apply(step, self.degree)
         known, new = self.m + self.w, min(step, self.room)
         result = orthogonalize(
@@ -310,9 +310,14 @@ class BlockKrylov:
         """Return the Ritz pairs of V."""
         H = self._H[: self.m + self.w, : self.m]
         theta, Y = ritz_pairs(H[: self.m])
+        B = H[self.m :] @ Y
         if len(theta):
             self.norm = max(self.norm, float(np.abs(theta).max()))
-        return Ritz(theta, Y, H[self.m :] @ Y)
+            width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
+            if len(clusters(theta, width)) < len(theta):
+                theta, U = separate_copies(theta, B.conj().T @ B, width)
+                Y, B = Y @ U, B @ U
+        return Ritz(theta, Y, B)
 
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
         """Replace V by the Ritz vectors with indices `kept`, in this order; Q stays."""

@@ -17,6 +17,7 @@ from blockvec.errors import BreakdownError
 
 __all__ = [
     "IDENTITY_COLUMNS",
+    "SAME_RITZ_VALUE",
     "WHICH",
     "Tolerance",
     "Which",
@@ -25,6 +26,7 @@ __all__ = [
     "desire",
     "ritz_pairs",
     "select",
+    "separate_copies",
     "to_host",
 ]
 
@@ -34,6 +36,7 @@ WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 RealArray = NDArray[np.float64]
 
 FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: rounding allows no more
+SAME_RITZ_VALUE = 4.0  # Ritz values within so many eps ||A|| are copies of one, as far as LAPACK can tell
 IDENTITY_COLUMNS = 64  # columns of the identity that a dense matrix is made from at a time
 
 
@@ -107,6 +110,44 @@ def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]
     cuts = np.flatnonzero(gaps > np.maximum(widths[:-1], widths[1:])) + 1
     bounds = [0, *cuts.tolist(), len(theta)]
     return [(begin, end) for begin, end in itertools.pairwise(bounds) if end > begin]
+
+
+def separate_copies(theta: RealArray, G: NDArray[Any], width: float) -> tuple[RealArray, NDArray[Any]]:
+    """Sort the copies of each multiple Ritz value by their residuals, the smallest first.
+
+    Any basis of the Ritz vectors of one value is as good as any other for LAPACK: it mixes converged copies
+    with those that have only just come into the space, and then none of them looks converged.
+
+    Parameters
+    ----------
+    theta : array, shape (m,)
+        Ascending.
+    G : array, shape (m, m)
+        Inner products of the residuals.
+    width : float
+        Neighbours that differ by less are copies of one value.
+
+    Returns
+    -------
+    theta : array, shape (m,)
+        Equal for all copies of a value, so that a stable sort keeps their order.
+    U : array, shape (m, m)
+        The unitary matrix to multiply the Ritz vectors by.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> r = np.array([[3.0, 4.0]])  # two copies whose residuals are parallel
+    >>> theta, U = separate_copies(np.ones(2), r.T @ r, 1e-15)
+    >>> np.abs(r @ U).round(12).tolist()
+    [[0.0, 5.0]]
+    """
+    theta, U = theta.copy(), np.eye(len(theta), dtype=G.dtype)
+    for begin, end in clusters(theta, width):
+        if end - begin > 1:
+            theta[begin:end] = theta[begin:end].mean()
+            U[begin:end, begin:end] = np.linalg.eigh(G[begin:end, begin:end])[1]
+    return theta, U
 
 
 def to_host(array: Any) -> Any:

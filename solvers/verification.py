@@ -39,7 +39,7 @@ DECISIVE = 10.0  # growth that damped components cannot show
 LEAK = 0.1  # component along found vectors, relative to the rest, at which they are projected out again
 TRUSTED = 1e-2  # sine of the angle up to which an unconverged vector stands for an eigenvector
 MARGIN = 0.05  # of the interval's length, added at its far end
-OVERFLOW_GROWTH = 1e12  # growth between two looks at the norms, safe in single precision
+OVERFLOW_GROWTH = 1e8  # growth between two looks at the norms, whose squares single precision must hold
 ROUNDS = 12
 
 
@@ -313,7 +313,7 @@ class _Search:
         if values.min() < self.interval.low:
             # The far end lies further out than the iteration has seen: leave more room each time.
             self.far_ends += 1
-            reach = values.min() - 2**self.far_ends * MARGIN * self.interval.half_width
+            reach = float(values.min()) - 2**self.far_ends * MARGIN * self.interval.half_width
             self._set_interval(replace(found, least=reach))
             return self._random(), None
         best = int(np.argmax(values))

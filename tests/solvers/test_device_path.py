@@ -13,8 +13,11 @@ import solvers.block_lanczos
 import solvers.krylov
 import solvers.rayleigh_ritz
 import solvers.verification
+from solvers.block_lanczos import ThickRestart
+from solvers.filtered import FilteredRestart
 from solvers.krylov import BlockKrylov, Counts
 from solvers.rayleigh_ritz import Tolerance
+from solvers.spectrum import sketch_spectrum
 
 WAITS_A_STEP = 9  # a norm, two projections in up to two ranges each, two Gram matrices, a third pass
 
@@ -37,7 +40,8 @@ class DeviceNamespace:
 def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
     """Make every solver module believe that arrays live on a device."""
     namespace = DeviceNamespace()
-    names = ["orthogonalize", "krylov", "block_lanczos", "verification", "rayleigh_ritz"]
+    names = ["orthogonalize", "krylov", "block_lanczos", "filtered", "spectrum", "verification"]
+    names.append("rayleigh_ritz")
     for name in names:
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
     return namespace
@@ -81,16 +85,31 @@ def test_steps_keep_the_decomposition_and_wait_for_a_few_small_matrices(
     assert np.linalg.norm(matrix @ VQ[:, :m] - VQ @ H) < 1e-13 * norm
 
 
+def test_a_sketch_waits_once(device: DeviceNamespace, plain: Any) -> None:
+    block = plain.PlainBlock.random(200, 1, rng=1)
+    sketch_spectrum(plain.PlainOperator(MATRICES["a band"]), block, 4, 20, np.random.default_rng(0), None)
+    assert device.waits == 1
+
+
+@pytest.mark.parametrize("variant", [ThickRestart, FilteredRestart])
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
 def test_a_whole_run_finds_every_copy_with_small_matrices_on_the_host(
-    which: Any, device: DeviceNamespace, plain: Any
+    which: Any, variant: Any, device: DeviceNamespace, plain: Any
 ) -> None:
     matrix = sp.kron(sp.eye_array(3), MATRICES["a band"]).tocsr()  # every value three times
     options = solvers.block_lanczos.LanczosOptions(
-        k=8, which=which, tolerance=Tolerance(1e-9, "norm", 2.0**-53), block_size=2, ncv=40, maxiter=200
+        k=8,
+        which=which,
+        tolerance=Tolerance(1e-9, "norm", 2.0**-53),
+        block_size=2,
+        ncv=40,
+        maxiter=200,
+        degree=8,
     )
     block = plain.PlainBlock.random(600, 2, rng=1)
-    result = solvers.block_lanczos.block_lanczos(plain.PlainOperator(matrix), block, options, rng=2)
+    result = solvers.block_lanczos.block_lanczos(
+        plain.PlainOperator(matrix), block, options, rng=2, variant=variant
+    )
     assert result.reason == "converged"
     values = np.linalg.eigvalsh(matrix.toarray())
     wanted = values[solvers.rayleigh_ritz.select(values, which)[:8]]
