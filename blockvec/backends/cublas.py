@@ -137,12 +137,17 @@ def split_refusal(problem: TsmttsmProblem, multiprocessors: int) -> str:
     return ""
 
 
-def is_faster(problem: TsmttsmProblem) -> bool:
-    """Whether cuBLAS beats the tensor-core kernel: for real products from 16 columns on, by 3 to 14 %.
+def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
+    """Whether cuBLAS beats blockvec's kernels where nothing was tuned (one H200, CUDA 13.0).
 
-    Gram matrices are not among them, since cuBLAS reads the block twice.
+    Of A^H B real products from 16 columns on, by 3 to 14 %, but no Gram matrices, of which cuBLAS reads the
+    block twice. Of A C a real block times more than 32 complex columns in double precision: more columns
+    than the tensor-core kernels take, and at 64 cuBLAS has 0.66 of the roofline, multiply-adds 0.39.
     """
-    return problem.dtype == "float64" and not problem.same and min(problem.M, problem.N) >= 16
+    if isinstance(problem, TsmttsmProblem):
+        return problem.dtype == "float64" and not problem.same and min(problem.M, problem.N) >= 16
+    types = (problem.dtype_a, problem.dtype_c)
+    return types == ("float64", "complex128") and problem.M > 32 and problem.N > 32
 
 
 def prefers_split(problem: TsmttsmProblem) -> bool:

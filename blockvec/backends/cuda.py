@@ -110,11 +110,10 @@ class CudaBackend:
         one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
         refusal = "" if one_column else "for one column of the result's type"
         own = self._generated(problem, winner)
+        vendor = self._cublas("cublas", cublas.tsmm, own)
+        scale = self._candidate("scale", cuda_elementwise.scale_column, refusal)
         return _winner_first(
-            winner,
-            *own,
-            self._candidate("scale", cuda_elementwise.scale_column, refusal),
-            self._cublas("cublas", cublas.tsmm, own),
+            winner, *((vendor, *own) if cublas.is_faster(problem) else (*own, scale, vendor))
         )
 
     def _generated(self, problem: TsmttsmProblem | TsmmProblem, winner: Winner | None) -> list[Candidate]:
