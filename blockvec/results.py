@@ -20,7 +20,7 @@ from .errors import FormatError
 from .kernels.cache import replace_file
 from .kernels.measure import Timing
 from .kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
-from .kernels.roofline import Ceilings, fraction, memory_time, sector_traffic
+from .kernels.roofline import Ceilings, fraction, gather_fraction, memory_time, sector_traffic
 
 __all__ = ["ceilings_record", "device_slug", "document", "environment", "kernel_record", "read", "write"]
 
@@ -100,6 +100,8 @@ def ceilings_record(ceilings: Ceilings) -> Record:
         "write_gb_s": round(ceilings.write_gb_s, 2),
         "copy_gb_s": round(ceilings.copy_gb_s, 2),
     }
+    if ceilings.l2_gb_s:
+        record["l2_gb_s"] = round(ceilings.l2_gb_s, 2)
     for dtype, rate in ceilings.gflop_s.items():
         record[f"fp{dtype.removeprefix('float')}_gflop_s"] = round(rate, 1)
     return record
@@ -151,6 +153,8 @@ def kernel_record(
     ):
         sectors_s = memory_time(sector_traffic(problem), ceilings)
         record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
+    if isinstance(problem, SpmmvProblem) and ceilings.l2_gb_s:
+        record["fraction_gather"] = round(gather_fraction(problem, timing.median_s, ceilings), 4)
     return record
 
 
@@ -162,10 +166,22 @@ def _extents(problem: Problem) -> Record:
             extents = {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
             return extents | {"beta": problem.beta, "inplace": problem.inplace}
         case SpmmvProblem():
-            sizes = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
-            return sizes | {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}
+            sizes: Record = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
+            sizes |= {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}
+            return sizes | _beside_the_product(problem)
         case StreamProblem():
             return {"M": problem.M, "N": problem.M, "K": problem.K}
+
+
+def _beside_the_product(problem: SpmmvProblem) -> Record:
+    """Return what an SpMMV does besides Y = S X: classes of factors, names of sums."""
+    plain = {"alpha": "one", "beta": "zero", "shift": "none", "chain": "none", "dots": (), "gram": ()}
+    given = {name: getattr(problem, name) for name in plain}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value != plain[name]
+    }
 
 
 def document(environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]) -> Record:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.measure import CeilingProbe
-from ..kernels.probes import FmaProbe, StreamKind, StreamProbe, TensorProbe
+from ..kernels.probes import CacheProbe, FmaProbe, StreamKind, StreamProbe, TensorProbe
 from .base import Array
 from .cublas import square_product
 from .cuda_elementwise import copy, fill_random
@@ -21,6 +21,8 @@ STREAM_BYTES = 1 << 30  # of a buffer: far beyond any L2 cache
 MATRIX_SIZES = (4096, 8192)
 TENSOR_REPEATS = 4096
 FMA_REPEATS = 1 << 15
+CACHE_PARTS = (8, 4, 2)  # of L2 that a buffer fills
+CACHE_READ_BYTES = 2 << 30  # of a launch
 FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor products
 
 # What a stream does, the ceiling it tells of, and how often it moves a buffer.
@@ -37,6 +39,7 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
 
     free_bytes = cupy.cuda.runtime.memGetInfo()[0]
     probes = _stream_probes(gpu, min(STREAM_BYTES, free_bytes // 4 // 4096 * 4096))
+    probes += _cache_probes(gpu)
     for dtype in ("float64", "float32"):
         for size in MATRIX_SIZES:
             if 16 * 8 * size**2 > free_bytes:
@@ -96,6 +99,22 @@ def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
                 grid = (blocks * gpu.info.multiprocessors,)
                 launch = functools.partial(gpu.launch, kernel, grid, kernel.threads, *arguments)
                 probes.append(CeilingProbe(ceiling, launch, passes * n_bytes))
+    return probes
+
+
+def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:
+    buffer = _uncached((gpu.info.l2_bytes // CACHE_PARTS[-1] // 16, 2), "float64")
+    fill_random(gpu, buffer, 0, 0)
+    probes = []
+    for part in CACHE_PARTS:
+        units = gpu.info.l2_bytes // part // 16
+        passes = max(1, CACHE_READ_BYTES // (16 * units))
+        for unroll in (4, 8):
+            for resident in (2, 4):
+                kernel, blocks = CacheProbe(unroll), resident * gpu.info.multiprocessors
+                arguments = (buffer, units, np.int32(passes), buffer)
+                launch = functools.partial(gpu.launch, kernel, (blocks,), kernel.threads, *arguments)
+                probes.append(CeilingProbe("l2", launch, kernel.bytes_read(units, blocks, passes)))
     return probes
 
 

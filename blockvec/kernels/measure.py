@@ -168,7 +168,8 @@ class CeilingProbe:
     Attributes
     ----------
     ceiling : str
-        ``"read"``, ``"write"``, ``"copy"`` (bytes), or a real element type (floating-point operations).
+        ``"read"``, ``"write"``, ``"copy"``, ``"l2"`` (bytes), or a real element type (floating-point
+        operations).
     call : callable
         The work.
     amount : float
@@ -192,4 +193,5 @@ def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Sto
         best[probe.ceiling] = max(rate, best.get(probe.ceiling, 0.0))
     rates: Mapping[str, float] = {name: rate for name, rate in best.items() if name.startswith("float")}
     half = best["copy"] / 2
-    return Ceilings(max(best["read"], half), max(best["write"], half), best["copy"], dict(rates))
+    streams = (max(best["read"], half), max(best["write"], half), best["copy"])
+    return Ceilings(*streams, dict(rates), best.get("l2", 0.0))

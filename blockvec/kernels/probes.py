@@ -1,4 +1,4 @@
-"""Probe kernels: what memory, multiply-add pipes and FP64 tensor cores do when they do nothing else."""
+"""Probe kernels: what memory, L2, multiply-add pipes and FP64 tensor cores do when they do nothing else."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from .source import render
 
-__all__ = ["FmaProbe", "StreamKind", "StreamProbe", "TensorProbe"]
+__all__ = ["CacheProbe", "FmaProbe", "StreamKind", "StreamProbe", "TensorProbe"]
 
 StreamKind = Literal["read", "write", "scale"]
 
@@ -30,6 +30,29 @@ class StreamProbe:
         kind = ("read", "write", "scale").index(self.kind)
         constants = {"KIND": kind, "THREADS": self.threads, "UNROLL": self.unroll}
         return render(self.name, "stream_probe.cu", constants)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheProbe:
+    """Reads what fits the cache that all multiprocessors share, past their own; see cuda/cache_probe.cu."""
+
+    unroll: int
+
+    threads = 512
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"cache_probe_{self.unroll}"
+
+    def bytes_read(self, units: int, blocks: int, passes: int) -> int:
+        """Bytes that a launch reads of a buffer of so many 16-byte units; whole strides only."""
+        step = self.unroll * blocks * self.threads
+        return units // step * step * 16 * passes
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        return render(self.name, "cache_probe.cu", {"THREADS": self.threads, "UNROLL": self.unroll})
 
 
 @dataclass(frozen=True, slots=True)

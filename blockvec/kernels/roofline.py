@@ -17,6 +17,7 @@ __all__ = [
     "Traffic",
     "flops",
     "fraction",
+    "gather_fraction",
     "memory_time",
     "sector_traffic",
     "time_limit",
@@ -42,12 +43,15 @@ class Ceilings:
     gflop_s : mapping of str to float
         Best arithmetic rate by real element type, in 1e9 floating-point operations a second; the type
         of a complex problem's parts is looked up.
+    l2_gb_s : float
+        Best read from the cache that all multiprocessors of a GPU share; 0 where there is no such probe.
     """
 
     read_gb_s: float
     write_gb_s: float
     copy_gb_s: float
     gflop_s: Mapping[str, float] = field(default_factory=dict)
+    l2_gb_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,23 @@ def flops(problem: Problem) -> int:
         case StreamProblem():
             weight = 4 if is_complex(problem.dtype) else 1
             return problem.K * problem.M * problem.flops_per_element * weight
+
+
+def gather_fraction(problem: SpmmvProblem, time_s: float, ceilings: Ceilings) -> float:
+    """Return the fraction of the gather bound that an SpMMV of `time_s` seconds reached.
+
+    The bound is the time in which the shared cache delivers one row of X for every entry of the matrix. It is
+    no limit of the hardware: what finds rows of X in a multiprocessor's own cache passes it.
+
+    Raises
+    ------
+    ValueError
+        For ceilings without the bandwidth of that cache.
+    """
+    if not ceilings.l2_gb_s:
+        raise ValueError("gather_fraction: the bandwidth of the shared cache was not measured.")
+    gathered = problem.nnz * problem.width * itemsize(problem.dtype_x)
+    return gathered / ceilings.l2_gb_s * 1e-9 / time_s
 
 
 def _flops_of_sums(problem: SpmmvProblem) -> int:

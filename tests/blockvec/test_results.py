@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 from dataclasses import replace
@@ -130,3 +131,20 @@ def test_what_is_no_document_is_refused_with_path_and_reason(
     path.write_bytes(content)
     with pytest.raises(FormatError, match=message):
         results.read(path)
+
+
+def test_a_fused_sparse_product_says_what_it_does_and_both_fractions() -> None:
+    limits = dataclasses.replace(LIMITS, l2_gb_s=100.0)
+    plain = SpmmvProblem(900, 900, 5000, 4, "float64", "float64", 4, 4)
+    fused = dataclasses.replace(plain, beta="general", shift="scalar", dots=("xy", "yy"))
+    record = results.kernel_record(plain, "k", timing(1e-6), limits, {})
+    assert record["fraction_gather"] == pytest.approx(5000 * 4 * 8 / 100e9 / 1e-6, abs=1e-4)
+    assert not record.keys() & {"beta", "shift", "dots", "gram", "chain", "alpha"}
+    record = results.kernel_record(fused, "k", timing(1e-6), LIMITS, {})
+    assert {key: record[key] for key in ("beta", "shift", "dots")} == {
+        "beta": "general",
+        "shift": "scalar",
+        "dots": ["xy", "yy"],
+    }
+    assert "fraction_gather" not in record
+    assert results.ceilings_record(limits)["l2_gb_s"] == 100.0

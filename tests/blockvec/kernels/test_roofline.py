@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -15,6 +16,7 @@ from blockvec.kernels.roofline import (
     Traffic,
     flops,
     fraction,
+    gather_fraction,
     memory_time,
     sector_traffic,
     time_limit,
@@ -186,3 +188,27 @@ def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
     problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
     # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
     assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
+
+
+def test_fused_sums_add_operations_and_a_chained_block_adds_its_traffic() -> None:
+    n, nnz, width = 10, 30, 4
+    plain = SpmmvProblem(n, n, nnz, width, "float64", "complex128", width, width)
+    block = n * width * 16
+    fused = dataclasses.replace(plain, dots=("xx", "yy"), gram=("xy",))
+    assert traffic(fused) == traffic(plain)
+    assert flops(fused) == flops(plain) + 8 * n * width * (2 + width)
+    assert flops(plain) == 4 * nnz * width
+    assert traffic(plain).write_bytes == block
+    for chain, read in (("zero", 0), ("one", block), ("general", block)):
+        chained = dataclasses.replace(plain, chain=chain, ldz=width)
+        assert traffic(chained).read_bytes == traffic(plain).read_bytes + read
+        assert traffic(chained).write_bytes == 2 * block
+
+
+def test_the_gather_bound_is_a_row_of_x_from_the_shared_cache_for_every_entry() -> None:
+    problem = SpmmvProblem(1000, 1000, 5000, 8, "complex128", "float64", 8, 8)
+    shared = dataclasses.replace(MACHINE, l2_gb_s=100.0)
+    limit_s = 5000 * 8 * 8 / 100e9
+    assert gather_fraction(problem, 2 * limit_s, shared) == pytest.approx(0.5)
+    with pytest.raises(ValueError, match="not measured"):
+        gather_fraction(problem, limit_s, MACHINE)
