@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import itertools
 import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +27,9 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
 QUICK_WIDTHS = (1, 3, 8)
-OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby", "apply")
+DENSE_OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby")
+SPARSE_OPERATIONS = ("apply", "apply_fused", "apply_gram")
+OPERATIONS = (*DENSE_OPERATIONS, *SPARSE_OPERATIONS)
 FIGURES = ("roofline", "permutations", "tiles", "occupancy", "reductions", "combinations")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
@@ -113,9 +118,12 @@ def _add_bench(commands: Any) -> None:
     )
     add(
         "--matrix",
+        action="append",
         metavar="MATRIX",
-        help=f"model or file for apply (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})",
+        help=f"model or file for apply, may be given again (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})",
     )
+    add("--sparse", action="store_true", help="instead: all of apply over a table of matrices and types")
+    add("--seconds", type=float, metavar="S", help="begin no further measurement after S seconds")
     add("--latency", action="store_true", help="instead: A^H B over 1 to 10 million rows, widths 4 and 32")
     add("--json", metavar="FILE", help="write the results to this file")
     add("--plot", metavar="FILE", help="draw them into this file (.svg, .png, .pdf)")
@@ -257,7 +265,6 @@ def _bench(arguments: argparse.Namespace) -> None:
     from . import bench, results
     from .backends import backend_for
     from .bench.pictures import check_plotting, draw
-    from .io import open_matrix
     from .profile import ceilings
 
     if arguments.plot:
@@ -266,23 +273,17 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.latency:
         _bench_latency(arguments, backend)
         return
-    widths = arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
-    shapes = [(M, N) for M in widths for N in widths if arguments.grid or M == N]
-    sizes = bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld)
-    name = arguments.matrix or (
-        QUICK_MATRIX if arguments.quick else HOST_MATRIX if backend.name == "cpu" else GPU_MATRIX
-    )
-    matrix = (name, open_matrix(name)) if "apply" in arguments.op else None
-    cases = bench.make_cases(
-        arguments.op, arguments.dtype, shapes, device=arguments.device, sizes=sizes, matrix=matrix
-    )
+    cases = _cases(arguments, backend)
     records = []
-    total = len(arguments.op) * len(arguments.dtype) * len(shapes)
-    with _progress(total) as (say, step):
+    with _progress(None) as (say, step):
         step("ceilings")
         limits = ceilings(backend, refresh=not arguments.quick)
         say(bench.heading(backend, limits))
+        deadline = time.monotonic() + (math.inf if arguments.seconds is None else arguments.seconds)
         for case in cases:
+            if time.monotonic() > deadline:
+                say(f"{arguments.seconds:g} seconds are over")
+                break
             step(f"{case.operation} {case.problem.dtype}")
             measured = bench.measure_case(case, backend, limits, quick=arguments.quick)
             records.append(measured.record())
@@ -292,6 +293,33 @@ def _bench(arguments: argparse.Namespace) -> None:
         results.write(arguments.json, environment, limits, records)
     if arguments.plot:
         draw(results.document(environment, limits, records), arguments.plot)
+
+
+def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
+    """Return the cases of dense and of sparse operations; matrices may be in the making from now on."""
+    from . import bench
+    from .bench import sparse
+
+    quick, on_host = arguments.quick, backend.name == "cpu"
+    sizes = bench.Sizes(arguments.rows, arguments.bytes, quick, arguments.ld)
+    if arguments.sparse:
+        table = sparse.QUICK_TABLE if quick else sparse.HOST_TABLE if on_host else sparse.GPU_TABLE
+        table = dataclasses.replace(
+            table,
+            matrices=tuple(arguments.matrix or table.matrices),
+            widths=arguments.widths or table.widths,
+        )
+        return sparse.sparse_cases(SPARSE_OPERATIONS, table, backend, sizes)
+    widths = arguments.widths or (QUICK_WIDTHS if quick else WIDTHS)
+    shapes = [(M, N) for M in widths for N in widths if arguments.grid or M == N]
+    dense = [name for name in arguments.op if name in DENSE_OPERATIONS]
+    cases = bench.make_cases(dense, arguments.dtype, shapes, device=arguments.device, sizes=sizes)
+    products = [name for name in arguments.op if name in SPARSE_OPERATIONS]
+    if not products:
+        return cases
+    default = QUICK_MATRIX if quick else HOST_MATRIX if on_host else GPU_MATRIX
+    table = sparse.Table(tuple(arguments.matrix or (default,)), widths, arguments.dtype, ())
+    return itertools.chain(cases, sparse.sparse_cases(products, table, backend, sizes))
 
 
 def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:

@@ -263,13 +263,21 @@ class Operator(ABC):
 
 
 class SparseOperator(Operator):
-    """A sparse matrix in compressed row form, applied by row-major SpMMV kernels."""
+    """A sparse matrix in compressed row form, applied by row-major SpMMV kernels.
+
+    Attributes
+    ----------
+    nnz : int
+        Stored entries.
+    prepared : object
+        The matrix as its backend's kernels take it.
+    """
 
     def __init__(self, matrix: Any, backend: Backend) -> None:
         super().__init__(matrix.shape, matrix.dtype, backend)
         self.nnz = int(matrix.nnz)
         self._index_bytes = int(matrix.indices.dtype.itemsize)
-        self._prepared = backend.prepare_sparse(matrix)
+        self.prepared = backend.prepare_sparse(matrix)
 
     def _problem(self, X: Array, ldy: int, alpha: complex, beta: complex, shift: Any) -> SpmmvProblem:
         shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
@@ -283,7 +291,7 @@ class SparseOperator(Operator):
 
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
         problem = self._problem(X, leading_dimension(Y), alpha, beta, shift)
-        dispatch.run(problem, self.backend, self._prepared, X, Y, alpha, beta, shift)
+        dispatch.run(problem, self.backend, self.prepared, X, Y, alpha, beta, shift)
 
     def _run_fused(
         self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
@@ -293,13 +301,13 @@ class SparseOperator(Operator):
             problem = dataclasses.replace(plain, **part.classes())
             if dispatch.accepts(problem, self.backend):
                 fused = part.outputs(X, Y, self.backend)
-                operands = (self._prepared, X, Y, alpha, beta, shift, fused)
+                operands = (self.prepared, X, Y, alpha, beta, shift, fused)
                 dispatch.run(problem, self.backend, *operands)
                 dots, gram = extras.without(part).separately(X, Y)
                 return {**fused.dots, **dots}, {**fused.gram, **gram}
         return super()._run_fused(X, Y, alpha, beta, shift, extras)
 
-    def explain(self, X: BlockVector) -> tuple[Problem, Backend]:
+    def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
         """Return the problem that ``apply(X)`` dispatches."""
         return self._problem(X.array, X.n_cols, 1, 0, 0), self.backend
 

@@ -1,4 +1,4 @@
-"""What a benchmark runs: operands beyond the caches, and the same task for blockvec and its peers.
+"""Benchmarks of dense blocks: operands beyond the caches, and the same task for blockvec and its peers.
 
 A case rotates among several sets of operands, together larger than what a cache keeps, so that every run
 finds its operands in memory, as a solver does that sweeps over a large basis.
@@ -6,13 +6,11 @@ finds its operands in memory, as a solver does that sweeps over a large basis.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from .. import products
 from ..backends import Array, Backend, backend_for
@@ -20,11 +18,11 @@ from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..errors import OptionError
 from ..kernels.problem import Problem, StreamProblem, TsmmProblem, itemsize
-from ..operators import SparseOperator, as_operator
+from .case import Call, Case, arrays, case, rotate, turns
 
 __all__ = ["OPERATIONS", "Case", "Sizes", "make_cases"]
 
-OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby", "apply")
+OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby")
 RECTANGULAR = ("dot", "combine", "update")
 
 HOST_ELEMENTS = 4_000_000  # of an operand on a CPU: 32 MB in double precision
@@ -32,37 +30,6 @@ GPU_OPERAND_BYTES = 2 << 30
 QUICK_OPERAND_BYTES = 1 << 20
 HOST_FOOTPRINT_BYTES = 512 << 20  # beyond what a server's shared cache was seen to keep for one program
 L2_FOOTPRINT = 8  # times a GPU's L2
-MAX_COPIES = 64  # of a small matrix
-
-Call = Callable[[], object]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One operation on operands of one shape.
-
-    Attributes
-    ----------
-    operation : str
-        Its name in the interface.
-    problem : Problem
-        Its description.
-    kernel : str
-        What dispatch chooses for it.
-    calls : dict of str to callable
-        ``"blockvec"`` first, then the peers; each call goes on to the next set of operands.
-    config : str
-        What that kernel is run with.
-    matrix : str or None
-        Name of the sparse matrix of an apply.
-    """
-
-    operation: str
-    problem: Problem
-    kernel: str
-    calls: dict[str, Call]
-    config: str = ""
-    matrix: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,7 +108,6 @@ def make_cases(
     *,
     device: str = "cpu",
     sizes: Sizes | None = None,
-    matrix: tuple[str, Any] | None = None,
 ) -> Iterator[Case]:
     """Yield the cases of a run, each with its operands in memory; drop one before taking the next.
 
@@ -157,27 +123,20 @@ def make_cases(
         Where to run.
     sizes : Sizes, optional
         How large the operands are.
-    matrix : (str, sparse matrix), optional
-        Name and matrix of apply.
 
     Raises
     ------
     OptionError
-        For an operation that is not known, or apply without a matrix.
+        For an operation that is not known.
     """
     sizes = sizes or Sizes()
     for operation in operations:
         if operation not in OPERATIONS:
             raise OptionError(f"operation {operation!r} is not known; give some of {', '.join(OPERATIONS)}.")
-    if "apply" in operations and matrix is None:
-        raise OptionError("apply needs a matrix; give one, such as laplace3d:n=64.")
     backend = backend_for(device)
     for dtype in dtypes:
-        pool = _pool(operations, dtype, shapes, sizes, matrix, backend)
+        pool = _pool(dtype, shapes, sizes, backend)
         for operation in operations:
-            if operation == "apply" and matrix is not None:
-                yield from _applies(matrix, dtype, shapes, sizes, pool, backend)
-                continue
             for M, N in shapes:
                 if M == N or operation in RECTANGULAR:
                     rows = sizes.rows_for(max(M, N), dtype, backend)
@@ -185,34 +144,11 @@ def make_cases(
                     yield _BUILDERS[operation](blocks, dtype, backend)
 
 
-def _pool(
-    operations: Sequence[str],
-    dtype: str,
-    shapes: Sequence[tuple[int, int]],
-    sizes: Sizes,
-    matrix: tuple[str, Any] | None,
-    backend: Backend,
-) -> _Pool:
+def _pool(dtype: str, shapes: Sequence[tuple[int, int]], sizes: Sizes, backend: Backend) -> _Pool:
     if sizes.ld and max(map(max, shapes)) >= sizes.ld:
         raise OptionError(f"a view of {max(map(max, shapes))} columns needs a leading dimension beyond that.")
     largest = max((sizes.ld or max(shape)) * sizes.rows_for(max(shape), dtype, backend) for shape in shapes)
-    if "apply" in operations and matrix is not None:
-        largest = max(largest, max(matrix[1].shape) * max(M for M, _ in shapes))
     return _Pool(largest, sizes.footprint(backend), dtype, backend)
-
-
-def _rotate(*operands: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Go round sets of operands for ever, each list at its own length."""
-    return zip(*map(itertools.cycle, operands), strict=True)
-
-
-def _turns(function: Callable[..., object], *operands: Sequence[Any]) -> Call:
-    sets = _rotate(*operands)
-    return lambda: function(*next(sets))
-
-
-def _arrays(blocks: Sequence[BlockVector]) -> list[Array]:
-    return [block.array for block in blocks]
 
 
 def _vendors(problem: Problem, backend: Backend, *operands: Sequence[Any]) -> dict[str, Call]:
@@ -223,7 +159,7 @@ def _vendors(problem: Problem, backend: Backend, *operands: Sequence[Any]) -> di
     found = [c for c in backend.candidates(problem) if c.vendor and not c.refusal and c.name != chosen]
     calls = {}
     for candidate in found:
-        sets = _rotate(*operands)
+        sets = rotate(*operands)
         calls[candidate.name] = _launch(candidate.run, problem, sets)
     return calls
 
@@ -264,11 +200,11 @@ def _dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     problem = products.tsmttsm_problem(left[0].array, right[0].array, True)
     small = [backend.empty((blocks.M, blocks.N), dtype)]
     calls = {
-        "blockvec": _turns(BlockVector.dot, left, right),
-        _library(backend): _turns(_transposed_product(dtype), _arrays(left), _arrays(right)),
+        "blockvec": turns(BlockVector.dot, left, right),
+        _library(backend): turns(_transposed_product(dtype), arrays(left), arrays(right)),
     }
-    calls |= _vendors(problem, backend, _arrays(left), _arrays(right), small)
-    return _case("dot", problem, backend, calls)
+    calls |= _vendors(problem, backend, arrays(left), arrays(right), small)
+    return case("dot", problem, backend, calls)
 
 
 def _gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
@@ -276,10 +212,10 @@ def _gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
     product = _transposed_product(dtype)
     calls = {
-        "blockvec": _turns(BlockVector.gram, A),
-        _library(backend): _turns(lambda V: product(V, V), _arrays(A)),
+        "blockvec": turns(BlockVector.gram, A),
+        _library(backend): turns(lambda V: product(V, V), arrays(A)),
     }
-    return _case("gram", problem, backend, calls)
+    return case("gram", problem, backend, calls)
 
 
 def _transposed_product(dtype: str) -> Callable[[Array, Array], Array]:
@@ -300,11 +236,11 @@ def _combine(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     problem: TsmmProblem = products.tsmm_problem(A[0].array, C, B[0].array)
     matmul = backend.xp.matmul
     calls = {
-        "blockvec": _turns(lambda V, W: V.combine(C, out=W), A, B),
-        _library(backend): _turns(lambda V, W: matmul(V, C, out=W), _arrays(A), _arrays(B)),
+        "blockvec": turns(lambda V, W: V.combine(C, out=W), A, B),
+        _library(backend): turns(lambda V, W: matmul(V, C, out=W), arrays(A), arrays(B)),
     }
-    calls |= _vendors(problem, backend, _arrays(A), [C], _arrays(B))
-    return _case("combine", problem, backend, calls)
+    calls |= _vendors(problem, backend, arrays(A), [C], arrays(B))
+    return case("combine", problem, backend, calls)
 
 
 def _update(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
@@ -317,10 +253,10 @@ def _update(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
         return W
 
     calls = {
-        "blockvec": _turns(lambda V, W: V.combine(C, beta=0.5, out=W), A, B),
-        _library(backend): _turns(plain, _arrays(A), _arrays(B)),
+        "blockvec": turns(lambda V, W: V.combine(C, beta=0.5, out=W), A, B),
+        _library(backend): turns(plain, arrays(A), arrays(B)),
     }
-    return _case("update", problem, backend, calls)
+    return case("update", problem, backend, calls)
 
 
 def _inplace(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
@@ -332,20 +268,20 @@ def _inplace(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
         return V
 
     calls = {
-        "blockvec": _turns(lambda V: V.combine(C, out=V), A),
-        _library(backend): _turns(plain, _arrays(A)),
+        "blockvec": turns(lambda V: V.combine(C, out=V), A),
+        _library(backend): turns(plain, arrays(A)),
     }
-    return _case("inplace", problem, backend, calls)
+    return case("inplace", problem, backend, calls)
 
 
 def _axpby(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     X, Y = blocks.inputs()[0], blocks.outputs()
     problem = StreamProblem("axpby", blocks.rows, blocks.M, dtype, 2, 1)
     calls = {
-        "blockvec": _turns(lambda V, W: W.axpby(0.5, V, 0.25), X, Y),
-        _library(backend): _turns(_plain_axpby, _arrays(X), _arrays(Y)),
+        "blockvec": turns(lambda V, W: W.axpby(0.5, V, 0.25), X, Y),
+        _library(backend): turns(_plain_axpby, arrays(X), arrays(Y)),
     }
-    return _case("axpby", problem, backend, calls)
+    return case("axpby", problem, backend, calls)
 
 
 def _plain_axpby(X: Array, Y: Array) -> None:
@@ -353,49 +289,8 @@ def _plain_axpby(X: Array, Y: Array) -> None:
     Y += 0.5 * X
 
 
-def _applies(
-    matrix: tuple[str, Any],
-    dtype: str,
-    shapes: Sequence[tuple[int, int]],
-    sizes: Sizes,
-    pool: _Pool,
-    backend: Backend,
-) -> Iterator[Case]:
-    name, A = matrix
-    A = scipy.sparse.csr_array(A, dtype=dtype)
-    # A single matrix would stay in the cache from one run to the next.
-    n_bytes = A.data.nbytes + A.indices.nbytes
-    count = -(-sizes.footprint(backend) // n_bytes)
-    copies = [A.copy() for _ in range(min(max(count, 1), MAX_COPIES))]
-    operators = [as_operator(copy, device=backend.name) for copy in copies]
-    theirs = copies if backend.name == "cpu" else [_on_device(copy) for copy in copies]
-    for M in sorted({M for M, N in shapes if M == N}):
-        X, Y = pool.inputs(A.shape[1], M), pool.outputs(A.shape[0], M)
-        known = operators[0].explain(X[0])
-        if known is None or not isinstance(operators[0], SparseOperator):
-            raise OptionError(f"{name}: apply is measured on sparse matrices.")
-        calls = {
-            "blockvec": _turns(lambda S, V, W: S.apply(V, out=W), operators, X, Y),
-            "scipy" if backend.name == "cpu" else "cupy": _turns(lambda S, V: S @ V, theirs, _arrays(X)),
-        }
-        yield _case("apply", known[0], backend, calls, name)
-
-
-def _on_device(A: Any) -> Any:
-    from cupyx.scipy.sparse import csr_matrix
-
-    return csr_matrix(A)
-
-
 def _library(backend: Backend) -> str:
     return "numpy" if backend.name == "cpu" else "cupy"
-
-
-def _case(
-    operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
-) -> Case:
-    chosen = choose(problem, backend)
-    return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)
 
 
 _BUILDERS: dict[str, Callable[[_Blocks, str, Backend], Case]] = {

@@ -55,10 +55,11 @@ class Measured:
         name, best = min(self.peers.items(), key=lambda peer: peer[1].median_s)
         limit = fraction(self.case.problem, self.ours.median_s, self.ceilings)
         theirs = fraction(self.case.problem, best.median_s, self.ceilings)
+        gathered = f"{record['fraction_gather']:.0%}" if "fraction_gather" in record else "-"
         return (
-            f"{self.case.operation:8} {record['dtype']:10} {record['M']:3d} {record['N']:3d} "
+            f"{self.case.operation:11} {record['dtype']:10} {record['M']:3d} {record['N']:3d} "
             f"{record['K']:10d}  {self.case.kernel:15} {self.ours.median_s * 1e3:9.3f} {rate:8.1f} "
-            f"{limit:6.0%}  {name:14} {best.median_s * 1e3:9.3f} {theirs:6.0%} "
+            f"{limit:6.0%} {gathered:>6}  {name:15} {best.median_s * 1e3:9.3f} {theirs:6.0%} "
             f"{best.median_s / self.ours.median_s:8.2f}"
         )
 
@@ -66,11 +67,12 @@ class Measured:
 def heading(backend: Backend, ceilings: Ceilings) -> str:
     """Return the line that says what the limits are, and the head of the table."""
     rates = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in sorted(ceilings.gflop_s.items()))
+    l2 = f", L2 {ceilings.l2_gb_s:.1f}" if ceilings.l2_gb_s else ""
     return (
         f"{backend.device.name}: read {ceilings.read_gb_s:.1f}, write {ceilings.write_gb_s:.1f}, "
-        f"copy {ceilings.copy_gb_s:.1f} GB/s; {rates} Gflop/s\n"
-        f"{'call':8} {'type':10} {'M':>3} {'N':>3} {'rows':>10}  {'kernel':15} {'ms':>9} {'GB/s':>8} "
-        f"{'limit':>6}  {'beside':14} {'ms':>9} {'limit':>6} {'speed-up':>8}"
+        f"copy {ceilings.copy_gb_s:.1f}{l2} GB/s; {rates} Gflop/s\n"
+        f"{'call':11} {'type':10} {'M':>3} {'N':>3} {'rows':>10}  {'kernel':15} {'ms':>9} {'GB/s':>8} "
+        f"{'limit':>6} {'gather':>6}  {'beside':15} {'ms':>9} {'limit':>6} {'speed-up':>8}"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector, models
+from blockvec import BlockVector
 from blockvec.backends import backend_for
 from blockvec.bench import OPERATIONS, Sizes, make_cases, measure_case
 from blockvec.bench.cases import HOST_ELEMENTS, _Pool
@@ -15,7 +15,6 @@ from blockvec.errors import OptionError
 from blockvec.kernels.roofline import Ceilings
 
 HOST = backend_for("cpu")
-MATRIX = ("laplace2d:n=9", models.model("laplace2d:n=9"))
 LIMITS = Ceilings(40.0, 20.0, 50.0, {"float32": 400.0, "float64": 200.0})
 
 
@@ -28,10 +27,10 @@ def plain(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-@pytest.mark.parametrize("operation", ["dot", "gram", "combine", "apply"])
+@pytest.mark.parametrize("operation", ["dot", "gram", "combine"])
 @pytest.mark.parametrize("ld", [None, 7])
 def test_blockvec_and_its_peers_compute_the_same(operation: str, dtype: str, ld: int | None) -> None:
-    (case,) = make_cases([operation], [dtype], [(3, 3)], sizes=small(200, ld), matrix=MATRIX)
+    (case,) = make_cases([operation], [dtype], [(3, 3)], sizes=small(200, ld))
     ours, *theirs = [plain(call()).copy() for call in case.calls.values()]  # the first set of operands each
     for other in theirs:
         np.testing.assert_allclose(ours, other, rtol=1e-4 if "32" in dtype or "64" in dtype else 1e-12)
@@ -73,9 +72,9 @@ def test_sets_of_operands_lie_side_by_side_and_are_used_in_turn() -> None:
 
 def test_rectangular_shapes_are_run_where_they_mean_something() -> None:
     shapes = [(2, 2), (2, 5)]
-    cases = list(make_cases(OPERATIONS, ["float64"], shapes, sizes=small(100), matrix=MATRIX))
+    cases = list(make_cases(OPERATIONS, ["float64"], shapes, sizes=small(100)))
     found = [(case.operation, case.problem.M if hasattr(case.problem, "M") else None) for case in cases]
-    names = ["dot", "dot", "gram", "combine", "combine", "update", "update", "inplace", "axpby", "apply"]
+    names = ["dot", "dot", "gram", "combine", "combine", "update", "update", "inplace", "axpby"]
     assert [name for name, _ in found] == names
     dot, combine = cases[1], cases[4]
     assert dot.calls["blockvec"]().shape == (2, 5)
@@ -91,11 +90,9 @@ def test_rows_follow_from_the_size_that_is_asked_for() -> None:
     assert Sizes().footprint(HOST) > 1 << 28
 
 
-def test_an_unknown_operation_and_an_apply_without_a_matrix_are_refused() -> None:
+def test_an_unknown_operation_is_refused() -> None:
     with pytest.raises(OptionError, match=r"'dott'.*dot, gram"):
         list(make_cases(["dott"], ["float64"], [(1, 1)]))
-    with pytest.raises(OptionError, match="needs a matrix"):
-        list(make_cases(["apply"], ["float64"], [(1, 1)]))
 
 
 def test_a_measured_case_becomes_a_record_and_a_line() -> None:

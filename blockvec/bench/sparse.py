@@ -1,0 +1,243 @@
+"""Benchmarks of sparse products: matrices that differ in what limits them, plain and fused, beside peers.
+
+A matrix and two blocks of it are usually larger than a cache; where they are not, copies of all three are
+used in turn.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+import multiprocessing
+import operator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from ..backends import Backend
+from ..blockvector import BlockVector
+from ..dispatch import accepts, choose
+from ..errors import OptionError
+from ..io import open_matrix
+from ..kernels.problem import itemsize
+from ..operators import SparseOperator
+from .case import Call, Case, arrays, turns
+from .cases import Sizes
+
+__all__ = ["GPU_TABLE", "HOST_TABLE", "OPERATIONS", "QUICK_TABLE", "Table", "sparse_cases"]
+
+OPERATIONS = ("apply", "apply_fused", "apply_gram")
+FUSED_WIDTHS = (4, 8, 16)
+MAX_COPIES = 64  # of a small matrix
+ALPHA, BETA, SHIFT = 0.5, -0.5, 0.25  # of fused calls
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one run measures.
+
+    Attributes
+    ----------
+    matrices : tuple of str
+        Models or files.
+    widths : tuple of int
+        Columns of blocks.
+    dtypes : tuple of str
+        Types to measure all matrices in.
+    further_dtypes : tuple of str
+        Types to measure the first two matrices in.
+    """
+
+    matrices: tuple[str, ...]
+    widths: tuple[int, ...] = (1, 2, 3, 4, 7, 8, 16, 32, 64)
+    dtypes: tuple[str, ...] = ("float64", "complex128")
+    further_dtypes: tuple[str, ...] = ("float32", "complex64")
+
+
+GPU_TABLE = Table(
+    (
+        "laplace3d:n=160",
+        "stencil27:n=128",
+        "graphene:nx=2000,ny=2000,disorder=0.1",
+        "banded:n=2000000,bandwidth=20000,elements=20",
+        "xxz:sites=24,up=12",
+        "hubbard:sites=13,up=6,down=6,u=8",
+        "rmat:scale=20,edges=16",
+    )
+)
+HOST_TABLE = Table(
+    (
+        "laplace3d:n=100",
+        "stencil27:n=56",
+        "graphene:nx=1000,ny=1000,disorder=0.1",
+        "banded:n=300000,bandwidth=5000,elements=20",
+        "xxz:sites=20,up=8",
+        "hubbard:sites=10,up=5,down=5,u=8",
+        "rmat:scale=16,edges=16",
+    )
+)
+QUICK_TABLE = Table(("laplace3d:n=12", "rmat:scale=8"), (1, 3, 8), ("float64",), ("complex64",))
+
+
+def sparse_cases(
+    operations: Sequence[str], table: Table, backend: Backend, sizes: Sizes | None = None
+) -> Iterator[Case]:
+    """Yield cases, type by type and matrix by matrix, each with its operands in memory.
+
+    Parameters
+    ----------
+    operations : sequence of str
+        Some of `OPERATIONS`. ``"apply"`` is Y = A X beside the libraries that have it; ``"apply_fused"`` adds
+        scale, shift, update and the column dots x^H y and y^H y, ``"apply_gram"`` X^H Y and Y^H Y, each
+        beside the separate calls, in double precision and for those widths of the table that are among
+        `FUSED_WIDTHS`.
+    table : Table
+        Matrices, widths and types.
+    backend : Backend
+        Where to run.
+    sizes : Sizes, optional
+        Whether to rotate among copies.
+
+    Raises
+    ------
+    OptionError
+        For a matrix that is not sparse.
+    """
+    matrices = _matrices(table.matrices, backend)
+    runs = [(dtype, name) for dtype in table.dtypes for name in table.matrices]
+    runs += [(dtype, name) for dtype in table.further_dtypes for name in table.matrices[:2]]
+    return itertools.chain.from_iterable(
+        _cases_of(operations, name, matrices, dtype, table.widths, sizes or Sizes(), backend)
+        for dtype, name in runs
+    )
+
+
+def _matrices(names: Sequence[str], backend: Backend) -> Callable[[str], Any]:
+    """Make all matrices and return what gives one by name; beside a GPU processes of their own make them."""
+    if backend.device.kind != "cuda" or len(names) == 1:
+        return {name: open_matrix(name) for name in names}.__getitem__
+    context = multiprocessing.get_context("spawn")
+    n_processes = min(len(names), os.cpu_count() or 1)
+    pool = concurrent.futures.ProcessPoolExecutor(n_processes, mp_context=context)
+    coming = {name: pool.submit(open_matrix, name) for name in names}
+    pool.shutdown(wait=False)
+    return lambda name: coming[name].result()
+
+
+def _cases_of(
+    operations: Sequence[str],
+    name: str,
+    matrices: Callable[[str], Any],
+    dtype: str,
+    widths: Sequence[int],
+    sizes: Sizes,
+    backend: Backend,
+) -> Iterator[Case]:
+    """Yield the cases of one matrix and type."""
+    A = _compressed(name, matrices(name), dtype)
+    copies: list[Any] = []
+    operators: list[SparseOperator] = []
+    for width in widths:
+        # What is larger than the caches together is larger than what they keep from one run to the next.
+        n_bytes = A.data.nbytes + A.indices.nbytes + sum(A.shape) * width * itemsize(dtype)
+        count = min(max(-(-sizes.footprint(backend) // n_bytes), 1), MAX_COPIES)
+        while len(operators) < count:
+            copies.append(A.copy())
+            operators.append(SparseOperator(copies[-1], backend))
+        sets = _Sets(name, copies[:count], operators[:count], width, dtype)
+        if "apply" in operations:
+            yield sets.plain()
+        if dtype == "float64" and width in FUSED_WIDTHS:
+            if "apply_fused" in operations:
+                yield sets.fused()
+            if "apply_gram" in operations:
+                yield sets.gram()
+
+
+def _compressed(name: str, A: Any, dtype: str) -> Any:
+    if isinstance(A, np.ndarray):
+        raise OptionError(f"{name}: apply is measured on sparse matrices.")
+    return scipy.sparse.csr_array(A, dtype=dtype)
+
+
+class _Sets:
+    """Copies of a matrix and of blocks, and the calls on them."""
+
+    def __init__(
+        self,
+        name: str,
+        copies: Sequence[Any],
+        operators: Sequence[SparseOperator],
+        width: int,
+        dtype: str,
+    ) -> None:
+        self.name, self.copies, self.operators = name, copies, operators
+        self.backend = operators[0].backend
+        n_rows, n_cols = operators[0].shape
+        self.X, self.Y = (
+            [
+                BlockVector.random(rows, width, dtype, device=self.backend.name, rng=seed)
+                for seed in range(len(operators))
+            ]
+            for rows in (n_cols, n_rows)
+        )
+        self.problem = operators[0].explain(self.X[0])[0]
+
+    def _blocks(self) -> tuple[Sequence[SparseOperator], list[BlockVector], list[BlockVector]]:
+        return self.operators, self.X, self.Y
+
+    def _case(self, operation: str, calls: dict[str, Call], **more: Any) -> Case:
+        problem = dataclasses.replace(self.problem, **more)
+        if not accepts(problem, self.backend):
+            return Case(operation, problem, "separate", calls, "", self.name)
+        chosen = choose(problem, self.backend)
+        return Case(operation, problem, chosen.name, calls, chosen.configuration(), self.name)
+
+    def plain(self) -> Case:
+        """Return Y = A X, beside the libraries."""
+        calls = {"blockvec": turns(lambda S, V, W: S.apply(V, out=W), *self._blocks())}
+        if self.backend.name == "cpu":
+            calls["scipy"] = turns(operator.matmul, self.copies, arrays(self.X))
+        else:
+            from .cusparse_peers import peers
+
+            calls |= peers(self.operators, self.X, self.Y)
+        return self._case("apply", calls)
+
+    def fused(self) -> Case:
+        """Return all but Gram matrices in one call, beside the plain update and separate passes."""
+
+        def together(S: SparseOperator, V: BlockVector, W: BlockVector) -> Any:
+            return S.apply(V, W, ALPHA, BETA, SHIFT, dots=("xy", "yy"))
+
+        def separate(S: SparseOperator, V: BlockVector, W: BlockVector, T: BlockVector) -> Any:
+            S.apply(V, out=T)
+            W.axpby(ALPHA, T, BETA).axpy(-ALPHA * SHIFT, V)
+            return W, {"xy": V.column_dot(W), "yy": W.column_dot(W)}
+
+        calls = {
+            "blockvec": turns(together, *self._blocks()),
+            "plain": turns(lambda S, V, W: S.apply(V, out=W, beta=BETA), *self._blocks()),
+            "separate": turns(separate, *self._blocks(), [block.like() for block in self.Y]),
+        }
+        classes = {"alpha": "general", "beta": "general", "shift": "scalar"}
+        return self._case("apply_fused", calls, **classes, dots=("xy", "yy"))
+
+    def gram(self) -> Case:
+        """Return both Gram matrices in the call of the product, beside three calls."""
+
+        def separate(S: SparseOperator, V: BlockVector, W: BlockVector) -> Any:
+            S.apply(V, out=W)
+            return W, {"xy": V.dot(W), "yy": W.gram()}
+
+        calls = {
+            "blockvec": turns(lambda S, V, W: S.apply(V, W, gram=("xy", "yy")), *self._blocks()),
+            "plain": turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()),
+            "separate": turns(separate, *self._blocks()),
+        }
+        return self._case("apply_gram", calls, gram=("xy", "yy"))

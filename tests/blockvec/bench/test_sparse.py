@@ -1,0 +1,106 @@
+"""Sparse products to measure: what is called, on what, in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.io
+
+from blockvec import BlockVector
+from blockvec.backends import backend_for
+from blockvec.bench import Sizes, measure_case
+from blockvec.bench.sparse import GPU_TABLE, HOST_TABLE, OPERATIONS, Table, sparse_cases
+from blockvec.errors import OptionError
+from blockvec.kernels.roofline import Ceilings
+from blockvec.models import generator
+
+HOST = backend_for("cpu")
+LIMITS = Ceilings(40.0, 20.0, 50.0, {"float32": 400.0, "float64": 200.0}, 100.0)
+QUICK = Sizes(quick=True)
+TABLE = Table(("laplace2d:n=9", "rmat:scale=5", "xxz:sites=6,up=3"), (1, 4), ("float64",), ("complex64",))
+
+
+def flat(result: Any) -> list[np.ndarray]:
+    """The arrays in a result: a block, or a block with dictionaries of sums."""
+    if isinstance(result, BlockVector | np.ndarray):
+        return [np.array(result)]
+    block, *sums = result
+    return [np.array(block), *(value for each in sums for value in each.values())]
+
+
+def test_all_matrices_are_run_in_the_first_types_and_two_of_them_in_the_others() -> None:
+    cases = list(sparse_cases(OPERATIONS, TABLE, HOST, QUICK))
+    found = [(case.operation, case.problem.dtype, case.matrix, case.problem.width) for case in cases]
+    plain = [entry for entry in found if entry[0] == "apply"]
+    assert plain == [
+        ("apply", dtype, matrix, width)
+        for dtype, matrices in (("float64", TABLE.matrices), ("complex64", TABLE.matrices[:2]))
+        for matrix in matrices
+        for width in (1, 4)
+    ]
+    others = [entry for entry in found if entry[0] != "apply"]
+    assert others == [
+        (operation, "float64", matrix, 4)
+        for matrix in TABLE.matrices
+        for operation in ("apply_fused", "apply_gram")
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_scipy_computes_the_same(dtype: str) -> None:
+    table = Table(("rmat:scale=5",), (3,), (dtype,), ())
+    (case,) = sparse_cases(["apply"], table, HOST, QUICK)
+    ours, theirs = (flat(call())[0] for call in case.calls.values())
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("operation", ["apply_fused", "apply_gram"])
+def test_separate_calls_compute_the_same(operation: str) -> None:
+    table = Table(("laplace2d:n=9",), (4,), ("float64",), ())
+
+    def result(name: str) -> list[np.ndarray]:
+        (case,) = sparse_cases([operation], table, HOST, QUICK)  # anew: some change their operand
+        assert case.problem.fused
+        return flat(case.calls[name]())
+
+    together, separate = result("blockvec"), result("separate")
+    assert len(together) == len(separate) == 3
+    for ours, theirs in zip(together, separate, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_small_matrices_are_copied_until_they_exceed_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sizes, "footprint", lambda self, backend: 1 << 20)
+    table = Table(("laplace1d:n=1000",), (4,), ("float64",), ())
+    (case,) = sparse_cases(["apply"], table, HOST)
+    n_bytes = 2998 * 12 + 2 * 1000 * 4 * 8
+    addresses = {case.calls["blockvec"]().array.ctypes.data for _ in range(50)}
+    assert len(addresses) == -(-(1 << 20) // n_bytes)
+
+
+def test_a_measured_case_has_both_fractions_and_what_is_fused() -> None:
+    cases = list(sparse_cases(["apply", "apply_fused"], Table(("rmat:scale=5",), (4,)), HOST, QUICK))[:2]
+    plain, fused = (measure_case(case, HOST, LIMITS, quick=True) for case in cases)
+    assert list(plain.record()["peers"]) == ["scipy"]
+    assert plain.record()["fraction_gather"] > 0
+    assert list(fused.record()["peers"]) == ["plain", "separate"]
+    assert fused.record()["dots"] == ["xy", "yy"]
+    assert fused.record()["matrix"] == "rmat:scale=5"
+    assert fused.line().split()[0] == "apply_fused"
+
+
+@pytest.mark.parametrize("table", [GPU_TABLE, HOST_TABLE])
+def test_the_matrices_of_the_tables_exist_and_are_large(table: Table) -> None:
+    assert len(table.matrices) == 7
+    for name in table.matrices:
+        assert generator(name).n_rows > (10**6 if table is GPU_TABLE else 6 * 10**4)
+
+
+def test_dense_matrices_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "dense.mtx"
+    scipy.io.mmwrite(path, np.eye(3))
+    with pytest.raises(OptionError, match="apply is measured on sparse matrices"):
+        list(sparse_cases(["apply"], Table((str(path),), (1,)), HOST, QUICK))
