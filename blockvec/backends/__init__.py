@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,14 @@ def backend_of(array: Array) -> Backend:
     """Return the backend of the device that holds an array."""
     if isinstance(array, np.ndarray) or not is_cupy(array):
         return HOST
+    return _on_gpu(array.data.device_id)
+
+
+@functools.cache
+def _on_gpu(device_id: int) -> Backend:
     from .cuda import cuda_backend
 
-    return cuda_backend(array.data.device_id)
+    return cuda_backend(device_id)
 
 
 def backend_for(device: str) -> Backend:
