@@ -61,10 +61,11 @@ def launcher(gpu: Gpu, name: str, problem: TsmttsmProblem | TsmmProblem, config:
     source = family.source(problem, config, gpu.info)
     shared = family.shared_bytes(problem, config, gpu.info)
     kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared)
+    start = family.bind(kernel, problem, config, gpu.info)
 
     def launch(first: Array, second: Array, third: Array, alpha: complex, beta: complex) -> None:
         pointers = (first.data.ptr, second.data.ptr, third.data.ptr)
-        family.launch(kernel, problem, config, gpu.info, *pointers, alpha, beta)
+        start(*pointers, alpha, beta)
 
     if not isinstance(problem, TsmttsmProblem):
         return launch
@@ -73,7 +74,7 @@ def launcher(gpu: Gpu, name: str, problem: TsmttsmProblem | TsmmProblem, config:
     def launch_with_sums(first: Array, second: Array, third: Array, alpha: complex, beta: complex) -> None:
         pointers = (first.data.ptr, second.data.ptr, third.data.ptr)
         workspace = _workspace(gpu, bytes_needed).data.ptr
-        family.launch(kernel, problem, config, gpu.info, *pointers, alpha, beta, workspace)
+        start(*pointers, alpha, beta, workspace)
 
     return launch_with_sums
 

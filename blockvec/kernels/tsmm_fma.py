@@ -10,6 +10,7 @@ launches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
@@ -21,10 +22,10 @@ from .tsmm_fma_model import choose, predict, space
 
 __all__ = [
     "Config",
+    "bind",
     "chain_length",
     "choose",
     "kernel_name",
-    "launch",
     "predict",
     "refuse",
     "shared_bytes",
@@ -94,42 +95,34 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
     return render(kernel_name(problem), "tsmm_fma.cu", constants, types)
 
 
-def launch(
-    function: Any,
-    problem: TsmmProblem,
-    config: Config,
-    device: DeviceInfo,
-    A_ptr: int,
-    C_ptr: int,
-    B_ptr: int,
-    alpha: complex,
-    beta: complex,
-) -> None:
-    """Start the kernel on CuPy's current stream.
+def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
+    """Return ``launch(A_ptr, C_ptr, B_ptr, alpha, beta)``, which starts the kernel on CuPy's current stream.
+
+    What a launch needs besides its operands is worked out here, once.
 
     Parameters
     ----------
     function : cupy.cuda.function.Function
         What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
     problem, config, device
-        What `function` was made for; K and pitches may differ from launch to launch.
-    A_ptr, C_ptr, B_ptr : int
-        Device addresses; C is contiguous.
-    alpha, beta : complex
-        The factors, in the problem's classes.
+        What `function` was made for; K and pitches may be others.
 
-    Raises
-    ------
-    LayoutError
-        If an address is less aligned than the problem says.
+    Returns
+    -------
+    callable
+        Takes device addresses, C's of contiguous memory, and the factors in the problem's classes.
+        Raises `LayoutError` for an address that is less aligned than the problem says.
     """
-    if problem.K == 0:
-        return
-    check_addresses("tsmm", ("A", A_ptr, problem.align_a), ("B", B_ptr, problem.align_b))
-    a, b = complex(alpha), complex(beta)
-    arguments = (
-        *(A_ptr, C_ptr, B_ptr, problem.K, problem.lda, problem.ldb),
-        *(a.real, a.imag, b.real, b.imag),
-    )
-    grid = grid_of(problem, config, device)
-    function((grid,), (config.threads,), arguments, shared_mem=shared_bytes(problem, config, device))
+    blocks, threads = (grid_of(problem, config, device),), (config.threads,)
+    shared = shared_bytes(problem, config, device)
+    extents = problem.K, problem.lda, problem.ldb
+
+    def launch(A_ptr: int, C_ptr: int, B_ptr: int, alpha: complex, beta: complex) -> None:
+        if problem.K == 0:
+            return
+        check_addresses("tsmm", ("A", A_ptr, problem.align_a), ("B", B_ptr, problem.align_b))
+        a, b = complex(alpha), complex(beta)
+        factors = a.real, a.imag, b.real, b.imag
+        function(blocks, threads, (A_ptr, C_ptr, B_ptr, *extents, *factors), shared_mem=shared)
+
+    return launch

@@ -10,7 +10,7 @@ them, and the launch. Nothing here needs a GPU.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,10 +22,10 @@ from .source import render
 
 __all__ = [
     "Config",
+    "bind",
     "chain_length",
     "choose",
     "kernel_name",
-    "launch",
     "predict",
     "refuse",
     "shared_bytes",
@@ -370,48 +370,40 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
     return render(kernel_name(problem), "tsmm_mma.cu", constants)
 
 
-def launch(
-    function: Any,
-    problem: TsmmProblem,
-    config: Config,
-    device: DeviceInfo,
-    A_ptr: int,
-    C_ptr: int,
-    B_ptr: int,
-    alpha: complex,
-    beta: complex,
-) -> None:
-    """Start the kernel on CuPy's current stream.
+def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
+    """Return ``launch(A_ptr, C_ptr, B_ptr, alpha, beta)``, which starts the kernel on CuPy's current stream.
+
+    What a launch needs besides its operands is worked out here, once.
 
     Parameters
     ----------
     function : cupy.cuda.function.Function
         What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
     problem, config, device
-        What `function` was made for; K and pitches may differ from launch to launch.
-    A_ptr, C_ptr, B_ptr : int
-        Device addresses; C is contiguous.
-    alpha, beta : complex
-        The factors, in the problem's classes.
+        What `function` was made for; K and pitches may be others.
 
-    Raises
-    ------
-    LayoutError
-        If an address is less aligned than the problem says.
+    Returns
+    -------
+    callable
+        Takes device addresses, C's of contiguous memory, and the factors in the problem's classes.
+        Raises `LayoutError` for an address that is less aligned than the problem says.
     """
-    for name, pointer, align in (("A", A_ptr, problem.align_a), ("B", B_ptr, problem.align_b)):
-        if pointer % align:
-            raise LayoutError(
-                f"tsmm: {name} lies at address {pointer:#x} but was described as aligned to {align} bytes; "
-                "describe the array that is passed."
-            )
-    if problem.K == 0:
-        return
     size = itemsize(problem.dtype)
-    a, b = complex(alpha), complex(beta)
-    arguments = (
-        *(A_ptr, C_ptr, B_ptr, problem.K, problem.lda * size, problem.ldb * size),
-        *(a.real, a.imag, b.real, b.imag),
-    )
-    grid = min(device.multiprocessors, -(-problem.K // config.rows))
-    function((grid,), (32 * config.warps,), arguments, shared_mem=shared_bytes(problem, config, device))
+    blocks, threads = (min(device.multiprocessors, -(-problem.K // config.rows)),), (32 * config.warps,)
+    shared = shared_bytes(problem, config, device)
+    extents = problem.K, problem.lda * size, problem.ldb * size
+
+    def launch(A_ptr: int, C_ptr: int, B_ptr: int, alpha: complex, beta: complex) -> None:
+        for name, pointer, align in (("A", A_ptr, problem.align_a), ("B", B_ptr, problem.align_b)):
+            if pointer % align:
+                raise LayoutError(
+                    f"tsmm: {name} lies at address {pointer:#x} but was described as aligned to {align} "
+                    "bytes; describe the array that is passed."
+                )
+        if problem.K == 0:
+            return
+        a, b = complex(alpha), complex(beta)
+        factors = a.real, a.imag, b.real, b.imag
+        function(blocks, threads, (A_ptr, C_ptr, B_ptr, *extents, *factors), shared_mem=shared)
+
+    return launch

@@ -12,6 +12,7 @@ are valid, is in ``tsmttsm_mma_config``; the search space and the model that ord
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
@@ -22,10 +23,10 @@ from .tsmttsm_mma_model import choose, has_choice, predict, space
 
 __all__ = [
     "Config",
+    "bind",
     "chain_length",
     "choose",
     "kernel_name",
-    "launch",
     "predict",
     "refuse",
     "shared_bytes",
@@ -120,42 +121,32 @@ def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo)
     return GRID_HEADER_BYTES + grid(problem, config, device) * doubles * 8
 
 
-def launch(
-    function: Any,
-    problem: TsmttsmProblem,
-    config: Config,
-    device: DeviceInfo,
-    A_ptr: int,
-    B_ptr: int,
-    C_ptr: int,
-    alpha: complex,
-    beta: complex,
-    workspace_ptr: int,
-) -> None:
-    """Start the kernel on CuPy's current stream.
+def bind(function: Any, problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
+    """Return what starts the kernel on CuPy's current stream.
+
+    It is called as ``launch(A_ptr, B_ptr, C_ptr, alpha, beta, workspace_ptr)``. What a launch needs besides
+    its operands is worked out here, once.
 
     Parameters
     ----------
     function : cupy.cuda.function.Function
         What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
     problem, config, device
-        What `function` was made for; K may differ from launch to launch.
-    A_ptr, B_ptr, C_ptr : int
-        Device addresses; C is contiguous.
-    alpha, beta : complex
-        The factors, in the problem's classes.
-    workspace_ptr : int
-        Device address of `workspace_bytes` bytes that belong to this stream.
+        What `function` was made for; K and pitches may be others.
+
+    Returns
+    -------
+    callable
+        Takes device addresses, C's of contiguous memory, the factors in the problem's classes, and the
+        address of `workspace_bytes` bytes that belong to the stream.
     """
-    a, b = complex(alpha), complex(beta)
-    arguments = (
-        *(A_ptr, B_ptr, C_ptr, problem.K, problem.lda, problem.ldb),
-        *(a.real, a.imag, b.real, b.imag),
-        workspace_ptr,
-    )
-    function(
-        (grid(problem, config, device),),
-        (config.threads,),
-        arguments,
-        shared_mem=shared_bytes(problem, config, device),
-    )
+    blocks, threads = (grid(problem, config, device),), (config.threads,)
+    shared = shared_bytes(problem, config, device)
+    extents = problem.K, problem.lda, problem.ldb
+
+    def launch(A_ptr: int, B_ptr: int, C_ptr: int, alpha: complex, beta: complex, workspace_ptr: int) -> None:
+        a, b = complex(alpha), complex(beta)
+        factors = a.real, a.imag, b.real, b.imag
+        function(blocks, threads, (A_ptr, B_ptr, C_ptr, *extents, *factors, workspace_ptr), shared_mem=shared)
+
+    return launch

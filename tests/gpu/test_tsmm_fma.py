@@ -54,7 +54,7 @@ def run(
         family.shared_bytes(problem, config, device),
     )
     addresses = [operand.data.ptr for operand in operands]
-    family.launch(function, problem, config, device, *addresses, *factors)
+    family.bind(function, problem, config, device)(*addresses, *factors)
 
 
 @st.composite

@@ -72,7 +72,7 @@ def run(
         family.shared_bytes(problem, config, device),
     )
     addresses = [operand.data.ptr for operand in operands]
-    family.launch(function, problem, config, device, *addresses, alpha, beta)
+    family.bind(function, problem, config, device)(*addresses, alpha, beta)
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact: bool) -> np.ndarray:

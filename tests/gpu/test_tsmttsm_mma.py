@@ -81,7 +81,7 @@ def run(
     )
     addresses = [operand.data.ptr for operand in operands]
     assert family.workspace_bytes(problem, config, device) <= workspace.nbytes
-    family.launch(function, problem, config, device, *addresses, *factors, workspace.data.ptr)
+    family.bind(function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact: bool) -> np.ndarray:

@@ -11,7 +11,7 @@ import pytest
 
 import blockvec
 from blockvec import BlockVector, products
-from blockvec.backends import backend_for
+from blockvec.backends import backend_for, generated
 from blockvec.backends.cuda_tuner import Arena
 from blockvec.bench import tuning
 from blockvec.kernels.families import FAMILIES
@@ -46,13 +46,15 @@ def test_a_wrong_kernel_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch
     (entrant, *_) = entrants(problem, backend.device, first=1)
     arena = Arena(backend._gpu, problem, {}, backend.stopwatch)
     assert arena.check(entrant) == ""
-    launch = FAMILIES[entrant.kernel].launch
+    bind = FAMILIES[entrant.kernel].bind
 
-    def lossy(function: Any, problem: Any, *rest: Any) -> None:
-        launch(function, dataclasses.replace(problem, K=problem.K - 1), *rest)
+    def lossy(function: Any, problem: Any, *rest: Any) -> Any:
+        return bind(function, dataclasses.replace(problem, K=problem.K - 1), *rest)
 
-    monkeypatch.setattr(FAMILIES[entrant.kernel], "launch", lossy)
+    monkeypatch.setattr(FAMILIES[entrant.kernel], "bind", lossy)
+    generated.launcher.cache_clear()
     assert arena.check(entrant) == "differs from the reference"
+    generated.launcher.cache_clear()
 
 
 def test_the_first_product_tunes_where_that_is_asked_for(tmp_path: Path) -> None:

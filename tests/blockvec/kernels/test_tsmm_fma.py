@@ -140,7 +140,7 @@ def test_a_chain_is_a_row_of_coefficients() -> None:
 def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> None:
     p = problem(8)
     with pytest.raises(ValueError, match="described as aligned to 16 bytes"):
-        family.launch(None, p, family.choose(p, H200), H200, 1 << 20, 1 << 21, (1 << 20) + 8, 1, 0)
+        family.bind(None, p, family.choose(p, H200), H200)(1 << 20, 1 << 21, (1 << 20) + 8, 1, 0)
 
 
 # ---- compilation

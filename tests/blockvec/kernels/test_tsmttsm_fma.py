@@ -167,7 +167,7 @@ def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
 def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> None:
     p = problem(8)
     with pytest.raises(ValueError, match="described as aligned to 16 bytes"):
-        family.launch(None, p, family.choose(p, H200), H200, 1 << 20, (1 << 20) + 8, 1 << 21, 1, 0, 1 << 22)
+        family.bind(None, p, family.choose(p, H200), H200)(1 << 20, (1 << 20) + 8, 1 << 21, 1, 0, 1 << 22)
 
 
 # ---- compilation
