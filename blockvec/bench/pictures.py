@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..kernels.cache import replace_file
-from . import paper_pictures
+from . import paper_pictures, sparse_pictures
 
 __all__ = ["check_plotting", "draw"]
 
@@ -63,12 +63,15 @@ def draw(document: Record, path: str | Path) -> None:
     rectangular = [r for r in kernels if r["M"] != r["N"]]
     painter: Callable[[Any, Sequence[Record]], None]
     latencies = [r for r in kernels if "replay_s" in r]
+    sparse = [r for r in kernels if r.get("matrix")]
     if figures:
         painter, records = functools.partial(paper_pictures.paint, ceilings=document["ceilings"]), figures
     elif latencies:
         painter, records = _latency_curves, latencies
     elif solver:
         painter, records = _solver_bars, solver
+    elif sparse and len(sparse) == len(kernels):
+        painter, records = sparse_pictures.paint, sparse
     elif rectangular:
         painter, records = _maps, kernels
     elif kernels:

@@ -27,7 +27,19 @@ def solve(matrix: str, **ours: Any) -> dict[str, Any]:
     return head | {"time_s": 1.0, "missed": 0, "peers": peers} | ours
 
 
+def product(matrix: str, width: int, dtype: str, **more: Any) -> dict[str, Any]:
+    return kernel("spmmv", width, width, dtype) | {"matrix": matrix, "fraction_gather": 0.9} | more
+
+
+APART = {"peers": {"plain": 0.9, "separate": 1.4}}
 DOCUMENTS = {
+    "sparse": [
+        *(product(matrix, width, dtype) for matrix in ("a", "b") for dtype in "DZ" for width in (1, 8)),
+        product("a", 8, "D", **APART, dots=["xy"]),
+        product("a", 8, "D", **APART, gram=["xy"]),
+        product("c", 4, "D"),
+    ],
+    "a sparse matrix alone": [product("a", 3, "D")],
     "curves": [kernel(op, M, M, t) for op in ("tsmttsm", "spmmv") for t in "SD" for M in (31, 32, 1, 2)],
     "a single width": [kernel("gram", 4, 4)],
     "a map with holes": [kernel("tsmm", M, N) for M in (1, 2, 4) for N in (1, 2) if M != N],
