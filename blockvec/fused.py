@@ -72,10 +72,6 @@ class Extras:
                 )
         return extras
 
-    def __bool__(self) -> bool:
-        """Whether anything is asked for."""
-        return self.Z is not None or bool(self.dots or self.gram)
-
     def classes(self) -> dict[str, Any]:
         """Return the fields of an `SpmmvProblem` that describe it."""
         sums = {"dots": self.dots, "gram": self.gram}

@@ -156,10 +156,10 @@ class Operator(ABC):
         else:
             result = out if isinstance(out, BlockVector) else BlockVector(out, comm=block.comm)
             self._check_out(result, block, dtype)
-        extras = Extras.of(block, result, z, delta, eta, dots, gram)
-        if not extras:
+        if z is None and not (dots or gram):
             self._run(block.array, result.array, alpha, beta, shift)
             return result
+        extras = Extras.of(block, result, z, delta, eta, dots, gram)
         column_dots, grams = self._run_fused(block.array, result.array, alpha, beta, shift, extras)
         if not (column_dots or grams):
             return result

@@ -7,6 +7,7 @@ leading dimension in elements.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -60,6 +61,7 @@ def real_bytes(dtype: str) -> int:
     return _ITEMSIZE[dtype] // (2 if is_complex(dtype) else 1)
 
 
+@functools.cache
 def promote(*dtypes: str) -> str:
     """Return the smallest of the four types that holds all given ones, as NumPy promotes them."""
     double = any(dtype in ("float64", "complex128") for dtype in dtypes)
