@@ -158,7 +158,9 @@ def _add_tune(commands: Any) -> None:
         help=f"some of {','.join(DTYPES)} (default float64,complex128)",
     )
     add("--widths", type=_widths, default=WIDTHS, metavar="W", help="columns, such as 1,2,8 or 1-64")
-    add("--grid", action="store_true", help="all pairs of widths, not only equal ones")
+    pairs = tune.add_mutually_exclusive_group()
+    pairs.add_argument("--grid", action="store_true", help="all pairs of widths, not only equal ones")
+    pairs.add_argument("--by", type=_widths, metavar="W", help="pairs of a width and one of these")
     add("--ld", type=_count, metavar="LD", help="views with this leading dimension, at odd column offsets")
     add("--beta", action="store_true", help="products that are added to what is there")
     add("--device", default="gpu", metavar="DEVICE", help="gpu (default) or cuda:1")
@@ -383,7 +385,10 @@ def _tune(arguments: argparse.Namespace) -> None:
     from .profile import ceilings
 
     backend = backend_for(arguments.device)
-    shapes = [(M, N) for M in arguments.widths for N in arguments.widths if arguments.grid or M == N]
+    tuning.check_device(backend)
+    second = arguments.by or arguments.widths
+    every = arguments.grid or arguments.by
+    shapes = [(M, N) for M in arguments.widths for N in second if every or M == N]
     todo = list(tuning.problems(arguments.op, arguments.dtype, shapes, ld=arguments.ld, beta=arguments.beta))
     done = []
     with _progress(len(todo)) as (say, step):

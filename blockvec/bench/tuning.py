@@ -26,7 +26,7 @@ from ..kernels.tuner import Outcome
 from ..kernels.winners import Winner, representative, table_of
 from ..results import kernel_record
 
-__all__ = ["FIRST", "Tuned", "heading", "problems", "ship", "tune_all"]
+__all__ = ["FIRST", "Tuned", "check_device", "heading", "problems", "ship", "tune_all"]
 
 FIRST = 10  # configurations by the model's order that its quality is judged by
 AHEAD = 48  # problems whose kernels are compiled while others are measured
@@ -168,6 +168,12 @@ def heading() -> str:
     )
 
 
+def check_device(backend: Backend) -> None:
+    """Raise `OptionError` for a device on which there is nothing to tune."""
+    if backend.device.kind != "cuda":
+        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (--device gpu).")
+
+
 def tune_all(
     todo: Sequence[TsmttsmProblem | TsmmProblem],
     backend: Backend,
@@ -195,8 +201,7 @@ def tune_all(
     limit_s : float
         Seconds after which no further problem is begun.
     """
-    if backend.device.kind != "cuda":
-        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (--device gpu).")
+    check_device(backend)
     cuda: Any = backend
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as executor:

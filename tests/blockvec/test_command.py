@@ -69,6 +69,12 @@ def test_a_grid_runs_all_pairs_of_widths(ceilings: None, capsys: pytest.CaptureF
     assert [row[2:4] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
 
 
+def test_widths_are_numbers_and_ranges() -> None:
+    from blockvec.__main__ import _widths
+
+    assert _widths("1,3-5,8") == (1, 3, 4, 5, 8)
+
+
 def test_explain_says_which_kernel_runs(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "dot", "--rows", "1000000", "--widths", "4,8"]) == 0
     assert "tsmttsm on cpu" in capsys.readouterr().out
@@ -104,6 +110,9 @@ def test_plot_draws_every_result_of_a_folder(
         ("bench --device tpu", "'tpu'"),
         ("bench --quick --op apply --matrix laplace3d:m=3", "unknown parameter 'm'"),
         ("bench --quick --op apply --matrix nothing.mtx", "no such file"),
+        ("tune --device cpu", "kernels on a CPU follow fixed rules"),
+        ("tune --widths 4-x", "'x' is no positive integer"),
+        ("tune --grid --by 4", "not allowed with argument"),
         ("explain dot --widths 1,2,3", "--widths: got 3"),
         ("plot nothing.json", "nothing.json: No such file"),
         ("sing", "invalid choice"),
