@@ -13,12 +13,12 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator
 
 from . import arrays, dispatch, elementwise, products
-from .arrays import leading_dimension, overlaps, type_name
+from .arrays import memory_of, overlaps
 from .backends import Array, Backend, backend_for, backend_of, is_cupy
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from .fused import Applied, Extras, Sums
-from .kernels.problem import Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
+from .kernels.problem import MAX_ALIGNMENT, Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
 
 __all__ = ["FunctionOperator", "Operator", "SparseOperator", "as_operator"]
 
@@ -279,24 +279,31 @@ class SparseOperator(Operator):
         self._index_bytes = int(matrix.indices.dtype.itemsize)
         self.prepared = backend.prepare_sparse(matrix)
 
-    def _problem(self, X: Array, ldy: int, alpha: complex, beta: complex, shift: Any) -> SpmmvProblem:
+    def _problem(
+        self, X: Array, ldy: int, align_y: int, alpha: complex, beta: complex, shift: Any
+    ) -> SpmmvProblem:
+        x = memory_of(X)
         shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
         return SpmmvProblem(
-            *(*self.shape, self.nnz, X.shape[1], self.dtype.name, type_name(X), leading_dimension(X), ldy),
+            *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
             index_bytes=self._index_bytes,
+            align_x=x.align,
+            align_y=align_y,
             alpha=scalar_class(alpha),
             beta=beta_class(beta),
             shift=shift_class,
         )
 
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
-        problem = self._problem(X, leading_dimension(Y), alpha, beta, shift)
+        y = memory_of(Y)
+        problem = self._problem(X, y.ld, y.align, alpha, beta, shift)
         dispatch.run(problem, self.backend, self.prepared, X, Y, alpha, beta, shift)
 
     def _run_fused(
         self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
-        plain = self._problem(X, leading_dimension(Y), alpha, beta, shift)
+        y = memory_of(Y)
+        plain = self._problem(X, y.ld, y.align, alpha, beta, shift)
         for part in extras.fusible():
             problem = dataclasses.replace(plain, **part.classes())
             if dispatch.accepts(problem, self.backend):
@@ -309,7 +316,7 @@ class SparseOperator(Operator):
 
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
         """Return the problem that ``apply(X)`` dispatches."""
-        return self._problem(X.array, X.n_cols, 1, 0, 0), self.backend
+        return self._problem(X.array, X.n_cols, MAX_ALIGNMENT, 1, 0, 0), self.backend
 
 
 class FunctionOperator(Operator):
@@ -332,6 +339,8 @@ class FunctionOperator(Operator):
         AX = arrays.as_rows(product, copy=not product.flags.c_contiguous)
         elementwise.axpby("apply", AX, Y if beta != 0 else None, Y, alpha, beta)
         if np.ndim(shift) or shift != 0:
+            # In the precision of Y, which may be wider than that of the shifts.
+            shift = shift.astype(Y.dtype) if np.ndim(shift) else shift
             elementwise.axpby("apply", X, Y, Y, -alpha * shift, 1)
 
 

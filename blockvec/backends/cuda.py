@@ -18,7 +18,7 @@ from ..kernels.measure import CeilingProbe
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
 from ..kernels.roofline import Ceilings
 from ..kernels.winners import Winner, find, representative
-from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated
+from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sparse
 from .base import Array, Candidate
 from .cuda_tuner import Arena, Tuning
 from .gpu import Gpu
@@ -82,8 +82,7 @@ class CudaBackend:
             case TsmmProblem():
                 return self._tsmm(problem)
             case SpmmvProblem():
-                refusal = "makes Y alone" if problem.fused else ""
-                return (self._candidate("cusparse", cusparse.spmmv, refusal, vendor=True),)
+                return self._spmmv(problem)
             case StreamProblem(operation="axpby"):
                 return (self._candidate("stream", cuda_elementwise.axpby),)
             case StreamProblem(operation="column_dot"):
@@ -114,6 +113,13 @@ class CudaBackend:
         scale = self._candidate("scale", cuda_elementwise.scale_column, refusal)
         return _winner_first(
             winner, *((vendor, *own) if cublas.is_faster(problem) else (*own, scale, vendor))
+        )
+
+    def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
+        alone = "makes Y alone" if problem.fused else ""
+        return (
+            gpu_sparse.candidate(self._gpu, problem),
+            self._candidate("cusparse", cusparse.spmmv, alone, vendor=True),
         )
 
     def _generated(self, problem: TsmttsmProblem | TsmmProblem, winner: Winner | None) -> list[Candidate]:
@@ -167,7 +173,7 @@ class CudaBackend:
         return dataclasses.replace(vendor, run=call)
 
     def prepare_sparse(self, matrix: Any) -> cusparse.DeviceCsr:
-        """Describe a CSR matrix to cuSPARSE; a host matrix is copied, the arrays of a CuPy one are shared."""
+        """Take a matrix in CSR form: a host matrix is copied, the arrays of a CuPy one are shared."""
         return self._gpu.here(cusparse.DeviceCsr)(matrix)  # type: ignore[no-any-return]
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:

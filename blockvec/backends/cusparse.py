@@ -9,11 +9,13 @@ CuPy refuses cuSPARSE calls while a stream is being captured into a graph.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any
 
 import numpy as np
 
+from ..kernels.csr_plan import Plan
 from ..kernels.elementwise import real_type
 from ..kernels.problem import SpmmvProblem, is_complex, promote
 from . import is_cupy
@@ -32,7 +34,7 @@ _CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # c
 
 
 class DeviceCsr:
-    """A sparse matrix in CSR form on a GPU, as cuSPARSE takes it.
+    """A sparse matrix in CSR form on a GPU, and what cuSPARSE and blockvec's kernels need to know of it.
 
     Attributes
     ----------
@@ -60,6 +62,11 @@ class DeviceCsr:
     def nnz(self) -> int:
         """Stored entries."""
         return int(self.data.size)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The matrix as blockvec's kernels take it; made when first asked for, which waits for the device."""
+        return Plan(self.indptr, self.indices, self.data)
 
     def descriptor(self, dtype: str) -> int:
         """Return cuSPARSE's description of the matrix with values of a type, converted once if need be."""

@@ -12,10 +12,9 @@ from ..kernels.problem import TsmmProblem, TsmttsmProblem, real_view
 from ..kernels.winners import Winner
 from .base import Array, Candidate
 from .gpu import Gpu
+from .workspace import workspace
 
 __all__ = ["candidate", "launcher"]
-
-MIN_WORKSPACE_BYTES = 16 << 20  # partial sums of 132 blocks of a 64 x 64 complex product are half of it
 
 Launch = Callable[[Array, Array, Array, complex, complex], None]
 """``launch(A, B, C, alpha, beta)`` for TSMTTSM, ``launch(A, C, B, alpha, beta)`` for TSMM."""
@@ -73,23 +72,7 @@ def launcher(gpu: Gpu, name: str, problem: TsmttsmProblem | TsmmProblem, config:
 
     def launch_with_sums(first: Array, second: Array, third: Array, alpha: complex, beta: complex) -> None:
         pointers = (first.data.ptr, second.data.ptr, third.data.ptr)
-        workspace = _workspace(gpu, bytes_needed).data.ptr
-        start(*pointers, alpha, beta, workspace)
+        scratch = workspace(gpu, bytes_needed).data.ptr
+        start(*pointers, alpha, beta, scratch)
 
     return launch_with_sums
-
-
-_workspaces: dict[tuple[int, int], list[Any]] = {}
-
-
-def _workspace(gpu: Gpu, bytes_needed: int) -> Array:
-    """Return scratch memory of the current stream, whose counters at its head are zero between launches.
-
-    Outgrown ones are kept, since a captured graph may still refer to them.
-    """
-    import cupy
-
-    generations = _workspaces.setdefault((gpu.id, cupy.cuda.get_current_stream().ptr), [])
-    if not generations or generations[-1].nbytes < bytes_needed:
-        generations.append(cupy.zeros(max(bytes_needed, MIN_WORKSPACE_BYTES) // 8 + 1))
-    return generations[-1]

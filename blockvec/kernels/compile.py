@@ -210,7 +210,7 @@ def _read_entry(path: Path, key: str) -> Cubin | None:
     return Cubin(key, image, Resources(**json.loads(report)))
 
 
-def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0) -> Any:
+def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int | None = None) -> Any:
     """Load machine code onto CuPy's current device.
 
     Parameters
@@ -221,6 +221,9 @@ def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0) -> Any:
         The kernel's name.
     dynamic_shared_bytes : int
         Dynamic shared memory of a block that launches will ask for.
+    carveout : int, optional
+        Per cent of shared memory's most that L1 gives up for it. Left to the driver without dynamic shared
+        memory, else all.
 
     Returns
     -------
@@ -235,16 +238,20 @@ def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0) -> Any:
     if dynamic_shared_bytes:
         # Also below 48 KB, which bounds static and dynamic shared memory together where nobody asks for more.
         driver.funcSetAttribute(kernel.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
-        # All of L1 as shared memory: the driver's guess can leave room for one block where two were planned.
-        driver.funcSetAttribute(kernel.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, 100)
+        # The driver's guess can leave room for one block where two were planned.
+        carveout = 100 if carveout is None else carveout
+    if carveout is not None:
+        driver.funcSetAttribute(kernel.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, carveout)
     return kernel
 
 
-_functions: dict[tuple[int, str, int], Any] = {}
+_functions: dict[tuple[int, str, int, int | None], Any] = {}
 
 
-def function(source: str, name: str, architecture: str, dynamic_shared_bytes: int = 0) -> Any:
-    """Return the kernel of a source, loaded on CuPy's current device, from memory if asked for before.
+def function(
+    source: str, name: str, architecture: str, dynamic_shared_bytes: int = 0, carveout: int | None = None
+) -> Any:
+    """Return the kernel of a source, loaded on CuPy's current device as by `load`, and remember it.
 
     Raises
     ------
@@ -253,8 +260,9 @@ def function(source: str, name: str, architecture: str, dynamic_shared_bytes: in
     """
     from cupy.cuda import runtime
 
-    entry = (runtime.getDevice(), _key(source, architecture, OPTIONS), dynamic_shared_bytes)
+    entry = (runtime.getDevice(), _key(source, architecture, OPTIONS), dynamic_shared_bytes, carveout)
     kernel = _functions.get(entry)
     if kernel is None:
-        kernel = _functions[entry] = load(build(source, architecture), name, dynamic_shared_bytes)
+        cubin = build(source, architecture)
+        kernel = _functions[entry] = load(cubin, name, dynamic_shared_bytes, carveout)
     return kernel

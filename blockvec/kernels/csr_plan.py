@@ -15,6 +15,8 @@ import numpy as np
 __all__ = ["TASK_ENTRIES", "Plan", "Units", "prepare"]
 
 TASK_ENTRIES = 2048  # of a long row that one block sums up: some microseconds, long against its start
+_SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries of each, that say what grid a matrix lives on
+_LEAST_LINE = 32  # rows: shorter lines fit a unit
 _ALIGNMENT = 16  # bytes: of the copies that fetch entries
 
 Array = Any
@@ -57,6 +59,9 @@ class Plan:
         The three arrays, of one index type, the last two starting at multiples of 16 bytes.
     longest : int
         Entries of the longest row.
+    line : int
+        Rows of a line of the grid that the matrix lives on: the least distance, beyond the next rows, at
+        which most rows have entries; 0 where there is none.
     """
 
     def __init__(self, indptr: Array, indices: Array, data: Array) -> None:
@@ -68,6 +73,7 @@ class Plan:
         self.n_rows = len(indptr) - 1
         self.nnz = len(data)
         self.longest = int((indptr[1:] - indptr[:-1]).max()) if self.n_rows else 0
+        self.line = _line(indptr, self.indices)
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
 
@@ -82,6 +88,8 @@ class Plan:
         with self._lock:
             if key not in self._units:
                 self._units[key] = _cut(self, *key)
+                if (xp := _namespace(self.indptr)) is not np:
+                    xp.cuda.get_current_stream().synchronize()  # other streams will read it too
             return self._units[key]
 
 
@@ -132,6 +140,29 @@ def _aligned(array: Array) -> Array:
     copy = memory[first : first + array.nbytes].view(array.dtype)
     copy[...] = array
     return copy
+
+
+def _line(indptr: Array, indices: Array) -> int:
+    """Find the distance between neighbouring lines from a sample of rows; see `Plan`."""
+    n_rows = len(indptr) - 1
+    if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
+        return 0
+    xp = _namespace(indptr)
+    rows = xp.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64)
+    at = indptr[rows][:, None] + xp.arange(_SAMPLE_ENTRIES)
+    inside = at < indptr[rows + 1][:, None]
+    distances = abs(indices[xp.minimum(at, len(indices) - 1)] - rows[:, None])
+    found, counts = np.unique(_to_host(distances[inside]), return_counts=True)
+    usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
+    if len(usual) == 0:
+        return 0
+    # On a grid with diagonal neighbours the distance comes with those next to it.
+    run = usual[: int(np.argmax(np.append(np.diff(usual) > 1, True))) + 1]
+    return int(run[len(run) // 2])
+
+
+def _to_host(array: Array) -> Any:
+    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:

@@ -194,6 +194,9 @@ class SpmmvProblem:
         Leading dimensions in elements.
     index_bytes : int
         Bytes of a column index of S.
+    align_x, align_y : int
+        Largest power of two, at most 16 bytes, that divides the base address and, where ld exceeds the
+        width, the row pitch.
     alpha, beta, shift : str
         Classes of the factors; a shift is one scalar or one a column.
     chain : str
@@ -215,6 +218,8 @@ class SpmmvProblem:
     ldx: int
     ldy: int
     index_bytes: int = 4
+    align_x: int = MAX_ALIGNMENT
+    align_y: int = MAX_ALIGNMENT
     alpha: ScalarClass = "one"
     beta: BetaClass = "zero"
     shift: ShiftClass = "none"

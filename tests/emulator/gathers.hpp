@@ -92,8 +92,7 @@ void __stcs(T* to, T value) {
 
 // ---- stream.cuh
 
-template <bool STREAMING>
-void stream_copy(void* shared, const void* global, u32 bytes) {
+inline void stream_copy(void* shared, const void* global, u32 bytes) {
     if ((uintptr_t(shared) | uintptr_t(global)) % 16 || bytes > 16) emulator::fail("a copy is not aligned");
     emulator::check_global(global, bytes);
     auto copy = [=] {
@@ -117,7 +116,6 @@ void stream_wait() {
         for (auto& copy : groups.front()) copy();
     if (emulator::draw() % 2) emulator::yield();
 }
-inline void prefetch_line(const void*) {}
 template <class Index>
 const char* row_address(const char* base, Index row, u32 pitch) {
     return base + i64(row) * pitch;

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockvec.arrays import memory_of
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import spmmv_csr as family
 from blockvec.kernels.csr_plan import Plan, address
@@ -45,11 +46,6 @@ def framed(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]
     return block, memory
 
 
-def alignment(block: Any) -> int:
-    bits = address(block) | int(block.strides[0]) | 16
-    return bits & -bits
-
-
 def plan_of(cp: Any, S: sp.csr_array) -> Plan:
     return family.prepare(cp.asarray(S.indptr), cp.asarray(S.indices), cp.asarray(S.data))
 
@@ -59,6 +55,7 @@ def describe(S: sp.csr_array, X: Any, Y: Any, alpha: complex, beta: complex, shi
     return SpmmvProblem(
         *(*S.shape, S.nnz, X.shape[1], S.dtype.name, X.dtype.name),
         *(X.strides[0] // X.itemsize, Y.strides[0] // Y.itemsize, S.indices.itemsize),
+        *(memory_of(X).align, memory_of(Y).align),
         *(scalar_class(alpha), beta_class(beta), shifted),
     )
 
@@ -80,10 +77,10 @@ def run(
             part: compiler.function(
                 family.source(p, config, part), family.kernel_name(p, part), device.architecture
             )
-            for part in family.parts(config, plan)
+            for part in family.parts(p, config, plan)
         }
     )
-    workspace = cp.full(family.workspace_bytes(p, config, plan) + 16, 0xFF, cp.uint8)
+    workspace = cp.full(family.workspace_bytes(p, config, device, plan) + 16, 0xFF, cp.uint8)
     shifts = cp.asarray(shift, p.dtype) if p.shift == "column" else None
     single = 0 if p.shift == "column" else shift
     places = (address(X), address(Y))
@@ -175,14 +172,9 @@ def test_results_are_within_the_error_bound_and_exact_on_small_integers(
         )
         before = memory_x.copy()
         p = describe(S, X, Y, alpha, beta, shift)
-        align = alignment(X), alignment(Y)
-        config = family.choose(p, device, None, *align)
+        config = family.choose(p, device)
         if case["pick"] % 3 == 0:
-            valid = [
-                c
-                for c in dict.fromkeys(family.space(p, device, *align))
-                if not family.refuse(p, c, device, *align)
-            ]
+            valid = [c for c in dict.fromkeys(family.space(p)) if not family.refuse(p, c, device)]
             config = valid[case["pick"] % len(valid)]
         run(cp, p, config, device, plan, X, Y, alpha, beta, shift)
         results.append(Y.get())
@@ -220,7 +212,7 @@ def test_every_width_is_exact(width: int, dtype: str, cp: Any, device: DeviceInf
     host = numbers(rng, (n, width), dtype, exact=True)
     X, Y = cp.asarray(host), cp.full((n, width), cp.nan, dtype)
     p = describe(S, X, Y, 1, 0, 0)
-    run(cp, p, family.choose(p, device, None, alignment(X), alignment(Y)), device, plan_of(cp, S), X, Y)
+    run(cp, p, family.choose(p, device), device, plan_of(cp, S), X, Y)
     np.testing.assert_array_equal(Y.get(), S @ host)
 
 
@@ -235,7 +227,7 @@ def test_not_a_number_and_infinity_reach_the_rows_that_hold_them_only(
     host[17], host[4000] = np.nan, np.inf
     X, Y = cp.asarray(host), cp.empty((n, width))
     p = describe(S, X, Y, 1, 0, 0)
-    run(cp, p, family.choose(p, device, None, alignment(X), alignment(Y)), device, plan_of(cp, S), X, Y)
+    run(cp, p, family.choose(p, device), device, plan_of(cp, S), X, Y)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(Y.get(), S @ host)
 

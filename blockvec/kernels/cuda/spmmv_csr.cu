@@ -1,21 +1,29 @@
 // Y = alpha (S - shift I) X + beta Y for a sparse S in CSR form and row-major X, Y.
 //
-//   for each unit of at most ROWS rows with at most ENTRIES entries (consecutive units go to the warps of a block, then on to `passes` units a warp)
-//     its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
-//     for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
-//       for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
-//         sum[:] += value[k] X[column[k]][:]                                        LANES lanes, VECTORS packs of VECTOR columns each
-//       the parts are added up, in a fixed order, and the first one stores Y[i][:]
+//   for each patch of units, dealt out to the blocks of each tile of columns
+//     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp, and STRIDE = `stride` units from warp to warp
+//       (a unit has at most ROWS rows with at most ENTRIES entries)
+//       its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
+//       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
+//         for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
+//           sum[:] += value[k] X[column[k]][:]                                      LANES lanes, VECTORS packs of VECTOR columns each
+//         the parts are added up, in a fixed order, and the first one stores Y[i][:]
 //
 // The matrix is one stream of whole lines whatever the row lengths, and a warp finds its entries in shared memory: what it waits for are
-// the rows of X alone. Neighbouring rows are worked on by one block at a time, so that L1 serves what they share. Warps never wait for
-// each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS rows.
-// A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
+// the rows of X alone. Wide blocks are held up by the rate at which rows of X cross from L2 to L1, so they should cross seldom: the
+// warps of a block work on neighbouring units, or on a grid whose lines are `stride` units long on units of neighbouring lines, and L1
+// serves what those share. Tiles of the same rows are worked on at the same time, so that L2 serves the matrix to all but one. Warps
+// never wait for each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS
+// rows. A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
+//
+// DOTS: a lane sums up over its rows in registers, in double precision; at the end the groups of a warp and the warps of a block are
+// added up in a fixed order, and dots[number][kind][column] takes the sums of the blocks of that number, one of each tile. Not for
+// matrices with long rows.
 //
 // Types and problem: see spmmv.cuh.
 // Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS a block, BLOCKS a
-//          multiprocessor; PREFETCH: the rows of X of the next unit are brought to L2 (STAGES >= 3).
-// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~35 more.
+//          multiprocessor.
+// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries.
 #include "spmmv.cuh"
 
@@ -24,13 +32,18 @@ constexpr int SHARE = LANES * SPLIT;  // lanes a row
 constexpr int GROUPS = 32 / SHARE;
 constexpr int ALIGN = 4;  // entries: copies start at 16-byte boundaries of columns and values
 constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1)) / ALIGN * ALIGN;
-static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && (!PREFETCH || STAGES > 2));
+static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2);
 
 struct alignas(16) Slot {
     Index columns[SLOT];  // first: a row's last batch reads past its end, into the values
     S values[SLOT];
 };
 static_assert(UNROLL * SPLIT <= SLOT && SLOT < 1 << 16);
+
+union Memory {
+    Slot slots[WARPS][STAGES];
+    Dot dots[WARPS][DOT_KINDS > 0 ? DOT_KINDS : 1][TILE];  // at the end
+};
 
 struct Rows {
     Index first;
@@ -60,7 +73,7 @@ __device__ __forceinline__ void copy_range(void* shared, const void* global, int
     for (int first = 0; first < BYTES; first += 32 * 16) {
         const int at = first + lane * 16;
         if (at < bytes)
-            stream_copy<STREAMING>(static_cast<char*>(shared) + at, static_cast<const char*>(global) + at, min(16, bytes - at));
+            stream_copy(static_cast<char*>(shared) + at, static_cast<const char*>(global) + at, min(16, bytes - at));
     }
 }
 
@@ -78,7 +91,7 @@ __device__ __forceinline__ Unit fetch(Slot& slot, const Bounds& bounds, const In
     return {bounds.rows.first, is_long || lane >= bounds.rows.count ? NO_ROW : range};
 }
 
-__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, int lane) {
+__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, int lane, Dots& dots) {
     const int group = lane / SHARE, part = lane % SHARE / LANES;
     const int rows = __popc(__ballot_sync(FULL, unit.range != NO_ROW));
 #pragma unroll 1
@@ -114,38 +127,60 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
             for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = add(sums.at[v][i], shuffle_down(sums.at[v][i], parts * LANES));
-        if (busy && part == 0) block.finish(unit.first + row, sums, own);
+        if (busy && part == 0) block.finish(unit.first + row, sums, own, dots);
     }
 }
 
-__device__ __forceinline__ void prefetch_unit(const Lane& block, const Unit& unit, const Slot& slot, const X* x, int lane) {
-    const int rows = __popc(__ballot_sync(FULL, unit.range != NO_ROW));
-    if (rows == 0) return;
-    const int start = __shfl_sync(FULL, unit.range, 0) & 0xffff, stop = __shfl_sync(FULL, unit.range, rows - 1) >> 16;
-    for (int k = start + lane; k < stop; k += 32) {
-        const char* from = block.x_row(slot.columns[k]) + (reinterpret_cast<const char*>(x + blockIdx.y * TILE) - block.x);
+// By all threads of a block, which are done with `slots`.
+__device__ __forceinline__ void store_dots(Memory& memory, Dots& sums, int warp, int lane, int tile, Dot* dots) {
+    const int group = lane / SHARE;
+    __syncthreads();
 #pragma unroll
-        for (int byte = 0; byte < TILE * static_cast<int>(sizeof(X)); byte += 128) prefetch_line(from + byte);
+    for (int kind = 0; kind < DOT_KINDS; ++kind)
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int i = 0; i < VECTOR; ++i) {
+                Dot sum = sums.at[kind][v][i];
+#pragma unroll
+                for (int left = GROUPS; left > 1; left = (left + 1) / 2) {
+                    const int half = (left + 1) / 2;
+                    const Dot other = shuffle_down(sum, half * SHARE);
+                    if (group < left - half) sum = add(sum, other);
+                }
+                if (lane < LANES) memory.dots[warp][kind][lane * VECTOR + v * STRIDE + i] = sum;
+            }
+    __syncthreads();
+    for (int at = threadIdx.x; at < DOT_KINDS * TILE; at += 32 * WARPS) {
+        const int kind = at / TILE, column = at % TILE, in_block = tile * TILE + column;
+        Dot sum{};
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) sum = add(sum, memory.dots[w][kind][column]);
+        if (in_block < WIDTH) dots[kind * WIDTH + in_block] = sum;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-    KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, const X* x,
-           i64 ldx, Y* y, i64 ldy, Factor alpha, Factor beta, Factor shift, const Y* shifts) {
-    __shared__ Slot slots[WARPS][STAGES];
+    KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes,
+           int stride, Dot* dots, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta,
+           const Y* shifts) {
+    __shared__ Memory memory;
+    Slot(&slots)[WARPS][STAGES] = memory.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Lane block = lane_of(x, ldx, y, ldy, alpha, beta, shift, shifts, lane % LANES);
+    const int tile = blockIdx.x % TILES, number = blockIdx.x / TILES, blocks = gridDim.x / TILES;  // of a tile
+    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
+    Dots sums;
 
-    Index unit = static_cast<Index>(blockIdx.x) * passes * WARPS + warp;
-    int left = passes;
+    int visit = number * passes, left = passes;
     const auto next_rows = [&]() -> Rows {
+        const Index unit = (static_cast<Index>(visit / stride) * WARPS + warp) * stride + visit % stride;
         if (unit >= n_units) return {n_rows, 0};
         const Index first = cuts ? __ldg(cuts + unit) : unit * ROWS;
         const Index end = cuts ? __ldg(cuts + unit + 1) : n_rows - first > ROWS ? first + ROWS : n_rows;
-        unit += WARPS;
+        ++visit;
         if (--left == 0) {
             left = passes;
-            unit += static_cast<Index>(gridDim.x - 1) * passes * WARPS;
+            visit += (blocks - 1) * passes;
         }
         return {first, static_cast<int>(end - first)};
     };
@@ -165,15 +200,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         units[STAGES - 1] = fetch(slots[warp][free], bounds, columns, values, lane);
         bounds = bounds_of(pointers, rows, lane);
         rows = next_rows();
-        stream_wait<STAGES - (PREFETCH ? 2 : 1)>();
+        stream_wait<STAGES - 1>();
         __syncwarp();
-        const int next = stage + 1 == STAGES ? 0 : stage + 1;
-        if constexpr (PREFETCH) prefetch_unit(block, units[1], slots[warp][next], x, lane);
-        multiply_unit(block, units[0], slots[warp][stage], lane);
+        multiply_unit(block, units[0], slots[warp][stage], lane, sums);
         __syncwarp();
-        stage = next;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) units[s] = units[s + 1];
     }
     stream_wait<0>();
+    if constexpr (DOTS != 0) store_dots(memory, sums, warp, lane, tile, dots + static_cast<i64>(number) * DOT_KINDS * WIDTH);
 }

@@ -1,6 +1,6 @@
 // The long rows of Y = alpha (S - shift I) X + beta Y, cut into tasks that are summed up by a block each.
 //
-//   for each task (row, begin, end, slot), a block each
+//   for each task (row, begin, end, slot) and tile of columns, a block each
 //     for k in [begin, end), dealt out to the GROUPS groups of LANES lanes of the block, UNROLL of them in flight
 //       sum[:] += value[k] X[column[k]][:]          (SUMS: sum[:] += partials[k][:], the sums of earlier tasks)
 //     the groups are added up, in a fixed order
@@ -13,17 +13,18 @@
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~35 more.
 #include "spmmv.cuh"
 
+static_assert(DOTS == 0, "column dots take rows of one kernel");
 constexpr int GROUPS_A_WARP = 32 / LANES, GROUPS = WARPS * GROUPS_A_WARP;
 using PackSum = StreamPack<Y, VECTOR, true>;
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    KERNEL(const i64* tasks, const Index* columns, const S* values, Y* partials, const X* x, i64 ldx, Y* y, i64 ldy, Factor alpha,
-           Factor beta, Factor shift, const Y* shifts) {
+    KERNEL(const i64* tasks, const Index* columns, const S* values, Y* partials, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz,
+           Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
     __shared__ Y scratch[GROUPS][TILE];
     const i64* task = tasks + 4 * static_cast<i64>(blockIdx.x);
     const i64 row = task[0], begin = task[1], end = task[2], slot = task[3];
     const int lane = threadIdx.x % 32, group = threadIdx.x / 32 * GROUPS_A_WARP + lane / LANES;
-    const Lane block = lane_of(x, ldx, y, ldy, alpha, beta, shift, shifts, lane % LANES);
+    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, blockIdx.y, lane % LANES);
     const bool busy = lane / LANES < GROUPS_A_WARP && block.has(0);
 
     Sums sums;
@@ -76,8 +77,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     for_columns([&](Y& sum, int column) { sum = scratch[0][column]; });
     if (slot < 0) {
         Lane::Own own;
+        Dots none;
         block.load(own, row);
-        block.finish(row, sums, own);
+        block.finish(row, sums, own, none);
         return;
     }
 #pragma unroll

@@ -1,25 +1,21 @@
 // Data that pass through once, and what tells the caches so (sm_80).
 //
-// A matrix that is read once and a block that is written once need not push out of L2 what is read again: with STREAMING their
-// lines are the first to be evicted. Copies of the matrix to shared memory bypass L1.
+// A matrix that is read once and a block that is written once need not push out of L2 what is read again: their lines are the
+// first to be evicted. Copies of the matrix to shared memory bypass L1.
 #pragma once
 #include "element.cuh"
 
 using u32 = unsigned int;
 
 // Starts to copy `bytes` <= 16 bytes and fills the rest of the 16 with zeros; both addresses are multiples of 16.
-template <bool STREAMING>
 __device__ __forceinline__ void stream_copy(void* shared, const void* global, u32 bytes) {
     const u32 to = static_cast<u32>(__cvta_generic_to_shared(shared));
-    if constexpr (STREAMING)
-        asm volatile(
-            "{\n\t.reg .b64 policy;\n\t"
-            "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n\t"
-            "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, policy;\n\t}" ::"r"(to),
-            "l"(global), "r"(bytes)
-            : "memory");
-    else
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(bytes) : "memory");
+    asm volatile(
+        "{\n\t.reg .b64 policy;\n\t"
+        "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n\t"
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, policy;\n\t}" ::"r"(to),
+        "l"(global), "r"(bytes)
+        : "memory");
 }
 
 // Closes a group of this thread's copies.
@@ -30,9 +26,6 @@ template <int PENDING>
 __device__ __forceinline__ void stream_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-
-// Brings the line of an address to L2.
-__device__ __forceinline__ void prefetch_line(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
 
 // base + row pitch, in one instruction where the row is of 32 bits.
 template <class Index>
@@ -99,12 +92,13 @@ struct StreamPack : Pack<T, N, ALIGNED> {
         for (int i = 0; i < WORDS; ++i) reinterpret_cast<Word*>(this)[i] = static_cast<const Word*>(from)[i];
     }
 
-    template <bool STREAMING>
+    // PASSING: nobody reads it soon.
+    template <bool PASSING>
     __device__ __forceinline__ void store(void* to) const {
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) {
             const Word word = reinterpret_cast<const Word*>(this)[i];
-            if constexpr (STREAMING)
+            if constexpr (PASSING)
                 __stcs(static_cast<Word*>(to) + i, word);
             else
                 __stwb(static_cast<Word*>(to) + i, word);  // a plain store would cost the compiler dozens of registers

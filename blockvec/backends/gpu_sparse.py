@@ -1,0 +1,99 @@
+"""SpMMV through blockvec's own kernels on CSR matrices, on CuPy arrays."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from ..kernels import spmmv_csr
+from ..kernels.compile import function
+from ..kernels.problem import SpmmvProblem, StreamProblem
+from . import cuda_elementwise
+from .base import Array, Candidate, Fused
+from .cusparse import DeviceCsr
+from .gpu import Gpu
+from .workspace import HEADER_BYTES, workspace
+
+__all__ = ["candidate"]
+
+_NOTHING = Fused(None, 0, 0, {}, {})
+
+
+def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
+    """Return blockvec's own kernels as a candidate; nothing is compiled before the first run."""
+
+    def text() -> str:
+        config = spmmv_csr.choose(problem, gpu.info)
+        predicted_s = spmmv_csr.predict(problem, config, gpu.info)
+        conversion = spmmv_csr.conversion(problem, config)
+        return f"{config}, the model's choice, predicted {predicted_s * 1e6:.1f} us; {conversion}"
+
+    refusal = spmmv_csr.supports(problem, gpu.info) or ""
+    return Candidate("spmmv_csr", gpu.here(functools.partial(_spmmv, gpu)), refusal, configuration=text)
+
+
+def _spmmv(
+    gpu: Gpu,
+    problem: SpmmvProblem,
+    S: DeviceCsr,
+    X: Array,
+    Y: Array,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
+    fused: Fused = _NOTHING,
+) -> None:
+    """Y = alpha (S - shift I) X + beta Y, and what is fused.
+
+    The first product with a matrix reads its row pointers and waits for them; later ones do not wait.
+    """
+    import cupy
+
+    config = spmmv_csr.choose(problem, gpu.info)
+    if problem.dots and not spmmv_csr.fuses_dots(config, S.plan):
+        _spmmv(gpu, replace(problem, dots=()), S, X, Y, alpha, beta, shift, fused)
+        _column_dots(gpu, fused, X, Y)
+        return
+    kernels = _kernels(gpu, problem, config, spmmv_csr.parts(problem, config, S.plan))
+    shifts = cupy.ascontiguousarray(shift, problem.dtype) if problem.shift == "column" else None
+    needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
+    scratch = workspace(gpu, HEADER_BYTES + needed)
+    spmmv_csr.launch(
+        *(kernels, problem, config, gpu.info, S.plan, X.data.ptr, Y.data.ptr, alpha, beta),
+        shift=shift if problem.shift == "scalar" else 0,
+        shifts_ptr=0 if shifts is None else shifts.data.ptr,
+        workspace_ptr=scratch.data.ptr + HEADER_BYTES,
+        Z_ptr=0 if fused.Z is None else fused.Z.data.ptr,
+        delta=fused.delta,
+        eta=fused.eta,
+        dots={kind: out.data.ptr for kind, out in fused.dots.items()},
+    )
+
+
+def _column_dots(gpu: Gpu, fused: Fused, X: Array, Y: Array) -> None:
+    """Take column dots in passes of their own."""
+    blocks = {"x": X, "y": Y}
+    for kind, out in fused.dots.items():
+        left, right = blocks[kind[0]], blocks[kind[1]]
+        K, M = left.shape
+        problem = StreamProblem("column_dot", K, M, left.dtype.name, len(set(kind)), 0)
+        cuda_elementwise.column_dots(gpu, problem, left, right, out)
+
+
+@functools.lru_cache(maxsize=4096)
+def _kernels(
+    gpu: Gpu, problem: SpmmvProblem, config: spmmv_csr.Config, parts: tuple[spmmv_csr.Part, ...]
+) -> spmmv_csr.Kernels:
+    """Load the kernels that a product needs."""
+    return spmmv_csr.Kernels(
+        **{
+            part: function(
+                spmmv_csr.source(problem, config, part),
+                spmmv_csr.kernel_name(problem, part),
+                gpu.info.architecture,
+                carveout=spmmv_csr.carveout(problem, config, gpu.info) if part == "rows" else None,
+            )
+            for part in parts
+        }
+    )

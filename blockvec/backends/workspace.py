@@ -1,0 +1,28 @@
+"""Scratch memory of kernels: one piece a stream, so that launches on several streams do not meet in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .base import Array
+from .gpu import Gpu
+
+__all__ = ["HEADER_BYTES", "workspace"]
+
+HEADER_BYTES = 128  # counters of kernels that sum over their blocks, as in kernels/cuda/reduce.cuh
+MIN_WORKSPACE_BYTES = 16 << 20  # partial sums of 132 blocks of a 64 x 64 complex product are half of it
+
+_workspaces: dict[tuple[int, int], list[Any]] = {}
+
+
+def workspace(gpu: Gpu, bytes_needed: int) -> Array:
+    """Return scratch memory of the current stream, whose counters at its head are zero between launches.
+
+    Outgrown ones are kept, since a captured graph may still refer to them.
+    """
+    import cupy
+
+    generations = _workspaces.setdefault((gpu.id, cupy.cuda.get_current_stream().ptr), [])
+    if not generations or generations[-1].nbytes < bytes_needed:
+        generations.append(cupy.zeros(max(bytes_needed, MIN_WORKSPACE_BYTES) // 8 + 1))
+    return generations[-1]
