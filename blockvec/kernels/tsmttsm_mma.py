@@ -95,6 +95,7 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
         "KSTEP": config.kstep,
         "FOLD": config.fold,
         "UNROLL": config.unroll,
+        "AHEAD": config.ahead,
         "BLOCKS": config.blocks,
         "PRODUCERS": config.producers,
         "A_PIECE": where.a_piece,
@@ -103,6 +104,8 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
         "B_ROW": where.b_row,
         "A_PITCH": where.a_pitch,
         "B_PITCH": where.b_pitch,
+        "A_GAP": where.a_gap,
+        "B_GAP": where.b_gap,
         "B_OFFSET": where.b_offset,
         "STAGE_BYTES": where.stage_bytes,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from .device import DeviceInfo
@@ -34,6 +35,10 @@ RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
 _MAX_REGISTERS = 255
 _BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 _BANK_ROW = 128  # bytes of shared memory served in a cycle
+# With fewer blocks a warp's products need each other one after another, and there the assembler of CUDA 13.0
+# was seen to wait on no scoreboard for an accumulator across the end of such a loop.
+_MIN_AHEAD = 4
+_GAP = 32  # bytes that a fragment load takes of each of its four rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,11 @@ class Config:
     producers : int
         Warps that only copy; 0 when the last warp to read a stage fills it again.
     gapless : bool
-        Whether the rows of a stage lie in shared memory as in memory, so that one copy brings them, even
-        where this costs bank conflicts; else gaps between chunks avoid conflicts where they are needed.
+        Whether one copy brings the rows of a stage, even where this costs bank conflicts that a gap in their
+        middle would halve.
+    ahead : bool
+        Whether a warp loads a step's columns while it multiplies the step before, also from one stage to the
+        next; else the compiler moves loads ahead within `unroll` steps of a stage.
     """
 
     rows: int
@@ -74,6 +82,7 @@ class Config:
     blocks: int = 1
     producers: int = 0
     gapless: bool = False
+    ahead: bool = False
 
     @property
     def warps(self) -> int:
@@ -96,6 +105,8 @@ class Layout:
     b_row: int
     a_pitch: int
     b_pitch: int
+    a_gap: int
+    b_gap: int
     b_offset: int
     stage_bytes: int
 
@@ -140,13 +151,16 @@ def grid(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
     return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows * config.fold))
 
 
-def _pitch(chunk_bytes: int, gapless: bool) -> int:
-    """Distance of two chunks: 32 bytes modulo 128 avoids bank conflicts in fragment loads."""
-    if gapless or chunk_bytes % _BANK_ROW in (32, 96):
-        return chunk_bytes
-    return round_up(chunk_bytes, _BANK_ROW) + 32
+def _spacing(chunk_bytes: int, piece: int, size: int, gapless: bool) -> tuple[int, int]:
+    """Return the distance of two chunks and what more there is between the second and the third."""
+    if piece:  # copies of pieces may go anywhere: 32 bytes modulo 128 avoid all conflicts
+        free = chunk_bytes % _BANK_ROW in (32, 96)
+        return (chunk_bytes if free else round_up(chunk_bytes, _BANK_ROW) + _GAP), 0
+    helps = conflicts(chunk_bytes, _GAP, size) < conflicts(chunk_bytes, 0, size)
+    return chunk_bytes, _GAP if helps and not gapless else 0
 
 
+@functools.lru_cache(maxsize=4096)
 def layout(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Layout:
     """Return where a stage's operands lie in shared memory."""
     size = itemsize(problem.dtype)
@@ -155,33 +169,33 @@ def layout(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Layou
     chunk = config.rows // 4
     a_row = round_up(config.fold * problem.M * size, max(a_piece, size))
     b_row = round_up(config.fold * problem.N * size, max(b_piece, size))
-    a_pitch, b_pitch = _pitch(chunk * a_row, config.gapless), _pitch(chunk * b_row, config.gapless)
+    a_pitch, a_gap = _spacing(chunk * a_row, a_piece, size, config.gapless)
+    b_pitch, b_gap = _spacing(chunk * b_row, b_piece, size, config.gapless)
     # The last row's loads of columns past the width stay within the stage.
     over_a = round_up(groups_m, config.wm) * 8 * size - a_row
     over_b = round_up(groups_n, config.wn) * 8 * size - b_row
-    b_offset = round_up(4 * a_pitch + over_a, _BANK_ROW)
+    b_offset = round_up(4 * a_pitch + a_gap + over_a, _BANK_ROW)
     if problem.same:
         b_offset = 0
-        stage_bytes = round_up(4 * a_pitch + max(over_a, over_b), _BANK_ROW)
+        stage_bytes = round_up(4 * a_pitch + a_gap + max(over_a, over_b), _BANK_ROW)
     else:
-        stage_bytes = round_up(b_offset + 4 * b_pitch + over_b, _BANK_ROW)
-    return Layout(a_piece, b_piece, a_row, b_row, a_pitch, b_pitch, b_offset, stage_bytes)
+        stage_bytes = round_up(b_offset + 4 * b_pitch + b_gap + over_b, _BANK_ROW)
+    return Layout(a_piece, b_piece, a_row, b_row, a_pitch, b_pitch, a_gap, b_gap, b_offset, stage_bytes)
 
 
 def copies(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the bulk copies of a stage: one an operand without gaps, else one a chunk."""
+    """Return the bulk copies of a stage: one an operand, or two with a gap between them."""
     where = layout(problem, config, device)
-    chunk = config.rows // 4
-    operands = ((where.a_piece, where.a_row, where.a_pitch), (where.b_piece, where.b_row, where.b_pitch))
-    return sum(
-        1 if pitch == chunk * row else 4 for piece, row, pitch in operands[: 2 - problem.same] if not piece
-    )
+    gaps = ((where.a_piece, where.a_gap), (where.b_piece, where.b_gap))
+    return sum(2 if gap else 1 for piece, gap in gaps[: 2 - problem.same] if not piece)
 
 
-def conflicts(pitch: int, size: int) -> int:
+def conflicts(pitch: int, gap: int, size: int) -> int:
     """Return how often a fragment load of elements of `size` bytes comes back to a bank: 1, 2 or 4."""
-    columns = 32 // size
-    slots = [(t * pitch + column * size) % _BANK_ROW // size for t in range(4) for column in range(columns)]
+    starts = [t * pitch + t // 2 * gap for t in range(4)]
+    slots = [
+        (start + column * size) % _BANK_ROW // size for start in starts for column in range(_GAP // size)
+    ]
     return max(slots.count(slot) for slot in slots)
 
 
@@ -216,6 +230,7 @@ def registers(problem: TsmttsmProblem, config: Config) -> int:
     parts = 2 if is_complex(problem.dtype) else 1
     im, in_ = _tile(problem, config)
     fragments = 2 * parts * (im + (0 if is_triangle(problem, config) else in_)) * config.kstep
+    fragments *= 1 + config.ahead
     swapped = 8 * config.kstep if parts == 2 else 0
     return 4 * parts * tile_blocks(problem, config) + fragments + swapped + 40
 
@@ -244,6 +259,11 @@ def _refuse_shape(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
         return f"{config.wm} x {config.wn} warps for {groups_m} x {groups_n} groups of columns"
     if config.wk > chunk // config.kstep:
         return f"{config.wk} warps for {chunk // config.kstep} steps"
+    if config.ahead:
+        if tile_blocks(problem, config) < _MIN_AHEAD or not is_complex(problem.dtype):
+            return f"loading ahead is for complex tiles of at least {_MIN_AHEAD} blocks"
+        if chunk // config.kstep % config.wk:
+            return f"loading ahead needs equal shares of {chunk // config.kstep} steps for {config.wk} warps"
     in_pieces = bool(where.a_piece or where.b_piece)
     if config.fold > 1 and in_pieces:
         return "only contiguous aligned operands can be folded"

@@ -21,8 +21,9 @@ struct GridCounters {  // at the head of the workspace, zero between launches
 
 constexpr int GRID_HEADER_BYTES = 128;
 constexpr int ONE_SLICE_DOUBLES = 32;   // results up to here are summed by one block ...
-constexpr int MIN_SLICE_DOUBLES = 32;   // ... and above in slices no smaller than this: full 128-byte lines per 16 doubles
+constexpr int MIN_SLICE_DOUBLES = 8;    // ... and above in slices no smaller than this: two whole sectors
 constexpr int MAX_SUMS = 16;            // threads that share the sum of one element
+constexpr int LOADS = 12;               // of a thread in flight: a run of 132 blocks' partials over MAX_SUMS, and some
 
 __device__ __forceinline__ double* grid_partials(void* workspace) {
     return reinterpret_cast<double*>(static_cast<char*>(workspace) + GRID_HEADER_BYTES);
@@ -89,8 +90,14 @@ __device__ __forceinline__ void grid_sum(void* workspace, double* scratch, bool 
         if (q < sums && first + d < DOUBLES) {
             double sum = 0;
             const int end = min((q + 1) * run, blocks);
-#pragma unroll 8
-            for (int block = q * run; block < end; ++block) sum += __ldcg(partials + static_cast<i64>(block) * DOUBLES + first + d);
+            for (int block = q * run; block < end; block += LOADS) {
+                double part[LOADS];
+#pragma unroll
+                for (int l = 0; l < LOADS; ++l)
+                    part[l] = block + l < end ? __ldcg(partials + static_cast<i64>(block + l) * DOUBLES + first + d) : 0.0;
+#pragma unroll
+                for (int l = 0; l < LOADS; ++l) sum += part[l];
+            }
             scratch[q * slice_doubles + d] = sum;
         }
         sync_warps<1, THREADS>();

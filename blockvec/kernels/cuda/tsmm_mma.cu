@@ -43,6 +43,7 @@ constexpr int KT = (M + 3) / 4;                  // MMA tiles over the columns o
 constexpr int NT = (P * N + 7) / 8;              // and over those of B, in real numbers
 constexpr int COLUMNS = 8 / P;                   // of B in such a tile
 constexpr int TILES = (NT + SPLIT - 1) / SPLIT;  // of a warp; unless SPLIT divides NT, only shares < NT % SPLIT have the last
+constexpr int PASSES = ROWS / (BLOCK * UNROLL);  // through a tile
 constexpr int GROUPS = WARPS / SPLIT;
 constexpr int LANES = 32 * SPLIT;  // of a group
 
@@ -63,8 +64,8 @@ struct Tile {
 constexpr int STAGE_BYTES = Tile<M>::BYTES + (BETA ? Tile<N>::BYTES : 0);
 constexpr int GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
 constexpr int FRAGMENT_BYTES = SHARED_C ? KT * NT * 32 * 8 : 0;
-// Arrivals at the barrier of a stage: one for each copy, or for each lane that moves pieces.
-constexpr int ARRIVALS = (PIECE_A ? LANES : SUBS) + (BETA ? (PIECE_B ? LANES : SUBS) : 0);
+// Arrivals at the barrier of a stage: one for a matrix' bulk copies, or for each lane that moves pieces.
+constexpr int ARRIVALS = (PIECE_A ? LANES : 1) + (BETA ? (PIECE_B ? LANES : 1) : 0);
 
 struct Operands {
     const char* A;
@@ -79,7 +80,7 @@ struct Lane {
     int g, t;             // row and column in an A fragment
     int group;            // in the thread block
     int share;            // this warp owns the column tiles share, share + SPLIT, ...
-    bool loader, storer;  // issues the bulk copies of sub-chunk index % 32
+    bool loader, storer;  // this warp issues the group's bulk copies
 };
 
 __device__ __forceinline__ Element element(double re, double im) {
@@ -95,16 +96,49 @@ __device__ __forceinline__ Element times(Element a, Element b) {
     return element(re * b.part[0] - im * b.part[P - 1], re * b.part[P - 1] + im * b.part[0]);
 }
 
-// Calls copy(offset in the tile, offset in memory, bytes) for sub-chunk `sub` of a tile with `rows` rows. Only the last rows
-// of a matrix can leave bytes that are no multiple of 16: one double, moved by odd(offset in the tile, offset in memory).
-template <int WIDTH, class Copy, class Odd>
-__device__ __forceinline__ void sub_chunk(int sub, int rows, Copy copy, Odd odd) {
+// A tile of contiguous rows as bulk copies, one a sub-chunk. Only the last rows of a matrix can leave bytes that are no multiple of
+// 16: one double, which a plain load and store moves.
+template <int WIDTH>
+struct Bulk {
     using T = Tile<WIDTH>;
-    const int bytes = min(max(rows - sub * T::SUB_ROWS, 0), T::SUB_ROWS) * T::PITCH, whole = bytes & ~15;
-    const int tile = sub * T::SUB, memory = sub * T::SUB_ROWS * T::PITCH;
-    if (bytes & 8) odd(tile + whole, memory + whole);
-    copy(tile, memory, whole);
-}
+    static constexpr int SUB_BYTES = T::SUB_ROWS * T::PITCH;
+
+    static __device__ __forceinline__ int bytes(int sub, int rows) { return min(max(rows - sub * T::SUB_ROWS, 0), T::SUB_ROWS) * T::PITCH; }
+
+    static __device__ __forceinline__ void load(char* tile, const char* from, int rows, u64* full) {
+        if (rows == ROWS) {
+            expect(full, SUBS * SUB_BYTES);
+#pragma unroll
+            for (int sub = 0; sub < SUBS; ++sub) bulk_load(tile + sub * T::SUB, from + sub * SUB_BYTES, SUB_BYTES, full);
+            return;
+        }
+        u32 sum = 0;
+        for (int sub = 0; sub < SUBS; ++sub) {
+            const int valid = bytes(sub, rows), whole = valid & ~15;
+            sum += whole;
+            if (valid != whole)
+                *reinterpret_cast<double*>(tile + sub * T::SUB + whole) = *reinterpret_cast<const double*>(from + sub * SUB_BYTES + whole);
+        }
+        expect(full, sum);
+        for (int sub = 0; sub < SUBS; ++sub)
+            if (const int whole = bytes(sub, rows) & ~15) bulk_load(tile + sub * T::SUB, from + sub * SUB_BYTES, whole, full);
+    }
+
+    static __device__ __forceinline__ void store(char* to, const char* tile, int rows) {
+        if (rows == ROWS) {
+#pragma unroll
+            for (int sub = 0; sub < SUBS; ++sub) bulk_store(to + sub * SUB_BYTES, tile + sub * T::SUB, SUB_BYTES);
+        } else {
+            for (int sub = 0; sub < SUBS; ++sub) {
+                const int valid = bytes(sub, rows), whole = valid & ~15;
+                if (whole) bulk_store(to + sub * SUB_BYTES, tile + sub * T::SUB, whole);
+                if (valid != whole)
+                    *reinterpret_cast<double*>(to + sub * SUB_BYTES + whole) = *reinterpret_cast<const double*>(tile + sub * T::SUB + whole);
+            }
+        }
+        bulk_store_commit();
+    }
+};
 
 // Calls copy(offset in the tile, offset in memory) for this lane's pieces of a tile with `rows` rows.
 template <int WIDTH, int PIECE, class Copy>
@@ -120,14 +154,7 @@ __device__ __forceinline__ void pieces(const Lane& lane, int rows, i64 pitch, Co
 template <int WIDTH, int PIECE>
 __device__ __forceinline__ void load_tile(char* tile, const char* from, i64 pitch, int rows, u64* full, const Lane& lane) {
     if constexpr (PIECE == 0) {
-        if (!lane.loader) return;
-        sub_chunk<WIDTH>(
-            lane.index % 32, rows,
-            [&](int to, int at, int bytes) {
-                expect(full, bytes);
-                if (bytes) bulk_load(tile + to, from + at, bytes, full);
-            },
-            [&](int to, int at) { *reinterpret_cast<double*>(tile + to) = *reinterpret_cast<const double*>(from + at); });
+        if (lane.loader && elect_one()) Bulk<WIDTH>::load(tile, from, rows, full);
     } else {
         pieces<WIDTH, PIECE>(lane, rows, pitch, [&](int to, i64 at) { async_copy<PIECE>(tile + to, from + at, PIECE); });
         async_arrive(full);
@@ -137,14 +164,7 @@ __device__ __forceinline__ void load_tile(char* tile, const char* from, i64 pitc
 template <int WIDTH, int PIECE>
 __device__ __forceinline__ void store_tile(char* to, const char* tile, i64 pitch, int rows, const Lane& lane) {
     if constexpr (PIECE == 0) {
-        if (!lane.storer) return;
-        sub_chunk<WIDTH>(
-            lane.index % 32, rows,
-            [&](int from, int at, int bytes) {
-                if (bytes) bulk_store(to + at, tile + from, bytes);
-                bulk_store_commit();
-            },
-            [&](int from, int at) { *reinterpret_cast<double*>(to + at) = *reinterpret_cast<const double*>(tile + from); });
+        if (lane.storer && elect_one()) Bulk<WIDTH>::store(to, tile, rows);
     } else {
         struct alignas(PIECE) Piece {
             double part[PIECE / 8];
@@ -232,8 +252,10 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
         const char* staged = stages + at.stage * STAGE_BYTES;
         char* out = slabs + slab * Tile<N>::BYTES;
         wait(full + at.stage, at.parity);
+        double a[2][UNROLL][2][1];
+        load_fragments(a[0], staged + fragment_offset<M>(lane), 0, lane);
 #pragma unroll 1
-        for (int pass = 0; pass < ROWS / (BLOCK * UNROLL); pass++) {
+        for (int pass = 0; pass < PASSES; pass++) {
             const char* from = staged + fragment_offset<M>(lane) + pass * 4 * UNROLL * Tile<M>::PITCH;
             const int to = fragment_offset<N>(lane) + COLUMNS * lane.share * SIZE + pass * 4 * UNROLL * Tile<N>::PITCH;
             double acc[UNROLL][TILES][2][2] = {};
@@ -258,11 +280,12 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
                 });
             }
 
-            double a[2][UNROLL][2][1];
-            load_fragments(a[0], from, 0, lane);
 #pragma unroll
             for (int x = 0; x < KT; x++) {
-                if (x + 1 < KT) load_fragments(a[(x + 1) % 2], from, x + 1, lane);
+                if (x + 1 < KT)
+                    load_fragments(a[(x + 1) % 2], from, x + 1, lane);
+                else if (pass + 1 < PASSES)
+                    load_fragments(a[(x + 1) % 2], from + 4 * UNROLL * Tile<M>::PITCH, 0, lane);
 #pragma unroll
                 for (int y = 0; y < TILES; y++) {
                     if (y * SPLIT + SPLIT > NT && lane.share >= NT % SPLIT) continue;
@@ -271,6 +294,9 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
                     for (int m = 0; m < UNROLL; m++) mma_m16n8(acc[m][y][0], acc[m][y][1], a[x % 2][m][0], a[x % 2][m][1], b);
                 }
             }
+
+            for (int m = 0; m < UNROLL; m++)
+                for (int h = 0; h < 2; h++) a[0][m][h][0] = a[KT % 2][m][h][0];
 
             if (pass == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
                 if (PIECE_B == 0 && lane.storer) bulk_store_wait_read<SLABS - 1>();
@@ -301,7 +327,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     char* const groups = memory + FRAGMENT_BYTES;
     u64* const full = reinterpret_cast<u64*>(groups + GROUPS * GROUP_BYTES);
 
-    const int thread = threadIdx.x, warp = thread / 32, l = thread % 32, rank = warp % SPLIT;
+    const int thread = threadIdx.x, l = thread % 32;
+    // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
+    const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), rank = warp % SPLIT;
     Lane lane;
     lane.index = thread % LANES;
     lane.g = l / 4;
@@ -309,8 +337,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     lane.group = warp / SPLIT;
     // Shifted by half a turn from four warps to the next four: a quadrant gets large and small shares alike.
     lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
-    lane.loader = rank == SPLIT - 1 && l < SUBS;
-    lane.storer = rank == 0 && l < SUBS;
+    lane.loader = rank == SPLIT - 1;
+    lane.storer = rank == 0;
     const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im), element(beta_re, beta_im)};
 
     if (thread < GROUPS * STAGES) barrier_init(full + thread, ARRIVALS);

@@ -7,10 +7,12 @@
 //   C = alpha (sum of acc over the WK warps, then over the blocks, in fixed order) + beta C
 //
 // The rows of A and B are the k index of the tensor product, whose order is free: a stage's rows are cut into four chunks
-// of CHUNK consecutive ones, and lane (g, t) = (l / 4, l % 4) reads column g of its group from chunk t. With the chunks' bases
-// 32 bytes apart modulo 128 every load of a warp touches each bank once, whatever the width: 8-byte loads go by
-// half-warps (4 columns x 4 chunks), 16-byte ones by quarter-warps (2 x 4). Where chunks of 32 or 96 bytes modulo 128 follow each
-// other without a gap, that comes for free and a stage is one copy; elsewhere gaps (A_PITCH, B_PITCH) make it so, or conflicts are accepted.
+// of CHUNK consecutive ones, and lane (g, t) = (l / 4, l % 4) reads column g of its group from chunk t. Loads of 8 bytes are served by
+// half-warps (4 columns x 4 chunks), those of 16 by quarter-warps (2 x 4): 32 bytes a chunk, free of bank conflicts where the chunks
+// begin 32 bytes apart modulo 128. Chunks of 32 or 96 bytes modulo 128 do so as they lie in memory, and a stage is one copy. Rows of
+// a multiple of 64 bytes cannot: there a GAP of 32 bytes between the second and the third chunk halves the conflicts (none are left
+// where chunks are 64 bytes modulo 128, pairs where they are whole lines). Larger gaps are worse than conflicts: a bulk copy whose
+// two addresses differ by 64 bytes or more modulo 128 runs at three quarters of its speed.
 //
 // Columns at and past M in the last group are the next row's first ones (or padding): they only reach rows of the product
 // that are dropped. Rows past K are zero in both operands, so nothing outside them reaches a result, NaN or not.
@@ -30,7 +32,8 @@
 // Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
 //          16, 8 or 4, bytes a cp.async copies of its rows.
 // Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; BLOCKS a multiprocessor; PRODUCERS: warps that copy.
-// Layout:  A_ROW, B_ROW bytes between (folded) rows in shared memory; A_PITCH, B_PITCH between chunks; B_OFFSET of B in a stage; STAGE_BYTES.
+// Layout:  A_ROW, B_ROW bytes between (folded) rows in shared memory; A_PITCH, B_PITCH between chunks; A_GAP, B_GAP more between the second and
+//          the third; B_OFFSET of B in a stage; STAGE_BYTES.
 #include "mma.cuh"
 #include "pipeline.cuh"
 #include "reduce.cuh"
@@ -38,6 +41,7 @@
 constexpr int PARTS = COMPLEX ? 2 : 1;
 constexpr int REAL = sizeof(Real), SIZE = REAL * PARTS;  // bytes of a real number, of an element
 constexpr int CHUNK = ROWS / 4;                      // folded rows a chunk
+constexpr int STEPS = CHUNK / KSTEP;
 constexpr int MF = FOLD * M, NF = FOLD * N;          // folded widths
 constexpr int GM = (MF + 7) / 8, GN = (NF + 7) / 8;  // groups of 8 columns
 constexpr int IM = (GM + WM - 1) / WM, IN = (GN + WN - 1) / WN;  // groups of a warp, at most
@@ -61,18 +65,20 @@ struct Source {
     __device__ __forceinline__ bool is_whole(i64 stage) const { return (stage + 1) * (ROWS * FOLD) <= K; }
 };
 
-// A contiguous operand: its rows are linear memory, a chunk one bulk copy (or the stage one, where the pitch allows).
-template <int WIDTH, int PITCH>
+// A contiguous operand: its rows are linear memory, a stage one bulk copy, or two with a gap between them.
+template <int WIDTH, int GAP>
 struct Bulk {
     static constexpr int CHUNK_BYTES = CHUNK * FOLD * WIDTH * SIZE;
 
+    static __device__ __forceinline__ int offset(int chunk) { return chunk * CHUNK_BYTES + chunk / 2 * GAP; }
+
     static __device__ __forceinline__ void copy_whole(char* shared, const char* global, i64 stage, u64* full) {
         const char* from = global + stage * (4 * CHUNK_BYTES);
-        if constexpr (PITCH == CHUNK_BYTES) {
+        if constexpr (GAP == 0) {
             bulk_load(shared, from, 4 * CHUNK_BYTES, full);
         } else {
-#pragma unroll
-            for (int chunk = 0; chunk < 4; ++chunk) bulk_load(shared + chunk * PITCH, from + chunk * CHUNK_BYTES, CHUNK_BYTES, full);
+            bulk_load(shared, from, 2 * CHUNK_BYTES, full);
+            bulk_load(shared + offset(2), from + 2 * CHUNK_BYTES, 2 * CHUNK_BYTES, full);
         }
     }
 
@@ -90,7 +96,7 @@ struct Bulk {
             copied += bulk;
             const char* from = global + (4 * stage + chunk) * CHUNK_BYTES;
             for (int byte = bulk + REAL * lane; byte < CHUNK_BYTES; byte += REAL * 32)
-                *reinterpret_cast<Real*>(shared + chunk * PITCH + byte) = byte < valid ? *reinterpret_cast<const Real*>(from + byte) : Real(0);
+                *reinterpret_cast<Real*>(shared + offset(chunk) + byte) = byte < valid ? *reinterpret_cast<const Real*>(from + byte) : Real(0);
         }
         return copied;
     }
@@ -98,13 +104,13 @@ struct Bulk {
     static __device__ __forceinline__ void copy_tail(char* shared, const char* global, i64 stage, i64 K, u64* full) {
         for (int chunk = 0; chunk < 4; ++chunk) {
             const int bulk = valid_bytes(stage, chunk, K) & ~15;
-            if (bulk) bulk_load(shared + chunk * PITCH, global + (4 * stage + chunk) * CHUNK_BYTES, bulk, full);
+            if (bulk) bulk_load(shared + offset(chunk), global + (4 * stage + chunk) * CHUNK_BYTES, bulk, full);
         }
     }
 };
 
-using BulkA = Bulk<M, A_PITCH>;
-using BulkB = Bulk<N, B_PITCH>;
+using BulkA = Bulk<M, A_GAP>;
+using BulkB = Bulk<N, B_GAP>;
 
 // By a warp: announces and starts the bulk copies of one stage.
 __device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& source, i64 stage, int lane) {
@@ -192,6 +198,16 @@ struct Fragments {
                 }
             }
     }
+
+    // A word that is known once all loads have returned.
+    __device__ __forceinline__ u32 token() const {
+        u32 word = 0;
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int u = 0; u < KSTEP; ++u) word |= __double2loint(part[0][group][u]);
+        return word;
+    }
 };
 
 using FragmentsA = Fragments<IM, A_ROW>;
@@ -240,9 +256,9 @@ struct Accumulators {
         }
     }
 
-    // `all_m`, `all_n`: whether this warp has all of IM, IN groups, or one less.
-    template <class D, class S>
-    __device__ __forceinline__ void add_complex(const D& d, const S& s, bool all_m, bool all_n) {
+    // ALL_M, ALL_N: whether this warp has all of IM, IN groups, or one less.
+    template <bool ALL_M, bool ALL_N, class D, class S>
+    __device__ __forceinline__ void add_complex(const D& d, const S& s) {
         constexpr int GROUPS_D = B_IS_D ? IN : IM, GROUPS_S = B_IS_D ? IM : IN;
 #pragma unroll
         for (int y = 0; y < GROUPS_D; ++y) {
@@ -257,7 +273,7 @@ struct Accumulators {
                 for (int x = 0; x < GROUPS_S; ++x) {
                     const int i = B_IS_D ? x : y, j = B_IS_D ? y : x;
                     if (TRIANGLE && i > j) continue;
-                    if ((i < IM_LEAST || all_m) && (j < IN_LEAST || all_n))
+                    if ((i < IM_LEAST || ALL_M) && (j < IN_LEAST || ALL_N))
                         mma_m16n8(value[i][j][0], value[i][j][PARTS - 1], top, bottom, s_part[x]);
                 }
             };
@@ -266,15 +282,16 @@ struct Accumulators {
         }
     }
 
-    __device__ __forceinline__ void add(const FragmentsA& a, const FragmentsB& b, bool all_m, bool all_n) {
+    template <bool ALL_M, bool ALL_N>
+    __device__ __forceinline__ void add(const FragmentsA& a, const FragmentsB& b) {
         if constexpr (!COMPLEX) {
             add_real(a, b);
         } else if constexpr (TRIANGLE) {
-            add_complex(a, a, true, true);
+            add_complex<true, true>(a, a);
         } else if constexpr (B_IS_D) {
-            add_complex(b, a, all_m, all_n);
+            add_complex<ALL_M, ALL_N>(b, a);
         } else {
-            add_complex(a, b, all_m, all_n);
+            add_complex<ALL_M, ALL_N>(a, b);
         }
     }
 
@@ -330,6 +347,72 @@ struct Accumulators {
     }
 };
 
+// Where a warp finds its columns in a stage, and its place among the WK warps that share the steps.
+struct Place {
+    int offset_a, offset_b, wk;
+
+    __device__ __forceinline__ void load(FragmentsA& a, FragmentsB& b, const char* stage, int turn) const {
+        const int step = turn * WK + wk;
+        a.load(stage + offset_a, step);
+        if (!TRIANGLE) b.load(stage + offset_b, step);
+    }
+
+    __device__ __forceinline__ u32 token(const FragmentsA& a, const FragmentsB& b) const { return a.token() | (TRIANGLE ? 0 : b.token()); }
+};
+
+// All stages of a consumer warp.
+template <bool ALL_M, bool ALL_N>
+__device__ __forceinline__ void consume(Accumulators& acc, const Place& place, char* shared, Ring<STAGES>& ring, const Source& source, int lane) {
+    const i64 stages = source.stages();
+    Cursor<STAGES> at;
+    FragmentsA a[2];
+    FragmentsB b[2];
+    if (AHEAD && blockIdx.x < stages) {
+        wait(ring.full, 0);
+        place.load(a[0], b[0], shared, 0);
+    }
+    for (i64 stage = blockIdx.x; stage < stages; stage += gridDim.x) {
+        const Cursor<STAGES> now = at;
+        char* from = shared + now.stage * STAGE_BYTES;
+        int emptied = now.stage;
+        at.advance();
+        if constexpr (AHEAD) {
+            constexpr int TURNS = STEPS / WK;
+#pragma unroll
+            for (int turn = 0; turn < TURNS; ++turn) {
+                const int next = (turn + 1) % 2;
+                if (turn + 1 < TURNS) {
+                    place.load(a[next], b[next], from, turn + 1);
+                } else if (stage + gridDim.x < stages) {
+                    wait(ring.full + at.stage, at.parity);
+                    place.load(a[next], b[next], shared + at.stage * STAGE_BYTES, 0);
+                }
+                acc.add<ALL_M, ALL_N>(a[turn % 2], b[turn % 2]);
+            }
+            // The assembler moves the arrival ahead of products without waiting for the loads that they need; where loads queue for their
+            // banks the copy engine would overtake them. So the arrival is made to depend on them.
+            emptied += place.token(a[(TURNS + 1) % 2], b[(TURNS + 1) % 2]) & acc.keep;
+            a[0] = a[TURNS % 2];
+            b[0] = b[TURNS % 2];
+        } else {
+            wait(ring.full + now.stage, now.parity);
+            // The trip count is not the same for all warps as the compiler sees it, so that this stays a loop and its loads before its end.
+#pragma unroll UNROLL
+            for (int turn = 0; turn * WK + place.wk < STEPS; ++turn) {
+                place.load(a[0], b[0], from, turn);
+                acc.add<ALL_M, ALL_N>(a[0], b[0]);
+            }
+        }
+        __syncwarp();
+        if constexpr (PRODUCERS > 0) {
+            if (lane == 0) arrive(ring.empty + emptied);
+        } else if (ring.is_last_reader(emptied, WARPS, lane)) {
+            const i64 next = stage + STAGES * static_cast<i64>(gridDim.x);
+            if (next < stages) fill_bulk(from, ring.full + now.stage, source, next, lane);
+        }
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 32 * PRODUCERS, BLOCKS)
 KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i64 lda, i64 ldb, double alpha_re,
        double alpha_im, double beta_re, double beta_im, void* workspace) {
@@ -348,16 +431,17 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
         return;
     }
 
-    // Tiles in order of size; every other set of four warps takes them backwards, so that the four quadrants of the multiprocessor,
-    // which serve warps in turn, get equal work.
+    // Tiles in order of size; every other set of four warps takes them backwards, and so does the second block of a multiprocessor, so
+    // that its four quadrants, which serve warps in turn, get equal work.
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     constexpr int TILES = WM * WN, TURN = TILES > 4 ? TILES : 4;
     const int wk = warp / TILES;
-    const int tile = warp / TURN % 2 && (TILES >= 4 || TURN % TILES == 0) ? TILES - 1 - warp % TILES : warp % TILES;
+    const bool backwards = (warp / TURN + blockIdx.x * BLOCKS / gridDim.x) % 2 && (TILES >= 4 || TURN % TILES == 0);
+    const int tile = backwards ? TILES - 1 - warp % TILES : warp % TILES;
     const int wm = tile / WN, wn = tile % WN;
     const int m0 = COMPLEX ? wm * (GM / WM) + min(wm, GM % WM) : wm * IM;
     const int n0 = COMPLEX ? wn * (GN / WN) + min(wn, GN % WN) : wn * IN;
-    const bool all_m = GM % WM == 0 || wm < GM % WM, all_n = GN % WN == 0 || wn < GN % WN;
+    const bool all_m = IM_LEAST == IM || wm < GM % WM, all_n = IN_LEAST == IN || wn < GN % WN;
 
     const i64 stages = source.stages();
     if (PRODUCERS == 0 && warp == 0)
@@ -367,32 +451,19 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     Accumulators acc = {};
     acc.keep = static_cast<u32>(K >> 63);
     acc.flip = acc.keep ^ 0x80000000u;
-    constexpr int STEPS = CHUNK / KSTEP;
-    Cursor<STAGES> at;
-    for (i64 stage = blockIdx.x; stage < stages; stage += gridDim.x, at.advance()) {
-        char* from = shared + at.stage * STAGE_BYTES;
-        const char* from_a = from + t * A_PITCH + (m0 * 8 + g) * SIZE;
-        const char* from_b = SAME ? from + t * A_PITCH + (n0 * 8 + g) * SIZE : from + B_OFFSET + t * B_PITCH + (n0 * 8 + g) * SIZE;
-        wait(ring.full + at.stage, at.parity);
-        // Not double-buffered by hand: it gains nothing beside UNROLL, and where a warp has one complex block, whose products wait for
-        // each other, the assembler of CUDA 13.0 then lets the next turn's first product start before the last one has written
-        // its lower half (it waits on no scoreboard across the loop's end): wrong imaginary parts.
-#pragma unroll UNROLL
-        for (int step = wk; step < STEPS; step += WK) {
-            FragmentsA a;
-            FragmentsB b;
-            a.load(from_a, step);
-            if (!TRIANGLE) b.load(from_b, step);
-            acc.add(a, b, all_m, all_n);
-        }
-        __syncwarp();
-        if constexpr (PRODUCERS > 0) {
-            if (lane == 0) arrive(ring.empty + at.stage);
-        } else if (ring.is_last_reader(at.stage, WARPS, lane)) {
-            const i64 next = stage + STAGES * static_cast<i64>(gridDim.x);
-            if (next < stages) fill_bulk(from, ring.full + at.stage, source, next, lane);
-        }
-    }
+    Place place;
+    place.offset_a = t * A_PITCH + t / 2 * A_GAP + (m0 * 8 + g) * SIZE;
+    place.offset_b = SAME ? place.offset_a + (n0 - m0) * 8 * SIZE : B_OFFSET + t * B_PITCH + t / 2 * B_GAP + (n0 * 8 + g) * SIZE;
+    place.wk = wk;
+    // Shares of unequal size are told apart here and not at each product, where branches would keep loads from running ahead.
+    if (all_m && all_n)
+        consume<true, true>(acc, place, shared, ring, source, lane);
+    else if (all_m)
+        consume<true, false>(acc, place, shared, ring, source, lane);
+    else if (all_n)
+        consume<false, true>(acc, place, shared, ring, source, lane);
+    else
+        consume<false, false>(acc, place, shared, ring, source, lane);
 
     // The ring's memory is free now: the last stage has been waited for, and sync_warps lets everybody finish reading.
     const bool all_started = threadIdx.x == 0 && gridDim.x > 1 && grid_all_started(workspace);
