@@ -25,7 +25,7 @@ __all__ = ["RowBlocks", "spmmv"]
 # Rows plus entries of a row block, times columns (of real numbers): about 0.3 ms of work, long against
 # handing out the next one, with a result that stays in a second-level cache.
 BLOCK_WORK = 1 << 19
-MIN_WORK, MAX_WORK = 1 << 12, 1 << 18  # rows plus entries, however wide the block
+MIN_WORK = 1 << 12  # rows plus entries, however wide the block
 
 
 class RowBlocks:
@@ -38,7 +38,7 @@ class RowBlocks:
 
     def cuts(self, width: int) -> Array:
         """Return the row where each block begins, and the number of rows at the end, for so many columns."""
-        target = min(max(BLOCK_WORK // width, MIN_WORK), MAX_WORK)
+        target = max(BLOCK_WORK // width, MIN_WORK)
         if target not in self._cuts:
             work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
             targets = np.arange(0, work[-1], target)
