@@ -15,6 +15,7 @@ from .backends import array_namespace
 from .blockvector import BlockVector
 from .config import Options, option_context, options, set_default_options
 from .explanation import explain
+from .fused import Applied
 from .io import open_matrix, read_matrix
 from .operators import Operator, as_operator
 from .profile import Profile, profile
@@ -22,6 +23,7 @@ from .profile import Profile, profile
 __version__ = "0.1.0"
 
 __all__ = [
+    "Applied",
     "BlockVector",
     "Operator",
     "Options",

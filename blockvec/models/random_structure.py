@@ -47,7 +47,7 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     n : int
         Rows.
     bandwidth : int
-        Largest distance |i - j| of an element from the diagonal, at least 1.
+        Largest distance of an element from the diagonal, at least 1.
     elements : int
         Elements in a row, the diagonal included. A row has fewer where two matchings choose the same pair, or
         where one leaves a row of a stretch over.
