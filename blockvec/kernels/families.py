@@ -55,10 +55,23 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+_NARROW = 12  # columns
+
+
 def families_of(problem: Problem) -> tuple[str, ...]:
-    """Return the names of the families for a problem's operation."""
+    """Return the names of the families for a problem's operation, the preferred ones first.
+
+    Where nothing was tuned: tensor cores, but multiply-adds for narrow products of single precision, which
+    they stream better, and for all of its combinations, until tuning shows what tensor cores are worth there.
+    """
     prefix = {TsmttsmProblem: "tsmttsm_", TsmmProblem: "tsmm_"}.get(type(problem))
-    return tuple(name for name in FAMILIES if prefix and name.startswith(prefix))
+    names = [name for name in FAMILIES if prefix and name.startswith(prefix)]
+    if problem.dtype in ("float32", "complex64") and (
+        isinstance(problem, TsmmProblem)
+        or (isinstance(problem, TsmttsmProblem) and max(problem.M, problem.N) <= _NARROW)
+    ):
+        names.sort(key=lambda name: not name.endswith("_fma"))
+    return tuple(names)
 
 
 def ranked(

@@ -1,8 +1,11 @@
-"""TSMM on FP64 tensor cores: B = alpha A C + beta B for float64 and complex128 from sm_90 on.
+"""TSMM on FP64 tensor cores: B = alpha A C + beta B from sm_90 on, A and C of one type, any of the four.
+
+Single precision is converted on its way to the tensor cores, whose peak is that of its own multiply-adds, and
+rounded once on its way back.
 
 The kernel is ``cuda/tsmm_mma.cu``: groups of warps, each with a pipeline of its own, stage tiles of rows in
 shared memory, multiply them by the coefficient matrix on the tensor cores and send finished tiles back.
-Contiguous operands move by bulk copies of whole slabs, whatever the width; views by pieces of 8 or 16 bytes.
+Contiguous operands move by bulk copies of whole slabs, whatever the width; views by pieces of 4 to 16 bytes.
 Here are its search space, the rule that says which configurations are valid, the cost model that orders
 them, and the launch. Nothing here needs a GPU.
 """
@@ -17,9 +20,9 @@ from typing import Any, NamedTuple
 
 from ..errors import LayoutError, OptionError
 from .device import DeviceInfo
-from .problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize
+from .problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from .roofline import Ceilings, memory_time, traffic
-from .source import render
+from .source import C_TYPES, SHORT_NAMES, render
 
 __all__ = [
     "Config",
@@ -97,11 +100,11 @@ class _Shape(NamedTuple):
 @functools.lru_cache(maxsize=1024)
 def _shape(problem: TsmmProblem) -> _Shape:
     parts = 2 if is_complex(problem.dtype_a) else 1
-    size = 8 * parts
+    size = itemsize(problem.dtype_a)
     return _Shape(
         parts=parts,
         size=size,
-        subs=4 // parts,
+        subs=32 // size,
         block=16 // parts,
         kt=-(-problem.M // 4),
         nt=-(-problem.N * parts // 8),
@@ -112,11 +115,10 @@ def _shape(problem: TsmmProblem) -> _Shape:
 
 def _piece(row_bytes: int, pitch_bytes: int, align: int) -> int:
     """Return the bytes a lane moves at a time; 0 where rows are one aligned slab for bulk copies."""
-    if align < MAX_ALIGNMENT:
-        return 8
-    if row_bytes == pitch_bytes:
+    if align == MAX_ALIGNMENT and row_bytes == pitch_bytes:
         return 0
-    return 16 if row_bytes % 16 == pitch_bytes % 16 == 0 else 8
+    bits = align | row_bytes | pitch_bytes
+    return bits & -bits
 
 
 def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
@@ -125,13 +127,14 @@ def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
         return f"tsmm_mma runs on CUDA devices, not on {device.name}"
     if int(device.architecture.removeprefix("sm_").rstrip("af")) < 90:
         return f"tsmm_mma needs bulk copies, which begin with sm_90; the device is {device.architecture}"
-    if problem.dtype_a != problem.dtype_c or problem.dtype_a not in ("float64", "complex128"):
-        types = f"{problem.dtype_a} and {problem.dtype_c}"
-        return f"tsmm_mma takes A and C both float64 or both complex128, not {types}"
+    if problem.dtype_a != problem.dtype_c:
+        return f"tsmm_mma takes A and C of one type, not {problem.dtype_a} and {problem.dtype_c}"
     if not (1 <= problem.M <= MAX_WIDTH and 1 <= problem.N <= MAX_WIDTH):
         return f"tsmm_mma takes widths from 1 to {MAX_WIDTH}, not M={problem.M}, N={problem.N}"
-    if min(problem.align_a, problem.align_b) < 8:
-        return f"tsmm_mma needs 8-byte alignment, not align_a={problem.align_a}, align_b={problem.align_b}"
+    real = real_bytes(problem.dtype)
+    if min(problem.align_a, problem.align_b) < real:
+        aligned = f"align_a={problem.align_a}, align_b={problem.align_b}"
+        return f"tsmm_mma needs {real}-byte alignment, not {aligned}"
     if problem.inplace and (problem.N > problem.M or problem.lda != problem.ldb):
         return f"tsmm_mma in place needs N <= M and one pitch, not M={problem.M}, N={problem.N}"
     if problem.K > 8 * _MAX_TILES:
@@ -154,6 +157,9 @@ def _invalid(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | 
         return f"{config.groups} groups need a named barrier each, and there are {_NAMED_BARRIERS}"
     if config.unroll < 1 or config.rows < 1 or config.rows % (config.unroll * shape.block):
         return f"rows={config.rows} is no multiple of unroll={config.unroll} blocks of {shape.block} rows"
+    for piece, width in ((shape.piece_a, problem.M), (shape.piece_b, problem.N)):
+        if not piece and config.rows // shape.subs * width * shape.size % 16:
+            return f"rows={config.rows} make no whole 16 bytes of a sub-chunk of {width} columns"
     if config.stages < 1 or config.slabs < 1:
         return f"stages={config.stages}, slabs={config.slabs}; a pipeline has at least one of each"
     needed, limit = shared_bytes(problem, config, device), device.shared_bytes_per_block
@@ -239,9 +245,9 @@ def predict(
     """Return the expected time in seconds.
 
     The limits, each a time: memory; the tensor pipes, with padding and uneven quadrants; shared memory, which
-    every byte passes two to six times; and the groups' own pipelines, whose tiles wait for their chain of
-    products and for memory (Little's law). A smooth maximum joins them: limits that are close get in each
-    other's way.
+    every byte passes two to six times; conversions of single precision; and the groups' own pipelines, whose
+    tiles wait for their chain of products and for memory (Little's law). A smooth maximum joins them: limits
+    that are close get in each other's way.
     """
     shape = _shape(problem)
     sms = device.multiprocessors
@@ -277,7 +283,12 @@ def predict(
     tile_bytes = config.rows * shape.size * max(problem.M, problem.N)
     memory = memory_time(traffic(problem), ceilings) / _MEMORY_RATE
     memory *= 1 + _TILE_COST * abs(math.log2(tile_bytes / _BEST_TILE_BYTES))
-    cycles = (tensor, shared, rounds * work, rounds * loading, rounds * storing)
+    converted = 0.0
+    if real_bytes(problem.dtype) == 4:
+        numbers = config.rows * shape.parts * (4 * shape.kt * config.split + problem.N)
+        converted = rounds * config.groups * numbers / _CONVERSIONS
+
+    cycles = (tensor, shared, converted, rounds * work, rounds * loading, rounds * storing)
     limits = (memory, *(limit / clock for limit in cycles))
     longest = max(limits)
     joint = longest * sum((limit / longest) ** _SHARPNESS for limit in limits) ** (1 / _SHARPNESS)
@@ -292,6 +303,7 @@ _MMA_LATENCY, _LOAD_LATENCY = (
     24,
     9,
 )  # cycles of a product, and more of its coefficients' way from shared memory
+_CONVERSIONS = 14  # between float32 and float64, a cycle and SM
 _PASS_CYCLES = 18  # going on to the next rows
 _STORE_CYCLES = 7  # of a block of the result, from accumulators to the slab
 _TILE_CYCLES = 360  # waiting, issuing copies ...
@@ -356,14 +368,15 @@ def _choose(
 
 
 def chain_length(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the longest chain of additions that an element of B goes through, for error bounds."""
+    """Return the longest chain of additions, in the result's precision, that makes an element of B."""
+    if real_bytes(problem.dtype) == 4:
+        return 2  # sums are in double precision
     return _shape(problem).parts * problem.M + (problem.beta != "zero")
 
 
 def kernel_name(problem: TsmmProblem) -> str:
     """Return the kernel's name, as profilers show it."""
-    kind = "c128" if is_complex(problem.dtype) else "f64"
-    return f"tsmm_mma_{kind}_m{problem.M}_n{problem.N}"
+    return f"tsmm_mma_{SHORT_NAMES[problem.dtype]}_m{problem.M}_n{problem.N}"
 
 
 def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
@@ -385,7 +398,8 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "SLABS": config.slabs,
         "SHARED_C": config.shared_coefficients,
     }
-    return render(kernel_name(problem), "tsmm_mma.cu", constants)
+    types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
+    return render(kernel_name(problem), "tsmm_mma.cu", constants, types)
 
 
 def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:

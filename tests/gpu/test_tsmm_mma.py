@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmm_mma as family
 from blockvec.kernels.device import DeviceInfo, cuda_device
-from blockvec.kernels.problem import TsmmProblem, beta_class, scalar_class
+from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
 from blockvec.kernels.tsmm_mma import Config
+from tests.blocks import UNIT_ROUNDOFF
 
 pytestmark = pytest.mark.gpu
 
 GUARD = 64  # elements before and after each operand
-UNIT_ROUNDOFF = 2.0**-53
+TYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact:
     def draw() -> np.ndarray:
         return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
 
-    return (draw() + 1j * draw() if dtype == "complex128" else draw()).astype(dtype)
+    return (draw() + 1j * draw() if is_complex(dtype) else draw()).astype(dtype)
 
 
 def product(A: np.ndarray, C: np.ndarray, B: np.ndarray, alpha: complex, beta: complex) -> np.ndarray:
@@ -91,11 +92,11 @@ def product(A: np.ndarray, C: np.ndarray, B: np.ndarray, alpha: complex, beta: c
 
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
-    dtype = draw(st.sampled_from(["float64", "complex128"]))
+    dtype = draw(st.sampled_from(TYPES))
     inplace = draw(st.integers(0, 3)) == 0
     M = draw(st.integers(1, 64))
     N = draw(st.sampled_from([M, draw(st.integers(1, M))])) if inplace else draw(st.integers(1, 64))
-    units = [1, 1j, 1 - 1j] if dtype == "complex128" else [1]
+    units = [1, 1j, 1 - 1j] if is_complex(dtype) else [1]
     return {
         "dtype": dtype,
         "inplace": inplace,
@@ -153,12 +154,12 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
         np.testing.assert_array_equal(results[0], expected.astype(dtype))
         return
     length = family.chain_length(problem, config, device)
-    scale = abs(alpha) * (np.abs(host_a) @ np.abs(host_c)) + abs(beta) * np.abs(host_b)
-    bound = 4 * UNIT_ROUNDOFF * (2 + np.sqrt(length)) * scale
+    scale = abs(alpha) * (np.abs(host_a) @ np.abs(host_c).astype(float)) + abs(beta) * np.abs(host_b)
+    bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(length)) * scale
     assert np.all(np.abs(results[0] - expected) <= bound)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("width", range(1, 65))
 def test_every_width_is_exact_at_a_ragged_number_of_rows(
     width: int, dtype: str, cp: Any, device: DeviceInfo

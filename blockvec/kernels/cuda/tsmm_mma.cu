@@ -16,8 +16,8 @@
 // of a thread block runs in quadrant w % 4 of the SM; a quadrant gets warps of different groups, so that one computes while
 // another stores, and shares of columns that add up to the same in all quadrants, or nearly.
 //
-// Shared memory. A staged tile is SUBS = 4 sub-chunks (2 if complex) of contiguous rows whose bases differ by 128 / SUBS bytes
-// mod 128, and MMA row g is a row of sub-chunk g % SUBS. The lanes that are served together (16 of 8 bytes, 8 of 16) then
+// Shared memory. A staged tile is SUBS sub-chunks of contiguous rows whose bases differ by 128 / SUBS bytes
+// mod 128, and MMA row g is a row of sub-chunk g % SUBS. The lanes that are served together (32 of 4 bytes, 16 of 8, 8 of 16) then
 // touch SUBS segments of 128 / SUBS bytes in distinct banks, at any width. To the same end the columns within an 8-column
 // tile of a real C are permuted: lane (g, t) accumulates columns t and t + 4, where the MMA says 2t and 2t + 1.
 //
@@ -27,8 +27,9 @@
 // Registers of a lane in doubles, TILES = NT / SPLIT rounded up: C fragments KT TILES (with SHARED_C loaded as needed),
 // accumulators 4 UNROLL TILES, A fragments 4 UNROLL (double-buffered).
 //
+// Real: parts of elements. Float ones become double on their way to a fragment and round once on their way back.
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
-// are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 8 or 16 bytes that a lane moves at a time,
+// are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
 // from rows of any pitch; WARPS of a thread block, one an SM; SPLIT: warps of a group, among which columns are divided; ROWS
 // of a tile, a multiple of UNROLL blocks; STAGES, SLABS; SHARED_C: C's fragments stay in shared memory.
 
@@ -36,9 +37,10 @@
 #include "pipeline.cuh"
 
 constexpr int P = COMPLEX ? 2 : 1;
-constexpr int SIZE = 8 * P;                      // bytes of an element
-constexpr int SUBS = 4 / P;                      // sub-chunks of a tile
-constexpr int BLOCK = 16 / P;                    // rows of an MMA; four of each sub-chunk
+constexpr int REAL = sizeof(Real), SIZE = REAL * P;  // bytes of a real number, of an element
+constexpr int SUBS = 32 / SIZE;                  // sub-chunks of a tile
+constexpr int BLOCK = 16 / P;                    // rows of an MMA
+constexpr int STEP = BLOCK / SUBS, HALF = 8 / SUBS;  // of each sub-chunk in an MMA, and in its rows 0..7
 constexpr int KT = (M + 3) / 4;                  // MMA tiles over the columns of A
 constexpr int NT = (P * N + 7) / 8;              // and over those of B, in real numbers
 constexpr int COLUMNS = 8 / P;                   // of B in such a tile
@@ -47,7 +49,11 @@ constexpr int PASSES = ROWS / (BLOCK * UNROLL);  // through a tile
 constexpr int GROUPS = WARPS / SPLIT;
 constexpr int LANES = 32 * SPLIT;  // of a group
 
-struct alignas(SIZE) Element {
+struct alignas(SIZE) Stored {
+    Real part[P];
+};
+
+struct Element {
     double part[P];
 };
 
@@ -69,7 +75,7 @@ constexpr int ARRIVALS = (PIECE_A ? LANES : 1) + (BETA ? (PIECE_B ? LANES : 1) :
 
 struct Operands {
     const char* A;
-    const double* C;
+    const Real* C;
     char* B;
     i64 K, pitch_a, pitch_b;  // pitches in bytes
     Element alpha, beta;
@@ -96,8 +102,25 @@ __device__ __forceinline__ Element times(Element a, Element b) {
     return element(re * b.part[0] - im * b.part[P - 1], re * b.part[P - 1] + im * b.part[0]);
 }
 
+__device__ __forceinline__ Element load(const char* from) {
+    const Stored value = *reinterpret_cast<const Stored*>(from);
+    return element(value.part[0], value.part[P - 1]);
+}
+
+__device__ __forceinline__ void store(char* to, Element value) {
+    Stored rounded;
+    rounded.part[P - 1] = static_cast<Real>(value.part[P - 1]);
+    rounded.part[0] = static_cast<Real>(value.part[0]);
+    *reinterpret_cast<Stored*>(to) = rounded;
+}
+
+// The bytes that bulk copies of a sub-chunk leave, less than 16, by plain loads and stores.
+__device__ __forceinline__ void move_rest(char* to, const char* from, int whole, int bytes) {
+    for (int byte = whole; byte < bytes; byte += REAL) *reinterpret_cast<Real*>(to + byte) = *reinterpret_cast<const Real*>(from + byte);
+}
+
 // A tile of contiguous rows as bulk copies, one a sub-chunk. Only the last rows of a matrix can leave bytes that are no multiple of
-// 16: one double, which a plain load and store moves.
+// 16.
 template <int WIDTH>
 struct Bulk {
     using T = Tile<WIDTH>;
@@ -116,8 +139,7 @@ struct Bulk {
         for (int sub = 0; sub < SUBS; ++sub) {
             const int valid = bytes(sub, rows), whole = valid & ~15;
             sum += whole;
-            if (valid != whole)
-                *reinterpret_cast<double*>(tile + sub * T::SUB + whole) = *reinterpret_cast<const double*>(from + sub * SUB_BYTES + whole);
+            move_rest(tile + sub * T::SUB, from + sub * SUB_BYTES, whole, valid);
         }
         expect(full, sum);
         for (int sub = 0; sub < SUBS; ++sub)
@@ -132,8 +154,7 @@ struct Bulk {
             for (int sub = 0; sub < SUBS; ++sub) {
                 const int valid = bytes(sub, rows), whole = valid & ~15;
                 if (whole) bulk_store(to + sub * SUB_BYTES, tile + sub * T::SUB, whole);
-                if (valid != whole)
-                    *reinterpret_cast<double*>(to + sub * SUB_BYTES + whole) = *reinterpret_cast<const double*>(tile + sub * T::SUB + whole);
+                move_rest(to + sub * SUB_BYTES, tile + sub * T::SUB, whole, valid);
             }
         }
         bulk_store_commit();
@@ -167,7 +188,7 @@ __device__ __forceinline__ void store_tile(char* to, const char* tile, i64 pitch
         if (lane.storer && elect_one()) Bulk<WIDTH>::store(to, tile, rows);
     } else {
         struct alignas(PIECE) Piece {
-            double part[PIECE / 8];
+            u32 part[PIECE / 4];
         };
         pieces<WIDTH, PIECE>(lane, rows, pitch, [&](int from, i64 at) {
             *reinterpret_cast<Piece*>(to + at) = *reinterpret_cast<const Piece*>(tile + from);
@@ -189,8 +210,8 @@ __device__ __forceinline__ double coefficient(const Operands& o, int x, int y, i
     return c;
 }
 
-// Where a lane finds column t of its row in the first MMA block of a tile. In the same sub-chunk the next block lies 4 rows on,
-// and row g + 8 of a real block 2 rows on.
+// Where a lane finds column t of its row in the first MMA block of a tile. In the same sub-chunk the next block lies STEP rows on,
+// and row g + 8 of a real block HALF rows on.
 template <int WIDTH>
 __device__ __forceinline__ int fragment_offset(const Lane& lane) {
     return lane.g % SUBS * Tile<WIDTH>::SUB + lane.g / SUBS * Tile<WIDTH>::PITCH + lane.t * SIZE;
@@ -199,17 +220,12 @@ __device__ __forceinline__ int fragment_offset(const Lane& lane) {
 __device__ __forceinline__ void load_fragments(double (&a)[UNROLL][2][1], const char* from, int x, const Lane& lane) {
 #pragma unroll
     for (int m = 0; m < UNROLL; m++) {
-        const char* p = from + 4 * m * Tile<M>::PITCH + 4 * x * SIZE;
-        double2 v;
-        if constexpr (COMPLEX) {
-            v = *reinterpret_cast<const double2*>(p);
-        } else {
-            v.x = *reinterpret_cast<const double*>(p);
-            v.y = *reinterpret_cast<const double*>(p + 2 * Tile<M>::PITCH);
-        }
+        const char* p = from + STEP * m * Tile<M>::PITCH + 4 * x * SIZE;
+        const Element top = load(p);
+        const double bottom = COMPLEX ? top.part[P - 1] : load(p + HALF * Tile<M>::PITCH).part[0];
         const bool inside = 4 * x + 3 < M || 4 * x + lane.t < M;
-        a[m][0][0] = inside ? v.x : 0.0;
-        a[m][1][0] = inside ? v.y : 0.0;
+        a[m][0][0] = inside ? top.part[0] : 0.0;
+        a[m][1][0] = inside ? bottom : 0.0;
     }
 }
 
@@ -256,8 +272,8 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
         load_fragments(a[0], staged + fragment_offset<M>(lane), 0, lane);
 #pragma unroll 1
         for (int pass = 0; pass < PASSES; pass++) {
-            const char* from = staged + fragment_offset<M>(lane) + pass * 4 * UNROLL * Tile<M>::PITCH;
-            const int to = fragment_offset<N>(lane) + COLUMNS * lane.share * SIZE + pass * 4 * UNROLL * Tile<N>::PITCH;
+            const char* from = staged + fragment_offset<M>(lane) + pass * STEP * UNROLL * Tile<M>::PITCH;
+            const int to = fragment_offset<N>(lane) + COLUMNS * lane.share * SIZE + pass * STEP * UNROLL * Tile<N>::PITCH;
             double acc[UNROLL][TILES][2][2] = {};
             // f(sums, h, e, offset in a tile of B) for each element of B that this lane holds: sums[h][e], row g + 8h and column
             // t + 4e, if real; all four sums if complex.
@@ -268,12 +284,12 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
                     const int e = i % ELEMENTS % 2, h = i % ELEMENTS / 2, y = i / ELEMENTS % TILES, m = i / ELEMENTS / TILES;
                     const int column = COLUMNS * y * SPLIT + 4 * e;
                     if (COLUMNS * lane.share + lane.t + column >= N) continue;
-                    f(acc[m][y], h, e, to + (4 * m + 2 * h) * Tile<N>::PITCH + column * SIZE);
+                    f(acc[m][y], h, e, to + (STEP * m + HALF * h) * Tile<N>::PITCH + column * SIZE);
                 }
             };
             if constexpr (BETA != 0) {
                 each([&](double(&sums)[2][2], int h, int e, int offset) {
-                    Element b = *reinterpret_cast<const Element*>(staged + Tile<M>::BYTES + offset);
+                    Element b = load(staged + Tile<M>::BYTES + offset);
                     if constexpr (BETA == 2) b = times(o.beta, b);
                     sums[h][e] = b.part[0];
                     if constexpr (COMPLEX) sums[0][1] = b.part[P - 1];
@@ -285,7 +301,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
                 if (x + 1 < KT)
                     load_fragments(a[(x + 1) % 2], from, x + 1, lane);
                 else if (pass + 1 < PASSES)
-                    load_fragments(a[(x + 1) % 2], from + 4 * UNROLL * Tile<M>::PITCH, 0, lane);
+                    load_fragments(a[(x + 1) % 2], from + STEP * UNROLL * Tile<M>::PITCH, 0, lane);
 #pragma unroll
                 for (int y = 0; y < TILES; y++) {
                     if (y * SPLIT + SPLIT > NT && lane.share >= NT % SPLIT) continue;
@@ -303,8 +319,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
                 sync_group(lane.group);
             }
             each([&](const double(&sums)[2][2], int h, int e, int offset) {
-                *reinterpret_cast<Element*>(out + offset) =
-                    COMPLEX ? element(sums[0][0] - sums[1][1], sums[0][1] + sums[1][0]) : element(sums[h][e], 0);
+                store(out + offset, COMPLEX ? element(sums[0][0] - sums[1][1], sums[0][1] + sums[1][0]) : element(sums[h][e], sums[h][e]));
             });
         }
         if constexpr (PIECE_B == 0) bulk_store_fence();
@@ -320,7 +335,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    KERNEL(const char* A, const double* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im,
+    KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im,
            double beta_re, double beta_im) {
     extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then the barriers
     double* const fragments = reinterpret_cast<double*>(memory);

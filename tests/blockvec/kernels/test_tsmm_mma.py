@@ -17,7 +17,7 @@ from blockvec.errors import LayoutError, OptionError
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmm_mma as family
 from blockvec.kernels.device import H200
-from blockvec.kernels.problem import TsmmProblem, itemsize
+from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize, real_bytes
 from blockvec.kernels.roofline import Ceilings, time_limit
 from blockvec.kernels.tsmm_mma import Config
 from tests.emulator import host as emulator
@@ -34,12 +34,13 @@ def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: obj
 
 
 BOTH = pytest.mark.parametrize("dtype", ["float64", "complex128"])
+ALL = pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
 
 
 # ---- choices
 
 
-@BOTH
+@ALL
 def test_every_width_has_a_valid_choice_in_milliseconds(dtype: str) -> None:
     times = []
     for width in range(1, 65):
@@ -68,8 +69,7 @@ def test_choices_follow_the_number_of_rows_roughly() -> None:
 
 
 def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
-    assert "both float64 or both complex128" in str(family.supports(problem(8, dtype="float32"), H200))
-    assert "both float64 or both complex128" in str(family.supports(problem(8, dtype_c="complex128"), H200))
+    assert "A and C of one type" in str(family.supports(problem(8, dtype_c="complex128"), H200))
     assert "widths from 1 to 64" in str(family.supports(problem(65), H200))
     assert "8-byte alignment" in str(family.supports(problem(8, align_b=4), H200))
     assert "in place" in str(family.supports(problem(8, 9, inplace=True), H200))
@@ -106,11 +106,13 @@ def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> Non
     assert pieces(problem(13, align_a=8)) == (8, 0)
     assert pieces(problem(13, 8, lda=61, align_a=8, ldb=64)) == (8, 16)
     assert pieces(problem(13, 8, "complex128", lda=61, ldb=64, align_b=8)) == (16, 8)
+    assert pieces(problem(13, 8, "float32", lda=61, align_a=4, ldb=64)) == (4, 16)
+    assert pieces(problem(13, 8, "complex64", align_a=4, ldb=9, align_b=8)) == (4, 8)
     assert pieces(problem(7, lda=8)) == (8, 0)  # whole 16-byte pieces would read beside the columns
 
 
 @pytest.mark.parametrize("width", range(1, 65))
-@BOTH
+@ALL
 def test_fragments_and_results_meet_no_bank_twice(width: int, dtype: str) -> None:
     """Lanes are served 128 bytes at a time, in order; see the kernel for where each one reads."""
     shape = family._shape(problem(width, dtype=dtype))
@@ -157,6 +159,8 @@ def test_a_chain_is_the_columns_of_A_and_the_output(dtype: str) -> None:
     config = family.choose(p, H200)
     assert family.chain_length(p, config, H200) == 24 * parts
     assert family.chain_length(replace(p, beta="one"), config, H200) == 24 * parts + 1
+    single = problem(24, dtype="complex64" if parts == 2 else "float32")
+    assert family.chain_length(single, family.choose(single, H200), H200) == 2  # summed in double precision
 
 
 # ---- compilation
@@ -177,7 +181,7 @@ def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
 
 @needs_compiler
 @pytest.mark.parametrize("width", [1, 3, 8, 13, 24, 33, 48, 56, 61, 64])
-@BOTH
+@ALL
 def test_configurations_of_the_space_compile_without_spills(width: int, dtype: str) -> None:
     p = problem(width, dtype=dtype)
     configs = family.space(p, H200)
@@ -211,12 +215,13 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> No
 
 _RUN = """
 extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
-                   const double* C, char* B, i64 bytes_b, i64 K, i64 pitch_a, i64 pitch_b,
+                   const void* C, char* B, i64 bytes_b, i64 K, i64 pitch_a, i64 pitch_b,
                    const double* factors) {
     emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
     emulator::writable = {B, B + bytes_b};
     return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
-        KERNEL(A, C, B, K, pitch_a, pitch_b, factors[0], factors[1], factors[2], factors[3]);
+        const double* by = factors;
+        KERNEL(A, static_cast<const Real*>(C), B, K, pitch_a, pitch_b, by[0], by[1], by[2], by[3]);
     });
 }
 """
@@ -263,10 +268,11 @@ def emulate(
 
 def operand(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.ndarray]:
     """The values as a view at the given alignment in memory that is NaN elsewhere, and that memory."""
-    unit = values.itemsize // 8
+    real = real_bytes(values.dtype.name)
+    unit = values.itemsize // real
     K, width = values.shape
-    memory = np.full((K * ld + 2) * unit + 32, np.nan)
-    start = -(memory.ctypes.data // 8) % 2 + align // 8 % 2 + 16
+    memory = np.full((K * ld + 2) * unit + 256 // real, np.nan, f"f{real}")
+    start = -(memory.ctypes.data // real) % (16 // real) + align % 16 // real + 128 // real
     view = memory[start : start + K * ld * unit].view(values.dtype).reshape(K, ld)[:, :width]
     view[...] = values
     return view, memory
@@ -274,7 +280,7 @@ def operand(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.nda
 
 def draw_integers(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.ndarray:
     values = rng.integers(-1, 2, shape).astype(dtype)
-    if dtype == "complex128":
+    if is_complex(dtype):
         values.imag = rng.integers(-1, 2, shape)
     return values
 
@@ -296,6 +302,16 @@ HOST_CASES = [
     (problem(6, 11, "complex128", K=97, beta="general"), Config(4, 2, 8, 1, 2, 1, True)),
     (problem(4, 7, "complex128", K=140, lda=5, ldb=9, align_b=8), Config(4, 1, 16, 1, 2, 2, False)),
     (problem(10, 6, "complex128", K=90, ldb=10, inplace=True), Config(4, 2, 16, 2, 2, 1, False)),
+    (problem(13, 9, "float32", K=511, alpha="general"), Config(4, 2, 32, 1, 2, 1, False)),
+    (problem(7, 30, "float32", K=299, beta="one"), Config(8, 4, 32, 1, 2, 2, True)),
+    (problem(9, 5, "float32", K=407, lda=11, ldb=7, align_a=4, align_b=4), Config(4, 1, 32, 1, 2, 2, False)),
+    (problem(1, dtype="float32", K=1003), Config(4, 1, 64, 2, 3, 1, False)),
+    (problem(5, dtype="complex64", K=331), Config(4, 1, 16, 2, 2, 2, False)),
+    (problem(6, 11, "complex64", K=97, beta="general", align_b=8), Config(4, 2, 8, 1, 2, 1, True)),
+    (
+        problem(10, 6, "complex64", K=91, ldb=10, align_a=4, align_b=4, inplace=True),
+        Config(4, 2, 16, 2, 2, 1, False),
+    ),
 ]
 
 
@@ -306,8 +322,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
 ) -> None:
     assert family.refuse(p, config, H200) is None
     rng = np.random.default_rng(p.K)
-    alpha = {"one": 1, "general": -2 if p.dtype == "float64" else 1 - 2j}[p.alpha]
-    beta = {"zero": 0, "one": 1, "general": 3 if p.dtype == "float64" else 2j}[p.beta]
+    alpha = {"one": 1, "general": 1 - 2j if is_complex(p.dtype) else -2}[p.alpha]
+    beta = {"zero": 0, "one": 1, "general": 2j if is_complex(p.dtype) else 3}[p.beta]
     values, C = draw_integers(rng, (p.K, p.M), p.dtype), draw_integers(rng, (p.M, p.N), p.dtype)
     outputs = values[:, : p.N] if p.inplace else draw_integers(rng, (p.K, p.N), p.dtype)
     expected = alpha * (values @ C) + beta * outputs
