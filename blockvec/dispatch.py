@@ -11,7 +11,7 @@ from .backends.base import Backend, Candidate
 from .config import Options, options
 from .errors import OptionError
 from .kernels.problem import Problem
-from .kernels.roofline import flops, time_limit, traffic
+from .kernels.roofline import flops, gather_time, time_limit, traffic
 from .profile import ceilings, running
 
 __all__ = ["Explanation", "accepts", "choose", "explain_problem", "forget", "run"]
@@ -95,6 +95,8 @@ class Explanation:
         The problem's compulsory traffic in bytes and its floating-point operations.
     time_limit_s : float
         The shortest time in seconds that the measured ceilings allow.
+    gather_time_s : float or None
+        Of a sparse product on a GPU, the time in which L2 delivers a row of X for every entry.
     """
 
     problem: Problem
@@ -105,6 +107,7 @@ class Explanation:
     bytes_moved: int
     flops: int
     time_limit_s: float
+    gather_time_s: float | None = None
 
     def __str__(self) -> str:
         """Lay the explanation out as text."""
@@ -114,6 +117,8 @@ class Explanation:
             f"  roofline  {self.bytes_moved / 1e6:.3f} MB, {self.flops / 1e6:.3f} Mflop, "
             f"at least {self.time_limit_s * 1e6:.1f} us",
         ]
+        if self.gather_time_s is not None:
+            lines.append(f"  gathering {self.gather_time_s * 1e6:.1f} us where every row of X comes from L2")
         if self.configuration:
             lines.append(f"  run with  {self.configuration}")
         for name, refusal in self.considered:
@@ -124,7 +129,7 @@ class Explanation:
 
 def explain_problem(problem: Problem, backend: Backend) -> Explanation:
     """Say what would run a problem and why; measures the device's ceilings if nobody did."""
-    chosen = choose(problem, backend)
+    chosen, limits = choose(problem, backend), ceilings(backend)
     return Explanation(
         problem=problem,
         device=f"{backend.name} ({backend.device.name})",
@@ -133,5 +138,6 @@ def explain_problem(problem: Problem, backend: Backend) -> Explanation:
         considered=tuple((c.name, c.refusal) for c in backend.candidates(problem)),
         bytes_moved=traffic(problem).total_bytes,
         flops=flops(problem),
-        time_limit_s=time_limit(problem, ceilings(backend)),
+        time_limit_s=time_limit(problem, limits),
+        gather_time_s=gather_time(problem, limits),
     )

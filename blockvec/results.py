@@ -20,7 +20,7 @@ from .errors import FormatError
 from .kernels.cache import replace_file
 from .kernels.measure import Timing
 from .kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
-from .kernels.roofline import Ceilings, fraction, gather_fraction, memory_time, sector_traffic
+from .kernels.roofline import Ceilings, fraction, gather_time, memory_time, sector_traffic
 
 __all__ = ["ceilings_record", "device_slug", "document", "environment", "kernel_record", "read", "write"]
 
@@ -153,8 +153,8 @@ def kernel_record(
     ):
         sectors_s = memory_time(sector_traffic(problem), ceilings)
         record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
-    if isinstance(problem, SpmmvProblem) and ceilings.l2_gb_s:
-        record["fraction_gather"] = round(gather_fraction(problem, timing.median_s, ceilings), 4)
+    if (gather_s := gather_time(problem, ceilings)) is not None:
+        record["fraction_gather"] = round(gather_s / timing.median_s, 4)
     return record
 
 

@@ -17,7 +17,7 @@ __all__ = [
     "Traffic",
     "flops",
     "fraction",
-    "gather_fraction",
+    "gather_time",
     "memory_time",
     "sector_traffic",
     "time_limit",
@@ -147,21 +147,15 @@ def flops(problem: Problem) -> int:
             return problem.K * problem.M * problem.flops_per_element * weight
 
 
-def gather_fraction(problem: SpmmvProblem, time_s: float, ceilings: Ceilings) -> float:
-    """Return the fraction of the gather bound that an SpMMV of `time_s` seconds reached.
+def gather_time(problem: Problem, ceilings: Ceilings) -> float | None:
+    """Return the seconds in which the shared cache delivers a row of X for every entry of a sparse matrix.
 
-    The bound is the time in which the shared cache delivers one row of X for every entry of the matrix. It is
-    no limit of the hardware: what finds rows of X in a multiprocessor's own cache passes it.
-
-    Raises
-    ------
-    ValueError
-        For ceilings without the bandwidth of that cache.
+    It is no limit of the hardware: what finds rows of X in a multiprocessor's own cache is faster. None for
+    other problems, and where the bandwidth of that cache is not known.
     """
-    if not ceilings.l2_gb_s:
-        raise ValueError("gather_fraction: the bandwidth of the shared cache was not measured.")
-    gathered = problem.nnz * problem.width * itemsize(problem.dtype_x)
-    return gathered / ceilings.l2_gb_s * 1e-9 / time_s
+    if not isinstance(problem, SpmmvProblem) or not ceilings.l2_gb_s:
+        return None
+    return problem.nnz * problem.width * itemsize(problem.dtype_x) / ceilings.l2_gb_s * 1e-9
 
 
 def _flops_of_sums(problem: SpmmvProblem) -> int:

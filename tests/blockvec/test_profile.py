@@ -63,10 +63,18 @@ def test_a_refresh_measures_again(measurements: list[int]) -> None:
         {},
         {"ceilings": None},
         {"ceilings": {"read_gb_s": 1.0}},
-        {"ceilings": {"read_gb_s": 0.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": {}}},
+        {"ceilings": {"read_gb_s": 0.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": {}, "l2_gb_s": 0.0}},
         {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": {}}},
-        {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": "fast", "gflop_s": {}}},
-        {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": [1]}},
+        {
+            "ceilings": {
+                "read_gb_s": 1.0,
+                "write_gb_s": 1.0,
+                "copy_gb_s": "fast",
+                "gflop_s": {},
+                "l2_gb_s": 0.0,
+            }
+        },
+        {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": [1], "l2_gb_s": 0.0}},
     ],
 )
 def test_a_broken_record_is_measured_again_and_replaced(

@@ -31,6 +31,7 @@ def known_ceilings(backend: Any) -> None:
         "write_gb_s": 8.0,
         "copy_gb_s": 9.0,
         "gflop_s": {"float64": 50.0, "float32": 99.0},
+        "l2_gb_s": 20.0,
     }
     path = options().cache_dir / "ceilings" / f"{backend.device.fingerprint}.json"
     assert store_json(path, {"ceilings": record})

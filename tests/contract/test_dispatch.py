@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import blockvec
-from blockvec import BlockVector, as_operator, dispatch, products
+from blockvec import BlockVector, as_operator, dispatch, models, products
 from blockvec.errors import DTypeError, OptionError
 from tests.contract.blocks import DTYPES, host, on, values
 
@@ -70,6 +70,16 @@ def test_an_explanation_names_the_kernel_that_then_runs(device: str, dtype: str)
         text = str(explanation)
         assert f"{explanation.kernel:20} chosen" in text
         assert V.device in text
+
+
+@pytest.mark.usefixtures("known_ceilings")
+def test_an_explanation_of_a_sparse_product_has_both_limits(device: str) -> None:
+    A = as_operator(models.laplace1d(n=1000), device=device)
+    explanation = blockvec.explain("apply", A, BlockVector.zeros(1000, 4, device=device))
+    assert explanation.gather_time_s == pytest.approx(2998 * 4 * 8 / 20e9)
+    assert "gathering" in str(explanation)
+    V = BlockVector.zeros(1000, 4, device=device)
+    assert blockvec.explain("dot", V, V).gather_time_s is None
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -16,7 +16,7 @@ from blockvec.kernels.roofline import (
     Traffic,
     flops,
     fraction,
-    gather_fraction,
+    gather_time,
     memory_time,
     sector_traffic,
     time_limit,
@@ -208,7 +208,6 @@ def test_fused_sums_add_operations_and_a_chained_block_adds_its_traffic() -> Non
 def test_the_gather_bound_is_a_row_of_x_from_the_shared_cache_for_every_entry() -> None:
     problem = SpmmvProblem(1000, 1000, 5000, 8, "complex128", "float64", 8, 8)
     shared = dataclasses.replace(MACHINE, l2_gb_s=100.0)
-    limit_s = 5000 * 8 * 8 / 100e9
-    assert gather_fraction(problem, 2 * limit_s, shared) == pytest.approx(0.5)
-    with pytest.raises(ValueError, match="not measured"):
-        gather_fraction(problem, limit_s, MACHINE)
+    assert gather_time(problem, shared) == pytest.approx(5000 * 8 * 8 / 100e9)
+    assert gather_time(problem, MACHINE) is None
+    assert gather_time(StreamProblem("axpby", 9, 2, "float32", 2, 1), shared) is None
