@@ -31,7 +31,8 @@
 //          double precision, at the rate of single precision multiply-adds with a fraction of their instructions.
 // Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
 //          16, 8 or 4, bytes a cp.async copies of its rows.
-// Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; BLOCKS a multiprocessor; PRODUCERS: warps that copy.
+// Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; AHEAD: fragments are loaded a step ahead; BLOCKS a
+//          multiprocessor; PRODUCERS: warps that copy.
 // Layout:  A_ROW, B_ROW bytes between (folded) rows in shared memory; A_PITCH, B_PITCH between chunks; A_GAP, B_GAP more between the second and
 //          the third; B_OFFSET of B in a stage; STAGE_BYTES.
 #include "mma.cuh"
