@@ -204,7 +204,7 @@ def _shape(problem: TsmttsmProblem) -> TsmttsmProblem:
 # cent (geometric mean) of the best that was seen, and the best of its first ten within 0.1.
 _CLOCK_HZ = 1.93e9  # a Hopper GPU under load; only where no arithmetic ceiling was measured
 _MEMORY_LATENCY_S = 0.9e-6  # of a loaded memory system: what bytes in flight must cover (Little's law)
-_LAUNCH_S = 3.0e-6
+_LAUNCH_S = 2.0e-6
 _STAGE_CYCLES = 180  # waiting for a stage and giving it back, by a warp
 _BUBBLE_CYCLES = 175  # of a tensor pipe where warps go on to the next stage together ...
 _AHEAD_BUBBLE_CYCLES = 300  # ... and where they wait for it a step early, which costs more when it is late
@@ -212,7 +212,7 @@ _FILL_CYCLES = 300  # finding a stage empty and announcing its bytes, by the war
 _COPY_CYCLES = 16  # ... and each bulk copy
 _REFILL_CYCLES = 165  # more where the last reader fills a stage: a fence and an atomic
 _PIECE_CYCLES = 50  # a producer warp's 32 cp.async and their addresses
-_SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
+_SM_BYTES_A_CYCLE = 32  # from L2 to one multiprocessor, where few blocks leave it the choice
 # Share of the read rate that stages of 32 KB were seen to reach, by copies that keep the place in a 128-byte
 # line and by others, and the exponent with which it grows with a stage's size.
 _GAPLESS_RATE, _GAPPED_RATE, _SIZE_EXPONENT = 0.976, 0.969, 0.0076
@@ -307,8 +307,8 @@ def predict(
     The slowest of six resources, smoothed where two are close: memory, at the rate that the bytes in flight
     and the size of the copies allow; the busiest tensor pipe, tile padding and uneven shares included; a
     warp's own latencies; shared memory with its conflicts; the warps that issue copies; conversions of
-    single precision. Then what does not overlap: the launch, the first stage's latency, the sums over warps
-    and blocks.
+    single precision. Then what does not overlap: the launch, the first stage's latency, the last one's
+    products, the sums over warps and blocks.
     """
     read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
     peak = ceilings.gflop_s.get("float64") if ceilings else None
@@ -339,7 +339,8 @@ def predict(
         turns * resident * converted / clock,
     )
     body: float = max(times) * sum((time / max(times)) ** _SMOOTHNESS for time in times) ** (1 / _SMOOTHNESS)
-    return _LAUNCH_S + _MEMORY_LATENCY_S + body + _tail(problem, config, device, clock)
+    last = warp / clock  # nothing is left to copy meanwhile
+    return _LAUNCH_S + _MEMORY_LATENCY_S + body + last + _tail(problem, config, device, clock)
 
 
 def _tail(problem: TsmttsmProblem, config: Config, device: DeviceInfo, clock: float) -> float:

@@ -142,13 +142,13 @@ struct Ring {
     u64 empty[STAGES];    // with a producer warp
     u32 readers[STAGES];  // without: warps that have read a stage
 
-    // By one thread, before a __syncthreads(): how many arrivals fill a stage and how many give it back.
+    // By all threads, one a stage at work, before a __syncthreads(): how many arrivals fill a stage and how many give it back.
     __device__ __forceinline__ void init(u32 producers, u32 consumers) {
-        for (int s = 0; s < STAGES; ++s) {
-            barrier_init(full + s, producers);
-            barrier_init(empty + s, consumers);
-            readers[s] = 0;
-        }
+        const int stage = threadIdx.x;
+        if (stage >= STAGES) return;
+        barrier_init(full + stage, producers);
+        barrier_init(empty + stage, consumers);
+        readers[stage] = 0;
         barrier_init_fence();
     }
 
