@@ -16,6 +16,7 @@ from .rayleigh_ritz import WHICH, Tolerance, to_host
 
 __all__ = [
     "METHODS",
+    "MODES",
     "integer",
     "orthonormal_block",
     "positive",
@@ -25,28 +26,23 @@ __all__ = [
     "tolerance_for",
 ]
 
+MODES = ("normal", "buckling", "cayley")
 METHODS = ("auto", "lanczos", "filter", "dense")
 
 
 def refuse_unavailable(
     *, M: Any, sigma: Any, Minv: Any, OPinv: Any, mode: str, preconditioner: Any, method: str, which: str
 ) -> None:
-    """Say which options this version lacks, and what to do instead."""
-    if M is not None or Minv is not None:
-        raise OptionError(
-            f"{'M' if M is not None else 'Minv'}: generalised problems A x = lambda M x are not available in "
-            "this version; use scipy.sparse.linalg.eigsh, or pass L^-1 A L^-H with M = L L^H as a function."
-        )
-    if sigma is not None or OPinv is not None:
-        raise OptionError(
-            f"{'sigma' if sigma is not None else 'OPinv'}: shift-invert is not available in this version; "
-            "factorise A - sigma I yourself and pass its solve as a function A with which='LM', then "
-            "lambda = sigma + 1/theta."
-        )
-    if mode != "normal":
-        raise OptionError(
-            f"mode: got {mode!r}; only 'normal' is available in this version, the others need sigma."
-        )
+    """Say which options do not go together or are not there, and what to do instead."""
+    if Minv is not None:
+        raise OptionError("Minv: not needed, M itself is factorised; leave it out.")
+    if sigma is None and OPinv is not None:
+        raise OptionError("OPinv: is the inverse of A - sigma M; give sigma, too.")
+    require_one_of("mode", mode, MODES)
+    if mode != "normal" and sigma is None:
+        raise OptionError(f"mode: got {mode!r}, a transformation with a shift; give sigma.")
+    if mode == "buckling" and M is None:
+        raise OptionError("mode: 'buckling' solves A x = lambda M x with an indefinite M; give M.")
     if preconditioner is not None:
         raise OptionError("preconditioner: no method of this version takes one; leave it out.")
     if method == "jd":
@@ -55,10 +51,11 @@ def refuse_unavailable(
             f"{', '.join(map(repr, METHODS))}."
         )
     require_one_of("method", method, METHODS)
-    if which in ("SM", "BE"):
-        remedy = "'SA' for a positive definite matrix" if which == "SM" else "two calls with 'SA' and 'LA'"
-        raise OptionError(f"which: {which!r} is not available in this version; use {remedy}.")
-    require_one_of("which", which, WHICH)
+    if which == "SM" and sigma is not None:
+        raise OptionError("which: 'SM' with sigma would be the values furthest from it; use 'LM'.")
+    if which == "BE":
+        raise OptionError("which: 'BE' is not available in this version; use two calls with 'SA' and 'LA'.")
+    require_one_of("which", which, (*WHICH, "SM"))
 
 
 def require_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:

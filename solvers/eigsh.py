@@ -28,6 +28,7 @@ from .interrupts import deferred_interrupt
 from .memory import require_memory
 from .rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, Which, dense_eigenpairs, to_host
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+from .transformations import StandardForm, restored, standard_form
 
 __all__ = ["choose_method", "eigsh"]
 
@@ -37,6 +38,7 @@ DENSE_MAX_ROWS = 10000
 MAX_RESTARTS = 5000
 CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two calls
 
+TRANSFORMED_DIGITS = 0.7  # share of the digits asked of a transformed problem
 MIN_DEGREE = 3  # below this a filter's own Rayleigh-Ritz steps cost what it saves
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
@@ -116,8 +118,14 @@ def eigsh(
         row-major array of shape (n, b) to one, and needs `shape`.
     k : int
         Wanted pairs, 1 to n.
-    which : {"LM", "LA", "SA"}
-        Largest magnitude, largest or smallest (algebraic) values.
+    M : sparse matrix or dense array of the host, shape (n, n), optional
+        For A x = lambda M x: Hermitian positive definite; with `sigma` also semidefinite, where it is
+        singular by rows of zeros; in buckling mode indefinite (A is then definite). It is factorised.
+    sigma : float, optional
+        Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
+    which : {"LM", "LA", "SA", "SM"}
+        Largest magnitude, largest or smallest (algebraic) values, or smallest magnitude (shift-invert at
+        zero). With `sigma` it refers, as SciPy's does, to the transformed values of `mode`.
     v0 : array or BlockVector, shape (n,) or (n, s), optional
         Start vector, or a whole block of good guesses. Default: random.
     ncv : int, optional
@@ -167,9 +175,13 @@ def eigsh(
         block size leaves room for doubt.
     check_hermitian : bool
         Whether to probe A with random vectors first (four operator columns).
-    M, sigma, Minv, OPinv, mode, preconditioner
-        Generalised problems, shift-invert and preconditioning are not available in this version: anything
-        but the default raises `OptionError`.
+    OPinv : LinearOperator, Operator or callable, optional
+        (A - sigma M)^-1, on the device of A.
+    mode : {"normal", "buckling", "cayley"}
+        What `sigma` makes of an eigenvalue: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
+        sigma)/(lambda - sigma).
+    Minv, preconditioner
+        Not available: anything but the default raises `OptionError`.
 
     Returns
     -------
@@ -216,6 +228,28 @@ def eigsh(
     )
     require_one_of("on_unconverged", on_unconverged, ("raise", "warn", "return"))
     require_one_of("verify", verify, ("auto", "always", "never"))
+    if M is not None or sigma is not None or which == "SM":
+        if which == "SM":
+            sigma, which = 0.0, "LM"
+        source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
+        form = standard_form(source, M, sigma, OPinv, mode, device)
+        options = {"which": which, "ncv": ncv, "maxiter": maxiter, "rng": rng, "method": method}
+        options |= {
+            "block_size": block_size,
+            "callback": callback,
+            "time_limit": time_limit,
+            "verify": verify,
+        }
+        result = _solve_transformed(
+            form,
+            k,
+            options,
+            {"v0": v0, "orthogonal_to": orthogonal_to},
+            tolerance_for(tol, convergence, form.A),
+            None if norm is None else positive("norm", norm),
+            check_hermitian,
+        )
+        return _answer(result, on_unconverged, return_eigenvectors, return_info)
     op = as_operator(A, shape=shape, dtype=dtype, device=device)
     generator = np.random.default_rng(rng)
     if op.shape[0] != op.shape[1]:
@@ -250,9 +284,14 @@ def eigsh(
         begin_s=begin_s,
         checked=check_hermitian,
     )
-    result, stopped = _solve_dense(request) if chosen == "dense" else _solve_lanczos(request)
+    result = _solve_dense(request) if chosen == "dense" else _solve_lanczos(request)
+    return _answer(result, on_unconverged, return_eigenvectors, return_info)
+
+
+def _answer(result: EigenResult, on_unconverged: str, return_eigenvectors: bool, return_info: bool) -> Any:
+    """Report what did not converge, and return what the caller wants of a result."""
     result = result if return_eigenvectors else replace(result, eigenvectors=None)
-    _report(result, stopped, on_unconverged)
+    _report(result, on_unconverged)
     if return_info:
         return result
     return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
@@ -323,7 +362,39 @@ def _basis_sizes(
 # --- solving ----------------------------------------------------------------------------------------
 
 
-def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
+def _solve_transformed(
+    form: StandardForm,
+    k: int,
+    options: dict[str, Any],
+    blocks: dict[str, Any],
+    tolerance: Tolerance,
+    norm: float | None,
+    check_hermitian: bool,
+) -> EigenResult:
+    """Solve the standard problem that a generalised or shifted one has become, and come back."""
+    if form.A.shape[0] != form.A.shape[1]:
+        raise ShapeError(f"A is {form.A.shape[0]} x {form.A.shape[1]}; eigenvalues need a square matrix.")
+    if check_hermitian:
+        form.A.check_hermitian(0)
+    given = {
+        name: form.into(tall_block(name, block, form.A).array)
+        for name, block in blocks.items()
+        if block is not None
+    }
+    options |= {"check_hermitian": False, "on_unconverged": "return", "return_info": True}
+    # The last solve, which takes the vectors back, is a step of inverse iteration more.
+    options["tol"] = float(tolerance.unit**TRANSFORMED_DIGITS)
+    try:
+        result, interrupt = eigsh(form.operator, k, **options, **given), None
+    except Interrupted as stop:
+        result, interrupt = stop.result, stop
+    restored_result = restored(form, result, tolerance, norm)
+    if interrupt is not None:
+        raise Interrupted(str(interrupt), restored_result) from None
+    return restored_result
+
+
+def _solve_lanczos(request: _Request) -> EigenResult:
     op, n, b = request.operator, request.n, request.block_size
     columns = request.ncv + 6 * b + request.k + (0 if request.locked is None else request.locked.n_cols)
     require_memory(
@@ -377,7 +448,7 @@ def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
     )
     order = np.argsort(outcome.theta, kind="stable")
     X = outcome.X.array
-    result = EigenResult(
+    return EigenResult(
         eigenvalues=_values_on_device(outcome.theta[order], X),
         eigenvectors=array_namespace(X).ascontiguousarray(X[:, order]),
         residuals=outcome.residuals[order],
@@ -386,10 +457,9 @@ def _solve_lanczos(request: _Request) -> tuple[EigenResult, str]:
         info=info,
         history=outcome.history,
     )
-    return result, stopped
 
 
-def _solve_dense(request: _Request) -> tuple[EigenResult, str]:
+def _solve_dense(request: _Request) -> EigenResult:
     op, n = request.operator, request.n
     require_memory(
         op,
@@ -405,7 +475,7 @@ def _solve_dense(request: _Request) -> tuple[EigenResult, str]:
     info = _info(request, "converged", "not needed: dense LAPACK finds everything", norm)
     info["operator_columns"] += n + len(theta)
     info["block_applications"] += -(-n // IDENTITY_COLUMNS) + -(-len(theta) // IDENTITY_COLUMNS)
-    result = EigenResult(
+    return EigenResult(
         eigenvalues=_values_on_device(theta, X),
         eigenvectors=X,
         residuals=residuals,
@@ -414,7 +484,6 @@ def _solve_dense(request: _Request) -> tuple[EigenResult, str]:
         info=info,
         history=(),
     )
-    return result, "converged"
 
 
 def _residuals(op: Operator, theta: Any, X: Any) -> Any:
@@ -460,9 +529,9 @@ def _values_on_device(theta: Any, X: Any) -> Any:
     return array_namespace(X).asarray(theta.astype(X.real.dtype))
 
 
-def _report(result: EigenResult, stopped: str, on_unconverged: str) -> None:
+def _report(result: EigenResult, on_unconverged: str) -> None:
     """Raise or warn as the caller wants where not everything converged."""
-    count, k = int(result.converged.sum()), result.info["k"]
+    count, k, stopped = int(result.converged.sum()), result.info["k"], result.info["stopped"]
     if stopped == "interrupted":
         raise Interrupted(
             f"interrupted: {count} of {k} pairs had converged; see the exception's result.", result
@@ -481,6 +550,6 @@ def _report(result: EigenResult, stopped: str, on_unconverged: str) -> None:
     if info["missing"]:
         message += f" At least {info['missing']} copies of wanted values are known to be missing."
     if on_unconverged == "warn":
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
         return
     raise NoConvergence(message, result)
