@@ -115,7 +115,7 @@ def choose_degree(operator: Any, block_size: int, basis: int) -> int:
         return 1
     model = HOST_COSTS if operator.device == "cpu" else DEVICE_COSTS
     n, size = max(int(operator.shape[0]), 1), int(operator.dtype.itemsize)
-    applying = model.call + nnz * (size + INDEX_BYTES) + model.vector_passes * n * block_size * size
+    applying = max(model.call, nnz * (size + INDEX_BYTES) + model.vector_passes * n * block_size * size)
     orthogonalising = model.step + n * size * (model.basis_passes * basis + model.small_passes * block_size)
     return max(1, min(round(orthogonalising / applying), MAX_DEGREE))
 
@@ -127,7 +127,8 @@ class _Costs:
     Attributes
     ----------
     call, step : float
-        Bytes that could be moved while the host prepares an application, or a step.
+        Bytes that could be moved while the host prepares an application, which it does beside the work
+        on the one before, or a step, for which it waits.
     vector_passes : float
         Reads and writes of a block in a step of the recurrence.
     basis_passes, small_passes : float
@@ -143,9 +144,9 @@ class _Costs:
 
 INDEX_BYTES = 4
 # Measured on two cores of a server: orthogonalisation moves its bytes at two thirds of the speed.
-HOST_COSTS = _Costs(call=1e5, step=4e6, vector_passes=5, basis_passes=6, small_passes=24)
-# On an H200: 4 TB/s, some 20 us for a call and 1.5 ms for the small matrices of a step.
-DEVICE_COSTS = _Costs(call=4e7, step=5e9, vector_passes=3.5, basis_passes=4, small_passes=16)
+HOST_COSTS = _Costs(call=2e5, step=4e6, vector_passes=5, basis_passes=6, small_passes=24)
+# On an H200: 4 TB/s, some 60 us for a call and 1.5 ms for the small matrices of a step.
+DEVICE_COSTS = _Costs(call=2.4e8, step=6e9, vector_passes=3.5, basis_passes=4, small_passes=16)
 
 
 def design_filter(
@@ -247,8 +248,9 @@ class FilteredRestart(ThickRestart):
         self.norm = max(self.norm, sketch.norm)
         self.least = min(self.least, sketch.least(options.which))
         outside = max(OUTSIDE * options.ncv, options.k + options.block_size)
-        ends = [sketch.beyond(count, options.which) for count in (0, options.k, outside)]
-        self._design((ends[0], ends[1], ends[2], self.least))
+        first, last = (sketch.beyond(count, options.which) for count in (0, options.k))
+        edge = sketch.beyond(outside, options.which, below=last)
+        self._design((first, last, edge, self.least))
 
     def _design(self, values: tuple[float, float, float, float]) -> None:
         options = self.options

@@ -65,21 +65,28 @@ class Sketch:
         """Return `desire` of the far end."""
         return self.low if which == "LA" else -self.high if which == "SA" else 0.0
 
-    def beyond(self, count: float, which: Which) -> float:
+    def beyond(self, count: float, which: Which, below: float = np.inf) -> float:
         """Return `desire` of the most wanted node beyond which at least `count` eigenvalues seem to lie.
+
+        Parameters
+        ----------
+        count : float
+        which : {"LA", "SA", "LM"}
+        below : float
+            A bound that the node must be less wanted than, if there is such a node.
 
         Examples
         --------
         >>> import numpy as np
         >>> sketch = Sketch(np.array([0.0, 1.0, 2.0]), np.array([5.0, 3.0, 2.0]), 0.0, 2.0, 0, 0, 0)
-        >>> sketch.beyond(2, "LA"), sketch.beyond(3, "LA")
-        (1.0, 0.0)
+        >>> sketch.beyond(2, "LA"), sketch.beyond(3, "LA"), sketch.beyond(1, "LA", below=1.0)
+        (1.0, 0.0, 0.0)
         """
         values = desire(self.theta, which)
         order = np.argsort(-values, kind="stable")
         before = np.cumsum(self.counts[order]) - self.counts[order]
-        place = min(int(np.searchsorted(before, count)), len(order) - 1)
-        return float(values[order[place]])
+        fitting = np.flatnonzero((before >= count) & (values[order] < below))
+        return float(values[order[fitting[0] if len(fitting) else -1]])
 
 
 def sketch_spectrum(
