@@ -130,7 +130,7 @@ def eigsh(
         Start vector, or a whole block of good guesses. Default: random.
     ncv : int, optional
         Basis vectors between restarts, at least ``k + block_size``; default ``k + max(k, 14 block_size)``,
-        on a GPU ``k + max(k, 8 block_size)``.
+        with 8 in place of 14 for block sizes above 4, rounded up to whole blocks.
         Fewer save memory, more save applications of the operator.
     maxiter : int, optional
         Restarts at most (default 5000).
@@ -147,8 +147,8 @@ def eigsh(
         which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
         `info` says why.
     block_size : int, optional
-        Columns that the operator is applied to at once: default 4 on the host and 8 on a GPU, half of it
-        for k < 4.
+        Columns that the operator is applied to at once: default 8 for k >= 8 where applying A is known to
+        be cheap (a sparse matrix, a GPU), else 4, or 2 for k < 4.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Stay in the orthogonal complement of these columns: eigenpairs of P A P there, which are A's where
         the columns span an invariant subspace.
@@ -339,16 +339,15 @@ def _basis_sizes(
     """Return block size and basis size, by measurement where they are not given.
 
     Four columns at a time halve the cost of a column against one (basis and matrix are read once for all),
-    and cost a tenth more columns as long as a restart leaves room for a dozen steps. On a GPU eight take
-    little longer than four, because a call from Python takes as long as four columns.
+    and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
+    cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
+    where many pairs are wanted and a column is known to be cheap.
     """
     n = op.shape[0]
     room = n - (0 if locked is None else locked.n_cols)
-    widest, steps = (4, 14) if op.device == "cpu" else (8, 8)
     if block_size is None:
-        b = widest if k >= 4 else widest // 2
-        if ncv is not None:  # a small basis wants small steps
-            b = max(1, min(b, (integer("ncv", ncv, 1) - k) // 6))
+        cheap = op.device != "cpu" or hasattr(op, "nnz")
+        b = 8 if k >= 8 and cheap else 4 if k >= 4 else 2
     else:
         b = integer("block_size", block_size, 1, n)
     b = min(b, room)
@@ -356,7 +355,9 @@ def _basis_sizes(
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if ncv is None:
-        return b, min(room, k + max(k, steps * b) + wide)
+        steps = 8 if b > 4 else 14
+        # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
+        return b, min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
     least = min(room, max(k, wide) + b)
     if integer("ncv", ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""
