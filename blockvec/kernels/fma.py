@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from ..errors import LayoutError
 from .device import DeviceInfo
 from .problem import is_complex, itemsize
 
@@ -19,7 +18,6 @@ __all__ = [
     "Operand",
     "Slab",
     "ceil_div",
-    "check_addresses",
     "covered_rate",
     "excess",
     "load_cycles",
@@ -294,19 +292,3 @@ def smooth_max(*times: float) -> float:
     """Return a little more than the largest: limits that are close get in each other's way."""
     longest = max(*times, 1e-12)
     return float(longest * sum((time / longest) ** _SHARPNESS for time in times) ** (1 / _SHARPNESS))
-
-
-def check_addresses(operation: str, *operands: tuple[str, int, int]) -> None:
-    """Refuse operands (name, address, alignment) that lie elsewhere than the problem says.
-
-    Raises
-    ------
-    LayoutError
-        If an address is less aligned than that.
-    """
-    for name, address, align in operands:
-        if address % align:
-            raise LayoutError(
-                f"{operation}: {name} lies at address {address:#x} but was described as aligned to {align} "
-                "bytes; describe the array that is passed."
-            )

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
-from .fma import check_addresses, parts_of
+from .fma import parts_of
+from .launch import bind_product
 from .problem import TsmmProblem, is_complex, itemsize
 from .source import C_TYPES, SHORT_NAMES, render
 from .tsmm_fma_config import Config, grid_of, plan_of, refuse, shape_of, shared_bytes, supports
@@ -96,33 +97,6 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
 
 
 def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
-    """Return ``launch(A_ptr, C_ptr, B_ptr, alpha, beta)``, which starts the kernel on CuPy's current stream.
-
-    What a launch needs besides its operands is worked out here, once.
-
-    Parameters
-    ----------
-    function : cupy.cuda.function.Function
-        What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
-    problem, config, device
-        What `function` was made for; K and pitches may be others.
-
-    Returns
-    -------
-    callable
-        Takes device addresses, C's of contiguous memory, and the factors in the problem's classes.
-        Raises `LayoutError` for an address that is less aligned than the problem says.
-    """
-    blocks, threads = (grid_of(problem, config, device),), (config.threads,)
-    shared = shared_bytes(problem, config, device)
-    extents = problem.K, problem.lda, problem.ldb
-
-    def launch(A_ptr: int, C_ptr: int, B_ptr: int, alpha: complex, beta: complex) -> None:
-        if problem.K == 0:
-            return
-        check_addresses("tsmm", ("A", A_ptr, problem.align_a), ("B", B_ptr, problem.align_b))
-        a, b = complex(alpha), complex(beta)
-        factors = a.real, a.imag, b.real, b.imag
-        function(blocks, threads, (A_ptr, C_ptr, B_ptr, *extents, *factors), shared_mem=shared)
-
-    return launch
+    """Return what starts the kernel, made of `source` with `shared_bytes`; see `launch.bind_product`."""
+    blocks, shared = grid_of(problem, config, device), shared_bytes(problem, config, device)
+    return bind_product(function, problem, blocks, config.threads, shared)

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from ..errors import LayoutError, OptionError
+from ..errors import OptionError
 from .device import DeviceInfo
+from .launch import bind_product
 from .problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from .roofline import Ceilings, memory_time, traffic
 from .source import C_TYPES, SHORT_NAMES, render
@@ -403,39 +404,11 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
 
 
 def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
-    """Return ``launch(A_ptr, C_ptr, B_ptr, alpha, beta)``, which starts the kernel on CuPy's current stream.
-
-    What a launch needs besides its operands is worked out here, once.
-
-    Parameters
-    ----------
-    function : cupy.cuda.function.Function
-        What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
-    problem, config, device
-        What `function` was made for; K and pitches may be others.
-
-    Returns
-    -------
-    callable
-        Takes device addresses, C's of contiguous memory, and the factors in the problem's classes.
-        Raises `LayoutError` for an address that is less aligned than the problem says.
-    """
+    """Return what starts the kernel, made of `source` with `shared_bytes`; see `launch.bind_product`."""
     size = itemsize(problem.dtype)
-    blocks, threads = (min(device.multiprocessors, -(-problem.K // config.rows)),), (32 * config.warps,)
-    shared = shared_bytes(problem, config, device)
-    extents = problem.K, problem.lda * size, problem.ldb * size
-
-    def launch(A_ptr: int, C_ptr: int, B_ptr: int, alpha: complex, beta: complex) -> None:
-        for name, pointer, align in (("A", A_ptr, problem.align_a), ("B", B_ptr, problem.align_b)):
-            if pointer % align:
-                raise LayoutError(
-                    f"tsmm: {name} lies at address {pointer:#x} but was described as aligned to {align} "
-                    "bytes; describe the array that is passed."
-                )
-        if problem.K == 0:
-            return
-        a, b = complex(alpha), complex(beta)
-        factors = a.real, a.imag, b.real, b.imag
-        function(blocks, threads, (A_ptr, C_ptr, B_ptr, *extents, *factors), shared_mem=shared)
-
-    return launch
+    pitches = problem.lda * size, problem.ldb * size
+    blocks, shared = (
+        min(device.multiprocessors, -(-problem.K // config.rows)),
+        shared_bytes(problem, config, device),
+    )
+    return bind_product(function, problem, blocks, 32 * config.warps, shared, pitches)

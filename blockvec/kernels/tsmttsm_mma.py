@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
+from .launch import bind_product
 from .problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from .source import C_TYPES, SHORT_NAMES, render
 from .tsmttsm_mma_config import Config, architecture_of, ceil_div, grid, layout, refuse, shared_bytes
@@ -125,31 +126,6 @@ def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo)
 
 
 def bind(function: Any, problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
-    """Return what starts the kernel on CuPy's current stream.
-
-    It is called as ``launch(A_ptr, B_ptr, C_ptr, alpha, beta, workspace_ptr)``. What a launch needs besides
-    its operands is worked out here, once.
-
-    Parameters
-    ----------
-    function : cupy.cuda.function.Function
-        What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
-    problem, config, device
-        What `function` was made for; K and pitches may be others.
-
-    Returns
-    -------
-    callable
-        Takes device addresses, C's of contiguous memory, the factors in the problem's classes, and the
-        address of `workspace_bytes` bytes that belong to the stream.
-    """
-    blocks, threads = (grid(problem, config, device),), (config.threads,)
-    shared = shared_bytes(problem, config, device)
-    extents = problem.K, problem.lda, problem.ldb
-
-    def launch(A_ptr: int, B_ptr: int, C_ptr: int, alpha: complex, beta: complex, workspace_ptr: int) -> None:
-        a, b = complex(alpha), complex(beta)
-        factors = a.real, a.imag, b.real, b.imag
-        function(blocks, threads, (A_ptr, B_ptr, C_ptr, *extents, *factors, workspace_ptr), shared_mem=shared)
-
-    return launch
+    """Return what starts the kernel, made of `source` with `shared_bytes`; see `launch.bind_product`."""
+    blocks, shared = grid(problem, config, device), shared_bytes(problem, config, device)
+    return bind_product(function, problem, blocks, config.threads, shared)
