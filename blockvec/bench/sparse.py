@@ -14,6 +14,7 @@ import operator
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +22,14 @@ import scipy.sparse
 
 from ..backends import Backend
 from ..blockvector import BlockVector
+from ..config import options
 from ..dispatch import accepts, choose
 from ..errors import OptionError
 from ..io import open_matrix
-from ..kernels.problem import itemsize
+from ..kernels import spmmv_csr
+from ..kernels.compile import build
+from ..kernels.device import DeviceInfo
+from ..kernels.problem import SpmmvProblem, itemsize
 from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
 from .cases import Sizes
@@ -35,6 +40,7 @@ OPERATIONS = ("apply", "apply_fused", "apply_gram")
 FUSED_WIDTHS = (4, 8, 16)
 MAX_COPIES = 64  # of a small matrix
 ALPHA, BETA, SHIFT = 0.5, -0.5, 0.25  # of fused calls
+FUSED: dict[str, Any] = {"alpha": "general", "beta": "general", "shift": "scalar", "dots": ("xy", "yy")}
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ def sparse_cases(
     OptionError
         For a matrix that is not sparse.
     """
-    matrices = _matrices(table.matrices, backend)
+    matrices = _matrices(table, backend)
     runs = [(dtype, name) for dtype in table.dtypes for name in table.matrices]
     runs += [(dtype, name) for dtype in table.further_dtypes for name in table.matrices[:2]]
     return itertools.chain.from_iterable(
@@ -117,16 +123,39 @@ def sparse_cases(
     )
 
 
-def _matrices(names: Sequence[str], backend: Backend) -> Callable[[str], Any]:
-    """Make all matrices and return what gives one by name; beside a GPU processes of their own make them."""
-    if backend.device.kind != "cuda" or len(names) == 1:
-        return {name: open_matrix(name) for name in names}.__getitem__
+def _matrices(table: Table, backend: Backend) -> Callable[[str], Any]:
+    """Make all matrices and return what gives one by name.
+
+    Beside a GPU processes of their own make them, and compile the kernels for them, so that neither is waited
+    for in turn.
+    """
+    if backend.device.kind != "cuda":
+        return {name: open_matrix(name) for name in table.matrices}.__getitem__
     context = multiprocessing.get_context("spawn")
-    n_processes = min(len(names), os.cpu_count() or 1)
+    n_processes = min(len(table.matrices), os.cpu_count() or 1)
     pool = concurrent.futures.ProcessPoolExecutor(n_processes, mp_context=context)
-    coming = {name: pool.submit(open_matrix, name) for name in names}
+    where = (backend.device, options().cache_dir)
+    coming = {name: pool.submit(_make, name, table, *where) for name in table.matrices}
     pool.shutdown(wait=False)
     return lambda name: coming[name].result()
+
+
+def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
+    """Return a matrix when the kernels for its products are in the cache."""
+    A = open_matrix(name)
+    if isinstance(A, np.ndarray):
+        return A
+    dtypes = table.dtypes + (table.further_dtypes if name in table.matrices[:2] else ())
+    longest = int(np.diff(A.indptr).max(initial=0))
+    for dtype, width in itertools.product(dtypes, table.widths):
+        plain = SpmmvProblem(*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)
+        problems = [plain]
+        if dtype == "float64" and width in FUSED_WIDTHS:
+            problems += [dataclasses.replace(plain, beta="general"), dataclasses.replace(plain, **FUSED)]
+        for problem in problems:
+            for source in spmmv_csr.sources(problem, device, longest):
+                build(source, device.architecture, cache_dir=cache_dir)
+    return A
 
 
 def _cases_of(
@@ -213,7 +242,7 @@ class _Sets:
         """Return all but Gram matrices in one call, beside the plain update and separate passes."""
 
         def together(S: SparseOperator, V: BlockVector, W: BlockVector) -> Any:
-            return S.apply(V, W, ALPHA, BETA, SHIFT, dots=("xy", "yy"))
+            return S.apply(V, W, ALPHA, BETA, SHIFT, dots=FUSED["dots"])
 
         def separate(S: SparseOperator, V: BlockVector, W: BlockVector, T: BlockVector) -> Any:
             S.apply(V, out=T)
@@ -225,8 +254,7 @@ class _Sets:
             "plain": turns(lambda S, V, W: S.apply(V, out=W, beta=BETA), *self._blocks()),
             "separate": turns(separate, *self._blocks(), [block.like() for block in self.Y]),
         }
-        classes = {"alpha": "general", "beta": "general", "shift": "scalar"}
-        return self._case("apply_fused", calls, **classes, dots=("xy", "yy"))
+        return self._case("apply_fused", calls, **FUSED)
 
     def gram(self) -> Case:
         """Return both Gram matrices in the call of the product, beside three calls."""

@@ -9,7 +9,7 @@ are in ``spmmv_csr_model``; this file is the family's front and makes sources an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ __all__ = [
     "prepare",
     "refuse",
     "source",
+    "sources",
     "space",
     "supports",
     "workspace_bytes",
@@ -166,6 +167,18 @@ def parts(problem: SpmmvProblem, config: Config, plan: Plan) -> tuple[Part, ...]
     wanted += ["sums"] if units.sums is not None else []
     wanted += ["dots"] if problem.dots else []
     return tuple(wanted)
+
+
+def sources(problem: SpmmvProblem, device: DeviceInfo, longest_row: int) -> list[str]:
+    """Return the sources that a product with a matrix will need, to compile them ahead of its first use."""
+    if supports(problem, device) is not None:
+        return []
+    config = choose(problem, device)
+    if longest_row > config.long_row:  # and then column dots take passes of their own, see `fuses_dots`
+        plain = replace(problem, dots=())
+        wanted: list[Part] = ["rows", "tasks", "sums"]
+        return [source(plain, config, part) for part in wanted]
+    return [source(problem, config, part) for part in (("rows", "dots") if problem.dots else ("rows",))]
 
 
 def workspace_bytes(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> int:

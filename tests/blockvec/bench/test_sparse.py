@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import scipy.io
 
 from blockvec import BlockVector
 from blockvec.backends import backend_for
-from blockvec.bench import Sizes, measure_case
+from blockvec.bench import Sizes, measure_case, sparse
 from blockvec.bench.sparse import GPU_TABLE, HOST_TABLE, OPERATIONS, Table, sparse_cases
 from blockvec.errors import OptionError
+from blockvec.kernels import spmmv_csr
+from blockvec.kernels.device import H200
 from blockvec.kernels.roofline import Ceilings
 from blockvec.models import generator
 
@@ -97,6 +100,28 @@ def test_the_matrices_of_the_tables_exist_and_are_large(table: Table) -> None:
     assert len(table.matrices) == 7
     for name in table.matrices:
         assert generator(name).n_rows > (10**6 if table is GPU_TABLE else 6 * 10**4)
+
+
+def test_kernels_are_compiled_for_the_products_that_are_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled = []
+
+    def build(source: str, architecture: str, *, cache_dir: Path) -> None:
+        assert (architecture, cache_dir) == (H200.architecture, tmp_path)
+        compiled.append(source)
+
+    monkeypatch.setattr(sparse, "build", build)
+    table = Table(("laplace2d:n=9", "laplace2d:n=8", "rmat:scale=5"), (1, 4), ("float64",), ("complex64",))
+    first, *_, last = table.matrices
+    A = sparse._make(first, table, H200, tmp_path)
+    assert A.shape == (81, 81)
+    for case in sparse_cases(OPERATIONS, dataclasses.replace(table, matrices=(first,)), HOST, QUICK):
+        problem = dataclasses.replace(case.problem, gram=())  # its kernel is the plain product's
+        assert set(spmmv_csr.sources(problem, H200, longest_row=5)) <= set(compiled)
+    compiled.clear()
+    sparse._make(last, table, H200, tmp_path)
+    assert len(compiled) == 2 + 1 + 2  # widths, a plain update, a fused product with its sums
 
 
 def test_dense_matrices_are_refused(tmp_path: Path) -> None:
