@@ -27,7 +27,7 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
 QUICK_WIDTHS = (1, 3, 8)
-DENSE_OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby")
+DENSE_OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
 SPARSE_OPERATIONS = ("apply", "apply_fused", "apply_gram")
 OPERATIONS = (*DENSE_OPERATIONS, *SPARSE_OPERATIONS)
 FIGURES = ("roofline", "permutations", "tiles", "occupancy", "reductions", "combinations")
@@ -107,6 +107,7 @@ def _add_bench(commands: Any) -> None:
     )
     add("--widths", type=_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
     add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
+    add("--basis", type=_widths, metavar="W", help="columns of a basis that meets blocks of the widths")
     add(
         "--ld", type=_count, metavar="LD", help="views with this leading dimension, from the second column on"
     )
@@ -313,7 +314,9 @@ def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
         )
         return sparse.sparse_cases(SPARSE_OPERATIONS, table, backend, sizes)
     widths = arguments.widths or (QUICK_WIDTHS if quick else WIDTHS)
-    shapes = [(M, N) for M in widths for N in widths if arguments.grid or M == N]
+    shapes = [(M, N) for M in arguments.basis or widths for N in widths]
+    if not arguments.grid and not arguments.basis:
+        shapes = [(M, N) for M, N in shapes if M == N]
     dense = [name for name in arguments.op if name in DENSE_OPERATIONS]
     cases = bench.make_cases(dense, arguments.dtype, shapes, device=arguments.device, sizes=sizes)
     products = [name for name in arguments.op if name in SPARSE_OPERATIONS]

@@ -16,6 +16,7 @@ from .kernels.problem import BetaClass, ScalarClass, TsmmProblem, TsmttsmProblem
 
 __all__ = [
     "check_same_device",
+    "coefficients",
     "combine",
     "dot",
     "result_type",
@@ -152,7 +153,13 @@ def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: co
 
 def combine(A: Array, C: Array, *, alpha: complex, beta: complex, out: Array | None) -> Array:
     """Return alpha A C + beta out; see `BlockVector.combine`."""
-    C = _coefficients(A, C)
+    check_same_device("combine", A, C)
+    if C.ndim != 2 or C.shape[0] != A.shape[1]:
+        raise ShapeError(
+            f"combine: the block has {A.shape[1]} columns but C has shape {C.shape}; C needs "
+            f"{A.shape[1]} rows."
+        )
+    C = coefficients(A, C)
     a = memory_of(A)
     factors = (_kind("alpha", alpha),) if out is None else (_kind("alpha", alpha), _kind("beta", beta))
     dtype = _promoted((a.dtype, type_name(C)), factors)
@@ -187,14 +194,8 @@ def tsmm_problem(A: Array, C: Array, out: Array, alpha: complex = 1, beta: compl
     return _tsmm_problem(memory_of(A), C, memory_of(out), (_kind("alpha", alpha), _kind("beta", beta)))
 
 
-def _coefficients(A: Array, C: Array) -> Array:
-    """Return the small matrix contiguous and in one of the four types."""
-    check_same_device("combine", A, C)
-    if C.ndim != 2 or C.shape[0] != A.shape[1]:
-        raise ShapeError(
-            f"combine: the block has {A.shape[1]} columns but C has shape {C.shape}; C needs "
-            f"{A.shape[1]} rows."
-        )
+def coefficients(A: Array, C: Array) -> Array:
+    """Return a small matrix that is multiplied with A contiguous and in one of the four types."""
     if C.dtype.kind in "iub":
         C = C.astype(result_type(C, A))
     check_dtype(C.dtype)

@@ -19,7 +19,7 @@ from .backends import Backend
 from .errors import FormatError
 from .kernels.cache import replace_file
 from .kernels.measure import Timing
-from .kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
+from .kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .kernels.roofline import Ceilings, fraction, gather_time, memory_time, sector_traffic
 
 __all__ = ["ceilings_record", "device_slug", "document", "environment", "kernel_record", "read", "write"]
@@ -165,6 +165,8 @@ def _extents(problem: Problem) -> Record:
         case TsmmProblem():
             extents = {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
             return extents | {"beta": problem.beta, "inplace": problem.inplace}
+        case SweepProblem():
+            return {name: getattr(problem, name) for name in ("M", "N", "K", "ldw", "ldv")}
         case SpmmvProblem():
             sizes: Record = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
             sizes |= {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}

@@ -297,9 +297,13 @@ def _clean(
 ) -> tuple[Array | None, Array, int]:
     """Second pass, and more where it took much away: project on V and make orthonormal; update S and R."""
     for done in range(1, MAX_PASSES):
-        if V is not None and S is not None:
-            S = S + _project(W, V, None) @ R
-        last = np.linalg.cholesky(_hermitian(_small(W.gram()))).conj().T
+        if V is None or S is None:
+            G = W.gram()
+        else:
+            coefficients = V.dot(W)
+            G = W.update_gram(V, coefficients)
+            S = S + _small(coefficients) @ R
+        last = np.linalg.cholesky(_hermitian(_small(G))).conj().T
         inverse = np.linalg.inv(last)
         R = last @ R
         finished = done == MAX_PASSES - 1 or not _needs_another(last)

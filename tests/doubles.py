@@ -73,6 +73,10 @@ class PlainBlock:
         out.array[...] = product if beta == 0 else product + beta * out.array
         return out
 
+    def update_gram(self, W: PlainBlock, C: Any) -> Any:
+        self.array -= W.array @ C
+        return self.gram()
+
     def axpby(self, alpha: Any, X: PlainBlock, beta: Any) -> PlainBlock:
         self.array[...] = alpha * X.array + beta * self.array
         return self

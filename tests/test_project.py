@@ -24,7 +24,9 @@ LAYERS = [
     {"backends"},
     {"dispatch", "profile"},
     {
+        "arithmetic",
         "arrays",
+        "block",
         "blockvector",
         "elementwise",
         "fused",
@@ -33,6 +35,8 @@ LAYERS = [
         "models",
         "operators",
         "products",
+        "sweeps",
+        "transposed",
     },
 ]
 PURE_KERNELS = {"problem", "source", "roofline", "cache", "tuner"}

@@ -27,10 +27,10 @@ class Candidate:
         What profiles and `explain` show.
     run : callable
         ``run(problem, *operands)``. The operands by type of problem:
-        TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; SpMMV ``(S, X, Y, alpha,
-        beta, shift)`` with S as `Backend.prepare_sparse` made it, and a `Fused` last where the problem is
-        ``fused``, which candidates that make Y alone must refuse; axpby ``(X, Y, out, alpha, beta)`` where
-        Y may be None; column dots ``(X, Y, out)``.
+        TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S)``; SpMMV
+        ``(S, X, Y, alpha, beta, shift)`` with S as `Backend.prepare_sparse` made it, and a `Fused` last where
+        the problem is ``fused``, which candidates that make Y alone must refuse; axpby ``(X, Y, out, alpha,
+        beta)`` where Y may be None; column dots ``(X, Y, out)``.
     refusal : str
         Why it cannot or should not run this problem; empty when it can.
     vendor : bool

@@ -15,7 +15,14 @@ from ..errors import DeviceError, OptionError
 from ..kernels.device import DeviceInfo, cuda_device
 from ..kernels.families import families_of
 from ..kernels.measure import CeilingProbe
-from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
+from ..kernels.problem import (
+    Problem,
+    SpmmvProblem,
+    StreamProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+)
 from ..kernels.roofline import Ceilings
 from ..kernels.winners import Winner, find, representative
 from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sparse
@@ -81,6 +88,8 @@ class CudaBackend:
                 return self._tsmttsm(problem)
             case TsmmProblem():
                 return self._tsmm(problem)
+            case SweepProblem():
+                return self._generated(problem, None)
             case SpmmvProblem():
                 return self._spmmv(problem)
             case StreamProblem(operation="axpby"):
@@ -122,7 +131,7 @@ class CudaBackend:
             self._candidate("cusparse", cusparse.spmmv, alone, vendor=True),
         )
 
-    def _generated(self, problem: TsmttsmProblem | TsmmProblem, winner: Winner | None) -> list[Candidate]:
+    def _generated(self, problem: generated.Product, winner: Winner | None) -> list[Candidate]:
         return [generated.candidate(self._gpu, name, problem, winner) for name in families_of(problem)]
 
     def _winner(self, problem: Problem) -> Winner | None:

@@ -1,4 +1,4 @@
-"""The two products of tall blocks through blockvec's own generated kernels, on CuPy arrays."""
+"""Products of tall blocks through blockvec's own generated kernels, on CuPy arrays."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from typing import Any
 
 from ..kernels.compile import function
 from ..kernels.families import FAMILIES
-from ..kernels.problem import TsmmProblem, TsmttsmProblem, real_view
+from ..kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ..kernels.winners import Winner
-from .base import Array, Candidate
+from .base import Candidate
 from .gpu import Gpu
 from .workspace import workspace
 
 __all__ = ["candidate", "launcher"]
 
-Launch = Callable[[Array, Array, Array, complex, complex], None]
-"""``launch(A, B, C, alpha, beta)`` for TSMTTSM, ``launch(A, C, B, alpha, beta)`` for TSMM."""
+Product = TsmttsmProblem | TsmmProblem | SweepProblem
+Launch = Callable[..., None]
+"""Takes the operands of a `Candidate` after the problem."""
 
 
-def candidate(
-    gpu: Gpu, name: str, problem: TsmttsmProblem | TsmmProblem, winner: Winner | None = None
-) -> Candidate:
+def candidate(gpu: Gpu, name: str, problem: Product, winner: Winner | None = None) -> Candidate:
     """Return a family as a candidate for a problem, with the tuned configuration if it is the winner's.
 
     Nothing is compiled before the first run. A family that takes no mixed types may take a real block times
     complex numbers as a real product.
     """
     family = FAMILIES[name]
-    if family.supports(problem, gpu.info) is not None:
+    if not isinstance(problem, SweepProblem) and family.supports(problem, gpu.info) is not None:
         problem = real_view(problem)
     refusal = "there are no rows" if problem.K == 0 else family.supports(problem, gpu.info) or ""
     tuned = winner if winner is not None and winner.kernel == name else None
@@ -54,25 +53,20 @@ def candidate(
 
 
 @functools.lru_cache(maxsize=4096)
-def launcher(gpu: Gpu, name: str, problem: TsmttsmProblem | TsmmProblem, config: Any) -> Launch:
+def launcher(gpu: Gpu, name: str, problem: Product, config: Any) -> Launch:
     """Compile and load a configuration; return what queues it on CuPy's current stream."""
     family: Any = FAMILIES[name]
     source = family.source(problem, config, gpu.info)
     shared = family.shared_bytes(problem, config, gpu.info)
     kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared)
     start = family.bind(kernel, problem, config, gpu.info)
-
-    def launch(first: Array, second: Array, third: Array, alpha: complex, beta: complex) -> None:
-        pointers = (first.data.ptr, second.data.ptr, third.data.ptr)
-        start(*pointers, alpha, beta)
-
-    if not isinstance(problem, TsmttsmProblem):
-        return launch
+    count = 4 if isinstance(problem, SweepProblem) else 3  # arrays; factors follow
+    if isinstance(problem, TsmmProblem):
+        return lambda *operands: start(*[array.data.ptr for array in operands[:3]], *operands[3:])
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
 
-    def launch_with_sums(first: Array, second: Array, third: Array, alpha: complex, beta: complex) -> None:
-        pointers = (first.data.ptr, second.data.ptr, third.data.ptr)
-        scratch = workspace(gpu, bytes_needed).data.ptr
-        start(*pointers, alpha, beta, scratch)
+    def launch(*operands: Any) -> None:
+        pointers = [array.data.ptr for array in operands[:count]]
+        start(*pointers, *operands[count:], workspace(gpu, bytes_needed).data.ptr)
 
-    return launch_with_sums
+    return launch

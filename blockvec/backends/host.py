@@ -12,9 +12,17 @@ from ..config import options
 from ..errors import OptionError
 from ..kernels.device import DeviceInfo, host_device
 from ..kernels.measure import CeilingProbe, HostStopwatch
-from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex
+from ..kernels.problem import (
+    Problem,
+    SpmmvProblem,
+    StreamProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+    is_complex,
+)
 from ..kernels.roofline import Ceilings, traffic
-from . import panels, streams
+from . import panel_sweeps, panels, streams
 from .base import Array, Candidate
 from .host_sparse import RowBlocks, spmmv
 from .threads import map_rows
@@ -50,6 +58,8 @@ class HostBackend:
                     Candidate("panels", panels.tsmm, _panel_refusal(problem)),
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
+            case SweepProblem():
+                return (Candidate("panels", panel_sweeps.sweep, panel_sweeps.refusal(problem)),)
             case SpmmvProblem():
                 # A block's rows in cache save products of tall blocks less than their short panels cost.
                 refusal = "Gram matrices are faster on their own" if problem.gram else ""

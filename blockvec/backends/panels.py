@@ -27,7 +27,20 @@ from ..kernels.roofline import traffic
 from .base import Array
 from .threads import map_rows
 
-__all__ = ["CHUNK_BYTES", "quiet_arithmetic", "real_view", "spread_rows", "store", "tsmm", "tsmttsm"]
+__all__ = [
+    "CHUNK_BYTES",
+    "combine_parts",
+    "multiply",
+    "quiet_arithmetic",
+    "real_coefficients",
+    "real_dtype",
+    "real_view",
+    "spread_rows",
+    "store",
+    "sum_rows",
+    "tsmm",
+    "tsmttsm",
+]
 
 Result = TypeVar("Result")
 
@@ -43,7 +56,8 @@ SERIAL_BYTES = 4 << 20  # one thread is done with less by the time another has w
 MAX_RANGES = 4  # a thread: costs 4 per cent on idle cores, saves up to half where one of them is busy
 
 
-def _real_dtype(dtype: str) -> str:
+def real_dtype(dtype: str) -> str:
+    """Return the type of an element's parts."""
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
@@ -94,27 +108,32 @@ def tsmttsm(problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: comple
     """
     Ar = real_view(A)
     Br = Ar if problem.same else real_view(B)
-    work_dtype = _real_dtype(problem.dtype)
+    work_dtype = real_dtype(problem.dtype)
     # With p rows side by side, the sum of the p diagonal blocks of the product is what is wanted. The rest
     # is arithmetic for nothing, but on registers that narrow operands leave empty anyway.
     fold = _fold(max(Ar.shape[1], Br.shape[1]) * itemsize(work_dtype), Ar, Br)
 
     def work(begin: int, end: int) -> Array:
-        total = np.zeros((Ar.shape[1], Br.shape[1]), np.float64)
-        row = begin
-        for p in (fold, 1):
-            part, row = _sum_panels(Ar, Br, row, end, p, work_dtype)
-            total += part
-        if row < end:
-            rest = Ar[None, row:end]
-            total += _sum_products(rest, rest if Ar is Br else Br[None, row:end], work_dtype)
-        return total
+        return sum_rows(Ar, Br, begin, end, work_dtype, fold)
 
     parts = spread_rows(problem, work, problem.K)
     G = sum(parts[1:], start=parts[0])
     if problem.same:
         G = np.triu(G) + np.triu(G, 1).T
-    store(_combine_parts(G, problem), C, alpha, beta)
+    store(combine_parts(G, problem), C, alpha, beta)
+
+
+def sum_rows(A: Array, B: Array, begin: int, end: int, dtype: str, fold: int = 1) -> Array:
+    """Return A^T B over a range of rows of real blocks, in double precision; `fold` rows side by side."""
+    total = np.zeros((A.shape[1], B.shape[1]), np.float64)
+    row = begin
+    for p in (fold, 1):
+        part, row = _sum_panels(A, B, row, end, p, dtype)
+        total += part
+    if row < end:
+        rest = A[None, row:end]
+        total += _sum_products(rest, rest if A is B else B[None, row:end], dtype)
+    return total
 
 
 def _fold(row_bytes: int, *blocks: Array) -> int:
@@ -169,7 +188,7 @@ def _sum_grams(A: Array) -> Array:
     return np.concatenate((upper, lower[2 * half - M :]))
 
 
-def _combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
+def combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
     """Fold the products of real and imaginary parts into the complex result."""
     left, right = is_complex(problem.dtype_a), is_complex(problem.dtype_b)
     if not left:
@@ -198,11 +217,11 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
         Ar, Br, rows = A, B, WIDE_PANEL_ROWS
     else:
         Ar, Br = real_view(A), real_view(B)
-        Cr = _real_coefficients(Cr, is_complex(problem.dtype_a), problem.dtype)
+        Cr = real_coefficients(Cr, is_complex(problem.dtype_a), problem.dtype)
         row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
         rows = min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
     if problem.beta == "zero" and Ar.dtype == Cr.dtype and not np.may_share_memory(A, B):
-        spread_rows(problem, lambda begin, end: _multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
+        spread_rows(problem, lambda begin, end: multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
         return
     # The product stays in cache until it is added to B, and A's rows if they must be converted.
     widths = Br.shape[1] + (Ar.shape[1] if Ar.dtype != Cr.dtype else 0)
@@ -213,13 +232,13 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
         for row in range(begin, end, chunk):
             stop = min(row + chunk, end)
             part = product[: stop - row]
-            _multiply(Ar[row:stop].astype(Cr.dtype, copy=False), Cr, part, rows)
+            multiply(Ar[row:stop].astype(Cr.dtype, copy=False), Cr, part, rows)
             _add_scaled(part, B[row:stop], Br[row:stop], beta)
 
     spread_rows(problem, work, problem.K)
 
 
-def _multiply(A: Array, C: Array, B: Array, rows: int) -> None:
+def multiply(A: Array, C: Array, B: Array, rows: int) -> None:
     """B = A C, panel by panel; a matrix times a vector needs none."""
     whole = len(A) // rows if C.shape[1] > 1 else 0
     np.matmul(_panels(A, 0, whole, rows), C, out=_panels(B, 0, whole, rows))
@@ -239,12 +258,12 @@ def _add_scaled(product: Array, B: Array, Br: Array, beta: complex) -> None:
     np.add(Br, product, out=Br)
 
 
-def _real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
+def real_coefficients(C: Array, complex_rows: bool, dtype: str) -> Array:
     """Return the real matrix that the real view of A is multiplied with."""
     if not is_complex(dtype):
         return np.ascontiguousarray(C, dtype=dtype)
     M, N = C.shape
-    real = np.empty((M, 2, N, 2), _real_dtype(dtype))
+    real = np.empty((M, 2, N, 2), real_dtype(dtype))
     real[:, 0, :, 0] = real[:, 1, :, 1] = C.real
     real[:, 0, :, 1] = C.imag
     real[:, 1, :, 0] = -C.imag

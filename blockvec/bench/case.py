@@ -9,8 +9,8 @@ from typing import Any
 
 from ..backends import Array, Backend
 from ..blockvector import BlockVector
-from ..dispatch import choose
-from ..kernels.problem import Problem
+from ..dispatch import accepts, choose
+from ..kernels.problem import Problem, SweepProblem
 
 __all__ = ["Call", "Case", "arrays", "case", "rotate", "turns"]
 
@@ -64,6 +64,8 @@ def arrays(blocks: Sequence[BlockVector]) -> list[Array]:
 def case(
     operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
 ) -> Case:
-    """Return a case of what dispatch chooses."""
+    """Return a case of what dispatch chooses; two products that no kernel makes together are two calls."""
+    if isinstance(problem, SweepProblem) and not accepts(problem, backend):
+        return Case(operation, problem, "two calls", calls, "", matrix)
     chosen = choose(problem, backend)
     return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import products
+from .. import products, sweeps
 from ..backends import Array, Backend, backend_for
 from ..blockvector import BlockVector
 from ..dispatch import choose
@@ -22,8 +22,9 @@ from .case import Call, Case, arrays, case, rotate, turns
 
 __all__ = ["OPERATIONS", "Case", "Sizes", "make_cases"]
 
-OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "axpby")
-RECTANGULAR = ("dot", "combine", "update")
+SWEEPS = ("combine_dot", "update_gram")
+OPERATIONS = ("dot", "gram", "combine", "update", "inplace", *SWEEPS, "axpby")
+RECTANGULAR = ("dot", "combine", "update", *SWEEPS)
 
 HOST_ELEMENTS = 4_000_000  # of an operand on a CPU: 32 MB in double precision
 GPU_OPERAND_BYTES = 2 << 30
@@ -118,7 +119,8 @@ def make_cases(
     dtypes : sequence of str
         Element types.
     shapes : sequence of (int, int)
-        Widths M and N; where they differ, only dot, combine and update are run.
+        Widths M and N; where they differ, only dot, combine, update and sweeps are run: over a
+        basis of M columns and a block of N.
     device : str
         Where to run.
     sizes : Sizes, optional
@@ -274,6 +276,49 @@ def _inplace(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     return case("inplace", problem, backend, calls)
 
 
+def _combine_dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    W, V = blocks.inputs()[0], blocks.outputs()
+    Q = np.linalg.qr(np.random.default_rng(2).standard_normal((blocks.N, blocks.N)))[0]
+    C = backend.from_host(Q.astype(dtype))  # orthogonal: no block grows or fades, however often it is applied
+    problem = sweeps.sweep_problem("combine_dot", V[0].array, C, W[0].array)
+    product = _transposed_product(dtype)
+
+    def plain(X: Array, Y: Array) -> Array:
+        Y[...] = Y @ C
+        return product(X, Y)
+
+    def sequence(X: BlockVector, Y: BlockVector) -> Array:
+        return X.dot(Y.combine(C, out=Y))
+
+    calls = {
+        "blockvec": turns(lambda X, Y: Y.combine_dot(C, X), W, V),
+        "two calls": turns(sequence, W, V),
+        _library(backend): turns(plain, arrays(W), arrays(V)),
+    }
+    return case("combine_dot", problem, backend, calls)
+
+
+def _update_gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+    W, V, C = blocks.inputs()[0], blocks.outputs(), _coefficients(blocks, dtype, backend)
+    problem = sweeps.sweep_problem("update_gram", V[0].array, C, W[0].array)
+    product = _transposed_product(dtype)
+
+    def plain(X: Array, Y: Array) -> Array:
+        Y -= X @ C
+        return product(Y, Y)
+
+    def sequence(X: BlockVector, Y: BlockVector) -> Array:
+        X.combine(C, alpha=-1, beta=1, out=Y)
+        return Y.gram()
+
+    calls = {
+        "blockvec": turns(lambda X, Y: Y.update_gram(X, C), W, V),
+        "two calls": turns(sequence, W, V),
+        _library(backend): turns(plain, arrays(W), arrays(V)),
+    }
+    return case("update_gram", problem, backend, calls)
+
+
 def _axpby(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     X, Y = blocks.inputs()[0], blocks.outputs()
     problem = StreamProblem("axpby", blocks.rows, blocks.M, dtype, 2, 1)
@@ -299,5 +344,7 @@ _BUILDERS: dict[str, Callable[[_Blocks, str, Backend], Case]] = {
     "combine": _combine,
     "update": _update,
     "inplace": _inplace,
+    "combine_dot": _combine_dot,
+    "update_gram": _update_gram,
     "axpby": _axpby,
 }

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from . import tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
+from . import sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
 from .device import DeviceInfo
-from .problem import Problem, TsmmProblem, TsmttsmProblem
+from .problem import Problem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .roofline import Ceilings
 
 __all__ = ["FAMILIES", "Family", "config_from", "families_of", "ranked"]
@@ -48,6 +48,9 @@ class Family(Protocol):
 
 
 FAMILIES: dict[str, Family] = {
+    "sweep_mma": sweep_mma,
+    "tsmttsm_sweep": sweep_mma,
+    "tsmm_sweep": sweep_mma,
     "tsmttsm_mma": tsmttsm_mma,
     "tsmttsm_fma": tsmttsm_fma,
     "tsmm_mma": tsmm_mma,
@@ -64,7 +67,7 @@ def families_of(problem: Problem) -> tuple[str, ...]:
     Where nothing was tuned: tensor cores, but multiply-adds for narrow products of single precision, which
     they stream better, and for all of its combinations, until tuning shows what tensor cores are worth there.
     """
-    prefix = {TsmttsmProblem: "tsmttsm_", TsmmProblem: "tsmm_"}.get(type(problem))
+    prefix = {TsmttsmProblem: "tsmttsm_", TsmmProblem: "tsmm_", SweepProblem: "sweep_"}.get(type(problem))
     names = [name for name in FAMILIES if prefix and name.startswith(prefix)]
     if problem.dtype in ("float32", "complex64") and (
         isinstance(problem, TsmmProblem)

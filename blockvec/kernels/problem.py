@@ -22,6 +22,8 @@ __all__ = [
     "ShiftClass",
     "SpmmvProblem",
     "StreamProblem",
+    "SweepOperation",
+    "SweepProblem",
     "TsmmProblem",
     "TsmttsmProblem",
     "beta_class",
@@ -36,6 +38,7 @@ __all__ = [
 ScalarClass = Literal["one", "general"]
 BetaClass = Literal["zero", "one", "general"]
 ShiftClass = Literal["none", "scalar", "column"]
+SweepOperation = Literal["combine_dot", "update_gram"]
 ChainClass = Literal["none", "zero", "one", "general"]
 
 DOTS = ("xx", "xy", "yy")
@@ -246,6 +249,44 @@ class SpmmvProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepProblem:
+    """Two products in one pass over a basis W (K x M) and a block V (K x N), both row-major.
+
+    ``combine_dot``: V <- V C, then S = W^H V. ``update_gram``: V <- V - W C, then S = V^H V.
+
+    Attributes
+    ----------
+    operation : str
+        Which of the two; the name used in profiles and tables.
+    K, M, N : int
+        Rows, columns of the basis and columns of the block.
+    dtype_w, dtype_v, dtype_c : str
+        Element types of W, V and the small matrix C.
+    ldw, ldv : int
+        Leading dimensions in elements.
+    align_w, align_v : int
+        As in `TsmttsmProblem`.
+    """
+
+    operation: SweepOperation
+    K: int
+    M: int
+    N: int
+    dtype_w: str
+    dtype_v: str
+    dtype_c: str
+    ldw: int
+    ldv: int
+    align_w: int = MAX_ALIGNMENT
+    align_v: int = MAX_ALIGNMENT
+
+    @property
+    def dtype(self) -> str:
+        """Element type of the small result."""
+        return promote(self.dtype_w, self.dtype_v) if self.operation == "combine_dot" else self.dtype_v
+
+
+@dataclass(frozen=True, slots=True)
 class StreamProblem:
     """An elementwise pass over K x M blocks: axpby, scale, column dots, norms, copies.
 
@@ -261,4 +302,4 @@ class StreamProblem:
     flops_per_element: int = 2
 
 
-Problem = TsmttsmProblem | TsmmProblem | SpmmvProblem | StreamProblem
+Problem = TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem | StreamProblem

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .problem import Problem, SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from .problem import (
+    Problem,
+    SpmmvProblem,
+    StreamProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+    is_complex,
+    itemsize,
+)
 
 __all__ = [
     "Ceilings",
@@ -80,6 +89,11 @@ def traffic(problem: Problem) -> Traffic:
             size_b = K * N * itemsize(problem.dtype)
             read = K * M * itemsize(problem.dtype_a) + M * N * itemsize(problem.dtype_c)
             return Traffic(read + (size_b if problem.beta != "zero" else 0), size_b)
+        case SweepProblem(K=K, M=M, N=N):
+            size_v = K * N * itemsize(problem.dtype_v)
+            rows_c, rows_s = (N, M) if problem.operation == "combine_dot" else (M, N)
+            read = K * M * itemsize(problem.dtype_w) + size_v + rows_c * N * itemsize(problem.dtype_c)
+            return Traffic(read, size_v + rows_s * N * itemsize(problem.dtype))
         case SpmmvProblem():
             matrix = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
             matrix += (problem.n_rows + 1) * problem.index_bytes
@@ -139,6 +153,9 @@ def flops(problem: Problem) -> int:
             return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_b)
         case TsmmProblem(K=K, M=M, N=N):
             return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_c)
+        case SweepProblem(K=K, M=M, N=N):
+            wide, small = _multiply_add(problem.dtype_w, problem.dtype_v), problem.dtype_v
+            return K * N * (M * wide + N * _multiply_add(small, small))
         case SpmmvProblem():
             products = problem.nnz * problem.width * _multiply_add(problem.dtype_matrix, problem.dtype_x)
             return products + _flops_of_sums(problem)

@@ -51,7 +51,15 @@ def _ring() -> str:
 
 def build(source: str, folder: Path) -> ctypes.CDLL:
     """Compile a rendered TSMTTSM kernel for the host; `run_tsmttsm` runs the library."""
-    text = host_source(source) + _RUN_TSMTTSM
+    return _build(host_source(source) + _RUN_TSMTTSM, folder)
+
+
+def build_sweep(source: str, folder: Path) -> ctypes.CDLL:
+    """Compile a rendered sweep for the host; `run_sweep` runs the library."""
+    return _build(host_source(source) + _RUN_SWEEP, folder)
+
+
+def _build(text: str, folder: Path) -> ctypes.CDLL:
     stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     stem.with_suffix(".cpp").write_text(text)
     command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{_FOLDER}", "-o"]
@@ -76,6 +84,48 @@ extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const
 """
 
 
+_RUN_SWEEP = """
+extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* W, i64 bytes_w,
+                   char* V, i64 bytes_v, const double* C, double* S, i64 K, i64 pitch_w, i64 pitch_v,
+                   const double* factors, void* workspace) {
+    emulator::readable = {{W, W + bytes_w}, {V, V + bytes_v}};
+    return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
+        KERNEL(W, V, C, S, K, pitch_w, pitch_v, factors[0], factors[1], factors[2], factors[3], workspace);
+    });
+}
+"""
+
+
+def _span(array: np.ndarray) -> int:
+    return int((array.shape[0] - 1) * array.strides[0] + array.shape[1] * array.itemsize)
+
+
+def run_sweep(
+    library: ctypes.CDLL,
+    operands: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    *,
+    blocks: int,
+    threads: int,
+    shared_bytes: int,
+    workspace: np.ndarray,
+    factors: tuple[complex, complex],
+    seed: int,
+) -> int:
+    """Run a sweep over ``W, V, C, S`` on `blocks` blocks; return its status, 0 or 4 for a deadlock."""
+    W, V, C, S = operands
+    alpha, beta = (complex(factor) for factor in factors)
+    scalars = (ctypes.c_double * 4)(alpha.real, alpha.imag, beta.real, beta.imag)
+    long, pointer = ctypes.c_longlong, ctypes.c_void_p
+    return int(
+        library.run(
+            *(ctypes.c_uint(blocks), threads, ctypes.c_size_t(shared_bytes), ctypes.c_ulonglong(seed)),
+            *(pointer(W.ctypes.data), long(_span(W)), pointer(V.ctypes.data), long(_span(V))),
+            *(pointer(C.ctypes.data), pointer(S.ctypes.data), long(W.shape[0])),
+            *(long(W.strides[0]), long(V.strides[0]), scalars, pointer(workspace.ctypes.data)),
+        )
+    )
+
+
 def run_tsmttsm(
     library: ctypes.CDLL,
     A: np.ndarray,
@@ -90,17 +140,13 @@ def run_tsmttsm(
     seed: int,
 ) -> int:
     """Run a TSMTTSM kernel on `blocks` blocks; return its status, 0 or 4 for a deadlock."""
-
-    def span(array: np.ndarray) -> int:
-        return (array.shape[0] - 1) * array.strides[0] + array.shape[1] * array.itemsize
-
     alpha, beta = (complex(factor) for factor in factors)
     scalars = (ctypes.c_double * 4)(alpha.real, alpha.imag, beta.real, beta.imag)
     long, pointer = ctypes.c_longlong, ctypes.c_void_p
     return int(
         library.run(
             *(ctypes.c_uint(blocks), threads, ctypes.c_size_t(shared_bytes), ctypes.c_ulonglong(seed)),
-            *(pointer(A.ctypes.data), long(span(A)), pointer(B.ctypes.data), long(span(B))),
+            *(pointer(A.ctypes.data), long(_span(A)), pointer(B.ctypes.data), long(_span(B))),
             *(pointer(C.ctypes.data), long(A.shape[0])),
             *(long(A.strides[0] // A.itemsize), long(B.strides[0] // B.itemsize)),
             *(scalars, pointer(workspace.ctypes.data)),

@@ -1,0 +1,254 @@
+"""V <- V C with W^H V, and V <- V - W C with V^H V, on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockvec import BlockVector, profile, sweeps
+from blockvec.errors import DeviceError, DTypeError, LayoutError, ShapeError
+from tests.contract.blocks import (
+    DTYPES,
+    PLAIN,
+    Guarded,
+    Layout,
+    Reference,
+    Sizes,
+    ThreadComm,
+    exact_values,
+    host,
+    in_parallel,
+    layouts,
+    on,
+    row_counts,
+    seeds,
+    unit_roundoff,
+    values,
+)
+
+MAX_WORK = 1_500_000  # multiply-adds of a reference product in extended precision
+block_widths = st.one_of(st.integers(1, 9), st.sampled_from([13, 16, 17, 33]))
+basis_widths = st.one_of(st.integers(1, 20), st.sampled_from([33, 64, 65, 96, 130]))
+
+
+@st.composite
+def sizes(draw: Any) -> Sizes:
+    """Extents whose reference product is affordable."""
+    M, N = draw(basis_widths), draw(block_widths)
+    return Sizes(min(draw(row_counts), MAX_WORK // max(1, M * N)), M, N)
+
+
+def is_sum_of(S: Any, left: Any, right: Any) -> bool:
+    """Whether S is left^H right of rounded factors, within the rounding bound."""
+    return Reference.of(left.conj().T, right, S.dtype).accepts(S)
+
+
+@given(sizes(), st.sampled_from(DTYPES), layouts, layouts, seeds)
+def test_combine_dot_is_a_combination_and_then_the_products_of_what_was_stored(
+    device: str, size: Sizes, dtype: str, layout_v: Layout, layout_w: Layout, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    A, C = values(rng, (size.K, size.N), dtype), values(rng, (size.N, size.N), dtype)
+    X = values(rng, (size.K, size.M), dtype)
+    V, W = Guarded(A, device, layout_v), Guarded(X, device, layout_w)
+    S = V.block.combine_dot(on(device, C), W.block)
+    assert S.shape == (size.M, size.N)
+    assert Reference.of(A, C, dtype).accepts(V.block)
+    assert is_sum_of(S, X, host(V.block))
+    assert V.is_untouched_outside()
+    assert np.array_equal(host(W.block), X)
+
+
+@given(sizes(), st.sampled_from(DTYPES), layouts, layouts, seeds)
+def test_update_gram_is_a_projection_and_then_the_gram_matrix_of_what_was_stored(
+    device: str, size: Sizes, dtype: str, layout_v: Layout, layout_w: Layout, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    A, C = values(rng, (size.K, size.N), dtype), values(rng, (size.M, size.N), dtype)
+    X = values(rng, (size.K, size.M), dtype)
+    V, W = Guarded(A, device, layout_v), Guarded(X, device, layout_w)
+    S = V.block.update_gram(W.block, on(device, C))
+    assert Reference.of(X, C, dtype, -1, 1, A).accepts(V.block)
+    assert is_sum_of(S, host(V.block), host(V.block))
+    assert np.array_equal(host(S), host(S).conj().T)
+    assert V.is_untouched_outside()
+    assert np.array_equal(host(W.block), X)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("K", "M", "N"), [(70001, 9, 4), (20011, 64, 8), (9001, 130, 16), (3001, 512, 3)])
+@pytest.mark.parametrize("layout", [PLAIN, Layout(3, 2)], ids=["contiguous", "view"])
+def test_exact_operands_give_exact_sweeps(
+    device: str, dtype: str, K: int, M: int, N: int, layout: Layout
+) -> None:
+    rng = np.random.default_rng(M)
+    A, X = exact_values(rng, (K, N), dtype), exact_values(rng, (K, M), dtype)
+    C, D = exact_values(rng, (N, N), dtype), exact_values(rng, (M, N), dtype)
+    W = Guarded(X, device, layout).block
+    V = Guarded(A, device, layout)
+    S = V.block.combine_dot(on(device, C), W)
+    assert np.array_equal(host(V.block), A @ C)
+    assert np.array_equal(host(S), X.conj().T @ (A @ C))
+    assert V.is_untouched_outside()
+    if np.dtype(dtype).itemsize // (2 if np.dtype(dtype).kind == "c" else 1) == 4:
+        K = min(K, 500)  # sums of squares of larger numbers are exact in double precision only
+    V = Guarded(A[:K], device, layout)
+    S = V.block.update_gram(W[:K], on(device, D))
+    new = A[:K] - X[:K] @ D
+    assert np.array_equal(host(V.block), new)
+    assert np.array_equal(host(S), new.conj().T.astype(np.complex128) @ new)
+    assert V.is_untouched_outside()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_block_and_its_basis_may_be_columns_of_one_array(device: str, dtype: str) -> None:
+    rng = np.random.default_rng(1)
+    whole = exact_values(rng, (20011, 24), dtype)
+    C, D = exact_values(rng, (4, 4), dtype), exact_values(rng, (16, 4), dtype)
+    Z = BlockVector(on(device, whole))
+    W, V = Z[:, :16], Z[:, 16:20]
+    S = V.combine_dot(on(device, C), W)
+    new = whole[:, 16:20] @ C
+    assert np.array_equal(host(S), whole[:, :16].conj().T @ new)
+    V.update_gram(W, on(device, D))
+    assert np.array_equal(host(V), new - whole[:, :16] @ D)
+    rest = np.delete(host(Z), slice(16, 20), axis=1)
+    assert np.array_equal(rest, np.delete(whole, slice(16, 20), axis=1))
+
+
+@pytest.mark.parametrize(("block", "basis"), [("complex128", "float64"), ("float64", "float32")])
+def test_a_narrower_type_of_the_basis_is_promoted(device: str, block: str, basis: str) -> None:
+    rng = np.random.default_rng(2)
+    A, X = exact_values(rng, (5003, 3), block), exact_values(rng, (5003, 7), basis)
+    C, D = exact_values(rng, (3, 3), block), exact_values(rng, (7, 3), block)
+    V, W = BlockVector(on(device, A)), BlockVector(on(device, X))
+    assert np.array_equal(host(V.combine_dot(on(device, C), W)), X.conj().T @ (A @ C))
+    new = A @ C - X @ D
+    assert np.array_equal(host(V.update_gram(W, on(device, D))), new.conj().T @ new)
+    assert V.dtype == block
+
+
+def test_both_agree_with_the_plain_sequence(device: str) -> None:
+    rng = np.random.default_rng(3)
+    A, X = rng.standard_normal((40009, 8)), rng.standard_normal((40009, 70))
+    C, D = on(device, rng.standard_normal((8, 8))), on(device, rng.standard_normal((70, 8)))
+    W = BlockVector(on(device, X))
+    one, other = BlockVector(on(device, A)), BlockVector(on(device, A))
+    S = one.combine_dot(C, W)
+    other.combine(C, out=other)
+    scale = np.abs(X).T @ np.abs(host(one))
+    assert (np.abs(host(S) - host(W.H @ other)) <= 300 * unit_roundoff("float64") * scale).all()
+    S = one.update_gram(W, D)
+    W.combine(D, alpha=-1, beta=1, out=other)
+    scale = np.abs(host(one)).T @ np.abs(host(one))
+    assert (np.abs(host(S) - host(other.gram())) <= 300 * unit_roundoff("float64") * scale).all()
+
+
+def test_large_sweeps_are_one_kernel(device: str, backend: Any) -> None:
+    V, W = (BlockVector.random(20011, width, rng=width, device=device) for width in (8, 96))
+    C = on(device, np.eye(8))
+    problem = sweeps.sweep_problem("combine_dot", V.array, C, W.array)
+    fused = [c.name for c in backend.candidates(problem) if not c.refusal]
+    with profile() as watched:
+        V.combine_dot(C, W)
+        V.update_gram(W, on(device, np.zeros((96, 8))))
+    kernels = {row["operation"]: row["kernel"] for row in watched.rows()}
+    if fused:
+        assert kernels == {"combine_dot": fused[0], "update_gram": fused[0]}
+    else:  # a GPU before sm_90
+        assert set(kernels) == {"tsmm", "tsmttsm", "gram"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_repeated_sweeps_have_the_same_bits(device: str, dtype: str) -> None:
+    rng = np.random.default_rng(6)
+    A, X = values(rng, (40009, 5), dtype), values(rng, (40009, 96), dtype)
+    C, D = on(device, values(rng, (5, 5), dtype)), on(device, values(rng, (96, 5), dtype))
+    W, results = BlockVector(on(device, X)), []
+    for _ in range(3):
+        V = BlockVector(on(device, A))
+        results.append([host(V.combine_dot(C, W)), host(V), host(V.update_gram(W, D)), host(V)])
+    for again in results[1:]:
+        assert all(np.array_equal(one, other) for one, other in zip(again, results[0], strict=True))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_nan_or_inf_in_one_column_spoils_no_other(device: str, bad: float) -> None:
+    A, X = np.ones((9001, 3)), np.ones((9001, 70))
+    A[1234, 1] = bad
+    V, W = BlockVector(on(device, A)), BlockVector(on(device, X))
+    with np.errstate(invalid="ignore"):  # BLAS on a host raises the flag for an infinity's neighbours
+        S = V.update_gram(W, on(device, np.ones((70, 3))))
+    new = host(V)
+    assert np.array_equal(np.isfinite(new).all(axis=0), [True, False, True])
+    assert np.array_equal(host(S)[::2, ::2], new[:, ::2].T @ new[:, ::2])
+    assert not np.isfinite(host(S)[1, 1])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_sums_are_over_all_processes(device: str, dtype: str) -> None:
+    rng = np.random.default_rng(7)
+    A, X = exact_values(rng, (2001, 4), dtype), exact_values(rng, (2001, 70), dtype)
+    C, D = exact_values(rng, (4, 4), dtype), exact_values(rng, (70, 4), dtype)
+    cuts = [0, 700, 700, 2001]
+
+    def work(comm: ThreadComm) -> list[Any]:
+        rows = slice(cuts[comm.rank], cuts[comm.rank + 1])
+        V = BlockVector(on(device, A[rows]), comm=comm)
+        W = BlockVector(on(device, X[rows]), comm=comm)
+        return [host(V.combine_dot(on(device, C), W)), host(V.update_gram(W, on(device, D)))]
+
+    new = A @ C - X @ D
+    for S, G in in_parallel(3, work):
+        assert np.array_equal(S, X.conj().T @ (A @ C))
+        assert np.array_equal(G, new.conj().T @ new)
+
+
+@pytest.mark.parametrize("K", [0, 1, 5])
+def test_few_rows_and_no_columns_are_no_special_case(device: str, K: int) -> None:
+    for M, N in ((3, 2), (0, 2), (3, 0)):
+        V, W = (BlockVector.full(K, width, 2, device=device) for width in (N, M))
+        S = V.combine_dot(on(device, np.eye(N)), W)
+        assert np.array_equal(host(S), np.full((M, N), 4.0 * K))
+        S = V.update_gram(W, on(device, np.zeros((M, N))))
+        assert np.array_equal(host(S), np.full((N, N), 4.0 * K))
+
+
+def test_what_does_not_fit_together_is_refused_with_both_values(device: str) -> None:
+    V, W = BlockVector.zeros(10, 3, device=device), BlockVector.zeros(10, 5, device=device)
+    square, tall = on(device, np.zeros((3, 3))), on(device, np.zeros((5, 3)))
+    with pytest.raises(ShapeError, match="10 rows but the basis W has 9"):
+        V.combine_dot(square, W[:9])
+    with pytest.raises(ShapeError, match=r"\(5, 3\) but must have \(3, 3\)"):
+        V.combine_dot(tall, W)
+    with pytest.raises(ShapeError, match=r"\(3, 3\) but must have \(5, 3\)"):
+        V.update_gram(W, square)
+    with pytest.raises(DTypeError, match="float64, but its new columns are complex128"):
+        V.update_gram(W, tall * 1j)
+    with pytest.raises(DTypeError, match="complex128"):
+        V.combine_dot(square * 1j, W)
+    with pytest.raises(LayoutError, match="memory with the basis"):
+        W[:, :3].update_gram(W, tall)
+    with pytest.raises(LayoutError, match="memory with the basis"):
+        W[:, 2:5].combine_dot(square, W[:, :3])
+    with pytest.raises(LayoutError, match="memory with C"):
+        BlockVector(square).combine_dot(square, W[:3])
+
+
+def test_a_read_only_block_and_operands_elsewhere_are_refused() -> None:
+    frozen = np.zeros((10, 3))
+    frozen.flags.writeable = False
+    W = BlockVector.zeros(10, 5)
+    with pytest.raises(LayoutError, match="read-only"):
+        BlockVector(frozen).update_gram(W, np.zeros((5, 3)))
+
+
+@pytest.mark.gpu
+def test_operands_of_two_devices_are_refused() -> None:
+    V, W = BlockVector.zeros(10, 3, device="gpu"), BlockVector.zeros(10, 5)
+    with pytest.raises(DeviceError, match="one operand is on"):
+        V.update_gram(W, on("gpu", np.zeros((5, 3))))
