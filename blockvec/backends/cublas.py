@@ -137,26 +137,46 @@ def split_refusal(problem: TsmttsmProblem, multiprocessors: int) -> str:
     return ""
 
 
+WIDE = 64  # columns beyond which an operand is a solver's basis
+
+
 def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
     """Whether cuBLAS beats blockvec's kernels where nothing was tuned (one H200, CUDA 13.0).
 
     Of A^H B real products from 16 columns on, by 3 to 14 %, but no Gram matrices, of which cuBLAS reads the
-    block twice. Of A C a real block times more than 32 complex columns in double precision: more columns
-    than the tensor-core kernels take, and at 64 cuBLAS has 0.66 of the roofline, multiply-adds 0.39.
+    block twice. Beside a basis of more than 64 columns also those of one column, by 3 to 5 %, and complex
+    ones from 4 on, by 3 to 8 %.
+    Of A C a real block times more than 32 complex columns in double precision: more columns than the
+    tensor-core kernels take, and at 64 cuBLAS has 0.66 of the roofline, multiply-adds 0.39. And a real basis
+    times one column, by 2 to 7 %.
     """
+    narrow, wide = sorted((problem.M, problem.N))
     if isinstance(problem, TsmttsmProblem):
-        return problem.dtype == "float64" and not problem.same and min(problem.M, problem.N) >= 16
+        if problem.same:
+            return False
+        if problem.dtype == "complex128":
+            return wide > WIDE and narrow >= 4
+        return problem.dtype == "float64" and (narrow >= 16 or (narrow == 1 and wide > WIDE))
     types = (problem.dtype_a, problem.dtype_c)
-    return types == ("float64", "complex128") and problem.M > 32 and problem.N > 32
+    if types == ("float64", "complex128"):
+        return problem.M > 32 and problem.N > 32
+    return types == ("float64", "float64") and problem.N == 1 and problem.M > WIDE
 
 
 def prefers_split(problem: TsmttsmProblem) -> bool:
     """Whether a split along the rows comes before one call, where neither is refused.
 
     One call is at 83 to 96 per cent of the roofline for 16 to 32 columns, and at 13 to 79 for fewer and for
-    more (one H200, CUDA 13.0). Single precision is always split, for its accuracy.
+    more (one H200, CUDA 13.0). Beside a basis of more than 64 columns it is at 88 to 96 for one real column
+    and from 16 on, and for complex ones from 4 on, but at less than 3 for one complex column.
+    Single precision is always split, for its accuracy.
     """
-    return real_type(problem.dtype) == "float32" or not 16 <= max(problem.M, problem.N) <= 32
+    if real_type(problem.dtype) == "float32":
+        return True
+    narrow, wide = sorted((problem.M, problem.N))
+    if wide <= WIDE:
+        return not 16 <= wide <= 32
+    return narrow < 4 if is_complex(problem.dtype) else 1 < narrow < 16
 
 
 def tsmttsm_split(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, profile, sweeps
@@ -31,8 +31,9 @@ from tests.contract.blocks import (
 )
 
 MAX_WORK = 1_500_000  # multiply-adds of a reference product in extended precision
-block_widths = st.one_of(st.integers(1, 9), st.sampled_from([13, 16, 17, 33]))
-basis_widths = st.one_of(st.integers(1, 20), st.sampled_from([33, 64, 65, 96, 130]))
+# Few widths: each pair of them is a kernel to compile on a GPU.
+block_widths = st.sampled_from([1, 2, 4, 7, 13, 16, 33])
+basis_widths = st.sampled_from([1, 3, 17, 64, 65, 130])
 
 
 @st.composite
@@ -47,6 +48,7 @@ def is_sum_of(S: Any, left: Any, right: Any) -> bool:
     return Reference.of(left.conj().T, right, S.dtype).accepts(S)
 
 
+@settings(max_examples=20)
 @given(sizes(), st.sampled_from(DTYPES), layouts, layouts, seeds)
 def test_combine_dot_is_a_combination_and_then_the_products_of_what_was_stored(
     device: str, size: Sizes, dtype: str, layout_v: Layout, layout_w: Layout, seed: int
@@ -63,6 +65,7 @@ def test_combine_dot_is_a_combination_and_then_the_products_of_what_was_stored(
     assert np.array_equal(host(W.block), X)
 
 
+@settings(max_examples=20)
 @given(sizes(), st.sampled_from(DTYPES), layouts, layouts, seeds)
 def test_update_gram_is_a_projection_and_then_the_gram_matrix_of_what_was_stored(
     device: str, size: Sizes, dtype: str, layout_v: Layout, layout_w: Layout, seed: int
@@ -80,7 +83,7 @@ def test_update_gram_is_a_projection_and_then_the_gram_matrix_of_what_was_stored
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("K", "M", "N"), [(70001, 9, 4), (20011, 64, 8), (9001, 130, 16), (3001, 512, 3)])
+@pytest.mark.parametrize(("K", "M", "N"), [(20011, 64, 8), (9001, 130, 16), (3001, 512, 3)])
 @pytest.mark.parametrize("layout", [PLAIN, Layout(3, 2)], ids=["contiguous", "view"])
 def test_exact_operands_give_exact_sweeps(
     device: str, dtype: str, K: int, M: int, N: int, layout: Layout
