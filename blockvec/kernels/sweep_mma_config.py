@@ -252,7 +252,7 @@ def registers(problem: SweepLike, config: Config) -> int:
     doubles += 4 * config.rows * config.wc // (shape.block * config.warps) * shape.outputs
     if shape.gram:
         doubles += 4 * ceil_div(ceil_div(shape.N, shape.block) * shape.groups, config.warps)
-    return 2 * doubles + 64
+    return 2 * doubles + 72
 
 
 def register_limit(config: Config, device: DeviceInfo) -> int:
