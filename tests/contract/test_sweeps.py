@@ -151,7 +151,7 @@ def test_both_agree_with_the_plain_sequence(device: str) -> None:
     assert (np.abs(host(S) - host(other.gram())) <= 300 * unit_roundoff("float64") * scale).all()
 
 
-def test_large_sweeps_are_one_kernel(device: str, backend: Any) -> None:
+def test_large_sweeps_are_one_kernel(device: str, backend: Any, known_ceilings: None) -> None:
     V, W = (BlockVector.random(20011, width, rng=width, device=device) for width in (8, 96))
     C = on(device, np.eye(8))
     problem = sweeps.sweep_problem("combine_dot", V.array, C, W.array)
