@@ -261,10 +261,9 @@ def registers(problem: TsmttsmProblem, config: Config) -> int:
         if 4 * words > min(a.real_bytes, b.real_bytes)
         else 0
     )
-    addresses = 36 + 12 * config.leapfrog if config.stages else 32 + 4 * ahead
-    return (
-        sums + stored * config.count * ahead + converted + addresses + (8 if config.sums == "shared" else 0)
-    )
+    addresses = 36 + 44 * config.leapfrog if config.stages else 32 + 4 * ahead
+    chunk = (8 if config.stages else 24) if config.sums == "shared" else 0  # of the chains' own loop
+    return sums + stored * config.count * ahead + converted + addresses + chunk
 
 
 def shared_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
