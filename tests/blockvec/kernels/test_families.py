@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from blockvec.kernels.families import families_of
-from blockvec.kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.device import H200
+from blockvec.kernels.families import FAMILIES, families_of
+from blockvec.kernels.problem import Problem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 
 
 def dot(width: int, dtype: str) -> TsmttsmProblem:
     return TsmttsmProblem(10**6, width, width, dtype, dtype, width, width)
 
 
+def preferred(problem: Problem) -> str:
+    """The first family that takes a problem."""
+    return next(name for name in families_of(problem) if FAMILIES[name].supports(problem, H200) is None)
+
+
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
 def test_double_precision_prefers_tensor_cores(dtype: str) -> None:
     for width in (1, 64):
-        assert families_of(dot(width, dtype))[0] == "tsmttsm_mma"
-        assert families_of(TsmmProblem(10**6, width, width, dtype, dtype, width, width))[0] == "tsmm_mma"
+        assert preferred(dot(width, dtype)) == "tsmttsm_mma"
+        assert preferred(TsmmProblem(10**6, width, width, dtype, dtype, width, width)) == "tsmm_mma"
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_single_precision_prefers_them_where_products_are_wide(dtype: str) -> None:
-    assert families_of(dot(8, dtype))[0] == "tsmttsm_fma"
-    assert families_of(dot(24, dtype))[0] == "tsmttsm_mma"
-    assert families_of(TsmmProblem(10**6, 32, 32, dtype, dtype, 32, 32))[0] == "tsmm_fma"
+    assert preferred(dot(8, dtype)) == "tsmttsm_fma"
+    assert preferred(dot(24, dtype)) == "tsmttsm_mma"
+    assert preferred(TsmmProblem(10**6, 32, 32, dtype, dtype, 32, 32)) == "tsmm_fma"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_basis_and_a_narrow_block_are_swept(dtype: str) -> None:
+    assert preferred(TsmttsmProblem(10**6, 96, 4, dtype, dtype, 96, 4)) == "tsmttsm_sweep"
+    assert preferred(TsmttsmProblem(10**6, 16, 512, dtype, dtype, 16, 512)) == "tsmttsm_sweep"
+    assert preferred(TsmmProblem(10**6, 96, 4, dtype, dtype, 96, 4)) == "tsmm_sweep"
+    sweep = SweepProblem("update_gram", 10**6, 8, 4, dtype, dtype, dtype, 8, 4)
+    assert families_of(sweep) == ("sweep_mma",)
 
 
 def test_passes_over_a_block_have_no_families() -> None:
