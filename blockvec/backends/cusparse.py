@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,8 @@ class DeviceCsr:
         Rows and columns.
     indptr, indices, data : array
         The three arrays on the device; those of a CuPy matrix are shared.
+    bound : dict
+        Launches of blockvec's kernels that were made ready for this matrix, by problem.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -56,6 +59,7 @@ class DeviceCsr:
             )
         if self.indptr.dtype != self.indices.dtype:
             self.indptr = self.indptr.astype(self.indices.dtype)
+        self.bound: dict[SpmmvProblem, tuple[Callable[..., None] | None, int]] = {}
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property

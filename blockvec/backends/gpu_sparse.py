@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -50,25 +51,35 @@ def _spmmv(
     """
     import cupy
 
-    config = spmmv_csr.choose(problem, gpu.info)
-    if problem.dots and not spmmv_csr.fuses_dots(config, S.plan):
+    launch, bytes_needed = S.bound.get(problem) or _bind(gpu, problem, S)
+    if launch is None:
         _spmmv(gpu, replace(problem, dots=()), S, X, Y, alpha, beta, shift, fused)
         _column_dots(gpu, fused, X, Y)
         return
-    kernels = _kernels(gpu, problem, config, spmmv_csr.parts(problem, config, S.plan))
     shifts = cupy.ascontiguousarray(shift, problem.dtype) if problem.shift == "column" else None
-    needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
-    scratch = workspace(gpu, HEADER_BYTES + needed)
-    spmmv_csr.launch(
-        *(kernels, problem, config, gpu.info, S.plan, X.data.ptr, Y.data.ptr, alpha, beta),
+    launch(
+        *(X.data.ptr, Y.data.ptr, alpha, beta),
         shift=shift if problem.shift == "scalar" else 0,
         shifts_ptr=0 if shifts is None else shifts.data.ptr,
-        workspace_ptr=scratch.data.ptr + HEADER_BYTES,
+        workspace_ptr=workspace(gpu, bytes_needed).data.ptr + HEADER_BYTES if bytes_needed else 0,
         Z_ptr=0 if fused.Z is None else fused.Z.data.ptr,
         delta=fused.delta,
         eta=fused.eta,
         dots={kind: out.data.ptr for kind, out in fused.dots.items()},
     )
+
+
+def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Callable[..., None] | None, int]:
+    """Make ready what a product with a matrix needs; no launch where its dots need passes of their own."""
+    config = spmmv_csr.choose(problem, gpu.info)
+    if problem.dots and not spmmv_csr.fuses_dots(config, S.plan):
+        S.bound[problem] = None, 0
+    else:
+        kernels = _kernels(gpu, problem, config, spmmv_csr.parts(problem, config, S.plan))
+        needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
+        launch = spmmv_csr.bind(kernels, problem, config, gpu.info, S.plan)
+        S.bound[problem] = launch, HEADER_BYTES + needed if needed else 0
+    return S.bound[problem]
 
 
 def _column_dots(gpu: Gpu, fused: Fused, X: Array, Y: Array) -> None:

@@ -8,7 +8,7 @@ are in ``spmmv_csr_model``; this file is the family's front and makes sources an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -26,13 +26,13 @@ __all__ = [
     "Config",
     "Kernels",
     "Part",
+    "bind",
     "carveout",
     "chain_length",
     "choose",
     "conversion",
     "fuses_dots",
     "kernel_name",
-    "launch",
     "parts",
     "predict",
     "prepare",
@@ -227,93 +227,73 @@ def _grid(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan)
     return _Grid(min(most, ceil_div(visits, passes)), passes, stride)
 
 
-def launch(
-    kernels: Kernels,
-    problem: SpmmvProblem,
-    config: Config,
-    device: DeviceInfo,
-    plan: Plan,
-    X_ptr: int,
-    Y_ptr: int,
-    alpha: complex = 1,
-    beta: complex = 0,
-    shift: complex = 0,
-    shifts_ptr: int = 0,
-    workspace_ptr: int = 0,
-    Z_ptr: int = 0,
-    delta: complex = 0,
-    eta: complex = 0,
-    dots: Mapping[str, int] = MappingProxyType({}),
-) -> None:
-    """Start the kernels on CuPy's current stream.
+def bind(
+    kernels: Kernels, problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan
+) -> Callable[..., None]:
+    """Return what starts the kernels on CuPy's current stream, all but its operands worked out.
 
     Parameters
     ----------
     kernels : Kernels
         What `compile.function` made of `source`, for the `parts` of this matrix.
     problem, config, device
-        What they were made for; n_rows, nnz, ldx and ldy may differ from launch to launch.
+        What they were made for; n_rows, nnz and leading dimensions may be others.
     plan : Plan
         The matrix, its indices of `problem.index_bytes`.
-    X_ptr, Y_ptr : int
-        Device addresses, aligned as the configuration says.
-    alpha, beta, shift : complex
-        The factors, in the problem's classes.
-    shifts_ptr : int
-        Device address of one shift a column, of Y's type and contiguous, for ``shift="column"``.
-    workspace_ptr : int
-        Device address of `workspace_bytes` bytes that belong to this stream.
-    Z_ptr : int
-        Device address of Z, aligned as Y's, where the problem chains.
-    delta, eta : complex
-        Its factors.
-    dots : mapping of str to int
-        Device addresses of the problem's column dots.
+
+    Returns
+    -------
+    callable
+        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, workspace_ptr=0, Z_ptr=0, delta=0, eta=0,
+        dots={})``: device addresses, aligned as the problem says, and the factors in its classes. Shifts a
+        column are contiguous and of Y's type; `workspace_bytes` bytes belong to the stream; `dots` maps the
+        names of the problem's column dots to addresses.
 
     Raises
     ------
     ValueError
-        If a workspace is needed and there is none, or the matrix has long rows and dots are asked for.
+        If dots are asked for and the matrix has long rows, see `fuses_dots`; at a launch, if a workspace is
+        needed and there is none.
     """
-    units = _units(config, plan)
-    needed = workspace_bytes(problem, config, device, plan)
-    if needed and not workspace_ptr:
-        raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
+    units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
     if units.tasks is not None and problem.dots:
         raise ValueError("spmmv_csr: no dots in the pass over a matrix with long rows; see fuses_dots")
-    grid = _grid(problem, config, device, plan)
-    tiles = ceil_div(problem.width, config.tile)
+    grid, needed = _grid(problem, config, device, plan), workspace_bytes(problem, config, device, plan)
     index = np.int32 if problem.index_bytes == 4 else np.int64
-    entries = (address(plan.indices), address(plan.data))
-    blocks = (
-        *(X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz),
-        *(complex(factor) for factor in (alpha, beta, shift, delta, eta)),
-        shifts_ptr,
-    )
-    kernels.rows(
-        (grid.blocks * tiles, 1),
-        (WARP * config.warps,),
-        (
-            *(address(plan.indptr), *entries, index(plan.n_rows)),
-            *(address(units.cuts), index(units.n_units)),
-            *(np.int32(grid.passes), np.int32(grid.stride), workspace_ptr),
-            *blocks,
-        ),
-    )
-    for kernel, tasks in ((kernels.tasks, units.tasks), (kernels.sums, units.sums)):
-        if tasks is not None:
-            arguments = (address(tasks), *entries, workspace_ptr, *blocks)
-            kernel(
-                (len(tasks), ceil_div(problem.width, config.tile)),
-                (WARP * long_warps(problem, config),),
-                arguments,
-            )
-    if problem.dots:
-        kernels.dots(
-            (ceil_div(problem.width, _DOT_LANES), len(problem.dots)),
-            (_DOT_THREADS,),
-            (
-                *(workspace_ptr, np.int32(grid.blocks)),
-                *(dots.get(kind, 0) for kind in DOTS),
-            ),
-        )
+    entries = address(plan.indices), address(plan.data)
+    blocks, threads = (grid.blocks * tiles, 1), (WARP * config.warps,)
+    matrix = address(plan.indptr), *entries, index(plan.n_rows)
+    dealt = address(units.cuts), index(units.n_units), np.int32(grid.passes), np.int32(grid.stride)
+    long_threads = (WARP * long_warps(problem, config),)
+    long_rows = [
+        (kernel, (len(tasks), tiles), address(tasks))
+        for kernel, tasks in ((kernels.tasks, units.tasks), (kernels.sums, units.sums))
+        if tasks is not None
+    ]
+
+    def launch(
+        X_ptr: int,
+        Y_ptr: int,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: complex = 0,
+        shifts_ptr: int = 0,
+        workspace_ptr: int = 0,
+        Z_ptr: int = 0,
+        delta: complex = 0,
+        eta: complex = 0,
+        dots: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        if needed and not workspace_ptr:
+            raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
+        factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
+        operands = X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
+        kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *operands))
+        for kernel, long_blocks, tasks_ptr in long_rows:
+            kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))
+        if problem.dots:
+            results = (dots.get(kind, 0) for kind in DOTS)
+            dot_blocks = (ceil_div(problem.width, _DOT_LANES), len(problem.dots))
+            kernels.dots(dot_blocks, (_DOT_THREADS,), (workspace_ptr, np.int32(grid.blocks), *results))
+
+    return launch

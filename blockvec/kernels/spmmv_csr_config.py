@@ -135,13 +135,14 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     fused += pack_y if problem.chain in ("one", "general") else 0
     elements = config.vectors * config.vector
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
-    wide = 10 if problem.index_bytes == 8 else 0
+    wide = 12 if problem.index_bytes == 8 else 0
     ahead = 4 * (config.stages - 2)
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
-    products = 8 if is_complex(problem.dtype_matrix) and is_complex(problem.dtype_x) else 0
-    temporary = (8 if problem.dots else 0) + (8 if problem.chain != "none" else 0)
+    products = 8 if is_complex(problem.dtype_matrix) else 0
+    temporary = (8 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
     temporary += 4 if is_complex(problem.dtype) and problem.beta == "general" else 0
-    return config.unroll * pack_x + pack_y + fused + wide + ahead + converted + products + temporary + 40
+    gathers = config.unroll * (pack_x + 2)  # with their addresses
+    return gathers + pack_y + fused + wide + ahead + converted + products + temporary + 26
 
 
 def register_limit(config: Config, device: DeviceInfo) -> int:

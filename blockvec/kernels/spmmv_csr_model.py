@@ -55,7 +55,7 @@ _SPACE = _Choices(
     unrolls=2,
     unit_entries=(48, 96, 224),
     long_rows=(4, 16),
-    blocks=((4, 2), (4, 4), (4, 7), (4, 10), (8, 2), (8, 3), (8, 4), (14, 2)),
+    blocks=((4, 2), (4, 4), (4, 5), (4, 7), (4, 10), (8, 2), (8, 3), (8, 4), (14, 2)),
     stages=(2, 3),
     passes=(1, 4),
 )
@@ -66,7 +66,7 @@ _SHORT_LIST = _Choices(
     unrolls=2,
     unit_entries=(64, 112, 224),
     long_rows=(8,),
-    blocks=((4, 2), (4, 4), (4, 7), (8, 2), (8, 3), (8, 4), (14, 2)),
+    blocks=((4, 2), (8, 2), (4, 4), (4, 5), (8, 3), (4, 7), (14, 2), (8, 4)),
     stages=(2,),
     passes=(1,),
 )
@@ -160,17 +160,23 @@ _CLOCK_HZ = 1.755e9  # a Hopper GPU under load
 _L2_BYTES_A_SECOND = 8.0e12
 _LAUNCH_S = 2.5e-6
 # Fitted to some hundred runs over stencils, lattice models, bands and a power-law graph on an H200:
-_ATTAINED = 0.9  # of the memory's rate
-_L1_MISSES = 0.75  # share of gathers that L1 does not serve
-_GATHER_S = 0.6e-6  # of a batch of rows of X under load
-_STEP_S = 0.3e-6  # around the gathers of one step: bounds, sums, stores
-_UNIT_S = 0.2e-6  # around a unit: its rows, its copies
-_ISSUE = 1.7  # cycles an instruction
-_SHARED = 0.75  # cycles of the L1 pipe a line or 128 bytes
+_ATTAINED = 0.93  # of the memory's rate
+_L1_MISSES = 0.74  # share of gathers that L1 does not serve
+_GATHER_S = 0.54e-6  # of a batch of rows of X under load
+_STEP_S = 0.32e-6  # around the gathers of one step: bounds, sums, stores
+_UNIT_S = 0.37e-6  # around a unit: its rows, its copies
+_ISSUE = 1.65  # cycles an instruction
+_SHARED = 0.76  # cycles of the L1 pipe a line or 128 bytes
 _APART = 0.7  # share of gathers whose rows lie apart
 _UNEVEN = 0.17  # by which a step lasts longer with every doubling of the rows that it waits for
 _UNEVEN_ENTRIES = 8  # of a row: shorter ones take one batch however uneven
-_AGAIN = 1.5  # cost of the matrix for a further tile of columns, relative to a stream
+_AGAIN = 1.75  # cost of the matrix for a further tile of columns, relative to a stream
+_WINDOW_BYTES = (
+    11e6  # of rows of X worked on at a time, from which on L2 loses rows before their last use ...
+)
+_LOST = 0.3  # ... this share of X for every further such amount, up to three
+_TRUSTED_WARPS = 16  # of a multiprocessor
+_SMOOTHING = 5  # exponent of the norm that takes the slowest of five resources
 
 
 def predict(
@@ -178,9 +184,9 @@ def predict(
 ) -> float:
     """Return the modelled time in seconds of a valid configuration.
 
-    The slowest of five resources, smoothed where two are close: memory (every operand once), L2 (the rows
-    of X that L1 does not serve), the instructions of the gathers, the L1 pipe, and the latency that a warp's
-    gathers leave uncovered.
+    The slowest of five resources, smoothed where two are close: memory (every operand once, and what L2
+    loses of X), L2 (the rows of X that L1 does not serve), the instructions of the gathers, the L1 pipe, and
+    the latency that a warp's gathers leave uncovered.
     """
     rates = ceilings or Ceilings(4600.0, 3300.0, 4200.0)
     average = max(1.0, row_entries(problem))
@@ -203,17 +209,23 @@ def predict(
     matrix_bytes = problem.nnz * (size_s + problem.index_bytes)
     again = _AGAIN * (tiles - 1) * matrix_bytes / (rates.read_gb_s * 1e9)
     gathers = problem.nnz * problem.width * size_x * _L1_MISSES + tiles * matrix_bytes + moved.write_bytes
-    rounds = max(1.0, units / (config.warps * config.blocks * device.multiprocessors))
+    resident = config.warps * config.blocks * device.multiprocessors
+    rounds = max(1.0, units / resident)
+    size_row = problem.width * size_x
+    overflow = resident * config.rows * size_row / tiles / _WINDOW_BYTES - 1
+    lost = _LOST * min(3.0, max(0.0, overflow)) * problem.n_rows * size_row / (rates.read_gb_s * 1e9)
     cycles = _CLOCK_HZ * device.multiprocessors
     times = (
-        memory_time(moved, rates) / _ATTAINED + again,
+        memory_time(moved, rates) / _ATTAINED + again + lost,
         gathers / _L2_BYTES_A_SECOND,
         _ISSUE * instructions / 4 / cycles,
         _SHARED * shared / cycles,
         rounds * (batches * _GATHER_S + row_steps * _STEP_S + _UNIT_S),
     )
     slowest = max(times)
-    return float(_LAUNCH_S + slowest * sum((time / slowest) ** 6 for time in times) ** (1 / 6))
+    return float(
+        _LAUNCH_S + slowest * sum((time / slowest) ** _SMOOTHING for time in times) ** (1 / _SMOOTHING)
+    )
 
 
 def _multiply_cycles(problem: SpmmvProblem) -> int:
@@ -239,6 +251,8 @@ def _choose(problem: SpmmvProblem, device: DeviceInfo, rates: tuple[float, float
     ceilings = Ceilings(*rates)
     configs = dict.fromkeys(_enumerate(problem, _SHORT_LIST))
     valid = [config for config in configs if refuse(problem, config, device) is None]
+    # With fewer warps the model, which was fitted to few such runs, is not to be trusted.
+    valid = [config for config in valid if config.warps * config.blocks >= _TRUSTED_WARPS] or valid
     return min(valid, key=lambda config: predict(problem, config, device, ceilings))
 
 

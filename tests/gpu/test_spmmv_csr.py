@@ -84,8 +84,8 @@ def run(
     shifts = cp.asarray(shift, p.dtype) if p.shift == "column" else None
     single = 0 if p.shift == "column" else shift
     places = (address(X), address(Y))
-    family.launch(
-        *(kernels, p, config, device, plan, *places, alpha, beta, single, address(shifts), address(workspace))
+    family.bind(kernels, p, config, device, plan)(
+        *(*places, alpha, beta, single, address(shifts), address(workspace))
     )
 
 

@@ -269,7 +269,7 @@ def test_a_launch_comes_by_every_unit_once(
     p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
     config = replace(family.choose(p, H200), passes=passes)
     rows = Recorder()
-    family.launch(family.Kernels(rows), p, config, H200, plan, 16, 32)
+    family.bind(family.Kernels(rows), p, config, H200, plan)(16, 32)
     [((grid, _), (threads,), arguments)] = rows.calls
     tiles = -(-width // config.tile)
     assert threads == 32 * config.warps
@@ -292,6 +292,18 @@ def test_a_plan_finds_the_lines_of_grids(spec: str, line: int) -> None:
     assert family.prepare(S.indptr, S.indices, S.data).line == line
     shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
     assert family.prepare(shuffled.indptr, shuffled.indices, shuffled.data).line == 0
+
+
+def test_what_a_launch_lacks_is_said() -> None:
+    S = matrix(np.array([0, 5000, 5001]), 2)
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    p = SpmmvProblem(2, 2, S.nnz, 1, "float64", "float64", 1, 1)
+    config = family.choose(p, H200)
+    with pytest.raises(ValueError, match="bytes of workspace are needed"):
+        family.bind(family.Kernels(Recorder()), p, config, H200, plan)(16, 32)
+    with pytest.raises(ValueError, match="long rows"):
+        family.bind(family.Kernels(Recorder()), replace(p, dots=("xy",)), config, H200, plan)
+    assert not family.fuses_dots(config, plan)
 
 
 # ---- generated code
@@ -523,8 +535,8 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
         for kernel in (kernels.rows, kernels.tasks, kernels.sums):
             if kernel:
                 kernel.seed = seed
-        family.launch(
-            *(kernels, p, config, device, plan, address(X), address(Y), alpha, beta),
+        family.bind(kernels, p, config, device, plan)(
+            *(address(X), address(Y), alpha, beta),
             shift=3 if shift == "scalar" else 0,
             shifts_ptr=address(shifts) if shift == "column" else 0,
             workspace_ptr=address(workspace),
