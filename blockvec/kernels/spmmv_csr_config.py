@@ -136,7 +136,7 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     elements = config.vectors * config.vector
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
     wide = 12 if problem.index_bytes == 8 else 0
-    ahead = 4 * (config.stages - 2)
+    ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
     products = 8 if is_complex(problem.dtype_matrix) else 0
     temporary = (8 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
