@@ -346,7 +346,7 @@ def _basis_sizes(
     n = op.shape[0]
     room = n - (0 if locked is None else locked.n_cols)
     if block_size is None:
-        cheap = op.device != "cpu" or hasattr(op, "nnz")
+        cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
         b = 8 if k >= 8 and cheap else 4 if k >= 4 else 2
     else:
         b = integer("block_size", block_size, 1, n)
