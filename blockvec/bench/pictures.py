@@ -106,6 +106,8 @@ _NAMES = {
     "tsmttsm": "$A^H B$",
     "gram": "$A^H A$",
     "tsmm": "$A\\,C$",
+    "combine_dot": "$V C$ and $W^H V$",
+    "update_gram": "$V - W C$ and $V^H V$",
     "spmmv": "sparse matrix times block",
     "axpby": "$\\alpha X + \\beta Y$",
 }
@@ -201,7 +203,7 @@ def _latency_curves(figure: Any, records: Sequence[Record]) -> None:
 
 def _maps(figure: Any, records: Sequence[Record]) -> None:
     """Fraction of the roofline over both widths, a map a type and operation."""
-    records = [r for r in records if r["operation"] in ("tsmttsm", "tsmm")]
+    records = [r for r in records if r["operation"] in ("tsmttsm", "tsmm", "combine_dot", "update_gram")]
     groups = _groups(records, "dtype", "operation")
     for (dtype, operation), axes in _axes_table(figure, records, 4.4, 3.7).items():
         members = groups.get((dtype, operation), [])
