@@ -9,7 +9,6 @@ CuPy refuses cuSPARSE calls while a stream is being captured into a graph.
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +42,8 @@ class DeviceCsr:
         Rows and columns.
     indptr, indices, data : array
         The three arrays on the device; those of a CuPy matrix are shared.
+    plan : Plan
+        The matrix as blockvec's kernels take it.
     bound : dict
         Launches of blockvec's kernels that were made ready for this matrix, by problem.
     """
@@ -59,6 +60,7 @@ class DeviceCsr:
             )
         if self.indptr.dtype != self.indices.dtype:
             self.indptr = self.indptr.astype(self.indices.dtype)
+        self.plan = Plan(self.indptr, self.indices, self.data)
         self.bound: dict[SpmmvProblem, tuple[Callable[..., None] | None, int]] = {}
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
@@ -66,11 +68,6 @@ class DeviceCsr:
     def nnz(self) -> int:
         """Stored entries."""
         return int(self.data.size)
-
-    @functools.cached_property
-    def plan(self) -> Plan:
-        """The matrix as blockvec's kernels take it; made when first asked for, which waits for the device."""
-        return Plan(self.indptr, self.indices, self.data)
 
     def descriptor(self, dtype: str) -> int:
         """Return cuSPARSE's description of the matrix with values of a type, converted once if need be."""

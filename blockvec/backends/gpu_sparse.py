@@ -47,7 +47,7 @@ def _spmmv(
 ) -> None:
     """Y = alpha (S - shift I) X + beta Y, and what is fused.
 
-    The first product with a matrix reads its row pointers and waits for them; later ones do not wait.
+    The first product of a kind with a matrix of uneven rows waits for its row pointers; later ones do not.
     """
     import cupy
 

@@ -83,14 +83,23 @@ class Plan:
         return int(self.indices.dtype.itemsize)
 
     def units(self, rows: int, entries: int, long_row: int) -> Units:
-        """Return units of at most `rows` rows and `entries` entries; rows beyond `long_row` are tasks."""
+        """Return units of at most `rows` rows and `entries` entries; rows beyond `long_row` are tasks.
+
+        Where rows are so uneven that units must be cut, the first call for a shape waits for the device.
+        """
         key = (rows, entries, long_row)
         with self._lock:
             if key not in self._units:
-                self._units[key] = _cut(self, *key)
-                if (xp := _namespace(self.indptr)) is not np:
-                    xp.cuda.get_current_stream().synchronize()  # other streams will read it too
+                self._units[key] = self._dealt_out(*key)
             return self._units[key]
+
+    def _dealt_out(self, rows: int, entries: int, long_row: int) -> Units:
+        if self.longest <= min(long_row, entries // rows):
+            return Units(None, -(-self.n_rows // rows))
+        units = _cut(self, rows, entries, long_row)
+        if (xp := _namespace(self.indptr)) is not np:
+            xp.cuda.get_current_stream().synchronize()  # other streams will read it too
+        return units
 
 
 def prepare(indptr: Array, indices: Array, data: Array) -> Plan:

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blockvec import as_operator
 from blockvec.arrays import memory_of
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import spmmv_csr as family
@@ -214,6 +215,50 @@ def test_every_width_is_exact(width: int, dtype: str, cp: Any, device: DeviceInf
     p = describe(S, X, Y, 1, 0, 0)
     run(cp, p, family.choose(p, device), device, plan_of(cp, S), X, Y)
     np.testing.assert_array_equal(Y.get(), S @ host)
+
+
+@pytest.mark.parametrize("width", [1, 5, 16])
+def test_an_operator_sums_columns_of_matrices_with_and_without_long_rows(width: int, cp: Any) -> None:
+    rng = np.random.default_rng(width)
+    n = 4000
+    for lengths in (rng.integers(0, 9, n), row_lengths(rng, "power law", n)):
+        S = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
+        host = numbers(rng, (n, width), "float64", exact=True)
+        operator = as_operator(S, device="gpu")
+        product = S @ host - 2 * host
+        for _ in range(2):
+            applied = operator.apply(cp.asarray(host), shift=2, dots=("xx", "xy", "yy"))
+            np.testing.assert_array_equal(applied.Y.array.get(), product)
+            expected = {"xx": host * host, "xy": host * product, "yy": product * product}
+            for kind, terms in expected.items():
+                np.testing.assert_array_equal(applied.dots[kind].get(), terms.sum(axis=0))
+
+
+def test_products_with_long_rows_are_captured_into_graphs_and_run_on_several_streams(cp: Any) -> None:
+    rng = np.random.default_rng(1)
+    n = 3000
+    S = sparse(rng, n, n, row_lengths(rng, "dense row", n), "float64", "int32", exact=True)
+    operator = as_operator(S, device="gpu")
+    host = [numbers(rng, (n, 4), "float64", exact=True) for _ in range(2)]
+    X, Y = [cp.asarray(block) for block in host], [cp.empty((n, 4)) for _ in range(2)]
+    streams = [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
+    cp.cuda.Device().synchronize()
+    graphs = []
+    for stream, x, y in zip(streams, X, Y, strict=True):
+        with stream:
+            operator.apply(x, out=y)  # kernels, units and scratch memory are made
+            stream.begin_capture()
+            operator.apply(x, out=y)
+            graphs.append(stream.end_capture())
+    for y in Y:
+        y.fill(cp.nan)
+    cp.cuda.Device().synchronize()
+    for _ in range(5):
+        for graph, stream in zip(graphs, streams, strict=True):
+            graph.launch(stream)
+    cp.cuda.Device().synchronize()
+    for block, y in zip(host, Y, strict=True):
+        np.testing.assert_array_equal(y.get(), S @ block)
 
 
 @pytest.mark.parametrize("width", [1, 6, 40])
