@@ -61,7 +61,7 @@ class _Choices:
 
 _SPACE = _Choices(
     ksteps=(1, 2),
-    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 64 << 10),
+    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 64 << 10, 72 << 10),
     ring_bytes=(64 << 10, 224 << 10),
     blocks=(1, 2),
     producers=(0, 1),
