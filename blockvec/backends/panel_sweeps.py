@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..kernels.problem import SweepProblem, TsmttsmProblem, is_complex
+from ..kernels.problem import SweepProblem, TsmttsmProblem, is_complex, itemsize
 from .base import Array
 from .panels import (
     CHUNK_BYTES,
     combine_parts,
     multiply,
+    panel_rows,
     real_coefficients,
     real_dtype,
     real_view,
@@ -19,8 +20,7 @@ from .panels import (
 
 __all__ = ["refusal", "sweep"]
 
-PANEL_ROWS = 256  # of a product within a chunk
-LEAST_BYTES = 4 << 20  # below, the block is in cache anyway
+LEAST_BYTES = 32 << 20  # smaller blocks stay in a server's last-level cache from one product to the next
 
 
 def refusal(problem: SweepProblem) -> str:
@@ -29,9 +29,8 @@ def refusal(problem: SweepProblem) -> str:
         return "mixed types"
     if min(problem.K, problem.M, problem.N) == 0:
         return "nothing to multiply"
-    row_bytes = (problem.M + problem.N) * np.dtype(problem.dtype_v).itemsize
-    if problem.K * row_bytes < LEAST_BYTES:
-        return f"operands under {LEAST_BYTES >> 20} MiB stay in cache between two products"
+    if problem.K * problem.N * itemsize(problem.dtype_v) < LEAST_BYTES:
+        return f"a block under {LEAST_BYTES >> 20} MiB stays in cache between two products"
     return ""
 
 
@@ -44,15 +43,16 @@ def sweep(problem: SweepProblem, W: Array, V: Array, C: Array, S: Array) -> None
     combines = problem.operation == "combine_dot"
     work_dtype = real_dtype(problem.dtype)
     Cr = real_coefficients(C if combines else -C, is_complex(problem.dtype), problem.dtype)
-    chunk = max(CHUNK_BYTES // (Vr.shape[1] * Cr.itemsize) // PANEL_ROWS * PANEL_ROWS, PANEL_ROWS)
+    rows = panel_rows((sum(Cr.shape)) * Cr.itemsize)
+    chunk = max(CHUNK_BYTES // (Vr.shape[1] * Cr.itemsize) // rows * rows, rows)
 
     def work(begin: int, end: int) -> Array:
         total = np.zeros((Wr.shape[1] if combines else Vr.shape[1], Vr.shape[1]))
-        rows = np.empty((min(chunk, end - begin), Vr.shape[1]), Cr.dtype)
+        replaced = np.empty((min(chunk, end - begin), Vr.shape[1]), Cr.dtype)
         for row in range(begin, end, chunk):
             stop = min(row + chunk, end)
-            part = rows[: stop - row]
-            multiply((Vr if combines else Wr)[row:stop], Cr, part, PANEL_ROWS)
+            part = replaced[: stop - row]
+            multiply((Vr if combines else Wr)[row:stop], Cr, part, rows)
             if not combines:
                 part += Vr[row:stop]
             Vr[row:stop] = part

@@ -31,6 +31,7 @@ __all__ = [
     "CHUNK_BYTES",
     "combine_parts",
     "multiply",
+    "panel_rows",
     "quiet_arithmetic",
     "real_coefficients",
     "real_dtype",
@@ -219,7 +220,7 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
         Ar, Br = real_view(A), real_view(B)
         Cr = real_coefficients(Cr, is_complex(problem.dtype_a), problem.dtype)
         row_bytes = (Ar.shape[1] + Br.shape[1]) * Cr.itemsize
-        rows = min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
+        rows = panel_rows(row_bytes)
     if problem.beta == "zero" and Ar.dtype == Cr.dtype and not np.may_share_memory(A, B):
         spread_rows(problem, lambda begin, end: multiply(Ar[begin:end], Cr, Br[begin:end], rows), problem.K)
         return
@@ -236,6 +237,11 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
             _add_scaled(part, B[row:stop], Br[row:stop], beta)
 
     spread_rows(problem, work, problem.K)
+
+
+def panel_rows(row_bytes: int) -> int:
+    """Return the rows of a product whose input and output, of `row_bytes` a row, are to fit an L1 cache."""
+    return min(max(TSMM_PANEL_BYTES // max(1, row_bytes) // 32 * 32, 32), PANEL_ROWS)
 
 
 def multiply(A: Array, C: Array, B: Array, rows: int) -> None:
