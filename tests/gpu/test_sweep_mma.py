@@ -46,7 +46,7 @@ def test_products_with_a_basis_are_exact_and_within_the_bound(
 ) -> None:
     rng = np.random.default_rng(M)
     alpha, beta = factors
-    for K, draw in ((20011, exact_values), (20011, values), (5, exact_values)):
+    for K, draw in ((20011, exact_values), (1009, values), (5, exact_values)):
         X, Y, Z = draw(rng, (K, M), dtype), draw(rng, (K, N), dtype), draw(rng, (M, N), dtype)
         A, B = (Guarded(x, "gpu", layout).block.array for x in (X, Y))
         problem = products.tsmttsm_problem(A, B, True, alpha, beta)
@@ -56,9 +56,10 @@ def test_products_with_a_basis_are_exact_and_within_the_bound(
             kernel(backend, problem, "tsmttsm_sweep").run(problem, A, B, C, alpha, beta)
             results.append(host(C))
         assert results[0].tobytes() == results[1].tobytes()
-        assert Reference.of(X.conj().T, Y, dtype, alpha, beta, Z).accepts(results[0])
         if draw is exact_values:
             assert np.array_equal(results[0], alpha * (X.conj().T @ Y) + beta * Z)
+        else:
+            assert Reference.of(X.conj().T, Y, dtype, alpha, beta, Z).accepts(results[0])
 
 
 @pytest.mark.parametrize(
