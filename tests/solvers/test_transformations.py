@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator, splu
 from blockvec import models
 from blockvec.errors import OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, eigsh
+from solvers.factorised import count_below, proof, shift_outside
 from solvers.transformations import gram_factor
 
 METHODS = ("auto", "lanczos")
@@ -210,3 +211,40 @@ def test_options_that_do_not_go_together_are_refused_by_name(
     with pytest.raises(error) as caught:
         eigsh(A, 3, **options)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["bcsstk08", "mhd1280b", "bcsstk03"])
+def test_auto_factorises_at_a_stiff_end_and_proves_that_nothing_is_missing(
+    name: str, real_matrix: Callable[[str], Any], reference: Callable[..., np.ndarray]
+) -> None:
+    A = real_matrix(name)
+    result = solve(A, 10, which="SA", block_size=4, tol=1e-10, convergence="norm")
+    assert result.converged.all()
+    assert np.allclose(result.eigenvalues, reference(name, 10, "SA"), atol=1e-12 * result.info["norm"])
+    assert result.info["method"] == "shift-invert"
+    assert result.info["verification"].startswith("proved by inertia")
+    upper = solve(-A, 10, which="LA", block_size=4, tol=1e-10, convergence="norm")
+    assert np.allclose(upper.eigenvalues, -result.eigenvalues[::-1], atol=1e-12 * result.info["norm"])
+    assert upper.info["verification"].startswith("proved by inertia")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_inertia_counts_eigenvalues(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    A = sp.random_array((60, 60), density=0.1, rng=rng)
+    A = sp.csc_array(A + A.T + sp.diags_array(rng.standard_normal(60)))
+    values = np.linalg.eigvalsh(A.toarray())
+    for mu in (values[0] - 1, (values[20] + values[21]) / 2, values[-1] + 1):
+        assert count_below(A, mu) in (int(np.count_nonzero(values < mu)), None)
+
+
+def test_a_missing_value_is_counted() -> None:
+    values = np.r_[1.0, 2.0, 2.0, 3.0, np.linspace(5, 9, 50)]
+    A = sp.diags_array(values, format="csc")
+    limits = np.full(3, 1e-9)
+    assert proof(A, np.array([1.0, 2.0, 3.0]), limits, "SA")[1] == 1
+    assert proof(A, np.array([1.0, 2.0, 2.0]), limits, "SA")[1] == 0
+    assert proof(-A, -np.array([3.0, 2.0, 1.0]), limits, "LA")[1] == 1
+    sigma = shift_outside(A, 1.1, 9.0, "SA")
+    assert sigma is not None
+    assert sigma < 1
