@@ -11,7 +11,18 @@ Examples
 """
 
 from .block_lanczos import IterationState
+from .correction import Linear, block_gmres, block_minres
 from .eigsh import eigsh
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 
-__all__ = ["ConvergenceWarning", "EigenResult", "Interrupted", "IterationState", "NoConvergence", "eigsh"]
+__all__ = [
+    "ConvergenceWarning",
+    "EigenResult",
+    "Interrupted",
+    "IterationState",
+    "Linear",
+    "NoConvergence",
+    "block_gmres",
+    "block_minres",
+    "eigsh",
+]

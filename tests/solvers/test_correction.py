@@ -1,0 +1,215 @@
+"""Block MINRES and GMRES: every column as if it were alone, residuals that are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as sla
+
+from blockvec import BlockVector, models
+from blockvec.errors import BreakdownError, OptionError, ShapeError
+from solvers import Linear, block_gmres, block_minres
+
+METHODS = (block_minres, block_gmres)
+Method = Callable[..., Linear]
+
+
+def indefinite(kind: str) -> np.ndarray:
+    """A Hermitian matrix with eigenvalues on both sides of zero."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((60, 60)) + (1j * rng.standard_normal((60, 60)) if kind == "complex" else 0)
+    Q = np.linalg.qr(A)[0]
+    values = np.r_[np.linspace(-3, -1, 30), np.linspace(0.5, 4, 30)]
+    A = (Q * values) @ Q.conj().T
+    return (A + A.conj().T) / 2
+
+
+def block(block_type: Any, A: Any, b: int, seed: int = 1) -> Any:
+    return block_type.random(A.shape[0], b, A.dtype, rng=seed)
+
+
+def residual(A: Any, B: Any, solved: Linear, shift: Any = 0.0, Q: Any = None) -> np.ndarray:
+    R = B.array - A @ solved.X.array + solved.X.array * shift
+    return R if Q is None else R - Q.array @ (Q.array.conj().T @ R)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("steps", [1, 7, 25, 100])
+def test_residuals_by_recurrence_are_the_true_ones(
+    method: Method, kind: str, steps: int, block_type: Any, operator_for: Callable[[Any], Any]
+) -> None:
+    A = indefinite(kind)
+    B, shift = block(block_type, A, 3), np.array([0.0, -0.3, 1.02])
+    kept = B.array.copy()
+    whole = {"restart": 60} if method is block_gmres else {}
+    solved = method(operator_for(A), B, shift=shift, tol=1e-9, maxiter=steps, **whole)
+    true = np.linalg.norm(residual(A, B, solved, shift), axis=0)
+    assert np.allclose(solved.residuals, true, rtol=1e-6, atol=1e-12)
+    assert np.allclose(solved.initial, np.linalg.norm(kept, axis=0))
+    assert np.array_equal(B.array, kept)
+    assert solved.converged == (steps == 100)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 20])
+def test_minres_takes_the_steps_of_scipys(steps: int) -> None:
+    A = models.model("laplace2d:n=12")
+    B = BlockVector.random(144, 1, rng=0)
+    solved = block_minres(A, B, shift=1.3, tol=0, maxiter=steps)
+    expected, _ = sla.minres(A, B.array[:, 0], shift=1.3, rtol=0, maxiter=steps)
+    assert np.allclose(solved.X.array[:, 0], expected, rtol=1e-11, atol=1e-13)
+    assert solved.iterations.tolist() == [steps]
+    assert solved.reasons == ("maxiter",)
+
+
+def test_preconditioned_minres_takes_the_steps_of_scipys() -> None:
+    A, d = models.model("laplace2d:n=12"), 1 + np.random.default_rng(0).random((144, 1))
+    B = BlockVector.random(144, 1, rng=0)
+    solved = block_minres(
+        A, B, shift=0.2, tol=0, maxiter=9, preconditioner=lambda R: BlockVector(R.array / d)
+    )
+    K = sp.diags_array(1 / d[:, 0])
+    expected, _ = sla.minres(A, B.array[:, 0], shift=0.2, rtol=0, maxiter=9, M=K)
+    assert np.allclose(solved.X.array[:, 0], expected, rtol=1e-10)
+    R = residual(A, B, solved, 0.2)
+    assert np.allclose(solved.residuals, np.sqrt(np.sum(R * (K @ R), axis=0)), rtol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_gmres_minimises_over_the_krylov_space(kind: str) -> None:
+    A = indefinite(kind) + np.triu(np.ones((60, 60)), 40)  # not Hermitian
+    B = BlockVector.random(60, 2, A.dtype, rng=0)
+    solved = block_gmres(A, B, tol=0, maxiter=8)
+    for j in range(2):
+        K = np.stack([np.linalg.matrix_power(A, i) @ B.array[:, j] for i in range(8)], axis=1)
+        least = np.linalg.lstsq(A @ K, B.array[:, j])[0]
+        best = np.linalg.norm(B.array[:, j] - A @ K @ least)
+        assert np.isclose(solved.residuals[j], best, rtol=1e-6)
+
+
+def test_restarted_gmres_goes_on_where_it_was() -> None:
+    A = models.model("laplace2d:n=12") + 0.5 * sp.eye_array(144)
+    B = BlockVector.random(144, 2, rng=0)
+    solved = block_gmres(A, B, tol=1e-9, restart=5)
+    assert solved.converged
+    assert np.all(np.linalg.norm(residual(A, B, solved), axis=0) <= 2e-9 * solved.initial)
+    assert solved.iterations.max() > 15
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_columns_together_are_as_each_alone(method: Method, block_type: Any, operator_for: Any) -> None:
+    A = indefinite("complex")
+    B, shift, tol = block(block_type, A, 3), np.array([0.0, -0.7, -5.0]), np.array([1e-1, 1e-9, 1e-5])
+    together = method(operator_for(A), B, shift=shift, tol=tol, maxiter=18)
+    assert together.reasons == ("converged", "maxiter", "converged")
+    for j in range(3):
+        alone = method(operator_for(A), B[:, j : j + 1], shift=shift[j], tol=tol[j], maxiter=18)
+        assert alone.iterations[0] == together.iterations[j]
+        assert np.allclose(alone.X.array[:, 0], together.X.array[:, j], rtol=1e-8, atol=1e-9)
+    assert together.operator_columns == 3 * 18
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("preconditioned", [False, True])
+def test_a_singular_shift_is_regular_in_the_complement(
+    method: Method, preconditioned: bool, block_type: Any, operator_for: Any
+) -> None:
+    A = indefinite("complex")
+    values, vectors = np.linalg.eigh(A)
+    Q = block_type(np.ascontiguousarray(vectors[:, [0, 34]]))
+    shift, B = values[[0, 34]], block(block_type, A, 2)
+    d = 1 + np.random.default_rng(2).random((60, 1))
+    solved = method(
+        operator_for(A),
+        B,
+        shift=shift,
+        tol=1e-9,
+        Q=Q,
+        maxiter=300,
+        preconditioner=(lambda R: block_type(R.array / d)) if preconditioned else None,
+        **({"restart": 60} if method is block_gmres else {}),
+    )
+    assert solved.converged
+    assert np.linalg.norm(Q.array.conj().T @ solved.X.array) <= 1e-12 * np.linalg.norm(solved.X.array)
+    assert np.all(np.linalg.norm(residual(A, B, solved, shift, Q), axis=0) <= 1e-7)
+    assert (solved.preconditioner_columns > 0) == preconditioned
+
+
+def test_a_good_preconditioner_saves_steps() -> None:
+    A = sp.diags_array(np.linspace(1, 1e4, 500)) + models.model("laplace1d:n=500")
+    B, d = BlockVector.random(500, 2, rng=0), A.diagonal()[:, None]
+    for method in METHODS:
+        plain = method(A, B, tol=1e-8)
+        better = method(A, B, tol=1e-8, preconditioner=lambda R: BlockVector(R.array / d))
+        assert better.converged
+        assert better.iterations.max() < plain.iterations.max() / 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_zeros_and_eigenvectors_are_solved_at_once(method: Method) -> None:
+    A = np.diag(np.arange(1.0, 11.0))
+    B = BlockVector(np.eye(10)[:, :2] * [0.0, 1.0])
+    solved = method(A, B, tol=1e-12)
+    assert solved.reasons == ("converged", "converged")
+    assert solved.iterations.tolist() == [0, 1]
+    assert np.allclose(solved.X.array, np.eye(10)[:, :2] * [0.0, 0.5])
+
+
+def test_a_singular_system_stops_at_the_least_residual() -> None:
+    A = np.diag(np.r_[0.0, np.arange(1.0, 10.0)])
+    B = BlockVector(np.ones((10, 1)))
+    solved = block_minres(A, B, tol=1e-12, maxiter=20)
+    assert solved.reasons == ("singular",)
+    assert np.isclose(solved.residuals[0], 1)
+    assert np.isclose(np.linalg.norm(residual(A, B, solved)), 1)
+
+
+def test_gmres_says_when_a_restart_gains_nothing() -> None:
+    A = np.roll(np.eye(12), 1, axis=0)  # a cyclic shift: nothing before step 12
+    solved = block_gmres(A, BlockVector(np.eye(12)[:, :1]), restart=4)
+    assert solved.reasons == ("stagnated",)
+    assert np.isclose(solved.residuals[0], 1)
+    assert block_gmres(A, BlockVector(np.eye(12)[:, :1]), restart=12).converged
+
+
+def test_an_indefinite_preconditioner_is_reported_by_minres_and_taken_by_gmres() -> None:
+    A = indefinite("real")
+    B, d = BlockVector.random(60, 2, rng=0), np.where(np.arange(60) % 2, 1.0, -1.5)[:, None]
+    options = {"preconditioner": lambda R: BlockVector(R.array / d), "tol": 1e-9}
+    assert block_minres(A, B, **options).reasons == ("indefinite preconditioner",) * 2
+    assert block_gmres(A, B, restart=60, **options).converged
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_single_precision_stays_single(method: Method) -> None:
+    A = indefinite("real").astype(np.float32)
+    solved = method(A, BlockVector.random(60, 3, np.float32, rng=0), shift=[0.0, 0.1, 0.2], tol=1e-4)
+    assert solved.converged
+    assert solved.X.dtype == np.float32
+
+
+def test_what_does_not_fit_is_refused_by_name() -> None:
+    A, B = models.model("laplace1d:n=9"), BlockVector.random(9, 2, rng=0)
+    with pytest.raises(ShapeError, match=r"A has shape \(9, 9\) but B has 8 rows"):
+        block_minres(A, BlockVector.random(8, 2, rng=0))
+    with pytest.raises(ShapeError, match=r"shift has shape \(3,\); B has 2 columns"):
+        block_minres(A, B, shift=[1.0, 2.0, 3.0])
+    with pytest.raises(ShapeError, match=r"Q has 8 rows but B has 9"):
+        block_gmres(A, B, Q=BlockVector.random(8, 1, rng=0))
+    with pytest.raises(OptionError, match="restart: got 0"):
+        block_gmres(A, B, restart=0)
+    with pytest.raises(
+        ShapeError, match=r"preconditioner: returned shape \(9, 1\) for a block of shape \(9, 2"
+    ):
+        block_minres(A, B, preconditioner=lambda R: R[:, :1])
+    with pytest.raises(OptionError, match="preconditioner: returned its argument"):
+        block_minres(A, B, preconditioner=lambda R: R)
+    for method in METHODS:
+        with pytest.raises(BreakdownError, match="NaN or Inf"):
+            method(A, B, preconditioner=lambda R: BlockVector(R.array * np.nan))
+        with pytest.raises(BreakdownError, match="NaN or Inf"):
+            method(A * np.nan, B)
