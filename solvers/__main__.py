@@ -21,9 +21,10 @@ from blockvec.errors import BlockvecError, DeviceError, OptionError
 
 from .arguments import METHODS
 from .block_lanczos import IterationState
-from .eigsh import DENSE_ROWS, eigsh
+from .eigsh import eigsh
 from .rayleigh_ritz import WHICH, to_host
 from .result import EigenResult, Interrupted
+from .standard import DENSE_ROWS
 
 __all__ = ["main"]
 

@@ -110,7 +110,7 @@ def test_the_history_is_drawn_also_for_a_small_matrix(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_shows_what_was_reached_and_exits_with_130() -> None:
-    command = [sys.executable, "-m", "solvers", "laplace3d:n=40", "-k", "30", "--tol", "1e-14"]
+    command = [sys.executable, "-m", "solvers", "laplace3d:n=80", "-k", "40", "--tol", "1e-14"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:

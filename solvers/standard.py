@@ -1,0 +1,274 @@
+"""One standard Hermitian problem: which method, which sizes, and its solution as a result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from blockvec import BlockVector, Operator, array_namespace
+from blockvec.errors import OptionError, ShapeError
+
+from .arguments import integer
+from .block_lanczos import IterationState, LanczosOptions, ThickRestart, block_lanczos
+from .filtered import FilteredRestart, choose_degree
+from .interrupts import deferred_interrupt
+from .memory import require_memory
+from .rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, Which, dense_eigenpairs, to_host
+from .result import EigenResult
+
+__all__ = [
+    "DENSE_ROWS",
+    "Chosen",
+    "Method",
+    "Request",
+    "basis_sizes",
+    "choose_method",
+    "solve_dense",
+    "solve_lanczos",
+]
+
+DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
+DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
+DENSE_MAX_ROWS = 10000
+CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two calls
+MIN_DEGREE = 3  # below this a filter's own Rayleigh-Ritz steps cost what it saves
+
+Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
+Chosen = Literal["lanczos", "filter", "dense"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of one call, checked."""
+
+    operator: Operator
+    k: int
+    which: Which
+    tolerance: Tolerance
+    block_size: int
+    ncv: int
+    maxiter: int
+    norm: float | None
+    time_limit: float | None
+    verify: Literal["auto", "always", "never"]
+    start: BlockVector | None
+    locked: BlockVector | None
+    callback: Callable[[IterationState], object] | None
+    rng: np.random.Generator
+    method: Chosen
+    degree: int
+    why: str
+    begin_s: float
+    checked: bool
+
+    @property
+    def n(self) -> int:
+        """Rows of the operator."""
+        return self.operator.shape[0]
+
+
+def choose_method(
+    method: Method, op: Operator, k: int, sizes: tuple[int, int], given: list[str]
+) -> tuple[Chosen, int, str]:
+    """Return the method to take, the degree of its filter, and why.
+
+    Parameters
+    ----------
+    method : {"auto", "lanczos", "filter", "dense"}
+    op : Operator
+    k : int
+    sizes : tuple of int
+        Block size and basis size.
+    given : list of str
+        Names of options that only an iteration can honour.
+    """
+    n, (b, ncv) = op.shape[0], sizes
+    degree = choose_degree(op, b, (k + ncv) // 2)
+    if method == "dense":
+        if "orthogonal_to" in given:
+            raise OptionError("orthogonal_to: not available with method='dense'; use method='lanczos'.")
+        return "dense", 1, "asked for"
+    if method == "filter":
+        return "filter", max(degree, MIN_DEGREE), "asked for"
+    if method == "lanczos":
+        return "lanczos", 1, "asked for"
+    if not given and n <= DENSE_ROWS:
+        return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
+    if not given and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
+        return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    if degree < MIN_DEGREE:
+        return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
+    return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
+
+
+def basis_sizes(
+    op: Operator, k: int, block_size: Any, ncv: Any, locked: BlockVector | None, start: BlockVector | None
+) -> tuple[int, int]:
+    """Return block size and basis size, by measurement where they are not given.
+
+    Four columns at a time halve the cost of a column against one (basis and matrix are read once for all),
+    and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
+    cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
+    where many pairs are wanted and a column is known to be cheap.
+    """
+    n = op.shape[0]
+    room = n - (0 if locked is None else locked.n_cols)
+    if block_size is None:
+        cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
+        b = 8 if k >= 8 and cheap else 4 if k >= 4 else 2
+    else:
+        b = integer("block_size", block_size, 1, n)
+    b = min(b, room)
+    wide = 0 if start is None else start.n_cols
+    if wide > room:
+        raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
+    if ncv is None:
+        steps = 8 if b > 4 else 14
+        # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
+        return b, min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
+    least = min(room, max(k, wide) + b)
+    if integer("ncv", ncv, 1) < least:
+        columns = f", {wide} columns of v0" if wide else ""
+        raise OptionError(f"ncv: got {ncv}; k = {k}{columns} and block_size = {b} need at least {least}.")
+    return b, min(room, int(ncv))
+
+
+def solve_lanczos(request: Request) -> EigenResult:
+    """Solve by block Lanczos, on a filter if the request says so."""
+    op, n, b = request.operator, request.n, request.block_size
+    columns = request.ncv + 6 * b + request.k + (0 if request.locked is None else request.locked.n_cols)
+    require_memory(
+        op,
+        n * columns * op.dtype.itemsize,
+        f"a basis of ncv = {request.ncv} vectors of {n} rows",
+        "lower ncv or k",
+    )
+    start = request.start
+    if start is None:
+        start = BlockVector.random(n, b, op.dtype, device=op.device, rng=request.rng)
+    elif not to_host(start.norms()).any():
+        raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
+    options = LanczosOptions(
+        k=request.k,
+        which=request.which,
+        tolerance=request.tolerance,
+        block_size=b,
+        ncv=request.ncv,
+        maxiter=request.maxiter,
+        norm=request.norm,
+        verify=request.verify,
+        time_limit=request.time_limit,
+        degree=request.degree,
+    )
+    with deferred_interrupt() as interrupted:
+        outcome = block_lanczos(
+            op,
+            start,
+            options,
+            locked=request.locked,
+            random_start=request.start is None,
+            callback=request.callback,
+            interrupted=interrupted,
+            rng=request.rng,
+            variant=FilteredRestart if request.method == "filter" else ThickRestart,
+        )
+        stopped = "interrupted" if interrupted() else outcome.reason
+    counts = outcome.counts
+    info = _info(request, stopped, outcome.verification, outcome.norm)
+    info.update(
+        block_size=b,
+        ncv=request.ncv,
+        degree=outcome.degree,
+        operator_columns=counts.operator_columns + info["operator_columns"],
+        block_applications=counts.block_applications + info["block_applications"],
+        verification_columns=counts.verification_columns,
+        missing=outcome.missing,
+        restarts=counts.restarts,
+        reductions=counts.reductions,
+    )
+    order = np.argsort(outcome.theta, kind="stable")
+    X = outcome.X.array
+    return EigenResult(
+        eigenvalues=_values_on_device(outcome.theta[order], X),
+        eigenvectors=array_namespace(X).ascontiguousarray(X[:, order]),
+        residuals=outcome.residuals[order],
+        limits=outcome.limits[order],
+        converged=(outcome.residuals <= outcome.limits)[order],
+        info=info,
+        history=outcome.history,
+    )
+
+
+def solve_dense(request: Request) -> EigenResult:
+    """Solve by dense LAPACK."""
+    op, n = request.operator, request.n
+    require_memory(
+        op,
+        5 * n * n * op.dtype.itemsize,
+        f"a dense matrix of {n} rows and its eigenvectors",
+        "use method='lanczos'",
+    )
+    like = BlockVector.empty(n, 0, op.dtype, device=op.device)
+    theta, X, norm = dense_eigenpairs(op.apply, like, request.k, request.which)
+    residuals = _residuals(op, theta, X)
+    norm = norm if request.norm is None else request.norm
+    limits = np.broadcast_to(request.tolerance.limits(theta, norm), theta.shape)
+    info = _info(request, "converged", "not needed: dense LAPACK finds everything", norm)
+    info["operator_columns"] += n + len(theta)
+    info["block_applications"] += -(-n // IDENTITY_COLUMNS) + -(-len(theta) // IDENTITY_COLUMNS)
+    return EigenResult(
+        eigenvalues=_values_on_device(theta, X),
+        eigenvectors=X,
+        residuals=residuals,
+        limits=limits,
+        converged=residuals <= limits,
+        info=info,
+        history=(),
+    )
+
+
+def _residuals(op: Operator, theta: Any, X: Any) -> Any:
+    """Return true residual norms, a few columns at a time."""
+    xp = array_namespace(X)
+    norms = []
+    for begin in range(0, len(theta), IDENTITY_COLUMNS):
+        part = slice(begin, begin + IDENTITY_COLUMNS)
+        block = BlockVector(xp.ascontiguousarray(X[:, part]))
+        R = op.apply(block).axpy(xp.asarray(-theta[part].astype(block.array.real.dtype)), block)
+        norms.append(to_host(R.norms()))
+    return np.concatenate(norms).astype(np.float64)
+
+
+def _info(request: Request, stopped: str, verification: str, norm: float) -> dict[str, Any]:
+    return {
+        "method": request.method,
+        "why": request.why,
+        "stopped": stopped,
+        "verification": verification,
+        "n": request.n,
+        "k": request.k,
+        "which": request.which,
+        "tol": request.tolerance.tol,
+        "convergence": request.tolerance.convergence,
+        "dtype": request.operator.dtype.name,
+        "device": request.operator.device,
+        "norm": norm,
+        "block_size": None,
+        "ncv": None,
+        "degree": 1,
+        "operator_columns": CHECK_COLUMNS if request.checked else 0,
+        "block_applications": 2 if request.checked else 0,
+        "verification_columns": 0,
+        "missing": 0,
+        "restarts": 0,
+        "reductions": 0,
+        "time_s": time.perf_counter() - request.begin_s,
+    }
+
+
+def _values_on_device(theta: Any, X: Any) -> Any:
+    return array_namespace(X).asarray(theta.astype(X.real.dtype))
