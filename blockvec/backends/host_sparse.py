@@ -45,6 +45,10 @@ class RowBlocks:
             self._cuts[target] = np.unique(np.append(np.searchsorted(work, targets), self.shape[0]))
         return self._cuts[target]
 
+    def entries(self, begin: int, end: int) -> int:
+        """Return the number of entries of rows [begin, end)."""
+        return int(self._indptr[end] - self._indptr[begin])
+
     def add_product(self, begin: int, end: int, X: Array, Y: Array, alpha: complex = 1) -> None:
         """Add alpha times rows [begin, end) of the matrix times X to Y; both contiguous and of one type."""
         first, last = self._indptr[begin], self._indptr[end]
@@ -126,13 +130,16 @@ def _adder(
 
     def work(begin: int, end: int) -> None:
         rows = Y[begin:end]
-        if rows.flags.c_contiguous and not mixes_parts:
+        # Either the entries are multiplied by alpha, or their product with X is, in three passes over it.
+        many_entries = problem.alpha != "one" and S.entries(begin, end) > 2 * rows.size
+        scales_product = mixes_parts or many_entries
+        if rows.flags.c_contiguous and not scales_product:
             S.add_product(begin, end, operand, real_view(rows) if by_parts else rows, alpha)
             return
         product = np.zeros(rows.shape, rows.dtype)
         target = real_view(product) if by_parts else product
-        S.add_product(begin, end, operand, target, 1 if mixes_parts else alpha)
-        if mixes_parts:
+        S.add_product(begin, end, operand, target, 1 if scales_product else alpha)
+        if scales_product:
             product *= alpha
         np.add(rows, product, out=rows)
 
