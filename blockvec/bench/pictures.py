@@ -17,6 +17,8 @@ __all__ = ["check_plotting", "draw"]
 
 Record = dict[str, Any]
 
+MANY_WIDTHS = 20  # more have a linear axis
+
 SALT = "blockvec"  # names of an SVG's parts come from it, so that equal results give equal files
 
 
@@ -106,6 +108,8 @@ _NAMES = {
     "tsmttsm": "$A^H B$",
     "gram": "$A^H A$",
     "tsmm": "$A\\,C$",
+    "update": "$A\\,C + \\beta B$",
+    "inplace": "$V \\leftarrow V C$",
     "combine_dot": "$V C$ and $W^H V$",
     "update_gram": "$V - W C$ and $V^H V$",
     "spmmv": "sparse matrix times block",
@@ -133,25 +137,40 @@ def _axes_table(figure: Any, records: Sequence[Record], width: float, height: fl
     }
 
 
+def _task(record: Record) -> str:
+    """Return what tells curves apart: the operation, and for products whether they update or overwrite."""
+    if record.get("inplace"):
+        return "inplace"
+    return "update" if record.get("beta", "zero") != "zero" else str(record["operation"])
+
+
 def _width_curves(figure: Any, records: Sequence[Record]) -> None:
     """Fraction of the roofline over the width: a line for blockvec and one for each peer."""
+    records = [record | {"operation": _task(record)} for record in records]
     peers = sorted({name for r in records for name in r["peers"]})
     groups = _groups(records, "dtype", "operation")
     top = max(1.1, 1.05 * max(r["fraction"] for r in records))
     for key, axes in _axes_table(figure, records, 3.4, 2.5).items():
         members = sorted(groups.get(key, []), key=lambda r: r["M"])
+        axes.set_visible(bool(members))
+        if not members:
+            continue
+        size = 4 if len(members) <= MANY_WIDTHS else 2
         for index, peer in enumerate(peers):
             known = [r for r in members if peer in r["peers"]]
             fractions = [r["fraction"] * r["time_s"] / r["peers"][peer] for r in known]
             if known:
-                line = {"color": f"C{index + 1}", "markersize": 4, "label": peer}
+                line = {"color": f"C{index + 1}", "markersize": size, "label": peer}
                 axes.plot([r["M"] for r in known], fractions, "s--", **line)
         widths = [r["M"] for r in members]
-        axes.plot(widths, [r["fraction"] for r in members], "o-", color="C0", markersize=4, label="blockvec")
+        axes.plot(
+            widths, [r["fraction"] for r in members], "o-", color="C0", markersize=size, label="blockvec"
+        )
         axes.axhline(1, color="black", linewidth=0.8)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(widths, _sparse_labels(widths), fontsize=7)
-        axes.minorticks_off()
+        if len(widths) <= MANY_WIDTHS:
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(widths, _sparse_labels(widths), fontsize=7)
+            axes.minorticks_off()
         axes.set_ylim(0, top)
         dtype, operation = key
         axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}", fontsize=9)

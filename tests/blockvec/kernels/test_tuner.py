@@ -44,7 +44,7 @@ class Course:
 
 
 def field(count: int) -> list[Entrant]:
-    return [Entrant(str(i)) for i in range(count)]
+    return [Entrant(str(i), place=i) for i in range(count)]
 
 
 seconds = st.floats(1e-4, 1.0)
@@ -91,6 +91,21 @@ def test_the_budget_ends_the_trials_but_not_before_one_is_timed() -> None:
     assert outcome is not None
     assert outcome.best.entrant.kernel == "0"
     assert outcome.left_out == 9
+
+
+def test_a_vendors_slow_kernel_comes_last_and_always() -> None:
+    course = Course([(100.0, 100.0), (1.0, 1.0), (1.5, 1.5)])
+    vendor, *own = field(3)
+
+    def slow(entrants: Sequence[Entrant], seconds: float) -> list[Timing]:
+        course.clock_s += 10.0
+        return course.race(entrants, seconds)
+
+    entered = [Entrant(vendor.kernel), *own]
+    outcome = tournament(entered, lambda _: "", slow, budget_s=1.0, clock=lambda: course.clock_s)
+    assert outcome is not None
+    assert course.timed == ["1", "0"]
+    assert (outcome.best.entrant.kernel, outcome.left_out) == ("1", 1)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
