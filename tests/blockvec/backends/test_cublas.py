@@ -13,9 +13,9 @@ def test_cublas_comes_first_where_it_measured_faster() -> None:
     def combine(width: int, dtype_a: str, dtype_c: str) -> TsmmProblem:
         return TsmmProblem(10**6, width, width, dtype_a, dtype_c, width, width)
 
-    assert cublas.is_faster(dot(16, "float64"))
-    assert not cublas.is_faster(dot(15, "float64"))
-    assert not cublas.is_faster(dot(16, "float64", same=True))
+    assert not cublas.is_faster(dot(16, "float64"))
+    assert cublas.is_faster(dot(65, "float64"))
+    assert not cublas.is_faster(dot(65, "float64", same=True))
     assert not cublas.is_faster(dot(64, "float32"))
     assert cublas.is_faster(combine(33, "float64", "complex128"))
     assert not cublas.is_faster(combine(32, "float64", "complex128"))

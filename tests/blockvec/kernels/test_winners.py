@@ -131,7 +131,7 @@ def test_every_shipped_winner_is_valid_on_the_device_it_was_measured_on(
 ) -> None:
     monkeypatch.undo()
     for problem, winner in winners._shipped(H200.architecture).items():
-        assert 0 < winner.fraction < 1.1
+        assert 0 < winner.fraction < 1.5  # a Gram matrix' flops are counted in full, and half are enough
         sized = dataclasses.replace(problem, **_sizes(problem, winner.rows))
         assert representative(sized) == problem
         if winner.config is not None:
