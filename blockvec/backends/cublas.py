@@ -143,8 +143,8 @@ WIDE = 64  # columns beyond which an operand is a solver's basis
 def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
     """Whether cuBLAS beats blockvec's kernels where nothing was tuned (one H200, CUDA 13.0).
 
-    Of A^H B products beside a basis of more than 64 columns: real ones of one column and from 16 on, by up to
-    20 %, and complex ones from 4 on, by 3 to 20 %; but no Gram matrices, of which cuBLAS reads the block twice.
+    Of A^H B, products beside a basis of more than 64 columns: real ones of one column and from 16 on, by up
+    to 20 %, complex ones from 4 on, by 3 to 20 %; no Gram matrices, of which cuBLAS reads the block twice.
     Of A C a real block times more than 32 complex columns in double precision: more columns than the
     tensor-core kernels take, and at 64 cuBLAS has 0.66 of the roofline, multiply-adds 0.39. And a real basis
     times one column, by 2 to 7 %.
