@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .backends import Array
 from .errors import DTypeError
 
-if TYPE_CHECKING:
-    from .blockvector import BlockVector
-
 __all__ = ["Transposed"]
+
+
+class _Tall(Protocol):
+    """What the marker needs of a block."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+    @property
+    def n_cols(self) -> int: ...
+
+    def dot(self, W: Any, *, conj: bool) -> Array: ...
 
 
 class Transposed:
@@ -20,7 +29,7 @@ class Transposed:
     __array_ufunc__ = None
     __iter__ = None
 
-    def __init__(self, block: BlockVector, *, conj: bool) -> None:
+    def __init__(self, block: _Tall, *, conj: bool) -> None:
         self._block, self._conj = block, conj
 
     def __matmul__(self, W: Any) -> Array:
