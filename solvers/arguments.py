@@ -8,18 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DTypeError, OptionError, ShapeError
 
+from .correction import Preconditioner
 from .orthogonalize import orthogonalize
 from .rayleigh_ritz import WHICH, Tolerance, to_host
 
 __all__ = [
     "METHODS",
     "MODES",
+    "corrects",
+    "finite",
     "integer",
     "orthonormal_block",
     "positive",
+    "preconditioner_for",
     "refuse_unavailable",
     "require_one_of",
     "tall_block",
@@ -27,11 +31,20 @@ __all__ = [
 ]
 
 MODES = ("normal", "buckling", "cayley")
-METHODS = ("auto", "lanczos", "filter", "dense")
+METHODS = ("auto", "lanczos", "filter", "jd", "dense")
 
 
 def refuse_unavailable(
-    *, M: Any, sigma: Any, Minv: Any, OPinv: Any, mode: str, preconditioner: Any, method: str, which: str
+    *,
+    M: Any,
+    sigma: Any,
+    Minv: Any,
+    OPinv: Any,
+    mode: str,
+    preconditioner: Any,
+    inner_steps: Any,
+    method: str,
+    which: str,
 ) -> None:
     """Say which options do not go together or are not there, and what to do instead."""
     if Minv is not None:
@@ -43,19 +56,36 @@ def refuse_unavailable(
         raise OptionError(f"mode: got {mode!r}, a transformation with a shift; give sigma.")
     if mode == "buckling" and M is None:
         raise OptionError("mode: 'buckling' solves A x = lambda M x with an indefinite M; give M.")
-    if preconditioner is not None:
-        raise OptionError("preconditioner: no method of this version takes one; leave it out.")
-    if method == "jd":
-        raise OptionError(
-            f"method: {method!r} is not available in this version; use one of "
-            f"{', '.join(map(repr, METHODS))}."
-        )
     require_one_of("method", method, METHODS)
+    for name, value in {"preconditioner": preconditioner, "inner_steps": inner_steps}.items():
+        if value is not None and method not in ("auto", "jd"):
+            raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
+    if corrects(method, preconditioner, inner_steps):
+        _refuse_beside_corrections(M=M, OPinv=OPinv, sigma=sigma, mode=mode, which=which)
     if which == "SM" and sigma is not None:
         raise OptionError("which: 'SM' with sigma would be the values furthest from it; use 'LM'.")
     if which == "BE":
         raise OptionError("which: 'BE' is not available in this version; use two calls with 'SA' and 'LA'.")
     require_one_of("which", which, (*WHICH, "SM"))
+
+
+def corrects(method: str, preconditioner: Any, inner_steps: Any) -> bool:
+    """Whether Jacobi-Davidson is asked for, by name or by an option that only it has."""
+    return method == "jd" or preconditioner is not None or inner_steps is not None
+
+
+def _refuse_beside_corrections(*, M: Any, OPinv: Any, sigma: Any, mode: str, which: str) -> None:
+    """Say what Jacobi-Davidson does not take, and what to do instead."""
+    if M is not None:
+        raise OptionError(
+            "M: Jacobi-Davidson solves A x = lambda x only; leave out method, preconditioner and inner_steps."
+        )
+    if OPinv is not None:
+        raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
+    if mode != "normal":
+        raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
+    if sigma is not None and which != "LM":
+        raise OptionError(f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it.")
 
 
 def require_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
@@ -82,6 +112,27 @@ def positive(name: str, value: Any) -> float:
     if not (number > 0 and math.isfinite(number)):
         raise OptionError(f"{name}: got {value!r}; give a positive number.")
     return number
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a finite real number."""
+    number = float(value)
+    if not math.isfinite(number):
+        raise OptionError(f"{name}: got {value!r}; give a finite number.")
+    return number
+
+
+def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
+    """Return a user's preconditioner as a function of blocks that returns new ones."""
+    if not hasattr(value, "shape"):
+        if not callable(value):
+            raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
+        return lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype)
+    on_device = isinstance(value, Operator) or type(value).__module__.startswith("cupy")
+    wanted = as_operator(value, device=None if on_device else op.device)
+    if wanted.shape != op.shape:
+        raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
+    return wanted.apply
 
 
 def tolerance_for(tol: Any, convergence: Any, op: Operator) -> Tolerance:

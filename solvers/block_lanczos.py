@@ -76,7 +76,7 @@ class LanczosOptions:
 
 @dataclass(frozen=True, slots=True)
 class IterationState:
-    """Where an iteration is, after a restart: what a callback gets and the history keeps.
+    """Where an iteration is after a restart or an outer iteration: for callbacks and the history.
 
     Attributes
     ----------

@@ -232,7 +232,7 @@ class _System:
         if preconditioner is not None and self.Q is not None:
             self.KQ = preconditioner(self.Q.copy())
             self._check_preconditioned(self.Q, self.KQ)
-            self.inverse = np.linalg.pinv(to_host(self.Q.dot(self.KQ)))
+            self.inverse = np.linalg.pinv(_finite(to_host(self.Q.dot(self.KQ))))
             self.reductions += 1
 
     def _per_column(self, name: str, value: Any) -> Array:
@@ -281,11 +281,7 @@ class _System:
     def dots(self, X: Block, Y: Block) -> Array:
         """Return x_j^H y_j on the host, in double precision."""
         self.reductions += 1
-        values = to_host(X.column_dot(Y))
-        if not np.isfinite(values).all():
-            raise BreakdownError(
-                "linear solver: the operator or the preconditioner returned NaN or Inf for a finite block."
-            )
+        values = _finite(to_host(X.column_dot(Y)))
         return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
     def norms(self, X: Block) -> RealArray:
@@ -496,6 +492,14 @@ class _Gmres(_Columns):
             V = self.buffer[:, : y.size]
             step = V.combine(_small(_apart(y), V))
             self.X.axpy(1, self.system.precondition(step))
+
+
+def _finite(values: Array) -> Array:
+    if not np.isfinite(values).all():
+        raise BreakdownError(
+            "linear solver: the operator or the preconditioner returned NaN or Inf for a finite block."
+        )
+    return values
 
 
 def _rotate(H: Array, G: Array, rotations: list[tuple[Array, Array]], i: int) -> None:

@@ -15,9 +15,12 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import ShapeError
 
 from .arguments import (
+    corrects,
+    finite,
     integer,
     orthonormal_block,
     positive,
+    preconditioner_for,
     refuse_unavailable,
     require_one_of,
     tall_block,
@@ -27,7 +30,7 @@ from .block_lanczos import IterationState
 from .factorised import proof, shift_outside
 from .rayleigh_ritz import Tolerance, to_host
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_lanczos
+from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
 from .transformations import StandardForm, restored, standard_form
 
 __all__ = ["eigsh"]
@@ -37,6 +40,9 @@ TRANSFORMED_DIGITS = 0.7  # share of the digits asked of a transformed problem a
 POLISHING = 20  # restarts to get the last digits where those were not enough
 FACTOR_ROWS = 100_000  # up to here a sparse factorisation is tried where an iteration does not converge
 SOON = 40  # restarts after which it has not converged soon
+# Steps of a correction's solver that took the fewest columns: inside a spectrum systems are indefinite.
+INNER_STEPS = {"end": 10, "interior": 20}
+MANY_PAIRS = 20  # from here on Jacobi-Davidson corrects four vectors at a time, else two
 
 
 def eigsh(
@@ -70,6 +76,7 @@ def eigsh(
     dtype: Any = None,
     verify: Literal["auto", "always", "never"] = "auto",
     check_hermitian: bool = True,
+    inner_steps: int | None = None,
 ) -> Any:
     """Compute k eigenpairs of a real symmetric or complex Hermitian matrix.
 
@@ -88,6 +95,7 @@ def eigsh(
         singular by rows of zeros; in buckling mode indefinite (A is then definite). It is factorised.
     sigma : float, optional
         Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
+        With ``method="jd"`` the eigenvalues nearest to sigma, without a factorisation.
     which : {"LM", "LA", "SA", "SM"}
         Largest magnitude, largest or smallest (algebraic) values, or smallest magnitude (shift-invert at
         zero). With `sigma` it refers, as SciPy's does, to the transformed values of `mode`.
@@ -98,15 +106,16 @@ def eigsh(
         with 8 in place of 14 for block sizes above 4, rounded up to whole blocks.
         Fewer save memory, more save applications of the operator.
     maxiter : int, optional
-        Restarts at most (default 5000).
+        Restarts at most, outer iterations of Jacobi-Davidson (default 5000).
     tol : float
         Tolerance of `convergence`; 0 asks for what rounding allows.
     return_eigenvectors : bool
         Whether to return vectors beside the values.
     rng : Generator, int or None
         Seeds everything random: same seed, same device, same bits. None takes fresh entropy.
-    method : {"auto", "lanczos", "filter", "dense"}
-        Block Lanczos, block Lanczos on a Chebyshev polynomial of A, or dense LAPACK. "auto" takes dense
+    method : {"auto", "lanczos", "filter", "jd", "dense"}
+        Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
+        "auto" takes Jacobi-Davidson where `preconditioner` or `inner_steps` is given, otherwise dense
         LAPACK for n up to 500, or where k is more than a third of n, unless options that only an iteration
         can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
         which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
@@ -150,7 +159,13 @@ def eigsh(
     mode : {"normal", "buckling", "cayley"}
         What `sigma` makes of an eigenvalue: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
         sigma)/(lambda - sigma).
-    Minv, preconditioner
+    preconditioner : matrix, LinearOperator, Operator or callable, optional
+        For Jacobi-Davidson: Hermitian, about (A - sigma I)^-1, or A^-1 less something beyond the wanted end.
+        A callable maps a row-major array of shape (n, b) to one.
+    inner_steps : int, optional
+        Steps at most of the linear solver in an outer iteration of Jacobi-Davidson (default 10 at an end
+        of the spectrum, 20 around `sigma`).
+    Minv
         Not available: anything but the default raises `OptionError`.
 
     Returns
@@ -193,14 +208,16 @@ def eigsh(
         OPinv=OPinv,
         mode=mode,
         preconditioner=preconditioner,
+        inner_steps=inner_steps,
         method=method,
         which=which,
     )
     require_one_of("on_unconverged", on_unconverged, ("raise", "warn", "return"))
     require_one_of("verify", verify, ("auto", "always", "never"))
-    if M is not None or sigma is not None or which == "SM":
-        if which == "SM":
-            sigma, which = 0.0, "LM"
+    if which == "SM":
+        sigma, which = 0.0, "LM"
+    by_corrections = corrects(method, preconditioner, inner_steps)
+    if M is not None or (sigma is not None and not by_corrections):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
         form = standard_form(source, M, sigma, OPinv, mode, device)
         options = {"which": which, "ncv": ncv, "maxiter": maxiter, "rng": rng, "method": method}
@@ -230,7 +247,10 @@ def eigsh(
     k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
     start = None if v0 is None else tall_block("v0", v0, op)
     iterative = {"v0": v0, "block_size": block_size, "orthogonal_to": orthogonal_to}
+    iterative |= {"preconditioner": preconditioner, "inner_steps": inner_steps}
     given = [name for name, value in iterative.items() if value is not None]
+    if by_corrections and block_size is None:
+        block_size = min(4 if k >= MANY_PAIRS else 2, op.shape[0])
     block_size, ncv = basis_sizes(op, k, block_size, ncv, locked, start)
     chosen, degree, why = choose_method(method, op, k, (block_size, ncv), given)
     request = Request(
@@ -250,6 +270,11 @@ def eigsh(
         rng=generator,
         method=chosen,
         degree=degree,
+        sigma=None if sigma is None else finite("sigma", sigma),
+        preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
+        inner_steps=INNER_STEPS["end" if sigma is None else "interior"]
+        if inner_steps is None
+        else integer("inner_steps", inner_steps, 1),
         why=why,
         begin_s=begin_s,
         checked=check_hermitian,
@@ -258,7 +283,7 @@ def eigsh(
     if method == "auto" and explicit and maxiter is None and _is_factorable(request):
         result = _solve_or_factorise(request, A)
     else:
-        result = solve_dense(request) if chosen == "dense" else solve_lanczos(request)
+        result = solve_dense(request) if chosen == "dense" else solve_iteratively(request)
     return _answer(result, on_unconverged, return_eigenvectors, return_info)
 
 
@@ -312,12 +337,12 @@ def _is_factorable(request: Request) -> bool:
     """Whether a factorisation of A - sigma I is affordable, and would serve what is asked for."""
     n, on_host = request.n, request.operator.device == "cpu"
     extremal = request.which in ("SA", "LA") and request.locked is None
-    return on_host and extremal and request.method != "dense" and n <= FACTOR_ROWS
+    return on_host and extremal and request.method not in ("dense", "jd") and n <= FACTOR_ROWS
 
 
 def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
     """Iterate; where that does not converge soon, go on by shift-invert from just outside the spectrum."""
-    first = solve_lanczos(replace(request, maxiter=SOON))
+    first = solve_iteratively(replace(request, maxiter=SOON))
     if first.info["stopped"] != "maxiter":
         return first
     matrix = sp.csc_array(A).astype(request.operator.dtype)
@@ -328,7 +353,7 @@ def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
     limit = request.time_limit
     rest = None if limit is None else max(limit - (time.perf_counter() - request.begin_s), 1e-3)
     if sigma is None:
-        return solve_lanczos(replace(request, start=BlockVector(first.eigenvectors), time_limit=rest))
+        return solve_iteratively(replace(request, start=BlockVector(first.eigenvectors), time_limit=rest))
     form = standard_form(matrix, None, sigma, None, "normal", None)
     options = {"which": "LM", "rng": request.rng, "callback": request.callback, "time_limit": rest}
     options |= {"verify": request.verify, "method": "lanczos"}
@@ -362,6 +387,8 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
         "maxiter": f"after {info['restarts']} restarts: raise maxiter or ncv, or loosen tol",
         "time_limit": f"in {info['time_s']:.3g} s: raise time_limit",
         "callback": "when the callback stopped the iteration",
+        "stagnated": "before the residuals ceased to fall: raise ncv, block_size or inner_steps, give a "
+        "preconditioner, or loosen tol",
         "converged": "to their limit in working precision: loosen tol",
     }[stopped]
     worst = float(np.max(result.residuals / np.maximum(result.limits, np.finfo(float).tiny), initial=0.0))

@@ -42,7 +42,7 @@ class EigenResult:
         How it was computed and what it cost: ``method`` and ``why``, ``stopped``, ``verification``,
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns``),
         ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
-        ``k``, ``which``, ``dtype``, ``device``.
+        ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``.
     history : sequence of IterationState
         One entry a restart.
     """

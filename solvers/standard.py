@@ -13,9 +13,11 @@ from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError, ShapeError
 
 from .arguments import integer
-from .block_lanczos import IterationState, LanczosOptions, ThickRestart, block_lanczos
+from .block_lanczos import IterationState, LanczosOptions, LanczosResult, ThickRestart, block_lanczos
+from .correction import Preconditioner
 from .filtered import FilteredRestart, choose_degree
 from .interrupts import deferred_interrupt
+from .jacobi_davidson import JacobiDavidsonOptions, jacobi_davidson
 from .memory import require_memory
 from .rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, Which, dense_eigenpairs, to_host
 from .result import EigenResult
@@ -28,7 +30,7 @@ __all__ = [
     "basis_sizes",
     "choose_method",
     "solve_dense",
-    "solve_lanczos",
+    "solve_iteratively",
 ]
 
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
@@ -38,7 +40,7 @@ CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two ca
 MIN_DEGREE = 3  # below this a filter's own Rayleigh-Ritz steps cost what it saves
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
-Chosen = Literal["lanczos", "filter", "dense"]
+Chosen = Literal["lanczos", "filter", "jd", "dense"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,9 @@ class Request:
     rng: np.random.Generator
     method: Chosen
     degree: int
+    sigma: float | None
+    preconditioner: Preconditioner | None
+    inner_steps: int
     why: str
     begin_s: float
     checked: bool
@@ -78,7 +83,7 @@ def choose_method(
 
     Parameters
     ----------
-    method : {"auto", "lanczos", "filter", "dense"}
+    method : {"auto", "lanczos", "filter", "jd", "dense"}
     op : Operator
     k : int
     sizes : tuple of int
@@ -94,8 +99,11 @@ def choose_method(
         return "dense", 1, "asked for"
     if method == "filter":
         return "filter", max(degree, MIN_DEGREE), "asked for"
-    if method == "lanczos":
-        return "lanczos", 1, "asked for"
+    if method in ("lanczos", "jd"):
+        return method, 1, "asked for"
+    for name in ("preconditioner", "inner_steps"):
+        if name in given:
+            return "jd", 1, f"{name} is given"
     if not given and n <= DENSE_ROWS:
         return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
     if not given and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
@@ -137,10 +145,11 @@ def basis_sizes(
     return b, min(room, int(ncv))
 
 
-def solve_lanczos(request: Request) -> EigenResult:
-    """Solve by block Lanczos, on a filter if the request says so."""
+def solve_iteratively(request: Request) -> EigenResult:
+    """Solve by block Lanczos, on a filter if the request says so, or by block Jacobi-Davidson."""
     op, n, b = request.operator, request.n, request.block_size
-    columns = request.ncv + 6 * b + request.k + (0 if request.locked is None else request.locked.n_cols)
+    basis = 2 * request.ncv + 4 * request.k if request.method == "jd" else request.ncv
+    columns = basis + 6 * b + request.k + (0 if request.locked is None else request.locked.n_cols)
     require_memory(
         op,
         n * columns * op.dtype.itemsize,
@@ -152,30 +161,8 @@ def solve_lanczos(request: Request) -> EigenResult:
         start = BlockVector.random(n, b, op.dtype, device=op.device, rng=request.rng)
     elif not to_host(start.norms()).any():
         raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
-    options = LanczosOptions(
-        k=request.k,
-        which=request.which,
-        tolerance=request.tolerance,
-        block_size=b,
-        ncv=request.ncv,
-        maxiter=request.maxiter,
-        norm=request.norm,
-        verify=request.verify,
-        time_limit=request.time_limit,
-        degree=request.degree,
-    )
     with deferred_interrupt() as interrupted:
-        outcome = block_lanczos(
-            op,
-            start,
-            options,
-            locked=request.locked,
-            random_start=request.start is None,
-            callback=request.callback,
-            interrupted=interrupted,
-            rng=request.rng,
-            variant=FilteredRestart if request.method == "filter" else ThickRestart,
-        )
+        outcome = _iterate(request, start, interrupted)
         stopped = "interrupted" if interrupted() else outcome.reason
     counts = outcome.counts
     info = _info(request, stopped, outcome.verification, outcome.norm)
@@ -201,6 +188,35 @@ def solve_lanczos(request: Request) -> EigenResult:
         info=info,
         history=outcome.history,
     )
+
+
+def _iterate(request: Request, start: BlockVector, interrupted: Callable[[], bool]) -> LanczosResult:
+    """Run the chosen iteration."""
+    options: dict[str, Any] = {
+        "k": request.k,
+        "which": request.which,
+        "tolerance": request.tolerance,
+        "block_size": request.block_size,
+        "ncv": request.ncv,
+        "maxiter": request.maxiter,
+        "norm": request.norm,
+        "verify": request.verify,
+        "time_limit": request.time_limit,
+    }
+    how: dict[str, Any] = {
+        "locked": request.locked,
+        "random_start": request.start is None,
+        "callback": request.callback,
+        "interrupted": interrupted,
+        "rng": request.rng,
+    }
+    if request.method == "jd":
+        options |= {"target": request.sigma, "inner_steps": request.inner_steps}
+        options["preconditioner"] = request.preconditioner
+        return jacobi_davidson(request.operator, start, JacobiDavidsonOptions(**options), **how)
+    variant = FilteredRestart if request.method == "filter" else ThickRestart
+    lanczos_options = LanczosOptions(**options, degree=request.degree)
+    return block_lanczos(request.operator, start, lanczos_options, variant=variant, **how)
 
 
 def solve_dense(request: Request) -> EigenResult:
@@ -252,6 +268,7 @@ def _info(request: Request, stopped: str, verification: str, norm: float) -> dic
         "n": request.n,
         "k": request.k,
         "which": request.which,
+        "sigma": request.sigma,
         "tol": request.tolerance.tol,
         "convergence": request.tolerance.convergence,
         "dtype": request.operator.dtype.name,

@@ -19,7 +19,7 @@ from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import ConvergenceWarning, EigenResult, Interrupted, IterationState, NoConvergence, eigsh
 from solvers.rayleigh_ritz import select
 
-ITERATIONS = ("lanczos", "filter")
+ITERATIONS = ("lanczos", "filter", "jd")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
 
@@ -377,9 +377,16 @@ def test_a_result_prints_a_table_and_draws_its_history() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"preconditioner": np.eye(9)}, "preconditioner: no method"),
-        ({"method": "jd"}, "method: 'jd' is not available"),
-        ({"method": "magic"}, "method: got 'magic'; give one of 'auto', 'lanczos', 'filter', 'dense'"),
+        ({"preconditioner": np.eye(9), "method": "lanczos"}, "preconditioner: method 'lanczos' takes none"),
+        ({"inner_steps": 5, "method": "dense"}, "inner_steps: method 'dense' takes none"),
+        ({"inner_steps": 0}, "inner_steps: got 0; give an integer at least 1"),
+        ({"preconditioner": 3}, "preconditioner: got 3; give a matrix"),
+        ({"method": "jd", "M": np.eye(9)}, "M: Jacobi-Davidson solves A x = lambda x only"),
+        ({"method": "jd", "sigma": 1.0, "OPinv": np.eye(9)}, "OPinv: Jacobi-Davidson applies no inverse"),
+        ({"method": "jd", "sigma": 1.0, "mode": "cayley"}, "mode: got 'cayley'"),
+        ({"method": "jd", "sigma": 1.0}, "which: got 'SA' with sigma"),
+        ({"method": "jd", "sigma": np.inf, "which": "LM"}, "sigma: got inf; give a finite number"),
+        ({"method": "magic"}, "method: got 'magic'; give one of 'auto', 'lanczos', 'filter', 'jd', 'dense'"),
         ({"which": "BE"}, "which: 'BE' is not available in this version; use two calls"),
         ({"which": "XX"}, "which: got 'XX'; give one of 'LA', 'SA', 'LM', 'SM'"),
         ({"k": 0}, "k: got 0; give an integer from 1 to 9"),

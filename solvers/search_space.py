@@ -1,0 +1,257 @@
+"""The search space of Jacobi-Davidson: an orthonormal basis, what A makes of it, and what it says.
+
+For an orthonormal V of m columns, in the complement C of some locked ones, it keeps
+
+    (A - tau I) V = W R,    H = V^H (A - tau I) V.
+
+For the ends of a spectrum tau is 0, R the identity, and Rayleigh-Ritz extracts eigenpairs. Inside a spectrum
+Rayleigh-Ritz is fooled: mixtures of vectors from both sides have Ritz values anywhere between. Hence
+*refined* extraction around the target tau: there W is orthonormal, and the right singular vectors y of R make
+||(A - tau I) V y|| stationary, the smallest first. Their singular values are Ritz values of (A - tau I)^2: by
+Cauchy's interlacing no vector comes out nearer to the target than there are eigenvalues for, and that R is
+at hand, not R^H R, keeps small distances accurate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+from blockvec.errors import BreakdownError
+
+from .krylov import Counts
+from .orthogonalize import orthogonalize
+from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select, to_host
+
+__all__ = ["Extracted", "SearchSpace"]
+
+Array = Any
+Block = Any
+
+
+SAME_DISTANCE = 0.02  # distances that differ by less may belong to values on both sides of the target
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """Approximate eigenvectors V Y, the most wanted first.
+
+    Attributes
+    ----------
+    theta : array, shape (m,)
+        Their Rayleigh quotients.
+    Y : array, shape (m, m)
+        Unitary.
+    """
+
+    theta: NDArray[np.float64]
+    Y: NDArray[Any]
+
+
+class SearchSpace:
+    """An orthonormal basis that grows and shrinks, with its products.
+
+    Parameters
+    ----------
+    operator : Operator
+        Hermitian, with ``apply(X, shift=...)``.
+    buffer : BlockVector, shape (n, c + capacity)
+        Its first c columns hold the locked ones, orthonormal; the others are for V.
+    n_locked : int
+        c.
+    which : {"LA", "SA", "LM"}
+    target : float or None
+        tau, for the eigenvalues nearest to it.
+    rng : numpy.random.Generator
+        For random directions where a new block brings nothing new.
+    counts : Counts
+
+    Attributes
+    ----------
+    m : int
+        Columns of V.
+    norm : float
+        Estimate of ||A|| from below.
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        buffer: Block,
+        n_locked: int,
+        which: Which,
+        target: float | None,
+        rng: Any,
+        counts: Counts,
+    ) -> None:
+        self.operator, self.buffer, self.n_locked = operator, buffer, n_locked
+        self.which, self.target, self.rng, self.counts = which, target, rng, counts
+        self.capacity = buffer.shape[1] - n_locked
+        self.m = 0
+        self.norm = 0.0
+        self._W = buffer.like(self.capacity)
+        dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
+        self._H = np.zeros((self.capacity, self.capacity), dtype)
+        self._R = np.eye(self.capacity, dtype=dtype)
+
+    @property
+    def tau(self) -> float:
+        """The target, or zero at the ends of a spectrum."""
+        return 0.0 if self.target is None else self.target
+
+    @property
+    def locked(self) -> Block | None:
+        """The columns whose complement this lives in."""
+        return self.buffer[:, : self.n_locked] if self.n_locked else None
+
+    @property
+    def room(self) -> int:
+        """Directions that neither the locked columns nor V have taken."""
+        return int(self.buffer.shape[0]) - self.n_locked - self.m
+
+    def columns(self, begin: int, end: int) -> Block:
+        """Return a view of columns of V."""
+        return self.buffer[:, self.n_locked + begin : self.n_locked + end]
+
+    # --- growth ---------------------------------------------------------------------------------
+
+    def extend(self, T: Block) -> None:
+        """Append the directions of a block, which is overwritten; as many as there is room for."""
+        width = min(T.shape[1], self.capacity - self.m, self.room)
+        basis = self.buffer[:, : self.n_locked + self.m]
+        into = self.columns(self.m, self.m + width)
+        result = orthogonalize(T, basis, max_rank=width, into=into, rng=self.rng)
+        self.counts.reductions += result.reductions
+        self._accept(width)
+
+    def _accept(self, width: int) -> None:
+        """Apply the operator to the orthonormal columns that stand behind V, and count them in."""
+        begin, end = self.m, self.m + width
+        X = self.columns(begin, end).copy()
+        D = self.operator.apply(X, shift=self.tau)
+        self.counts.apply(width)
+        if self.locked is not None:
+            self.locked.combine(self.locked.dot(D), out=D, alpha=-1, beta=1)
+        H = to_host(self.columns(0, end).dot(D))
+        self._H[:end, begin:end] = H
+        self._H[begin:end, :begin] = H[:begin].conj().T
+        self._H[begin:end, begin:end] = (H[begin:] + H[begin:].conj().T) / 2
+        self.norm = max(self.norm, float(to_host(D.norms()).max(initial=0)) - abs(self.tau))
+        self.counts.reductions += 2
+        self.m = end
+        if self.target is None:
+            self._W[:, begin:end] = D
+            return
+        scale = self.norm + abs(self.tau)
+        into = self._W[:, begin:end]
+        result = orthogonalize(D, self._W[:, :begin], scale=scale, into=into, rng=self.rng)
+        self.counts.reductions += result.reductions
+        self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S, result.R
+        self._R[begin:end, :begin] = 0
+
+    # --- extraction -----------------------------------------------------------------------------
+
+    def ritz_values(self) -> NDArray[np.float64]:
+        """Return the Ritz values of V, ascending."""
+        return ritz_pairs(self._H[: self.m, : self.m])[0] + self.tau
+
+    def extract(self) -> Extracted:
+        """Return approximate eigenvectors: Ritz vectors, or refined ones around the target."""
+        H = self._H[: self.m, : self.m]
+        if self.target is None:
+            theta, Y = ritz_pairs(H)
+            self.norm = max(self.norm, float(np.abs(theta).max(initial=0)))
+            order = select(theta, self.which)
+            return Extracted(theta[order], Y[:, order])
+        Y = self._refined(H)
+        return Extracted(np.einsum("ij,ij->j", Y.conj(), H @ Y).real + self.tau, Y)
+
+    def _refined(self, H: Array) -> Array:
+        """Return coefficients of refined vectors, those nearest to the target first.
+
+        References
+        ----------
+        Jia, Linear Algebra Appl. 259 (1997) 1 (refined vectors). Deviation: values at the same distance on
+        both sides of the target share their singular value, and all copies of one do. Rayleigh-Ritz with A
+        among vectors of the same singular value tells them apart, and changes no distance.
+        """
+        R = self._R[: self.m, : self.m]
+        sigma, Y = _right_singular(R)
+        unit = float(np.finfo(self.buffer.dtype).eps) / 2
+        rounding = FLOOR * unit * (self.norm + abs(self.tau))
+        for begin, end in clusters(sigma, np.maximum(SAME_DISTANCE * sigma, rounding)):
+            if end - begin > 1:
+                part = Y[:, begin:end]
+                part = part @ ritz_pairs(part.conj().T @ H @ part)[1]
+                distances = np.linalg.norm(R @ part, axis=0)
+                Y[:, begin:end] = part[:, np.argsort(distances, kind="stable")]
+        return Y
+
+    def vectors(self, Y: Array) -> Block:
+        """Return V Y for coefficients of shape (m, s)."""
+        return self.columns(0, self.m).combine(self.small(Y))
+
+    def residuals(self, X: Block, Y: Array, theta: NDArray[np.float64]) -> Block:
+        """Return A X - X theta for X = V Y, from what is known of A V."""
+        R = self._W[:, : self.m].combine(self.small(self._R[: self.m, : self.m] @ Y))
+        shift = array_namespace(X.array).asarray((self.tau - theta).astype(X.array.real.dtype))
+        return R.axpy(shift, X)
+
+    # --- restart --------------------------------------------------------------------------------
+
+    def shrink(self, Y: Array) -> None:
+        """Replace V by V Y, for orthonormal coefficients of shape (m, s)."""
+        m, s = Y.shape
+        self._transform(self.columns(0, m), Y)
+        H = Y.conj().T @ self._H[:m, :m] @ Y
+        R = self._R[:m, :m] @ Y
+        U = Y if self.target is None else np.linalg.qr(R)[0]
+        self._transform(self._W[:, :m], U)
+        self._H[:s, :s] = (H + H.conj().T) / 2
+        self._R[:s, :s] = np.eye(s) if self.target is None else U.conj().T @ R
+        self.m = s
+
+    def images(self, count: int) -> Block:
+        """Return a copy of the last columns of W: what the operator has made of the last directions."""
+        return self._W[:, self.m - count : self.m].copy()
+
+    def reorthonormalize(self) -> None:
+        """Make V orthonormal to rounding again without applying the operator."""
+        m = self.m
+        V = self.columns(0, m)
+        G = to_host(V.gram()).astype(self._H.dtype)
+        self.counts.reductions += 1
+        inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2).conj().T)
+        self._transform(V, inverse)
+        self._H[:m, :m] = inverse.conj().T @ self._H[:m, :m] @ inverse
+        if self.target is None:
+            self._transform(self._W[:, :m], inverse)
+        else:
+            self._R[:m, :m] = self._R[:m, :m] @ inverse
+
+    def refresh(self) -> None:
+        """Make V orthonormal to rounding again and apply the operator to it anew."""
+        m = self.m
+        V = self.columns(0, m).copy()
+        self.m = 0
+        self.extend(V)
+
+    def _transform(self, block: Block, C: Array) -> None:
+        block.combine(self.small(C), out=block[:, : C.shape[1]])
+
+    def small(self, C: Array) -> Array:
+        """Return a small matrix in the type of V and on its device."""
+        xp = array_namespace(self.buffer.array)
+        return xp.asarray(np.ascontiguousarray(C.astype(self.buffer.dtype)))
+
+
+def _right_singular(R: Array) -> tuple[NDArray[np.float64], Array]:
+    """Return singular values, ascending, and right singular vectors."""
+    if not np.isfinite(R).all():
+        raise BreakdownError("the projected matrix holds NaN or Inf: the operator returned them.")
+    _, sigma, ZH = np.linalg.svd(R)
+    return sigma[::-1], np.ascontiguousarray(ZH.conj().T[:, ::-1])
