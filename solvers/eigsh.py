@@ -38,7 +38,8 @@ __all__ = ["eigsh"]
 MAX_RESTARTS = 5000
 TRANSFORMED_DIGITS = 0.7  # share of the digits asked of a transformed problem at first
 POLISHING = 20  # restarts to get the last digits where those were not enough
-FACTOR_ROWS = 100_000  # up to here a sparse factorisation is tried where an iteration does not converge
+FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
+FACTOR_ENTRIES = 2_000_000
 SOON = 40  # restarts after which it has not converged soon
 # Steps of a correction's solver that took the fewest columns: inside a spectrum systems are indefinite.
 INNER_STEPS = {"end": 10, "interior": 20}
@@ -119,7 +120,7 @@ def eigsh(
         LAPACK for n up to 500, or where k is more than a third of n, unless options that only an iteration
         can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
         which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
-        `info` says why. Where an extremal end of an explicit matrix of the host with up to 100 000 rows has
+        `info` says why. Where an extremal end of an explicit matrix of the host with up to 20 000 rows has
         not converged after 40 restarts, as at the stiff lower end of a stiffness matrix, it goes on by
         shift-invert from just outside the spectrum, and proves by an inertia count that nothing is missing
         (unless `maxiter` is given).
@@ -335,9 +336,10 @@ def _solve_transformed(
 
 def _is_factorable(request: Request) -> bool:
     """Whether a factorisation of A - sigma I is affordable, and would serve what is asked for."""
-    n, on_host = request.n, request.operator.device == "cpu"
+    op, n = request.operator, request.n
+    small = n <= FACTOR_ROWS and getattr(op, "nnz", n * n) <= FACTOR_ENTRIES
     extremal = request.which in ("SA", "LA") and request.locked is None
-    return on_host and extremal and request.method not in ("dense", "jd") and n <= FACTOR_ROWS
+    return op.device == "cpu" and small and extremal and request.method not in ("dense", "jd")
 
 
 def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
