@@ -285,7 +285,13 @@ class ThickRestart:
             krylov.expand()
             if reason := self._stopped():
                 return reason
+            if self._seems_done():
+                break
         return ""
+
+    def _seems_done(self) -> bool:
+        """Whether a cycle should end before the basis is full: a place for methods with dear steps."""
+        return False
 
     def _stopped(self) -> str:
         """Return why to stop at once, or nothing."""

@@ -50,6 +50,7 @@ __all__ = ["ChebyshevOperator", "Filter", "FilteredRestart", "choose_degree", "d
 Block = Any
 
 SKETCH_STEPS = 24
+SKETCH_WIDTH = 4  # vectors
 OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
 MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more would cost orthogonality, and gain nothing
@@ -59,6 +60,7 @@ MARGIN = 0.01  # of the interval's length, added at its far end
 THINNEST = 1e-3  # half of the interval's length, in units of ||A||
 SLOWEST = 1e-6  # growth of the last wanted value in a step that is none, for all that rounding leaves
 KEPT_SHARE = 0.4  # of the basis: more kept vectors would leave no room for steps
+PROMISE = 0.5  # residual of A in units of ||A|| r/phi: two to five times what was seen
 STALLED = 3  # cycles without a gain after which rounding is what limits a filter, and A itself takes over
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be what rounding leaves
 MAX_DESIGNS = 6
@@ -90,6 +92,11 @@ class Filter:
     def half_width(self) -> float:
         """Half of the interval's length."""
         return (self.edge - self.low) / 2
+
+    def value(self, amplified: Any) -> Any:
+        """Return `desire` of what T_degree has taken to the given values; the edge for those within [-1, 1]."""
+        x = np.cosh(np.arccosh(np.maximum(amplified, 1.0)) / self.degree)
+        return self.edge + (x - 1) * self.half_width
 
     def growth(self, value: float) -> float:
         """Return the logarithm of the amplification of a value of `desire`; 0 inside the interval."""
@@ -273,6 +280,23 @@ class FilteredRestart(ThickRestart):
         return BlockKrylov(
             operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
         )
+
+    def _seems_done(self) -> bool:
+        """Whether residuals of the filter promise those of A that are asked for: the cycle may end early.
+
+        A residual r of the filter at the value phi is an error of r/phi in the vector, and one of up to
+        2 r/phi ||A|| in the residual of A. A quarter of that is still on the safe side in practice.
+        """
+        k = self.options.k
+        if self.filter is None or self.krylov.m < k + self.options.block_size:
+            return False
+        ritz = self.krylov.ritz()
+        best = select(ritz.theta, "LA")[:k]
+        amplified = ritz.theta[best]
+        if amplified[-1] <= 1:
+            return False
+        limits = self.options.tolerance.limits(self.filter.value(amplified), self._norm())
+        return bool(np.all(PROMISE * self._norm() * ritz.residuals[best] / amplified <= limits))
 
     def _rayleigh_ritz(self) -> IterationState:
         if self.filter is None:
