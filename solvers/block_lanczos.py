@@ -281,11 +281,13 @@ class ThickRestart:
         krylov = self.krylov
         # A given start is looked at before anything is added to it: it may be all there is to do.
         first_look = not self.random_start and not self.history and krylov.m >= self.options.k
+        queued = krylov.m + krylov.w
         while krylov.can_expand() and not first_look:
             krylov.expand()
             if reason := self._stopped():
                 return reason
-            if self._seems_done():
+            # Until what waited has been applied, a missed copy among it has not been seen.
+            if krylov.m >= queued and self._seems_done():
                 break
         return ""
 
@@ -397,7 +399,10 @@ class ThickRestart:
             return True
         self.found_missed += self.missing
         self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
-        krylov.append(verdict.missed)
+        # A step must still fit in; what does not now will be found again.
+        room = max(1, krylov.capacity - krylov.m - krylov.w - self.options.block_size)
+        _, _, count = krylov.append(verdict.missed[:, : min(room, self.missing)])
+        krylov.promote(count)
         self.residuals = None
         return False
 

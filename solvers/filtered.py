@@ -94,7 +94,7 @@ class Filter:
         return (self.edge - self.low) / 2
 
     def value(self, amplified: Any) -> Any:
-        """Return `desire` of what T_degree has taken to the given values; the edge for those within [-1, 1]."""
+        """Return `desire` of what T_degree has taken to these values; the edge for all within [-1, 1]."""
         x = np.cosh(np.arccosh(np.maximum(amplified, 1.0)) / self.degree)
         return self.edge + (x - 1) * self.half_width
 

@@ -205,6 +205,17 @@ class BlockKrylov:
         self._full_until = max(self._full_until, self.m + self.w)
         return result.S[self.n_locked :], result.R[:count], count
 
+    def promote(self, count: int) -> None:
+        """Bring the last `count` pending columns to the front: the operator is applied to them next."""
+        begin, end = self.m, self.m + self.w
+        order = np.r_[end - count : end, begin : end - count]
+        pending = self.columns(begin, end)
+        permutation = np.eye(self.w, dtype=self.buffer.dtype)[:, order - begin]
+        pending[:, :] = pending.combine(array_namespace(self.buffer.array).asarray(permutation))
+        self._H[begin:end, :begin] = self._H[order, :begin]
+        self._next = None
+        self._full_until = end
+
     def append_random(self, width: int) -> int:
         """Append random directions to Q, uncoupled from V; return how many there was room for."""
         n, dtype = self.buffer.shape[0], self.buffer.dtype

@@ -82,6 +82,13 @@ def test_multiplicities_above_the_block_size_are_found(block_size: int, method: 
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
+def test_many_missing_copies_come_in_through_a_small_basis(method: str) -> None:
+    values = np.r_[np.repeat([4.0, 3.0], 9), np.linspace(0, 1, 150)]
+    A = sp.diags_array(values, format="csr")
+    check(solve(A, 15, "LA", block_size=1, ncv=20, tol=1e-8, method=method), A)
+
+
+@pytest.mark.parametrize("method", ITERATIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_single_vector_finds_the_triple_values_of_a_cube(seed: int, method: str) -> None:
     A = models.model("laplace3d:n=9")
