@@ -42,7 +42,7 @@ FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, wha
 FACTOR_ENTRIES = 2_000_000
 SOON = 40  # restarts after which it has not converged soon
 # Steps of a correction's solver that took the fewest columns: inside a spectrum systems are indefinite.
-INNER_STEPS = {"end": 10, "interior": 20}
+INNER_STEPS = {"end": 10, "interior": 60}
 MANY_PAIRS = 20  # from here on Jacobi-Davidson corrects four vectors at a time, else two
 
 
@@ -165,7 +165,7 @@ def eigsh(
         A callable maps a row-major array of shape (n, b) to one.
     inner_steps : int, optional
         Steps at most of the linear solver in an outer iteration of Jacobi-Davidson (default 10 at an end
-        of the spectrum, 20 around `sigma`).
+        of the spectrum, 60 around `sigma`).
     Minv
         Not available: anything but the default raises `OptionError`.
 

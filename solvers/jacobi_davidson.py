@@ -36,7 +36,7 @@ RealArray = NDArray[np.float64]
 
 INNER_BASE = 0.1  # a pair's correction is solved to INNER_BASE^j of its residual the j-th time
 KEPT_SHARE = 0.4  # of the basis beyond the wanted vectors survives a restart
-STALLED = 60  # outer iterations without a gain after which the space is made anew, and then given up
+STALLED = 240  # corrections without a gain after which the space is made anew, and then given up
 GAIN = 0.1  # decades of all residuals together that count as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # loses at most this many u of orthogonality
 MIN_SEARCH = 200  # degree that a search for missed values may always have
@@ -330,7 +330,7 @@ class _JacobiDavidson:
         measure = float(np.log10(excess).sum())
         if measure < self.best - GAIN:
             self.best, self.best_at, self.refreshed = measure, self.counts.restarts, False
-        if self.counts.restarts - self.best_at < STALLED:
+        if (self.counts.restarts - self.best_at) * self.options.block_size < STALLED:
             return ""
         if self.refreshed:
             return "stagnated"
