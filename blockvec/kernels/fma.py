@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .device import DeviceInfo
-from .problem import is_complex, itemsize
+from .problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
 
 __all__ = [
     "MAX_REGISTERS",
+    "MAX_WIDTH",
     "NAMED_BARRIERS",
     "Operand",
     "Slab",
@@ -26,10 +27,12 @@ __all__ = [
     "round_up",
     "rounded_rows",
     "smooth_max",
+    "supports",
     "widest",
 ]
 
 MAX_REGISTERS = 255  # of a thread
+MAX_WIDTH = 64  # columns of either block
 NAMED_BARRIERS = 14  # left for teams of several warps
 
 _BANK_BYTES = 128  # of shared memory, served in a cycle: 32 banks of 4
@@ -37,6 +40,15 @@ _PADS = (0, 16, 32, 64)  # bytes; more would leave gaps that cost capacity
 _RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
 _MEMORY_LATENCY_S = 0.8e-6  # of a loaded memory system: what bytes in flight must cover (Little's law)
 _SHARPNESS = 8
+
+
+def supports(problem: TsmttsmProblem | TsmmProblem, device: DeviceInfo) -> str | None:
+    """Say why the families cannot run a problem, or None when they can."""
+    if device.kind != "cuda":
+        return f"{device.name} is not a GPU that runs CUDA"
+    if not 1 <= problem.M <= MAX_WIDTH or not 1 <= problem.N <= MAX_WIDTH:
+        return f"widths are 1 to {MAX_WIDTH}, not {problem.M} and {problem.N}"
+    return None
 
 
 def ceil_div(value: int, unit: int) -> int:

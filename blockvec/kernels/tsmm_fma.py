@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
-from .fma import parts_of
+from .fma import parts_of, supports
 from .launch import bind_product
 from .problem import TsmmProblem, is_complex, itemsize
 from .source import C_TYPES, SHORT_NAMES, render
-from .tsmm_fma_config import Config, grid_of, plan_of, refuse, shape_of, shared_bytes, supports
+from .tsmm_fma_config import Config, grid_of, plan_of, refuse, shape_of, shared_bytes
 from .tsmm_fma_model import choose, predict, space
 
 __all__ = [

@@ -8,11 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .device import DeviceInfo
-from .fma import NAMED_BARRIERS, Operand, Slab, ceil_div, excess, make_slab, parts_of, round_up, widest
+from .fma import (
+    NAMED_BARRIERS,
+    Operand,
+    Slab,
+    ceil_div,
+    excess,
+    make_slab,
+    parts_of,
+    round_up,
+    supports,
+    widest,
+)
 from .problem import TsmmProblem
 
 __all__ = [
-    "MAX_WIDTH",
     "STATIC_SHARED_BYTES",
     "Coefficients",
     "Config",
@@ -25,10 +35,8 @@ __all__ = [
     "registers",
     "shape_of",
     "shared_bytes",
-    "supports",
 ]
 
-MAX_WIDTH = 64
 STATIC_SHARED_BYTES = 64  # bound on the kernel's own variables
 
 Coefficients = Literal["registers", "shared", "cache"]
@@ -204,15 +212,6 @@ def registers(problem: TsmmProblem, config: Config) -> int:
 def shared_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
     """Return the dynamic shared memory of a block: the rings and the coefficients."""
     return plan_of(shape_of(problem), config).shared_bytes
-
-
-def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
-    """Say why this family cannot run a problem, or None when it can."""
-    if device.kind != "cuda":
-        return f"{device.name} is not a GPU that runs CUDA"
-    if not 1 <= problem.M <= MAX_WIDTH or not 1 <= problem.N <= MAX_WIDTH:
-        return f"widths are 1 to {MAX_WIDTH}, not {problem.M} and {problem.N}"
-    return None
 
 
 def refuse(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | None:

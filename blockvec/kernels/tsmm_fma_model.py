@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 
 from ..errors import OptionError
 from .device import DeviceInfo
-from .fma import MAX_REGISTERS, ceil_div, covered_rate, parts_of, round_up, rounded_rows, smooth_max, widest
+from .fma import (
+    MAX_REGISTERS,
+    ceil_div,
+    covered_rate,
+    parts_of,
+    round_up,
+    rounded_rows,
+    smooth_max,
+    supports,
+    widest,
+)
 from .problem import TsmmProblem, itemsize
 from .roofline import Ceilings, memory_time, traffic
 from .tsmm_fma_config import (
@@ -22,7 +32,6 @@ from .tsmm_fma_config import (
     refuse,
     registers,
     shape_of,
-    supports,
 )
 
 __all__ = ["choose", "predict", "space"]

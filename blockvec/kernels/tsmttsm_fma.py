@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
-from .fma import ceil_div, parts_of
+from .fma import ceil_div, parts_of, supports
 from .launch import bind_product
 from .problem import TsmttsmProblem, is_complex
 from .source import C_TYPES, SHORT_NAMES, render
-from .tsmttsm_fma_config import Config, grid_of, is_single, plan_of, refuse, shape_of, shared_bytes, supports
+from .tsmttsm_fma_config import Config, grid_of, is_single, plan_of, refuse, shape_of, shared_bytes
 from .tsmttsm_fma_model import choose, predict, space
 
 __all__ = [

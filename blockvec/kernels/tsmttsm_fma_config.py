@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .device import DeviceInfo
-from .fma import NAMED_BARRIERS, Operand, Slab, ceil_div, excess, make_slab, round_up
+from .fma import NAMED_BARRIERS, Operand, Slab, ceil_div, excess, make_slab, round_up, supports
 from .problem import TsmttsmProblem
 
 __all__ = [
-    "MAX_WIDTH",
     "SCRATCH_BYTES",
     "STATIC_SHARED_BYTES",
     "Config",
@@ -26,11 +25,9 @@ __all__ = [
     "registers",
     "shape_of",
     "shared_bytes",
-    "supports",
     "tiles_of",
 ]
 
-MAX_WIDTH = 64
 SCRATCH_BYTES = 24 << 10  # for tiles on their way to the block's sum; less takes more passes
 STATIC_SHARED_BYTES = 256  # bound on the kernel's own variables
 
@@ -269,15 +266,6 @@ def registers(problem: TsmttsmProblem, config: Config) -> int:
 def shared_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
     """Return the dynamic shared memory of a block: the rings, and the sums of tiles over the block."""
     return plan_of(shape_of(problem), config).shared_bytes
-
-
-def supports(problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-    """Say why this family cannot run a problem, or None when it can."""
-    if device.kind != "cuda":
-        return f"{device.name} is not a GPU that runs CUDA"
-    if not 1 <= problem.M <= MAX_WIDTH or not 1 <= problem.N <= MAX_WIDTH:
-        return f"widths are 1 to {MAX_WIDTH}, not {problem.M} and {problem.N}"
-    return None
 
 
 def refuse(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str | None:

@@ -17,6 +17,7 @@ from .fma import (
     round_up,
     rounded_rows,
     smooth_max,
+    supports,
     widest,
 )
 from .problem import TsmttsmProblem
@@ -33,7 +34,6 @@ from .tsmttsm_fma_config import (
     refuse,
     registers,
     shape_of,
-    supports,
     tiles_of,
 )
 
