@@ -166,9 +166,7 @@ def _add_tune(commands: Any) -> None:
     add("--beta", action="store_true", help="products that are added to what is there")
     add("--device", default="gpu", metavar="DEVICE", help="gpu (default) or cuda:1")
     add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring a problem (default 5)")
-    add(
-        "--first", type=_count, default=10, metavar="N", help="each family's N best by its model (default 10)"
-    )
+    add("--first", type=_count, default=10, metavar="N", help="the N best by the models (default 10)")
     add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
     add("--limit", type=float, default=math.inf, metavar="S", help="begin nothing after so many seconds")
     add("--json", metavar="FILE", help="write all that was measured to this file")
@@ -265,9 +263,9 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.paper:
         _paper(arguments)
         return
-    from . import bench, results
+    from . import bench
     from .backends import backend_for
-    from .bench.pictures import check_plotting, draw
+    from .bench.pictures import check_plotting
     from .profile import ceilings
 
     if arguments.plot:
@@ -291,11 +289,7 @@ def _bench(arguments: argparse.Namespace) -> None:
             measured = bench.measure_case(case, backend, limits, quick=arguments.quick)
             records.append(measured.record())
             say(measured.line())
-    environment = results.environment(backend)
-    if arguments.json:
-        results.write(arguments.json, environment, limits, records)
-    if arguments.plot:
-        draw(results.document(environment, limits, records), arguments.plot)
+    _deliver(arguments, backend, limits, records)
 
 
 def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
@@ -328,9 +322,7 @@ def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
 
 
 def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
-    from . import results
     from .bench import latency
-    from .bench.pictures import draw
     from .profile import ceilings
 
     rows = tuple(K for K in latency.ROWS if not arguments.quick or K <= 10**4)
@@ -345,18 +337,13 @@ def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
                 step(f"{dtype} {record['K']} rows")
                 records.append(record)
                 say(latency.line(record))
-    environment = results.environment(backend)
-    if arguments.json:
-        results.write(arguments.json, environment, limits, records)
-    if arguments.plot:
-        draw(results.document(environment, limits, records), arguments.plot)
+    _deliver(arguments, backend, limits, records)
 
 
 def _paper(arguments: argparse.Namespace) -> None:
-    from . import results
     from .backends import backend_for
     from .bench.paper import record_figures
-    from .bench.pictures import check_plotting, draw
+    from .bench.pictures import check_plotting
     from .profile import ceilings
 
     if arguments.plot:
@@ -374,6 +361,14 @@ def _paper(arguments: argparse.Namespace) -> None:
             records.append(record)
         for figure, count in counts.items():
             say(f"{figure:14} {count:5d} kernels timed")
+    _deliver(arguments, backend, limits, records)
+
+
+def _deliver(arguments: argparse.Namespace, backend: Any, limits: Any, records: list[Any]) -> None:
+    """Write and draw what was measured, where that was asked for."""
+    from . import results
+    from .bench.pictures import draw
+
     environment = results.environment(backend)
     if arguments.json:
         results.write(arguments.json, environment, limits, records)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .backends import Array, Backend, array_namespace, backend_of, is_cupy
+from .backends.base import leading_dimension
 from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import MAX_ALIGNMENT
 
@@ -131,12 +132,6 @@ def type_name(array: Array) -> str:
     return _NAMES[array.dtype]
 
 
-def leading_dimension(array: Array) -> int:
-    """Return the distance between rows in elements."""
-    K, M = array.shape
-    return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
-
-
 Kind: TypeAlias = tuple[Backend, int, int, str, int, int]
 """The part of a `Memory` that a choice of kernel may depend on: backend, extents, type, pitch, alignment."""
 
@@ -203,8 +198,7 @@ class Memory(NamedTuple):
 def memory_of(array: Array) -> Memory:
     """Describe where a 2-D row-major view of one of the four types lies."""
     K, M = array.shape
-    size = array.itemsize
-    ld = array.strides[0] // size if K > 1 and M > 0 else max(M, 1)
+    size, ld = array.itemsize, leading_dimension(array)
     backend = backend_of(array)
     address = array.ctypes.data if backend.xp is np else array.data.ptr
     bits = address | MAX_ALIGNMENT | (0 if ld == M else ld * size)

@@ -167,9 +167,10 @@ def combine(A: Array, C: Array, *, alpha: complex, beta: complex, out: Array | N
         C = C.astype(dtype)
     if out is None:
         out, beta = a.backend.empty((a.n_rows, C.shape[1]), dtype.name), 0
+        b = memory_of(out)
     else:
-        _check_out("combine", out, (a.n_rows, C.shape[1]), dtype, (memory_of(C),))
-    problem = _tsmm_problem(a, C, memory_of(out), factors)
+        b = _check_out("combine", out, (a.n_rows, C.shape[1]), dtype, (memory_of(C),))
+    problem = _tsmm_problem(a, C, b, factors)
     dispatch.run(problem, a.backend, A, C, out, alpha, beta)
     return out
 
@@ -217,7 +218,8 @@ def _is_inplace(a: Memory, b: Memory) -> bool:
 
 def _check_out(
     operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any], inputs: tuple[Memory, ...]
-) -> None:
+) -> Memory:
+    """Return where the output lies, or say why it cannot be the output."""
     if out.shape != shape:
         raise ShapeError(f"{operation}: out has shape {tuple(out.shape)} but the result has {shape}.")
     if out.dtype != dtype:
@@ -229,3 +231,4 @@ def _check_out(
         _check_same_backend(operation, operand.backend, there.backend)
         if operand.overlaps(there):
             raise LayoutError(f"{operation}: out shares memory with an operand; give another array.")
+    return there

@@ -21,7 +21,14 @@ from .krylov import BlockKrylov, Counts
 from .rayleigh_ritz import Tolerance, Which, desire, select, to_host
 from .verification import Found, look_for_missed, may_have_missed
 
-__all__ = ["IterationState", "LanczosOptions", "LanczosResult", "ThickRestart", "block_lanczos"]
+__all__ = [
+    "IterationState",
+    "LanczosOptions",
+    "LanczosResult",
+    "ThickRestart",
+    "block_lanczos",
+    "stop_reason",
+]
 
 Array = Any
 Block = Any
@@ -143,6 +150,14 @@ class LanczosResult:
     degree: int
     counts: Counts
     history: list[IterationState]
+
+
+def stop_reason(options: LanczosOptions, begin_s: float, interrupted: Callable[[], bool]) -> str:
+    """Return why an iteration that began at `begin_s` must stop at once, or nothing."""
+    if interrupted():
+        return "interrupted"
+    limit = options.time_limit
+    return "time_limit" if limit is not None and time.perf_counter() - begin_s > limit else ""
 
 
 def block_lanczos(
@@ -297,10 +312,7 @@ class ThickRestart:
 
     def _stopped(self) -> str:
         """Return why to stop at once, or nothing."""
-        if self.interrupted():
-            return "interrupted"
-        limit = self.options.time_limit
-        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+        return stop_reason(self.options, self.begin_s, self.interrupted)
 
     def _keep(self, m: int) -> int:
         """How many Ritz vectors survive: the wanted ones and a share of the rest, in whole steps."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
-from .block_lanczos import IterationState, LanczosOptions, LanczosResult
+from .block_lanczos import IterationState, LanczosOptions, LanczosResult, stop_reason
 from .correction import Linear, Preconditioner, block_gmres, block_minres
 from .krylov import Counts
 from .rayleigh_ritz import desire, to_host
@@ -319,10 +319,7 @@ class _JacobiDavidson:
 
     def _stopped(self) -> str:
         """Return why to stop at once, or nothing."""
-        if self.interrupted():
-            return "interrupted"
-        limit = self.options.time_limit
-        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+        return stop_reason(self.options, self.begin_s, self.interrupted)
 
     def _stalled(self, state: IterationState) -> str:
         """Say so where residuals no longer fall; before that, take drift out of the basis once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -192,17 +192,7 @@ def solve_iteratively(request: Request) -> EigenResult:
 
 def _iterate(request: Request, start: BlockVector, interrupted: Callable[[], bool]) -> LanczosResult:
     """Run the chosen iteration."""
-    options: dict[str, Any] = {
-        "k": request.k,
-        "which": request.which,
-        "tolerance": request.tolerance,
-        "block_size": request.block_size,
-        "ncv": request.ncv,
-        "maxiter": request.maxiter,
-        "norm": request.norm,
-        "verify": request.verify,
-        "time_limit": request.time_limit,
-    }
+    options: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(LanczosOptions)}
     how: dict[str, Any] = {
         "locked": request.locked,
         "random_start": request.start is None,
@@ -215,8 +205,7 @@ def _iterate(request: Request, start: BlockVector, interrupted: Callable[[], boo
         options["preconditioner"] = request.preconditioner
         return jacobi_davidson(request.operator, start, JacobiDavidsonOptions(**options), **how)
     variant = FilteredRestart if request.method == "filter" else ThickRestart
-    lanczos_options = LanczosOptions(**options, degree=request.degree)
-    return block_lanczos(request.operator, start, lanczos_options, variant=variant, **how)
+    return block_lanczos(request.operator, start, LanczosOptions(**options), variant=variant, **how)
 
 
 def solve_dense(request: Request) -> EigenResult:

@@ -123,7 +123,10 @@ def standard_form(
     dtype = operator.dtype if mass is None else np.promote_types(operator.dtype, mass.dtype)
     mass_matrix = None if M is None else _host_matrix("M", M, dtype)
     if sigma is None:
-        assert mass_matrix is not None
+        if mass_matrix is None:
+            raise OptionError(
+                "standard_form: got neither M nor sigma; a standard problem needs no other form."
+            )
         return _without_shift(operator, mass, gram_factor("M", mass_matrix))
     if mode == "buckling":
         if sigma == 0:

@@ -11,7 +11,7 @@ from ..kernels.measure import CeilingProbe, Stopwatch
 from ..kernels.problem import Problem
 from ..kernels.roofline import Ceilings
 
-__all__ = ["Array", "Backend", "Candidate", "Fused"]
+__all__ = ["Array", "Backend", "Candidate", "Fused", "leading_dimension"]
 
 Array: TypeAlias = Any
 """A NumPy array on the host, a CuPy array on a GPU. CuPy ships no types, so this is not checked further."""
@@ -44,6 +44,12 @@ class Candidate:
     refusal: str = ""
     vendor: bool = False
     configuration: Callable[[], str] = str
+
+
+def leading_dimension(array: Array) -> int:
+    """Return the distance between the rows of a 2-D array in elements."""
+    K, M = array.shape
+    return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from ..kernels.elementwise import real_type
 from ..kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize, promote
-from .base import Array
+from .base import Array, leading_dimension
 from .cuda_elementwise import copy, fold, weighted_sum
-from .gpu import MAX_INT, Gpu, leading_dimension, scalar_pointers, type_name
+from .gpu import MAX_INT, Gpu, scalar_pointers, type_name
 
 __all__ = [
     "is_faster",

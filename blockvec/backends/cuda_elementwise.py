@@ -20,8 +20,8 @@ from ..kernels.elementwise import (
 )
 from ..kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from . import is_cupy
-from .base import Array
-from .gpu import TYPE_NAMES, Gpu, leading_dimension, type_name
+from .base import Array, leading_dimension
+from .gpu import TYPE_NAMES, Gpu, type_name
 
 __all__ = [
     "axpby",

@@ -19,9 +19,9 @@ from ..kernels.csr_plan import Plan
 from ..kernels.elementwise import real_type
 from ..kernels.problem import SpmmvProblem, is_complex, promote
 from . import is_cupy
-from .base import Array
+from .base import Array, leading_dimension
 from .cuda_elementwise import copy, weighted_sum
-from .gpu import Gpu, leading_dimension, scalar_pointers, type_name
+from .gpu import Gpu, scalar_pointers, type_name
 
 __all__ = ["DeviceCsr", "spmmv"]
 

@@ -15,7 +15,7 @@ from ..kernels.elementwise import Kernel
 from ..kernels.problem import is_complex, itemsize
 from .base import Array
 
-__all__ = ["MAX_INT", "TYPE_NAMES", "Gpu", "leading_dimension", "scalar_pointers", "type_name"]
+__all__ = ["MAX_INT", "TYPE_NAMES", "Gpu", "scalar_pointers", "type_name"]
 
 MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
 TYPE_NAMES = {"f": "float32", "d": "float64", "F": "complex64", "D": "complex128"}  # by NumPy's character
@@ -66,12 +66,6 @@ class Gpu:
 def _load(kernel: Kernel, _device_id: int, architecture: str) -> Any:
     # Found by its description: hashing a source at every launch would take longer than the launch.
     return function(kernel.source(), kernel.name, architecture)
-
-
-def leading_dimension(array: Array) -> int:
-    """Return the distance between the rows of a 2-D array in elements."""
-    K, M = array.shape
-    return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
 
 
 def type_name(array: Array) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from . import sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
@@ -45,6 +45,9 @@ class Family(Protocol):
 
     def shared_bytes(self, problem: Any, config: Any, device: DeviceInfo) -> int:
         """Return the dynamic shared memory of a block."""
+
+    def bind(self, function: Any, problem: Any, config: Any, device: DeviceInfo) -> Callable[..., None]:
+        """Return what starts the kernel on CuPy's current stream."""
 
 
 FAMILIES: dict[str, Family] = {

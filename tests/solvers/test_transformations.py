@@ -16,7 +16,7 @@ from blockvec import models
 from blockvec.errors import OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, eigsh
 from solvers.factorised import count_below, proof, shift_outside
-from solvers.transformations import gram_factor
+from solvers.transformations import gram_factor, standard_form
 
 METHODS = ("auto", "lanczos")
 
@@ -248,3 +248,8 @@ def test_a_missing_value_is_counted() -> None:
     sigma = shift_outside(A, 1.1, 9.0, "SA")
     assert sigma is not None
     assert sigma < 1
+
+
+def test_a_standard_problem_has_no_other_form() -> None:
+    with pytest.raises(OptionError, match="neither M nor sigma"):
+        standard_form(sp.eye_array(3), None, None, None, "normal", None)
