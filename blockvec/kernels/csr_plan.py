@@ -62,6 +62,8 @@ class Plan:
     line : int
         Rows of a line of the grid that the matrix lives on: the least distance, beyond the next rows, at
         which most rows have entries; 0 where there is none.
+    plane : int
+        Rows of a plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
     """
 
     def __init__(self, indptr: Array, indices: Array, data: Array) -> None:
@@ -73,7 +75,7 @@ class Plan:
         self.n_rows = len(indptr) - 1
         self.nnz = len(data)
         self.longest = int((indptr[1:] - indptr[:-1]).max()) if self.n_rows else 0
-        self.line = _line(indptr, self.indices)
+        self.line, self.plane = _lines(indptr, self.indices)
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
 
@@ -151,11 +153,11 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-def _line(indptr: Array, indices: Array) -> int:
-    """Find the distance between neighbouring lines from a sample of rows; see `Plan`."""
+def _lines(indptr: Array, indices: Array) -> tuple[int, int]:
+    """Find the distances between neighbouring lines and planes from a sample of rows; see `Plan`."""
     n_rows = len(indptr) - 1
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
-        return 0
+        return 0, 0
     xp = _namespace(indptr)
     rows = xp.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64)
     at = indptr[rows][:, None] + xp.arange(_SAMPLE_ENTRIES)
@@ -163,10 +165,16 @@ def _line(indptr: Array, indices: Array) -> int:
     distances = abs(indices[xp.minimum(at, len(indices) - 1)] - rows[:, None])
     found, counts = np.unique(_to_host(distances[inside]), return_counts=True)
     usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
-    if len(usual) == 0:
+    # On a grid with diagonal neighbours a distance comes with those next to it.
+    line = _middle_of_run(usual, 1)
+    return line, _middle_of_run(usual[usual > 2 * line], 2 * line)
+
+
+def _middle_of_run(numbers: Any, gap: int) -> int:
+    """Return the middle of the first ascending numbers that are at most `gap` apart; 0 for none."""
+    if len(numbers) == 0:
         return 0
-    # On a grid with diagonal neighbours the distance comes with those next to it.
-    run = usual[: int(np.argmax(np.append(np.diff(usual) > 1, True))) + 1]
+    run = numbers[: int(np.argmax(np.append(np.diff(numbers) > gap, True))) + 1]
     return int(run[len(run) // 2])
 
 

@@ -133,6 +133,10 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
             "STAGES": config.stages,
             "WARPS": config.warps,
             "BLOCKS": config.blocks,
+            "PLANES": config.planes,
+            "FLAT": config.flat,
+            "SWIZZLE": config.swizzle,
+            "OUTER": config.outer,
         }
     else:
         unroll, warps = max(1, 4 // config.vectors), long_warps(problem, config)
@@ -213,18 +217,23 @@ class _Grid:
 
     blocks: int  # of a tile
     passes: int
-    stride: int
+    line: int
+    plane: int
 
 
 def _grid(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> _Grid:
-    units = _units(config, plan)
-    most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
-    stride = max(1, round(plan.line / config.rows))
-    if units.n_units < 4 * stride * config.warps:
-        stride = 1  # too few lines to go round
-    visits = ceil_div(units.n_units, stride * config.warps) * stride
+    n_units, tiles = _units(config, plan).n_units, ceil_div(problem.width, config.tile)
+    most = max(1, device.multiprocessors * config.blocks // (1 if config.outer else tiles))
+    lines = config.warps // config.planes
+    line = max(1, round(plan.line / config.rows))
+    if n_units < 4 * line * config.warps:
+        line = 1  # too few lines to go round
+    plane = round(plan.plane / config.rows)
+    if config.planes == 1 or line == 1 or plane <= line or n_units < 4 * plane * config.planes:
+        plane = line * lines
+    visits = ceil_div(n_units, plane * config.planes) * ceil_div(plane, line * lines) * line
     passes = max(1, min(config.passes, visits // (most * _LEAST_PATCHES)))
-    return _Grid(min(most, ceil_div(visits, passes)), passes, stride)
+    return _Grid(min(most, ceil_div(visits, passes)), passes, line, plane)
 
 
 def bind(
@@ -263,7 +272,7 @@ def bind(
     entries = address(plan.indices), address(plan.data)
     blocks, threads = (grid.blocks * tiles, 1), (WARP * config.warps,)
     matrix = address(plan.indptr), *entries, index(plan.n_rows)
-    dealt = address(units.cuts), index(units.n_units), np.int32(grid.passes), np.int32(grid.stride)
+    dealt = address(units.cuts), index(units.n_units), *map(np.int32, (grid.passes, grid.line, grid.plane))
     long_threads = (WARP * long_warps(problem, config),)
     long_rows = [
         (kernel, (len(tasks), tiles), address(tasks))

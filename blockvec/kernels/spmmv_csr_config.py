@@ -29,7 +29,7 @@ WARP = 32
 MAX_ROWS = 32  # of a unit: a lane each
 LEAST_WARPS = 4  # of a block: one a quadrant of a multiprocessor
 STATIC_SHARED_LIMIT = 48 << 10
-_SLOT_ALIGN = 4  # entries, as in the kernel
+_SLOT_ALIGN, _SWIZZLED_ALIGN = 4, 32  # entries, as in the kernel
 _RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
 _L1_LEAST_BYTES = 32 << 10  # what shared memory must leave to gathers
 _LONG_WARPS = 2  # at most, of a block that sums up a part of a long row: most are little longer than others
@@ -57,6 +57,14 @@ class Config:
         Warps of a block, blocks of a multiprocessor.
     passes : int
         Neighbouring units that a warp works on before it moves on.
+    planes : int
+        On a grid of three dimensions, planes that the warps of a block work on at a time.
+    flat : bool
+        Whether entries are dealt out to lanes whatever row they are of.
+    swizzle : bool
+        Whether rows of a power of two entries are kept from beginning in one bank of shared memory.
+    outer : bool
+        Whether tiles of columns are worked on one after the other.
     aligned_x, aligned_y : bool
         Whether packs of X and Y start at multiples of their size.
     """
@@ -73,6 +81,10 @@ class Config:
     warps: int = 8
     blocks: int = 3
     passes: int = 4
+    planes: int = 1
+    flat: bool = False
+    swizzle: bool = False
+    outer: bool = False
     aligned_x: bool = True
     aligned_y: bool = True
 
@@ -102,16 +114,22 @@ def row_entries(problem: SpmmvProblem) -> float:
     return problem.nnz / max(1, problem.n_rows)
 
 
+def _slot_entries(config: Config) -> int:
+    unit = _SWIZZLED_ALIGN if config.swizzle else _SLOT_ALIGN
+    return (config.entries + 2 * (_SLOT_ALIGN - 1) + unit - _SLOT_ALIGN) // unit * unit
+
+
 def slot_bytes(problem: SpmmvProblem, config: Config) -> int:
     """Return the bytes that the entries of a unit take in shared memory."""
-    slot = (config.entries + 2 * (_SLOT_ALIGN - 1)) // _SLOT_ALIGN * _SLOT_ALIGN
-    return slot * (itemsize(problem.dtype_matrix) + problem.index_bytes)
+    return _slot_entries(config) * (itemsize(problem.dtype_matrix) + problem.index_bytes)
 
 
 def shared_bytes(problem: SpmmvProblem, config: Config) -> int:
     """Return the bytes of shared memory of a block: its slots, at the end taken by the sums of its dots."""
     dots = len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
-    return config.warps * max(config.stages * slot_bytes(problem, config), dots)
+    elements = _slot_entries(config) * config.tile if config.flat else config.vector
+    products = elements * itemsize(problem.dtype)
+    return config.warps * max(config.stages * slot_bytes(problem, config) + products, dots)
 
 
 def carveout(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> int:
@@ -168,6 +186,8 @@ def refuse(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> str | N
         return f"{config.rows} rows for {config.groups} groups of lanes"
     if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:
         return f"long rows of {config.long_row} entries for units of {config.entries}"
+    if config.warps % config.planes:
+        return f"{config.warps} warps for {config.planes} planes"
     if config.stages < 2:
         return f"{config.stages} stages are too few"
     if WARP * config.warps > 1024 or WARP * config.warps * config.blocks > device.threads_per_multiprocessor:

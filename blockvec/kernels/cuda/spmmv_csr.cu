@@ -1,8 +1,8 @@
 // Y = alpha (S - shift I) X + beta Y for a sparse S in CSR form and row-major X, Y.
 //
 //   for each patch of units, dealt out to the blocks of each tile of columns
-//     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp, and STRIDE = `stride` units from warp to warp
-//       (a unit has at most ROWS rows with at most ENTRIES entries)
+//     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp; LINES = WARPS / PLANES warps work `line`
+//       units apart, and PLANES such lots `plane` units apart (a unit has at most ROWS rows with at most ENTRIES entries)
 //       its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
 //       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
 //         for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
@@ -16,32 +16,56 @@
 // never wait for each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS
 // rows. A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
 //
+// FLAT: the entries of a unit are dealt out to groups of LANES lanes whatever row they are of, so that no lane waits for a long row; their
+// products take the way to the rows' sums through shared memory.
+//
+// SWIZZLE: the 16-byte pieces of every 128 bytes of a slot change places, in another way in each of eight such lines, so that rows
+// whose lengths are multiples of a power of two do not begin in one bank.
+//
 // DOTS: a lane sums up over its rows in registers, in double precision; at the end the groups of a warp and the warps of a block are
 // added up in a fixed order, and dots[number][kind][column] takes the sums of the blocks of that number, one of each tile. Not for
 // matrices with long rows.
 //
 // Types and problem: see spmmv.cuh.
 // Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS a block, BLOCKS a
-//          multiprocessor.
+//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE, OUTER.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
-// Shared:  WARPS STAGES (ENTRIES + 6) entries.
+// Shared:  WARPS STAGES (ENTRIES + 6) entries; FLAT: and as many times WARPS rows of a tile.
 #include "spmmv.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
 constexpr int SHARE = LANES * SPLIT;  // lanes a row
 constexpr int GROUPS = 32 / SHARE;
 constexpr int ALIGN = 4;  // entries: copies start at 16-byte boundaries of columns and values
-constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1)) / ALIGN * ALIGN;
-static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2);
+constexpr int SLOT_ALIGN = SWIZZLE ? 32 : ALIGN;  // entries: whole lines of columns and values
+constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1) + SLOT_ALIGN - ALIGN) / SLOT_ALIGN * SLOT_ALIGN;
+static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2 && WARPS % PLANES == 0);
 
-struct alignas(16) Slot {
+struct alignas(SWIZZLE ? 128 : 16) Slot {
     Index columns[SLOT];  // first: a row's last batch reads past its end, into the values
     S values[SLOT];
 };
 static_assert(UNROLL * SPLIT <= SLOT && SLOT < 1 << 16);
 
-union Memory {
+// Where byte `at` of a slot's columns or values is kept.
+__device__ __forceinline__ int place(int at) { return SWIZZLE ? at ^ (at >> 3 & 0x70) : at; }
+
+template <class T>
+__device__ __forceinline__ T entry(const T* entries, int k) {
+    return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(entries) + place(k * static_cast<int>(sizeof(T))));
+}
+
+struct Products {
+    PackY at[FLAT ? SLOT * LANES * VECTORS : 1];
+};
+
+struct Staged {
     Slot slots[WARPS][STAGES];
+    Products products[WARPS];
+};
+
+union Memory {
+    Staged staged;
     Dot dots[WARPS][DOT_KINDS > 0 ? DOT_KINDS : 1][TILE];  // at the end
 };
 
@@ -73,7 +97,7 @@ __device__ __forceinline__ void copy_range(void* shared, const void* global, int
     for (int first = 0; first < BYTES; first += 32 * 16) {
         const int at = first + lane * 16;
         if (at < bytes)
-            stream_copy(static_cast<char*>(shared) + at, static_cast<const char*>(global) + at, min(16, bytes - at));
+            stream_copy(static_cast<char*>(shared) + place(at), static_cast<const char*>(global) + at, min(16, bytes - at));
     }
 }
 
@@ -91,9 +115,68 @@ __device__ __forceinline__ Unit fetch(Slot& slot, const Bounds& bounds, const In
     return {bounds.rows.first, is_long || lane >= bounds.rows.count ? NO_ROW : range};
 }
 
-__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, int lane, Dots& dots) {
+// Products of entries with rows of X, whatever rows the entries are of.
+__device__ __forceinline__ void multiply_entries(const Lane& block, const Slot& slot, int begin, int end, int lane, Products& products) {
+    constexpr int AT_A_TIME = 32 / LANES;
+    const int group = lane / LANES;
+    for (int k = begin + group; k < end && group < AT_A_TIME; k += UNROLL * AT_A_TIME) {
+        PackX x[UNROLL][VECTORS];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const char* from = block.x_row(entry(slot.columns, k + u * AT_A_TIME));
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * AT_A_TIME < end && block.has(v));
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (const int at = k + u * AT_A_TIME; at < end) {
+                const S s = entry(slot.values, at);
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+                    for (int i = 0; i < VECTOR; ++i)
+                        products.at[(at * VECTORS + v) * LANES + lane % LANES].at[i] = multiply_add(Y{}, s, x[u][v].at[i]);
+            }
+    }
+    __syncwarp();
+}
+
+__device__ __forceinline__ void add_products(const Products& products, int start, int stop, int lane, Sums& sums) {
+#pragma unroll 4
+    for (int k = start; k < stop; k += SPLIT)
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int i = 0; i < VECTOR; ++i)
+                sums.at[v][i] = add(sums.at[v][i], products.at[(k * VECTORS + v) * LANES + lane % LANES].at[i]);
+}
+
+__device__ __forceinline__ void gather(const Lane& block, const Slot& slot, int start, int stop, Sums& sums) {
+    for (int k = start; k < stop; k += UNROLL * SPLIT) {
+        PackX x[UNROLL][VECTORS];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const char* from = block.x_row(entry(slot.columns, k + u * SPLIT));
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * SPLIT < stop && block.has(v));
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (k + u * SPLIT < stop) {
+                const S s = entry(slot.values, k + u * SPLIT);
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+                    for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], s, x[u][v].at[i]);
+            }
+    }
+}
+
+__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, Products& products, int lane, Dots& dots) {
     const int group = lane / SHARE, part = lane % SHARE / LANES;
     const int rows = __popc(__ballot_sync(FULL, unit.range != NO_ROW));
+    if constexpr (FLAT)
+        multiply_entries(block, slot, __shfl_sync(FULL, unit.range, 0) & 0xffff, __shfl_sync(FULL, unit.range, rows - 1 & 31) >> 16, lane, products);
 #pragma unroll 1
     for (int first = 0; first < rows; first += GROUPS) {
         const int row = first + group;
@@ -103,24 +186,10 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
         Lane::Own own;
         if (busy && part == 0) block.load(own, unit.first + row);
         Sums sums;
-        for (int k = start + part; k < stop; k += UNROLL * SPLIT) {
-            PackX x[UNROLL][VECTORS];
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                const char* from = block.x_row(slot.columns[k + u * SPLIT]);
-#pragma unroll
-                for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * SPLIT < stop && block.has(v));
-            }
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u)
-                if (k + u * SPLIT < stop) {
-                    const S s = slot.values[k + u * SPLIT];
-#pragma unroll
-                    for (int v = 0; v < VECTORS; ++v)
-#pragma unroll
-                        for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], s, x[u][v].at[i]);
-                }
-        }
+        if constexpr (FLAT)
+            add_products(products, start + part, stop, lane, sums);
+        else
+            gather(block, slot, start + part, stop, sums);
 #pragma unroll
         for (int parts = SPLIT / 2; parts > 0; parts /= 2)
 #pragma unroll
@@ -161,27 +230,33 @@ __device__ __forceinline__ void store_dots(Memory& memory, Dots& sums, int warp,
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-    KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes,
-           int stride, Dot* dots, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta,
-           const Y* shifts) {
+    KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, int line,
+           int plane, Dot* dots, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
+           Factor eta, const Y* shifts) {
     __shared__ Memory memory;
-    Slot(&slots)[WARPS][STAGES] = memory.slots;
+    Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int tile = blockIdx.x % TILES, number = blockIdx.x / TILES, blocks = gridDim.x / TILES;  // of a tile
+    const int blocks = gridDim.x / TILES;  // of a tile
+    const int tile = OUTER ? blockIdx.x / blocks : blockIdx.x % TILES, number = OUTER ? blockIdx.x % blocks : blockIdx.x / TILES;
     const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
     Dots sums;
 
+    constexpr int LINES = WARPS / PLANES;
+    const int visits_a_plane = (plane + line * LINES - 1) / (line * LINES) * line;
     int visit = number * passes, left = passes;
     const auto next_rows = [&]() -> Rows {
-        const Index unit = (static_cast<Index>(visit / stride) * WARPS + warp) * stride + visit % stride;
-        if (unit >= n_units) return {n_rows, 0};
-        const Index first = cuts ? __ldg(cuts + unit) : unit * ROWS;
-        const Index end = cuts ? __ldg(cuts + unit + 1) : n_rows - first > ROWS ? first + ROWS : n_rows;
+        const int in_plane = visit % visits_a_plane, at = (in_plane / line * LINES + warp % LINES) * line + in_plane % line;
+        const Index first_plane = static_cast<Index>(visit / visits_a_plane) * PLANES;
+        if (first_plane * plane >= n_units) return {n_rows, 0};
         ++visit;
         if (--left == 0) {
             left = passes;
             visit += (blocks - 1) * passes;
         }
+        const Index unit = (first_plane + warp / LINES) * plane + at;
+        if (at >= plane || unit >= n_units) return {0, 0};
+        const Index first = cuts ? __ldg(cuts + unit) : unit * ROWS;
+        const Index end = cuts ? __ldg(cuts + unit + 1) : n_rows - first > ROWS ? first + ROWS : n_rows;
         return {first, static_cast<int>(end - first)};
     };
 
@@ -202,7 +277,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         rows = next_rows();
         stream_wait<STAGES - 1>();
         __syncwarp();
-        multiply_unit(block, units[0], slots[warp][stage], lane, sums);
+        multiply_unit(block, units[0], slots[warp][stage], memory.staged.products[warp], lane, sums);
         __syncwarp();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll

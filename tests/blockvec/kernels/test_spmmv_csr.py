@@ -239,13 +239,19 @@ class Recorder:
         self.calls.append((grid, block, arguments))
 
 
-def visited(blocks: int, warps: int, passes: int, stride: int, n_units: int) -> list[int]:
+def visited(blocks: int, config: Config, passes: int, line: int, plane: int, n_units: int) -> list[int]:
     """The units that all warps of a tile's blocks come by, as the kernel walks them."""
     found = []
-    for block, warp in itertools.product(range(blocks), range(warps)):
+    lines = config.warps // config.planes
+    visits_a_plane = -(-plane // (line * lines)) * line
+    for block, warp in itertools.product(range(blocks), range(config.warps)):
         visit, left = block * passes, passes
-        while (unit := (visit // stride * warps + warp) * stride + visit % stride) < n_units:
-            found.append(unit)
+        while (first_plane := visit // visits_a_plane * config.planes) * plane < n_units:
+            in_plane = visit % visits_a_plane
+            at = (in_plane // line * lines + warp % lines) * line + in_plane % line
+            unit = (first_plane + warp // lines) * plane + at
+            if at < plane and unit < n_units:
+                found.append(unit)
             visit, left = visit + 1, left - 1
             if left == 0:
                 left = passes
@@ -258,40 +264,49 @@ def visited(blocks: int, warps: int, passes: int, stride: int, n_units: int) -> 
     passes=st.sampled_from([1, 4, 16]),
     index=st.sampled_from([4, 8]),
     width=st.sampled_from([1, 64, 70, 3000]),
-    line=st.sampled_from([0, 50, 160, 3000]),
+    grid=st.sampled_from([(0, 0), (50, 0), (160, 25600), (160, 1000), (50, 333), (3000, 9000)]),
+    planes=st.sampled_from([1, 2, 4]),
+    outer=st.booleans(),
 )
 def test_a_launch_comes_by_every_unit_once(
-    n_rows: int, passes: int, index: int, width: int, line: int
+    n_rows: int, passes: int, index: int, width: int, grid: tuple[int, int], planes: int, outer: bool
 ) -> None:
     indptr = np.zeros(n_rows + 1, f"int{8 * index}")
     plan = family.prepare(indptr, indptr[:0], np.zeros(0))
-    plan.line = line
+    plan.line, plan.plane = grid
     p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
-    config = replace(family.choose(p, H200), passes=passes)
+    config = replace(family.choose(p, H200), passes=passes, planes=planes, outer=outer)
     rows = Recorder()
     family.bind(family.Kernels(rows), p, config, H200, plan)(16, 32)
-    [((grid, _), (threads,), arguments)] = rows.calls
+    [((blocks, _), (threads,), arguments)] = rows.calls
     tiles = -(-width // config.tile)
     assert threads == 32 * config.warps
-    n_units, in_a_row, stride = map(int, arguments[5:8])
-    assert grid % tiles == 0
-    assert grid <= max(H200.multiprocessors * config.blocks, tiles)
+    n_units, in_a_row, line, plane = map(int, arguments[5:9])
+    assert blocks % tiles == 0
+    assert blocks <= max(H200.multiprocessors * config.blocks * (tiles if outer else 1), tiles)
     assert n_units == -(-n_rows // config.rows)
-    units = visited(grid // tiles, config.warps, in_a_row, stride, n_units)
+    units = visited(blocks // tiles, config, in_a_row, line, plane, n_units)
     assert sorted(units) == list(range(n_units))
     kinds = {4: np.int32, 8: np.int64}
     assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
 
 
 @pytest.mark.parametrize(
-    ("spec", "line"),
-    [("laplace3d:n=40", 40), ("stencil27:n=50", 50), ("laplace2d:n=200", 200), ("laplace1d:n=5000", 0)],
+    ("spec", "grid"),
+    [
+        ("laplace3d:n=40", (40, 1600)),
+        ("stencil27:n=50", (50, 2500)),
+        ("laplace2d:n=200", (200, 0)),
+        ("laplace1d:n=5000", (0, 0)),
+    ],
 )
-def test_a_plan_finds_the_lines_of_grids(spec: str, line: int) -> None:
+def test_a_plan_finds_the_lines_and_planes_of_grids(spec: str, grid: tuple[int, int]) -> None:
     S = model_matrix(spec)
-    assert family.prepare(S.indptr, S.indices, S.data).line == line
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    assert (plan.line, plan.plane) == grid
     shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
-    assert family.prepare(shuffled.indptr, shuffled.indices, shuffled.data).line == 0
+    plan = family.prepare(shuffled.indptr, shuffled.indices, shuffled.data)
+    assert (plan.line, plan.plane) == (0, 0)
 
 
 def test_what_a_launch_lacks_is_said() -> None:
@@ -439,7 +454,7 @@ LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
 MIXED = ("float64", "complex128")
 SIMPLE = {
     **{"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16},
-    **{"delta": None, "eta": 1, "dots": (), "line": 0},
+    **{"delta": None, "eta": 1, "dots": (), "line": 0, "plane": 0},
 }
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 1, "types": "float64", "config": None},
@@ -477,6 +492,28 @@ HOST_CASES: list[dict[str, Any]] = [
     {"width": 7, "types": MIXED, "config": None, "dots": ("xx", "yy"), "shift": "scalar", "beta": 1j},
     {"width": 5, "types": "complex64", "config": Config(3, 1, 1, 2, 4, 5, 64, 64, 2, 2, 1), "dots": ("xy",)},
     {"width": 4, "types": "float32", "config": None, "long": LONG, "delta": 0, "eta": -3},
+    {
+        "width": 1,
+        "types": ("float64", "complex128"),
+        "config": Config(1, 1, 1, 4, 3, 16, 128, 64, 2, 2, 2, 1, flat=True),
+        "long": LONG,
+        "beta": 2,
+    },
+    {
+        "width": 5,
+        "types": "float64",
+        "config": Config(3, 2, 1, 2, 2, 5, 80, 64, 2, 2, 2, 1, flat=True, swizzle=True),
+        "dots": ("xy",),
+    },
+    {
+        "width": 18,
+        "types": "complex64",
+        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 4, 1, 1, planes=2, swizzle=True, outer=True),
+        "line": 10,
+        "plane": 50,
+        "dots": ("yy",),
+        "index": np.int64,
+    },
 ]
 
 
@@ -518,7 +555,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
     assert family.refuse(p, config, device) is None
     plan = family.prepare(S.indptr, S.indices, S.data)
-    plan.line = case["line"]
+    plan.line, plan.plane = case["line"], case["plane"]
     workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
     written = [Y, Z, workspace, *out.values()]
     kernels = host_kernels(p, config, plan, tmp_path, [X, Y, Z, shifts, workspace], written)
