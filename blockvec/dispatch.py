@@ -19,7 +19,7 @@ __all__ = ["Explanation", "accepts", "choose", "explain_problem", "forget", "run
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
     """Run a problem on its operands (see `Candidate.run` for their order) with the kernel chosen for it."""
-    chosen = choose(problem, backend)
+    chosen = choose(problem, backend, *operands)
     profile = running()
     if profile is None:
         chosen.run(problem, *operands)
@@ -33,17 +33,18 @@ MAX_RECENT = 4096
 _recent: dict[int, tuple[Problem, Backend, Options, Candidate]] = {}
 
 
-def choose(problem: Problem, backend: Backend) -> Candidate:
+def choose(problem: Problem, backend: Backend, *operands: Any) -> Candidate:
     """Return the first candidate of the backend that accepts the problem.
 
-    What was chosen for this very object under these options is found without hashing them.
+    What was chosen for this very object under these options is found without hashing them. The operands
+    are what a sparse product is tuned on.
     """
     current = options()
     known = _recent.get(id(problem))
     if known is not None and known[0] is problem and known[1] is backend and known[2] is current:
         return known[3]
-    if current.tune == "auto" and backend.can_tune(problem):
-        backend.tune(problem, ceilings(backend), current.tune_budget_s)
+    if current.tune == "auto" and backend.can_tune(problem, *operands):
+        backend.tune(problem, ceilings(backend), current.tune_budget_s, *operands)
         forget()
     chosen = _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
     if chosen is None:

@@ -292,6 +292,7 @@ class SparseOperator(Operator):
             alpha=scalar_class(alpha),
             beta=beta_class(beta),
             shift=shift_class,
+            pattern=self.prepared.pattern,
         )
 
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:

@@ -97,7 +97,10 @@ class Backend(Protocol):
         """Return the implementations of a problem, the preferred ones first."""
 
     def prepare_sparse(self, matrix: Any) -> Any:
-        """Return what the SpMMV candidates take for a sparse matrix in CSR form on this device."""
+        """Return what the SpMMV candidates take for a sparse matrix in CSR form on this device.
+
+        Its ``pattern`` is what `SpmmvProblem` calls so.
+        """
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""
@@ -114,11 +117,14 @@ class Backend(Protocol):
     def stopwatch(self) -> Stopwatch:
         """Start timing work on this device."""
 
-    def can_tune(self, problem: Problem) -> bool:
+    def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Whether `tune` would find out something new about a problem, and may run now."""
 
-    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float) -> None:
-        """Measure the kernels for a problem, for about that many seconds, and put the best on record."""
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
+        """Measure the kernels for a problem, for about that many seconds, and put the best on record.
+
+        Sparse products are measured with the matrix among the operands, which are those of a `Candidate`.
+        """
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return ways to reach the device's ceilings."""

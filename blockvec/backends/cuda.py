@@ -29,6 +29,7 @@ from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sp
 from .base import Array, Candidate
 from .cuda_tuner import Arena, Tuning
 from .gpu import Gpu
+from .sparse_tuner import SparseTuning
 
 __all__ = ["CudaBackend", "CudaStopwatch", "cuda_backend", "find_device"]
 
@@ -126,7 +127,8 @@ class CudaBackend:
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "makes Y alone" if problem.fused else ""
-        return (
+        return _winner_first(
+            self._winner(problem),
             gpu_sparse.candidate(self._gpu, problem),
             self._candidate("cusparse", cusparse.spmmv, alone, vendor=True),
         )
@@ -138,16 +140,34 @@ class CudaBackend:
         current = options()
         return None if current.tune == "model" else find(problem, self.device, current.cache_dir)
 
-    def can_tune(self, problem: Problem) -> bool:
+    def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Whether nobody tuned a problem's kind yet; False while a graph is captured."""
+        if isinstance(problem, SpmmvProblem) and not operands:
+            return False
         if representative(problem) is None or find(problem, self.device, options().cache_dir):
             return False
         return not self.xp.cuda.get_current_stream().is_capturing()
 
-    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float) -> None:
-        """Measure the kernels for a product of blocks and put the best into the user's store."""
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
+        """Measure the kernels for a product and put the best into the user's store."""
         with ThreadPoolExecutor() as executor:
-            self.tuning(problem, ceilings, executor).measure(budget_s)
+            if isinstance(problem, SpmmvProblem):
+                self.sparse_tuning(problem, operands[0], ceilings, executor).measure(budget_s)
+            else:
+                self.tuning(problem, ceilings, executor).measure(budget_s)
+
+    def sparse_tuning(
+        self,
+        problem: SpmmvProblem,
+        matrix: cusparse.DeviceCsr,
+        ceilings: Ceilings,
+        executor: Executor,
+        **how: int,
+    ) -> SparseTuning:
+        """Start compiling what is to be measured for products with a matrix; see `SparseTuning`."""
+        candidates = self.candidates(problem.plain)
+        make = self._gpu.here(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
+        return make(self._gpu, problem, matrix, candidates, ceilings, self.stopwatch, executor)  # type: ignore[no-any-return]
 
     def tuning(self, problem: Problem, ceilings: Ceilings, executor: Executor, **how: int) -> Tuning:
         """Start compiling what is to be measured for a problem; see `Tuning`.

@@ -44,8 +44,10 @@ class DeviceCsr:
         The three arrays on the device; those of a CuPy matrix are shared.
     plan : Plan
         The matrix as blockvec's kernels take it.
+    pattern : str
+        What `SpmmvProblem` calls it.
     bound : dict
-        Launches of blockvec's kernels that were made ready for this matrix, by problem.
+        Launches of blockvec's kernels that were made ready for this matrix, by problem and mode of tuning.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -61,7 +63,8 @@ class DeviceCsr:
         if self.indptr.dtype != self.indices.dtype:
             self.indptr = self.indptr.astype(self.indices.dtype)
         self.plan = Plan(self.indptr, self.indices, self.data)
-        self.bound: dict[SpmmvProblem, tuple[Callable[..., None] | None, int]] = {}
+        self.pattern = self.plan.pattern
+        self.bound: dict[tuple[SpmmvProblem, str], tuple[Callable[..., None] | None, int]] = {}
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property

@@ -7,16 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ..config import options
 from ..kernels import spmmv_csr
 from ..kernels.compile import function
 from ..kernels.problem import SpmmvProblem, StreamProblem
+from ..kernels.winners import find
 from . import cuda_elementwise
 from .base import Array, Candidate, Fused
 from .cusparse import DeviceCsr
 from .gpu import Gpu
 from .workspace import HEADER_BYTES, workspace
 
-__all__ = ["candidate"]
+__all__ = ["Launch", "candidate", "launcher"]
+
+Launch = Callable[..., None]
 
 _NOTHING = Fused(None, 0, 0, {}, {})
 
@@ -25,13 +29,22 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
     """Return blockvec's own kernels as a candidate; nothing is compiled before the first run."""
 
     def text() -> str:
-        config = spmmv_csr.choose(problem, gpu.info)
+        config, origin = _configuration(gpu, problem)
         predicted_s = spmmv_csr.predict(problem, config, gpu.info)
         conversion = spmmv_csr.conversion(problem, config)
-        return f"{config}, the model's choice, predicted {predicted_s * 1e6:.1f} us; {conversion}"
+        return f"{config}, {origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
 
     refusal = spmmv_csr.supports(problem, gpu.info) or ""
     return Candidate("spmmv_csr", gpu.here(functools.partial(_spmmv, gpu)), refusal, configuration=text)
+
+
+def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[spmmv_csr.Config, str]:
+    """Return how the kernels are run, and where that choice comes from."""
+    current = options()
+    winner = None if current.tune == "model" else find(problem, gpu.info, current.cache_dir)
+    if winner is None or winner.config is None:
+        return spmmv_csr.choose(problem, gpu.info), "the model's choice"
+    return winner.config, winner.origin
 
 
 def _spmmv(
@@ -51,7 +64,7 @@ def _spmmv(
     """
     import cupy
 
-    launch, bytes_needed = S.bound.get(problem) or _bind(gpu, problem, S)
+    launch, bytes_needed = S.bound.get((problem, options().tune)) or _bind(gpu, problem, S)
     if launch is None:
         _spmmv(gpu, replace(problem, dots=()), S, X, Y, alpha, beta, shift, fused)
         _column_dots(gpu, fused, X, Y)
@@ -69,17 +82,21 @@ def _spmmv(
     )
 
 
-def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Callable[..., None] | None, int]:
+def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch | None, int]:
     """Make ready what a product with a matrix needs; no launch where its dots need passes of their own."""
-    config = spmmv_csr.choose(problem, gpu.info)
-    if problem.dots and not spmmv_csr.fuses_dots(config, S.plan):
-        S.bound[problem] = None, 0
-    else:
-        kernels = _kernels(gpu, problem, config, spmmv_csr.parts(problem, config, S.plan))
-        needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
-        launch = spmmv_csr.bind(kernels, problem, config, gpu.info, S.plan)
-        S.bound[problem] = launch, HEADER_BYTES + needed if needed else 0
-    return S.bound[problem]
+    config, _ = _configuration(gpu, problem)
+    apart = problem.dots and not spmmv_csr.fuses_dots(config, S.plan)
+    bound = (None, 0) if apart else launcher(gpu, problem, config, S)
+    S.bound[problem, options().tune] = bound
+    return bound
+
+
+def launcher(gpu: Gpu, problem: SpmmvProblem, config: spmmv_csr.Config, S: DeviceCsr) -> tuple[Launch, int]:
+    """Compile and load a configuration for a matrix; return what starts it, and its bytes of workspace."""
+    kernels = _kernels(gpu, problem, config, spmmv_csr.parts(problem, config, S.plan))
+    needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
+    launch = spmmv_csr.bind(kernels, problem, config, gpu.info, S.plan)
+    return launch, HEADER_BYTES + needed if needed else 0
 
 
 def _column_dots(gpu: Gpu, fused: Fused, X: Array, Y: Array) -> None:

@@ -104,11 +104,11 @@ class HostBackend:
         """Start timing."""
         return HostStopwatch()
 
-    def can_tune(self, problem: Problem) -> bool:
+    def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Return False: kernels on the host follow fixed rules."""
         return False
 
-    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float) -> None:
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
         """Raise `OptionError`: there is nothing to choose."""
         raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (device='gpu').")
 

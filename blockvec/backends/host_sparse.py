@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array goes through it too
 
-from ..kernels.problem import SpmmvProblem, is_complex
+from ..kernels.problem import Pattern, SpmmvProblem, is_complex
 from . import streams
 from .base import Array, Fused
 from .panels import quiet_arithmetic, real_view
@@ -30,6 +30,8 @@ MIN_WORK = 1 << 12  # rows plus entries, however wide the block
 
 class RowBlocks:
     """A CSR matrix and where to cut it into row blocks; its arrays are shared, not copied."""
+
+    pattern: Pattern = "scattered"  # of no consequence here
 
     def __init__(self, matrix: Any) -> None:
         self.shape = matrix.shape

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from .problem import Pattern
+
 __all__ = ["TASK_ENTRIES", "Plan", "Units", "prepare"]
 
 TASK_ENTRIES = 2048  # of a long row that one block sums up: some microseconds, long against its start
 _SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries of each, that say what grid a matrix lives on
 _LEAST_LINE = 32  # rows: shorter lines fit a unit
+_UNEVEN = 8  # times the average: the length of a row from which on rows count as uneven
 _ALIGNMENT = 16  # bytes: of the copies that fetch entries
 
 Array = Any
@@ -83,6 +86,13 @@ class Plan:
     def index_bytes(self) -> int:
         """Bytes of an index."""
         return int(self.indices.dtype.itemsize)
+
+    @property
+    def pattern(self) -> Pattern:
+        """What `SpmmvProblem` calls the pattern."""
+        if self.longest * self.n_rows > _UNEVEN * max(self.nnz, self.n_rows):
+            return "uneven"
+        return "planes" if self.plane else "lines" if self.line else "scattered"
 
     def units(self, rows: int, entries: int, long_row: int) -> Units:
         """Return units of at most `rows` rows and `entries` entries; rows beyond `long_row` are tasks.

@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from . import sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
+from . import spmmv_csr, sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
 from .device import DeviceInfo
 from .problem import Problem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .roofline import Ceilings
 
-__all__ = ["FAMILIES", "Family", "config_from", "families_of", "ranked"]
+__all__ = ["CONFIGURED", "FAMILIES", "Family", "config_from", "families_of", "ranked"]
 
 
 class Family(Protocol):
@@ -61,6 +61,9 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+CONFIGURED: dict[str, Any] = {**FAMILIES, "spmmv_csr": spmmv_csr}
+"""All modules whose configurations are put on record; those of sparse products start several kernels."""
+
 _NARROW = 12  # columns
 
 
@@ -93,7 +96,7 @@ def ranked(
 
 def config_from(name: str, record: Any) -> Any | None:
     """Rebuild a configuration from its fields; None for what is none of this version of the family."""
-    family = FAMILIES.get(name)
+    family = CONFIGURED.get(name)
     if family is None or not isinstance(record, dict):
         return None
     fields = {field.name: field.type for field in dataclasses.fields(family.Config)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = [
     "DOTS",
@@ -17,6 +17,7 @@ __all__ = [
     "MAX_ALIGNMENT",
     "BetaClass",
     "ChainClass",
+    "Pattern",
     "Problem",
     "ScalarClass",
     "ShiftClass",
@@ -40,6 +41,7 @@ BetaClass = Literal["zero", "one", "general"]
 ShiftClass = Literal["none", "scalar", "column"]
 SweepOperation = Literal["combine_dot", "update_gram"]
 ChainClass = Literal["none", "zero", "one", "general"]
+Pattern = Literal["scattered", "uneven", "lines", "planes"]
 
 DOTS = ("xx", "xy", "yy")
 GRAMS = ("xy", "yy")
@@ -210,6 +212,10 @@ class SpmmvProblem:
         Column dots asked for, in the order of `DOTS`: ``"xy"`` is x_j^H y_j for every column j.
     gram : tuple of str
         Gram matrices asked for, in the order of `GRAMS`: ``"xy"`` is X^H Y.
+    pattern : str
+        What is known of where the entries are: most rows have some at a usual distance from the diagonal, as
+        on a grid (``"lines"``), or at two, as on one of three dimensions (``"planes"``); some rows have many
+        times the average (``"uneven"``); or nothing.
     """
 
     n_rows: int
@@ -231,11 +237,18 @@ class SpmmvProblem:
     align_z: int = MAX_ALIGNMENT
     dots: tuple[str, ...] = ()
     gram: tuple[str, ...] = ()
+    pattern: Pattern = "scattered"
 
     @property
     def operation(self) -> str:
         """The name used in profiles and tables."""
         return "spmmv"
+
+    @property
+    def plain(self) -> SpmmvProblem:
+        """The product without factors, a shift, and what is fused."""
+        classes: dict[str, Any] = {"alpha": "one", "beta": "zero", "shift": "none", "chain": "none"}
+        return replace(self, **classes, ldz=0, align_z=MAX_ALIGNMENT, dots=(), gram=())
 
     @property
     def fused(self) -> bool:

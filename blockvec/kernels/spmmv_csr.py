@@ -31,6 +31,7 @@ __all__ = [
     "chain_length",
     "choose",
     "conversion",
+    "fitted",
     "fuses_dots",
     "kernel_name",
     "parts",
@@ -70,6 +71,15 @@ def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
     if problem.index_bytes == 4 and problem.n_rows > 2**31 - 2**24:
         return f"{problem.n_rows} rows need 64-bit indices"
     return None
+
+
+def fitted(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> Config | None:
+    """Return a configuration found for the plain product as it suits what is fused; None where nothing does.
+
+    What is fused takes registers, and they may leave room for fewer blocks.
+    """
+    fewer = (replace(config, blocks=blocks) for blocks in range(config.blocks, 0, -1))
+    return next((c for c in fewer if refuse(problem, c, device) is None), None)
 
 
 def chain_length(problem: SpmmvProblem, config: Config) -> int:

@@ -11,21 +11,25 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from . import spmmv_csr
 from .cache import load_json, store_json
 from .device import DeviceInfo
-from .families import FAMILIES, config_from
-from .problem import BetaClass, Problem, TsmmProblem, TsmttsmProblem
+from .families import CONFIGURED, FAMILIES, config_from
+from .problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from .roofline import traffic
 
 __all__ = ["LEAST_BYTES", "Winner", "find", "representative", "store", "table_of"]
 
 LEAST_BYTES = 64 << 20
 """Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
+
+TunedProblem: TypeAlias = TsmttsmProblem | TsmmProblem | SpmmvProblem
 
 ANY_PITCH = 0  # leading dimension that stands for all that exceed the width
 
@@ -41,7 +45,7 @@ class Winner:
     config : object or None
         The family's configuration; None for a vendor's kernel.
     rows : int
-        K it was measured with.
+        Of the tall operands it was measured with.
     time_s : float
         Its median time in seconds.
     fraction : float
@@ -60,7 +64,7 @@ class Winner:
     def record(self, problem: Problem) -> dict[str, Any]:
         """Return what is stored for a representative problem."""
         return {
-            "problem": dataclasses.asdict(problem),
+            "problem": _fields(problem),
             "kernel": self.kernel,
             "config": None if self.config is None else dataclasses.asdict(self.config),
             "rows": self.rows,
@@ -69,14 +73,17 @@ class Winner:
         }
 
 
-def representative(problem: Problem) -> TsmttsmProblem | TsmmProblem | None:
+def representative(problem: Problem) -> TunedProblem | None:
     """Return the problem that stands for all that share a tuned choice; None where nothing is tuned.
 
     Numbers of rows do not matter once operands are large, nor does the pitch of a view, the value of
-    alpha, or conjugation.
+    alpha, or conjugation. Sparse matrices of one pattern and nearly as many entries a row are alike, and a
+    product is configured as without what is fused.
     """
-    if not isinstance(problem, TsmttsmProblem | TsmmProblem) or traffic(problem).total_bytes < LEAST_BYTES:
+    if not isinstance(problem, TunedProblem) or traffic(problem).total_bytes < LEAST_BYTES:
         return None
+    if isinstance(problem, SpmmvProblem):
+        return _matrices_alike(problem)
     in_place = isinstance(problem, TsmmProblem) and problem.inplace
     second = problem.M if in_place else problem.N
     lda = problem.M if problem.lda == problem.M else ANY_PITCH
@@ -89,6 +96,18 @@ def representative(problem: Problem) -> TsmttsmProblem | TsmmProblem | None:
     return dataclasses.replace(problem, K=0, lda=lda, ldb=ldb, alpha="one", beta=beta)
 
 
+def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
+    average = max(1.0, problem.nnz / problem.n_rows)
+    return dataclasses.replace(
+        problem.plain,
+        n_rows=1,
+        n_cols=1,
+        nnz=round(2 ** (round(4 * math.log2(average)) / 4)),  # steps of a fifth
+        ldx=problem.width if problem.ldx == problem.width else ANY_PITCH,
+        ldy=problem.width if problem.ldy == problem.width else ANY_PITCH,
+    )
+
+
 def find(problem: Problem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
     """Return the winner on record for a problem, the user's before the shipped one."""
     key = representative(problem)
@@ -97,14 +116,17 @@ def find(problem: Problem, device: DeviceInfo, cache_dir: Path) -> Winner | None
     winner = _find(key, device, cache_dir)
     if winner is None or winner.config is None:
         return winner
+    if isinstance(problem, SpmmvProblem):
+        fitted = spmmv_csr.fitted(problem, winner.config, device)
+        return None if fitted is None else dataclasses.replace(winner, config=fitted)
     refused = FAMILIES[winner.kernel].refuse(problem, winner.config, device)
     return None if refused else winner
 
 
 @functools.lru_cache(maxsize=4096)
-def _find(key: TsmttsmProblem | TsmmProblem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
+def _find(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
     own = load_json(_path(key, device, cache_dir))
-    if own is not None and own.get("problem") == dataclasses.asdict(key):
+    if own is not None and own.get("problem") == _fields(key):
         winner = _parse(own, f"tuned on this {device.name}")
         if winner is not None:
             return winner
@@ -121,9 +143,25 @@ def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path)
     return stored
 
 
-def _path(key: TsmttsmProblem | TsmmProblem, device: DeviceInfo, cache_dir: Path) -> Path:
-    text = json.dumps(dataclasses.asdict(key), sort_keys=True)
-    name = f"{key.operation}-{key.dtype}-m{key.M}-n{key.N}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+def _fields(key: Problem) -> dict[str, Any]:
+    """Return the fields of a problem as JSON has them."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in dataclasses.asdict(key).items()
+    }
+
+
+def _problem(kind: Any, fields: dict[str, Any]) -> Any:
+    """Rebuild a problem from what JSON has of it."""
+    return kind(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    )
+
+
+def _path(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Path:
+    text = json.dumps(_fields(key), sort_keys=True)
+    size = f"w{key.width}" if isinstance(key, SpmmvProblem) else f"m{key.M}-n{key.N}"
+    name = f"{key.operation}-{key.dtype}-{size}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     return cache_dir / "tuned" / device.fingerprint / f"{name}.json"
 
 
@@ -134,9 +172,12 @@ def _parse(record: Any, origin: str) -> Winner | None:
     except (KeyError, TypeError, ValueError):
         return None
     if config is None:
-        return None if kernel in FAMILIES else Winner(kernel, None, *numbers, origin)
+        return None if kernel in CONFIGURED else Winner(kernel, None, *numbers, origin)
     config = config_from(kernel, config)
     return None if config is None else Winner(kernel, config, *numbers, origin)
+
+
+_KINDS: dict[str, type[TunedProblem]] = {"tsmm": TsmmProblem, "spmmv": SpmmvProblem}
 
 
 @functools.cache
@@ -148,11 +189,11 @@ def _shipped(architecture: str) -> dict[Problem, Winner]:
     found: dict[Problem, Winner] = {}
     for file in folder.iterdir():
         table = json.loads(file.read_text())
-        kind = TsmmProblem if file.name == "tsmm.json" else TsmttsmProblem
+        kind = _KINDS.get(file.name.removesuffix(".json"), TsmttsmProblem)
         for record in table["records"]:
             winner = _parse(record, f"shipped, measured on {table['environment']['device']}")
             if winner is not None:
-                found[kind(**record["problem"])] = winner
+                found[_problem(kind, record["problem"])] = winner
     return found
 
 

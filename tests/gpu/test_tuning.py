@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 
 import blockvec
-from blockvec import BlockVector, products
+from blockvec import BlockVector, as_operator, models, products
 from blockvec.backends import backend_for, generated
 from blockvec.backends.cuda_tuner import Arena
+from blockvec.backends.sparse_tuner import SparseArena
 from blockvec.bench import tuning
+from blockvec.kernels import spmmv_csr
 from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.tuner import entrants
+from blockvec.kernels.tuner import Entrant, entrants
 from blockvec.profile import ceilings
 from tests.contract.blocks import host
 
@@ -64,6 +66,34 @@ def test_the_first_product_tunes_where_that_is_asked_for(tmp_path: Path) -> None
         assert len(list((tmp_path / "tuned").rglob("*.json"))) == 1
     with blockvec.option_context(tune="model"):
         assert abs(host(G) - host(V.gram())).max() < 1e-6
+
+
+def test_sparse_products_are_tuned_with_their_matrix(tmp_path: Path, backend: Any) -> None:
+    S = as_operator(models.laplace3d(n=100), device="gpu")
+    V = BlockVector.random(S.shape[1], 6, rng=1, device="gpu")
+    problem, _ = S.explain(V)
+    with blockvec.option_context(cache_dir=tmp_path, tune="auto", tune_budget_s=0.1):
+        plain = host(S @ V)
+        assert len(list((tmp_path / "tuned").rglob("spmmv-*.json"))) == 1
+        assert "tuned on this" in blockvec.explain("apply", S, V).configuration
+        assert not backend.can_tune(problem, S.prepared)
+    with blockvec.option_context(tune="model"):
+        assert abs(plain - host(S @ V)).max() < 1e-13
+
+
+def test_a_wrong_sparse_product_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    S = as_operator(models.laplace2d(n=300), device="gpu")
+    problem, _ = S.explain(BlockVector.empty(S.shape[1], 3, device="gpu"))
+    arena = SparseArena(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
+    entrant = Entrant("spmmv_csr", spmmv_csr.choose(problem, backend.device), 1.0, 0)
+    assert arena.check(entrant) == ""
+    bind = spmmv_csr.bind
+    monkeypatch.setattr(
+        spmmv_csr,
+        "bind",
+        lambda kernels, p, *rest: bind(kernels, dataclasses.replace(p, ldx=p.ldx - 1), *rest),
+    )
+    assert arena.check(entrant) == "differs from the reference"
 
 
 def test_what_cublas_would_run_is_captured_all_the_same(backend: Any) -> None:

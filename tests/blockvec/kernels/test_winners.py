@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from blockvec.kernels import families, winners
+from blockvec.kernels import families, spmmv_csr, winners
 from blockvec.kernels.device import H200, DeviceInfo, host_device
-from blockvec.kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.problem import SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.winners import Winner, find, representative, store, table_of
 
 D8 = TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
@@ -67,6 +67,30 @@ def test_a_products_update_is_not_a_plain_one_but_every_beta_is_alike() -> None:
     )
     assert one == general != plain
     assert representative(dataclasses.replace(D8C, inplace=True)) != plain
+
+
+def sparse(width: int = 8, rows: int = 10**7, **changes: Any) -> SpmmvProblem:
+    plain = SpmmvProblem(rows, rows, 7 * rows, width, "float64", "float64", width, width)
+    return dataclasses.replace(plain, **changes)
+
+
+def test_sparse_products_share_a_record_where_matrices_are_alike(tmp_path: Path) -> None:
+    config = spmmv_csr.choose(sparse(), H200)
+    assert store(sparse(), Winner("spmmv_csr", config, 10**7, 1e-3, 0.8, ""), H200, tmp_path)
+    alike = [
+        sparse(rows=10**6),
+        sparse(nnz=68 * 10**6),
+        sparse(shift="scalar", beta="general"),
+        sparse(dots=("xx", "xy", "yy"), beta="general", alpha="general", shift="column"),
+    ]
+    for problem in alike:
+        found = find(problem, H200, tmp_path)
+        assert found is not None
+        assert spmmv_csr.refuse(problem, found.config, H200) is None
+        assert dataclasses.replace(found.config, blocks=config.blocks) == config
+    others = [sparse(7), sparse(nnz=27 * 10**7), sparse(pattern="planes"), sparse(index_bytes=8)]
+    others += [sparse(ldx=9), sparse(align_y=8), sparse(dtype_x="complex128"), sparse(rows=1000)]
+    assert [find(problem, H200, tmp_path) for problem in others] == [None] * len(others)
 
 
 def test_records_belong_to_a_device(tmp_path: Path) -> None:
@@ -135,10 +159,13 @@ def test_every_shipped_winner_is_valid_on_the_device_it_was_measured_on(
         sized = dataclasses.replace(problem, **_sizes(problem, winner.rows))
         assert representative(sized) == problem
         if winner.config is not None:
-            assert families.FAMILIES[winner.kernel].refuse(sized, winner.config, H200) is None
+            assert families.CONFIGURED[winner.kernel].refuse(sized, winner.config, H200) is None
 
 
 def _sizes(problem: Any, rows: int) -> dict[str, int]:
+    if isinstance(problem, SpmmvProblem):
+        pitches = {name: getattr(problem, name) or problem.width + 1 for name in ("ldx", "ldy")}
+        return {"n_rows": rows, "n_cols": rows, "nnz": problem.nnz * rows} | pitches
     return {
         "K": rows,
         "lda": problem.lda or problem.M + 1,

@@ -1,0 +1,217 @@
+"""What the tuner runs sparse products on: the matrix itself, and one of its pattern with small integers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+
+from ..config import options
+from ..errors import BlockvecError, CompileError, OptionError
+from ..kernels import spmmv_csr
+from ..kernels.compile import build
+from ..kernels.device import DeviceInfo
+from ..kernels.measure import Stopwatch, Timing, measure_beside
+from ..kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize
+from ..kernels.roofline import Ceilings, fraction
+from ..kernels.tuner import Entrant, Outcome, tournament
+from ..kernels.winners import Winner, store
+from . import cuda_elementwise, cusparse, gpu_sparse
+from .base import Array, Candidate
+from .cusparse import DeviceCsr
+from .gpu import Gpu
+from .workspace import HEADER_BYTES, workspace
+
+__all__ = ["SparseArena", "SparseTuning"]
+
+FAMILY = "spmmv_csr"
+
+
+class SparseArena:
+    """A matrix and blocks for every entrant of one problem, and the product that each must match.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        CuPy's current device.
+    problem : SpmmvProblem
+        Without anything fused.
+    matrix : DeviceCsr
+        What is timed.
+    others : dict of str to Candidate
+        Kernels that are not blockvec's, by name.
+    stopwatch : callable
+        Starts timing on the device.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problem: SpmmvProblem,
+        matrix: DeviceCsr,
+        others: dict[str, Candidate],
+        stopwatch: Callable[[], Stopwatch],
+    ) -> None:
+        import cupy
+
+        self.problem = problem
+        self._gpu, self._others, self._stopwatch = gpu, others, stopwatch
+        values = cupy.empty(matrix.nnz, problem.dtype_matrix)
+        _fill_exact(gpu, values, 0)
+        arrays = {"shape": matrix.shape, "indptr": matrix.indptr, "indices": matrix.indices, "data": values}
+        self._exact = DeviceCsr(types.SimpleNamespace(**arrays))
+        self._matrix = matrix
+        self._X = _block(problem.n_cols, problem.width, problem.ldx, problem.align_x, problem.dtype_x)
+        self._Y = _block(problem.n_rows, problem.width, problem.ldy, problem.align_y, problem.dtype)
+        _fill_exact(gpu, self._X, 1)
+        # Sums of products of -1, 0 and 1 are the same in any order.
+        cusparse.spmmv(gpu, problem, self._exact, self._X, self._Y, 1, 0, 0)
+        self._expected = self._Y.copy()
+
+    def check(self, entrant: Entrant) -> str:
+        """Run an entrant on small integers; return what is wrong, "" for nothing."""
+        import cupy
+
+        self._Y.fill(float("nan"))
+        try:
+            self._call(entrant, self._exact)()
+            right = bool(cupy.array_equal(self._Y, self._expected))
+        except (BlockvecError, cupy.cuda.driver.CUDADriverError) as error:
+            return f"{type(error).__name__}: {error}"
+        return "" if right else "differs from the reference"
+
+    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
+        """Time entrants in turns."""
+        calls = {str(i): self._call(entrant, self._matrix) for i, entrant in enumerate(field)}
+        timings = measure_beside(
+            calls, self._stopwatch, budget_s=seconds / len(field), burst=4, min_rounds=1, max_rounds=8
+        )
+        return [timings[str(i)] for i in range(len(field))]
+
+    def _call(self, entrant: Entrant, matrix: DeviceCsr) -> Callable[[], None]:
+        if entrant.config is None:
+            run = self._others[entrant.kernel].run
+            return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
+        launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
+        scratch = workspace(self._gpu, needed).data.ptr + HEADER_BYTES if needed else 0
+        return lambda: launch(self._X.data.ptr, self._Y.data.ptr, workspace_ptr=scratch)
+
+
+class SparseTuning:
+    """A product with one matrix to be tuned: its kernels are being compiled while others are measured.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        The device, CuPy's current one.
+    problem : SpmmvProblem
+        What to tune; what is fused is left out.
+    matrix : DeviceCsr
+        The matrix.
+    candidates : sequence of Candidate
+        What the backend offers for it.
+    ceilings : Ceilings
+        Measured limits.
+    stopwatch : callable
+        Starts timing on the device.
+    executor : Executor
+        Compiles.
+    first : int
+        Configurations by the model's order.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problem: SpmmvProblem,
+        matrix: DeviceCsr,
+        candidates: Sequence[Candidate],
+        ceilings: Ceilings,
+        stopwatch: Callable[[], Stopwatch],
+        executor: Executor,
+        *,
+        first: int = 10,
+    ) -> None:
+        self.problem = problem.plain
+        self._gpu, self._matrix, self._ceilings, self._stopwatch = gpu, matrix, ceilings, stopwatch
+        self._others = {c.name: c for c in candidates if not c.refusal and c.name != FAMILY}
+        self._cache_dir = options().cache_dir
+        self._field = [
+            Entrant(FAMILY, config, time_s, place)
+            for place, (time_s, config) in enumerate(_ranked(self.problem, gpu.info, ceilings)[:first])
+        ]
+        sources = {
+            spmmv_csr.source(self.problem, entrant.config, part)
+            for entrant in self._field
+            for part in spmmv_csr.parts(self.problem, entrant.config, matrix.plan)
+        }
+        self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
+
+    def measure(self, budget_s: float) -> Outcome:
+        """Find the fastest right kernel and put it into the user's store; waits for the device.
+
+        Raises
+        ------
+        OptionError
+            If no kernel gives the right product.
+        """
+        concurrent.futures.wait(self._jobs)
+        outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
+        if outcome is None:
+            raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
+        store(self.problem, self.winner(outcome), self._gpu.info, self._cache_dir)
+        self._matrix.bound.clear()
+        return outcome
+
+    def _tournament(self, budget_s: float) -> Outcome | None:
+        arena = SparseArena(self._gpu, self.problem, self._matrix, self._others, self._stopwatch)
+        everyone = [*map(Entrant, self._others), *self._field]
+        return tournament(everyone, arena.check, arena.race, budget_s=budget_s)
+
+    def winner(self, outcome: Outcome) -> Winner:
+        """Return what goes on record."""
+        best = outcome.best.entrant
+        share = fraction(self.problem, outcome.seconds, self._ceilings)
+        return Winner(best.kernel, best.config, self.problem.n_rows, outcome.seconds, share, "")
+
+
+def _ranked(
+    problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
+) -> list[tuple[float, spmmv_csr.Config]]:
+    """Return the choice where nothing was measured, then the others by modelled time, the shortest first."""
+    choice = spmmv_csr.choose(problem, device, ceilings)
+    valid = (c for c in spmmv_csr.space(problem) if spmmv_csr.refuse(problem, c, device) is None)
+    configs = dict.fromkeys(itertools.chain([choice], valid))
+    timed = [(spmmv_csr.predict(problem, config, device, ceilings), config) for config in configs]
+    return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
+
+
+def _build(source: str, device: DeviceInfo, cache_dir: Path) -> bool:
+    try:
+        build(source, device.architecture, cache_dir=cache_dir)
+    except CompileError:
+        return False
+    return True
+
+
+def _block(rows: int, width: int, ld: int, align: int, dtype: str) -> Array:
+    """Return memory for a block at a pitch and an alignment, and no better one."""
+    import cupy
+
+    offset = max(1, align // itemsize(dtype)) if align < MAX_ALIGNMENT else 0
+    memory = cupy.empty(rows * ld + offset, dtype)
+    return memory[offset:].reshape(rows, ld)[:, :width]
+
+
+def _fill_exact(gpu: Gpu, array: Array, seed: int) -> None:
+    """Fill with -1, 0 and 1, in the parts of complex numbers too."""
+    import cupy
+
+    values = cupy.empty(array.size, array.dtype)
+    cuda_elementwise.fill_random(gpu, values.reshape(-1, 1), seed, 0)
+    parts = values.view(values.real.dtype)
+    parts[...] = cupy.sign(parts) * (abs(parts) > 1 / 3)
+    array[...] = values.reshape(array.shape)
