@@ -10,9 +10,9 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
-from .block_lanczos import IterationState
 from .correction import Linear, block_gmres, block_minres
 from .eigsh import eigsh
+from .iteration import IterationState
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 
 __all__ = [

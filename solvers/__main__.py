@@ -20,8 +20,9 @@ import blockvec
 from blockvec.errors import BlockvecError, DeviceError, OptionError
 
 from .arguments import METHODS
-from .block_lanczos import IterationState
+from .checkpoint import write_npz
 from .eigsh import eigsh
+from .iteration import IterationState
 from .rayleigh_ritz import WHICH, to_host
 from .result import EigenResult, Interrupted
 from .standard import DENSE_ROWS
@@ -56,7 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, or a Matrix Market file")
     add("-k", type=int, default=6, metavar="K", help="wanted eigenpairs (default 6)")
-    add("--which", default="SA", choices=WHICH, help="smallest or largest values, or magnitudes (default SA)")
+    add(
+        "--which",
+        default="SA",
+        choices=(*WHICH, "BE"),
+        help="smallest or largest values, magnitudes, both ends (default SA)",
+    )
     add("--tol", type=float, default=1e-8, metavar="T", help="tolerance of --convergence (default 1e-8)")
     add(
         "--convergence",
@@ -69,6 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--ncv", type=int, metavar="N", help="basis vectors between restarts")
     add("--maxiter", type=int, metavar="N", help="restarts at most")
     add("--time-limit", type=float, metavar="S", help="seconds after which to stop")
+    add(
+        "--checkpoint",
+        metavar="FILE",
+        help="save the state here once a minute; go on from it where it exists",
+    )
     add("--verify", default="auto", choices=("auto", "always", "never"), help="look for missed copies")
     add(
         "--device", default="auto", choices=("auto", "cpu", "gpu"), help="default auto: a GPU if there is one"
@@ -159,6 +170,7 @@ def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
             callback=show,
             time_limit=arguments.time_limit,
             verify=arguments.verify,
+            checkpoint=arguments.checkpoint,
             on_unconverged="return",
             return_info=True,
         )
@@ -206,20 +218,13 @@ def _print(
 
 def _save(name: str, result: EigenResult) -> None:
     """Write the pairs; the file appears whole or not at all."""
-    path = Path(name)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            np.savez(
-                file,
-                eigenvalues=to_host(result.eigenvalues),
-                eigenvectors=to_host(result.eigenvectors),
-                residuals=result.residuals,
-                converged=result.converged,
-            )
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    write_npz(
+        Path(name),
+        eigenvalues=to_host(result.eigenvalues),
+        eigenvectors=to_host(result.eigenvectors),
+        residuals=result.residuals,
+        converged=result.converged,
+    )
 
 
 def _plot(name: str, result: EigenResult) -> None:

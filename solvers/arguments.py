@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator as python_operator
+import os
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DTypeError, OptionError, ShapeError
 
+from .checkpoint import Checkpoint
 from .correction import Preconditioner
 from .orthogonalize import orthogonalize
 from .rayleigh_ritz import WHICH, Tolerance, to_host
@@ -18,6 +20,7 @@ from .rayleigh_ritz import WHICH, Tolerance, to_host
 __all__ = [
     "METHODS",
     "MODES",
+    "checkpoint_for",
     "corrects",
     "finite",
     "integer",
@@ -64,9 +67,7 @@ def refuse_unavailable(
         _refuse_beside_corrections(M=M, OPinv=OPinv, sigma=sigma, mode=mode, which=which)
     if which == "SM" and sigma is not None:
         raise OptionError("which: 'SM' with sigma would be the values furthest from it; use 'LM'.")
-    if which == "BE":
-        raise OptionError("which: 'BE' is not available in this version; use two calls with 'SA' and 'LA'.")
-    require_one_of("which", which, (*WHICH, "SM"))
+    require_one_of("which", which, (*WHICH, "BE", "SM"))
 
 
 def corrects(method: str, preconditioner: Any, inner_steps: Any) -> bool:
@@ -133,6 +134,18 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     if wanted.shape != op.shape:
         raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
     return wanted.apply
+
+
+def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
+    """Return where to save an iteration, or None; what is a checkpoint already stays one."""
+    seconds = float(interval)
+    if not seconds >= 0:
+        raise OptionError(f"checkpoint_interval: got {interval!r}; give seconds, at least 0.")
+    if value is None or isinstance(value, Checkpoint):
+        return value
+    if not isinstance(value, str | os.PathLike):
+        raise OptionError(f"checkpoint: got {value!r}; give the path of a file.")
+    return Checkpoint(value, seconds)
 
 
 def tolerance_for(tol: Any, convergence: Any, op: Operator) -> Tolerance:

@@ -7,28 +7,21 @@ for.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
-from .krylov import BlockKrylov, Counts
-from .rayleigh_ritz import Tolerance, Which, desire, select, to_host
+from .checkpoint import Checkpoint
+from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
+from .krylov import BlockKrylov
+from .rayleigh_ritz import desire, select, to_host
 from .verification import Found, look_for_missed, may_have_missed
 
-__all__ = [
-    "IterationState",
-    "LanczosOptions",
-    "LanczosResult",
-    "ThickRestart",
-    "block_lanczos",
-    "stop_reason",
-]
+__all__ = ["ThickRestart", "block_lanczos"]
 
 Array = Any
 Block = Any
@@ -43,123 +36,6 @@ MIN_SEARCH = {
 MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
 
 
-@dataclass(frozen=True, slots=True)
-class LanczosOptions:
-    """What the iteration is asked for.
-
-    Attributes
-    ----------
-    k : int
-        Wanted pairs.
-    which : {"LA", "SA", "LM"}
-    tolerance : Tolerance
-    block_size : int
-        Columns of a step.
-    ncv : int
-        Basis vectors between restarts, the pending ones not counted.
-    maxiter : int
-        Restarts at most.
-    norm : float or None
-        ||A|| where it is known.
-    verify : {"auto", "always", "never"}
-        Whether to look for missed copies before the end: "auto" does so where copies can be missing.
-    time_limit : float or None
-        Seconds.
-    degree : int
-        Of the polynomial that `FilteredRestart` may put in A's place; 1 for none.
-    """
-
-    k: int
-    which: Which
-    tolerance: Tolerance
-    block_size: int
-    ncv: int
-    maxiter: int
-    norm: float | None = None
-    verify: Literal["auto", "always", "never"] = "auto"
-    time_limit: float | None = None
-    degree: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class IterationState:
-    """Where an iteration is after a restart or an outer iteration: for callbacks and the history.
-
-    Attributes
-    ----------
-    restart : int
-    eigenvalues : array, shape (k,)
-        Ritz values, the most wanted first.
-    residuals : array, shape (k,)
-        Estimates of their residual norms.
-    limits : array, shape (k,)
-        Residual norms at which they count as converged.
-    operator_columns : int
-    time_s : float
-        Since the start.
-    """
-
-    restart: int
-    eigenvalues: NDArray[np.float64]
-    residuals: NDArray[np.float64]
-    limits: NDArray[np.float64]
-    operator_columns: int
-    time_s: float
-
-    @property
-    def converged(self) -> int:
-        """Wanted pairs whose residual estimate is within its limit."""
-        return int(np.count_nonzero(self.residuals <= self.limits))
-
-
-@dataclass(frozen=True, slots=True)
-class LanczosResult:
-    """What the iteration has reached.
-
-    Attributes
-    ----------
-    theta : array, shape (k,)
-        Values, the most wanted first.
-    X : BlockVector, shape (n, k)
-        Orthonormal vectors: a view into the iteration's buffer.
-    residuals : array, shape (k,)
-        True residual norms ||A x - theta x||.
-    limits : array, shape (k,)
-    reason : {"converged", "maxiter", "callback", "time_limit", "interrupted"}
-        Why it ended.
-    verification : str
-        What was done about missed copies.
-    missing : int
-        Wanted vectors that are known to exist and are not among X.
-    norm : float
-        Estimate of ||A||.
-    degree : int
-        Highest degree of a polynomial of A that was iterated with; 1 where it was A itself.
-    counts : Counts
-    history : list of IterationState
-    """
-
-    theta: NDArray[np.float64]
-    X: Block
-    residuals: NDArray[np.float64]
-    limits: NDArray[np.float64]
-    reason: str
-    verification: str
-    missing: int
-    norm: float
-    degree: int
-    counts: Counts
-    history: list[IterationState]
-
-
-def stop_reason(options: LanczosOptions, begin_s: float, interrupted: Callable[[], bool]) -> str:
-    """Return why an iteration that began at `begin_s` must stop at once, or nothing."""
-    if interrupted():
-        return "interrupted"
-    limit = options.time_limit
-    return "time_limit" if limit is not None and time.perf_counter() - begin_s > limit else ""
-
-
 def block_lanczos(
     operator: Any,
     start: Block,
@@ -169,6 +45,7 @@ def block_lanczos(
     random_start: bool = True,
     callback: Callable[[IterationState], object] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    checkpoint: Checkpoint | None = None,
     rng: Any = 0,
     variant: type[ThickRestart] | None = None,
 ) -> LanczosResult:
@@ -189,6 +66,8 @@ def block_lanczos(
         Called with an `IterationState` after every restart; stops the iteration by returning True.
     interrupted : callable, optional
         Asked between steps whether to stop.
+    checkpoint : Checkpoint, optional
+        Where to go on from, and to write to.
     rng : Generator or int
     variant : type, optional
         `ThickRestart` (default), or a class derived from it such as `solvers.filtered.FilteredRestart`.
@@ -198,11 +77,15 @@ def block_lanczos(
     LanczosResult
     """
     solver = variant or ThickRestart
-    return solver(operator, start, options, locked, random_start, callback, interrupted, rng).run()
+    return solver(
+        operator, start, options, locked, random_start, callback, interrupted, checkpoint, rng
+    ).run()
 
 
-class ThickRestart:
+class ThickRestart(Iteration):
     """One run of `block_lanczos`."""
+
+    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
 
     def __init__(
         self,
@@ -213,19 +96,11 @@ class ThickRestart:
         random_start: bool,
         callback: Callable[[IterationState], object] | None,
         interrupted: Callable[[], bool],
+        checkpoint: Checkpoint | None,
         rng: Any,
     ) -> None:
-        self.operator, self.options, self.callback, self.interrupted = (
-            operator,
-            options,
-            callback,
-            interrupted,
-        )
-        self.begin_s = time.perf_counter()
-        self.random_start = random_start
-        self.counts = Counts()
-        self.history: list[IterationState] = []
-        self.rng = np.random.default_rng(rng)
+        super().__init__(options, callback, interrupted, checkpoint, rng)
+        self.operator, self.random_start = operator, random_start
         n, b = start.shape[0], options.block_size
         n_locked = 0 if locked is None else locked.shape[1]
         capacity = min(options.ncv + max(b, start.shape[1]), n - n_locked)
@@ -239,15 +114,16 @@ class ThickRestart:
         self.norm = 0.0  # estimate of ||A|| from below
         self.least = np.inf  # the least wanted Ritz value seen, less its residual
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
-        self.search_width = 1
-        self.found_missed = 0
-        self.missing = 0  # wanted vectors that the last search has found and the result does not hold
-        self.verification = "not reached"
         self.residuals: RealArray | None = None  # true ones, of the vectors as they are
 
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
-        self._begin()
+        if self._resumed():
+            if self.counts.restarts >= self.options.maxiter:
+                return self._result(self.history[-1], "maxiter")
+            self._advance()
+        else:
+            self._begin()
         while True:
             reason = self._cycle()
             state = self._rayleigh_ritz()
@@ -263,12 +139,22 @@ class ThickRestart:
                 reason = "maxiter"
             if not reason and self.krylov.complete and not self.krylov.append_random(self.options.block_size):
                 reason = "converged"  # the basis spans the space: nothing can be added to what it says
+            self._save(reason)
             if reason:
                 return self._result(state, reason)
             self._advance()
 
     def _advance(self) -> None:
         """Prepare the next cycle: a place for methods that change their operator."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state after a restart."""
+        return super().snapshot() | self.krylov.snapshot()
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        super().resume(saved)
+        self.krylov.resume(saved)
 
     def _begin(self) -> None:
         """Make the start orthonormal, fill it up to the block size, and apply A to a given one at once."""
@@ -310,10 +196,6 @@ class ThickRestart:
         """Whether a cycle should end before the basis is full: a place for methods with dear steps."""
         return False
 
-    def _stopped(self) -> str:
-        """Return why to stop at once, or nothing."""
-        return stop_reason(self.options, self.begin_s, self.interrupted)
-
     def _keep(self, m: int) -> int:
         """How many Ritz vectors survive: the wanted ones and a share of the rest, in whole steps."""
         k, b = self.options.k, self.options.block_size
@@ -348,7 +230,7 @@ class ThickRestart:
             self.estimates[:k],
             np.broadcast_to(limits, (k,)),
             self.counts.operator_columns,
-            time.perf_counter() - self.begin_s,
+            self.elapsed_s,
         )
 
     # --- before the end ----------------------------------------------------------------------------
@@ -366,6 +248,7 @@ class ThickRestart:
             return False
         if krylov.room == 0 and krylov.complete:
             self.verification = "not needed: the basis spans the space"
+            self.missing = 0
             return True
         verify = self.options.verify
         b = self.options.block_size if self.random_start else 1
@@ -411,8 +294,13 @@ class ThickRestart:
             return True
         self.found_missed += self.missing
         self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
+        k, b = self.options.k, self.options.block_size
+        if krylov.m + krylov.w + self.missing + b > krylov.capacity:
+            # Every search adds to what waits. What has converged needs none of it.
+            krylov.truncate(k)
+            self.theta, self.estimates = self.theta[:k], self.estimates[:k]
         # A step must still fit in; what does not now will be found again.
-        room = max(1, krylov.capacity - krylov.m - krylov.w - self.options.block_size)
+        room = max(1, krylov.capacity - krylov.m - krylov.w - b)
         _, _, count = krylov.append(verdict.missed[:, : min(room, self.missing)])
         krylov.promote(count)
         self.residuals = None

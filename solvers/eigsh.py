@@ -15,6 +15,7 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import ShapeError
 
 from .arguments import (
+    checkpoint_for,
     corrects,
     finite,
     integer,
@@ -26,10 +27,11 @@ from .arguments import (
     tall_block,
     tolerance_for,
 )
-from .block_lanczos import IterationState
 from .factorised import proof, shift_outside
+from .iteration import IterationState
 from .rayleigh_ritz import Tolerance, to_host
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+from .stages import both_ends, continued, staged, totals, within_time
 from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
 from .transformations import StandardForm, restored, standard_form
 
@@ -78,6 +80,8 @@ def eigsh(
     verify: Literal["auto", "always", "never"] = "auto",
     check_hermitian: bool = True,
     inner_steps: int | None = None,
+    checkpoint: Any = None,
+    checkpoint_interval: float = 60.0,
 ) -> Any:
     """Compute k eigenpairs of a real symmetric or complex Hermitian matrix.
 
@@ -97,9 +101,10 @@ def eigsh(
     sigma : float, optional
         Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
         With ``method="jd"`` the eigenvalues nearest to sigma, without a factorisation.
-    which : {"LM", "LA", "SA", "SM"}
-        Largest magnitude, largest or smallest (algebraic) values, or smallest magnitude (shift-invert at
-        zero). With `sigma` it refers, as SciPy's does, to the transformed values of `mode`.
+    which : {"LM", "LA", "SA", "BE", "SM"}
+        Largest magnitude, largest or smallest (algebraic) values, both ends (half of them from each, the
+        larger half from the high one), or smallest magnitude (shift-invert at zero). With `sigma` it refers,
+        as SciPy's does, to the transformed values of `mode`.
     v0 : array or BlockVector, shape (n,) or (n, s), optional
         Start vector, or a whole block of good guesses. Default: random.
     ncv : int, optional
@@ -166,6 +171,15 @@ def eigsh(
     inner_steps : int, optional
         Steps at most of the linear solver in an outer iteration of Jacobi-Davidson (default 10 at an end
         of the spectrum, 60 around `sigma`).
+    checkpoint : path-like, optional
+        A file that the state of the iteration is written to between restarts, in one step each time. Where it
+        exists, the run goes on from it, bit for bit as if it had never ended; one that is broken or belongs
+        to another matrix or other options is refused. `maxiter`, `time_limit`, `callback` and `v0` may be
+        others (`maxiter` counts restarts before and after). The file holds about ``ncv`` vectors; it is
+        deleted once everything has converged. Solves in several stages add files ``<checkpoint>.<stage>``.
+    checkpoint_interval : float
+        Seconds between two writings (default 60), more where writing takes over a twentieth of the time. A
+        run that stops for `maxiter`, `time_limit`, a callback or Ctrl-C writes in any case.
     Minv
         Not available: anything but the default raises `OptionError`.
 
@@ -215,6 +229,7 @@ def eigsh(
     )
     require_one_of("on_unconverged", on_unconverged, ("raise", "warn", "return"))
     require_one_of("verify", verify, ("auto", "always", "never"))
+    saved = checkpoint_for(checkpoint, checkpoint_interval)
     if which == "SM":
         sigma, which = 0.0, "LM"
     by_corrections = corrects(method, preconditioner, inner_steps)
@@ -222,69 +237,64 @@ def eigsh(
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
         form = standard_form(source, M, sigma, OPinv, mode, device)
         options = {"which": which, "ncv": ncv, "maxiter": maxiter, "rng": rng, "method": method}
-        options |= {
-            "block_size": block_size,
-            "callback": callback,
-            "time_limit": time_limit,
-            "verify": verify,
-        }
+        options |= {"block_size": block_size, "callback": callback, "time_limit": time_limit}
         result = _solve_transformed(
             form,
             k,
-            options,
+            options | {"verify": verify, "checkpoint": saved},
             {"v0": v0, "orthogonal_to": orthogonal_to},
             tolerance_for(tol, convergence, form.A),
             None if norm is None else positive("norm", norm),
             check_hermitian,
         )
-        return _answer(result, on_unconverged, return_eigenvectors, return_info)
-    op = as_operator(A, shape=shape, dtype=dtype, device=device)
-    generator = np.random.default_rng(rng)
-    if op.shape[0] != op.shape[1]:
-        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; eigenvalues need a square matrix.")
-    if check_hermitian:
-        op.check_hermitian(generator)
-    locked = None if orthogonal_to is None else orthonormal_block("orthogonal_to", orthogonal_to, op)
-    k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
-    start = None if v0 is None else tall_block("v0", v0, op)
-    iterative = {"v0": v0, "block_size": block_size, "orthogonal_to": orthogonal_to}
-    iterative |= {"preconditioner": preconditioner, "inner_steps": inner_steps}
-    given = [name for name, value in iterative.items() if value is not None]
-    if by_corrections and block_size is None:
-        block_size = min(4 if k >= MANY_PAIRS else 2, op.shape[0])
-    block_size, ncv = basis_sizes(op, k, block_size, ncv, locked, start)
-    chosen, degree, why = choose_method(method, op, k, (block_size, ncv), given)
-    request = Request(
-        operator=op,
-        k=k,
-        which=which,  # type: ignore[arg-type]
-        tolerance=tolerance_for(tol, convergence, op),
-        block_size=block_size,
-        ncv=ncv,
-        maxiter=MAX_RESTARTS if maxiter is None else integer("maxiter", maxiter, 1),
-        norm=None if norm is None else positive("norm", norm),
-        time_limit=None if time_limit is None else positive("time_limit", time_limit),
-        verify=verify,
-        start=start,
-        locked=locked,
-        callback=callback,
-        rng=generator,
-        method=chosen,
-        degree=degree,
-        sigma=None if sigma is None else finite("sigma", sigma),
-        preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
-        inner_steps=INNER_STEPS["end" if sigma is None else "interior"]
-        if inner_steps is None
-        else integer("inner_steps", inner_steps, 1),
-        why=why,
-        begin_s=begin_s,
-        checked=check_hermitian,
-    )
-    explicit = isinstance(A, np.ndarray) or sp.issparse(A)
-    if method == "auto" and explicit and maxiter is None and _is_factorable(request):
-        result = _solve_or_factorise(request, A)
     else:
-        result = solve_dense(request) if chosen == "dense" else solve_iteratively(request)
+        op = as_operator(A, shape=shape, dtype=dtype, device=device)
+        generator = np.random.default_rng(rng)
+        if op.shape[0] != op.shape[1]:
+            raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; eigenvalues need a square matrix.")
+        if check_hermitian:
+            op.check_hermitian(generator)
+        locked = None if orthogonal_to is None else orthonormal_block("orthogonal_to", orthogonal_to, op)
+        k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
+        start = None if v0 is None else tall_block("v0", v0, op)
+        iterative = {"v0": v0, "block_size": block_size, "orthogonal_to": orthogonal_to}
+        iterative |= {"preconditioner": preconditioner, "inner_steps": inner_steps, "checkpoint": saved}
+        given = [name for name, value in iterative.items() if value is not None]
+        if by_corrections and block_size is None:
+            block_size = min(4 if k >= MANY_PAIRS else 2, op.shape[0])
+        block_size, ncv = basis_sizes(op, k, block_size, ncv, locked, start)
+        chosen, degree, why = choose_method(method, op, k, (block_size, ncv), given)
+        request = Request(
+            operator=op,
+            k=k,
+            which=which,  # type: ignore[arg-type]
+            tolerance=tolerance_for(tol, convergence, op),
+            block_size=block_size,
+            ncv=ncv,
+            maxiter=MAX_RESTARTS if maxiter is None else integer("maxiter", maxiter, 1),
+            norm=None if norm is None else positive("norm", norm),
+            time_limit=None if time_limit is None else positive("time_limit", time_limit),
+            verify=verify,
+            start=start,
+            locked=locked,
+            callback=callback,
+            checkpoint=saved,
+            rng=generator,
+            method=chosen,
+            degree=degree,
+            sigma=None if sigma is None else finite("sigma", sigma),
+            preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
+            inner_steps=INNER_STEPS["end" if sigma is None else "interior"]
+            if inner_steps is None
+            else integer("inner_steps", inner_steps, 1),
+            why=why,
+            begin_s=begin_s,
+            checked=check_hermitian,
+        )
+        explicit = isinstance(A, np.ndarray) or sp.issparse(A)
+        result = _solve(request, A if method == "auto" and explicit and maxiter is None else None)
+    if saved is not None and saved is not checkpoint and result.info["stopped"] == "converged":
+        saved.remove()
     return _answer(result, on_unconverged, return_eigenvectors, return_info)
 
 
@@ -298,6 +308,17 @@ def _answer(result: EigenResult, on_unconverged: str, return_eigenvectors: bool,
 
 
 # --- solving ----------------------------------------------------------------------------------------
+
+
+def _solve(request: Request, matrix: Any) -> EigenResult:
+    """Solve a standard problem; `matrix` is the explicit one where it may be factorised, else None."""
+    if request.method == "dense":
+        return solve_dense(request)
+    if request.which == "BE":
+        return both_ends(request, lambda end: _solve(end, matrix))
+    if matrix is not None and _is_factorable(request):
+        return _solve_or_factorise(request, matrix)
+    return solve_iteratively(request)
 
 
 def _solve_transformed(
@@ -327,6 +348,8 @@ def _solve_transformed(
         result = restored(form, inner, tolerance, norm)
         if not result.converged.all() and inner.info["stopped"] == "converged":
             polish = {"tol": 0, "maxiter": POLISHING, "verify": "never", "v0": inner.eigenvectors}
+            if options["checkpoint"] is not None:
+                polish["checkpoint"] = options["checkpoint"].stage("polished")
             again = restored(form, eigsh(form.operator, k, **(options | given | polish)), tolerance, norm)
             result = again if again.converged.sum() >= result.converged.sum() else result
     except Interrupted as stop:
@@ -338,29 +361,30 @@ def _is_factorable(request: Request) -> bool:
     """Whether a factorisation of A - sigma I is affordable, and would serve what is asked for."""
     op, n = request.operator, request.n
     small = n <= FACTOR_ROWS and getattr(op, "nnz", n * n) <= FACTOR_ENTRIES
-    extremal = request.which in ("SA", "LA") and request.locked is None
-    return op.device == "cpu" and small and extremal and request.method not in ("dense", "jd")
+    extremal = request.which in ("SA", "LA") and (request.locked is None or len(request.deflated) > 0)
+    return op.device == "cpu" and small and extremal and request.method != "jd"
 
 
 def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
     """Iterate; where that does not converge soon, go on by shift-invert from just outside the spectrum."""
-    first = solve_iteratively(replace(request, maxiter=SOON))
+    first = solve_iteratively(replace(staged(request, "begun"), maxiter=SOON))
     if first.info["stopped"] != "maxiter":
         return first
     matrix = sp.csc_array(A).astype(request.operator.dtype)
     theta = to_host(first.eigenvalues).astype(np.float64)
     outermost = float(theta[0 if request.which == "SA" else -1])
     sigma = shift_outside(matrix, outermost, first.info["norm"], request.which)
-    begun = {"v0": first.eigenvectors}
-    limit = request.time_limit
-    rest = None if limit is None else max(limit - (time.perf_counter() - request.begin_s), 1e-3)
     if sigma is None:
-        return solve_iteratively(replace(request, start=BlockVector(first.eigenvectors), time_limit=rest))
+        request = replace(request, start=BlockVector(first.eigenvectors))
+        return solve_iteratively(within_time(staged(request, "continued")))
     form = standard_form(matrix, None, sigma, None, "normal", None)
-    options = {"which": "LM", "rng": request.rng, "callback": request.callback, "time_limit": rest}
-    options |= {"verify": request.verify, "method": "lanczos"}
-    result = _solve_transformed(form, request.k, options, begun, request.tolerance, request.norm, False)
-    text, missing = proof(matrix, to_host(result.eigenvalues), result.limits, request.which)
+    rest = within_time(staged(request, "factorised"))
+    options = {"which": "LM", "rng": rest.rng, "callback": rest.callback, "time_limit": rest.time_limit}
+    options |= {"verify": rest.verify, "method": "lanczos", "checkpoint": rest.checkpoint}
+    blocks = {"v0": first.eigenvectors, "orthogonal_to": rest.locked}
+    result = _solve_transformed(form, rest.k, options, blocks, rest.tolerance, rest.norm, False)
+    values = to_host(result.eigenvalues)
+    text, missing = proof(matrix, values, result.limits, rest.which, request.deflated)
     info = {
         "method": "shift-invert",
         "why": f"{first.info['method']} had not converged after {SOON} restarts; {form.why}",
@@ -369,10 +393,8 @@ def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
         "missing": missing,
         "time_s": time.perf_counter() - request.begin_s,
     }
-    counted = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
-    info |= {name: first.info[name] + result.info[name] for name in counted}
-    history = (*first.history, *result.history)
-    return replace(result, info=result.info | info, history=history)
+    info |= totals(first, result)
+    return replace(result, info=result.info | info, history=continued(first, result))
 
 
 def _report(result: EigenResult, on_unconverged: str) -> None:

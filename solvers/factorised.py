@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from .rayleigh_ritz import RealArray, Which
+from .rayleigh_ritz import RealArray, Selection
 from .transformations import factorise
 
 __all__ = ["count_below", "proof", "shift_outside"]
@@ -55,7 +55,7 @@ def count_below(matrix: Any, mu: float) -> int | None:
     return int(np.count_nonzero(pivots.real < 0))
 
 
-def shift_outside(matrix: Any, outermost: float, norm: float, which: Which) -> float | None:
+def shift_outside(matrix: Any, outermost: float, norm: float, which: Selection) -> float | None:
     """Return a shift near the wanted end of a spectrum with all of it on one side, or None.
 
     Parameters
@@ -76,7 +76,9 @@ def shift_outside(matrix: Any, outermost: float, norm: float, which: Which) -> f
     return None
 
 
-def proof(matrix: Any, theta: RealArray, limits: RealArray, which: Which) -> tuple[str, int]:
+def proof(
+    matrix: Any, theta: RealArray, limits: RealArray, which: Selection, deflated: RealArray | None = None
+) -> tuple[str, int]:
     """Count the eigenvalues beyond the last wanted cluster; return what that says, and how many are missing.
 
     Parameters
@@ -85,10 +87,13 @@ def proof(matrix: Any, theta: RealArray, limits: RealArray, which: Which) -> tup
     theta, limits : array, shape (k,)
         Wanted values, ascending, and how far they may be off.
     which : {"SA", "LA"}
+    deflated : array, optional
+        Further eigenvalues that are known, and are not among theta.
     """
     below = which == "SA"
     last = float(theta[-1] - 10 * limits[-1]) if below else float(theta[0] + 10 * limits[0])
-    found = int(np.count_nonzero(theta < last) if below else np.count_nonzero(theta > last))
+    known = theta if deflated is None else np.concatenate([theta, deflated])
+    found = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))
     count = count_below(matrix, last)
     if count is None:
         return "not proved: the factorisation needs row exchanges", 0

@@ -24,14 +24,15 @@ A on all kept vectors at every restart, so that convergence is that of true resi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from blockvec import array_namespace
 
-from .block_lanczos import IterationState, ThickRestart
+from .block_lanczos import ThickRestart
+from .iteration import IterationState
 from .krylov import BlockKrylov
 from .rayleigh_ritz import (
     SAME_RITZ_VALUE,
@@ -231,6 +232,8 @@ class ChebyshevOperator:
 class FilteredRestart(ThickRestart):
     """Thick-restart block Lanczos on a filtered operator; on A itself where a filter cannot help."""
 
+    PROGRESS = (*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled")
+
     filter: Filter | None = None
     designs = 0
     retired = False  # whether the filter has done what it can
@@ -243,6 +246,17 @@ class FilteredRestart(ThickRestart):
             if self.filter is not None:
                 self.krylov = self._filtered_krylov(self.filter)
         super()._begin()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state after a restart, the filter included."""
+        return super().snapshot() | {"filter": None if self.filter is None else asdict(self.filter)}
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        if saved["filter"] is not None:
+            self.filter = Filter(**saved["filter"])
+            self.krylov = self._filtered_krylov(self.filter)
+        super().resume(saved)
 
     def _sketch(self) -> None:
         """Learn the bounds of the spectrum and place the edge of the filter."""

@@ -11,7 +11,6 @@ anywhere, and keeps few vectors.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,9 +20,9 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
-from .block_lanczos import IterationState, LanczosOptions, LanczosResult, stop_reason
+from .checkpoint import Checkpoint
 from .correction import Linear, Preconditioner, block_gmres, block_minres
-from .krylov import Counts
+from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
 from .rayleigh_ritz import desire, to_host
 from .search_space import Extracted, SearchSpace
 from .verification import Found, look_for_missed, may_have_missed
@@ -76,6 +75,7 @@ def jacobi_davidson(
     random_start: bool = True,
     callback: Callable[[IterationState], object] | None = None,
     interrupted: Callable[[], bool] = lambda: False,
+    checkpoint: Checkpoint | None = None,
     rng: Any = 0,
 ) -> LanczosResult:
     """Compute wanted eigenpairs of a Hermitian operator by block Jacobi-Davidson.
@@ -95,6 +95,8 @@ def jacobi_davidson(
         Called with an `IterationState` in every outer iteration; stops by returning True.
     interrupted : callable, optional
         Asked between outer iterations whether to stop.
+    checkpoint : Checkpoint, optional
+        Where to go on from, and to write to.
     rng : Generator or int
 
     Returns
@@ -107,7 +109,9 @@ def jacobi_davidson(
     Sleijpen, van der Vorst, SIAM J. Matrix Anal. Appl. 17 (1996) 401; Roehrig-Zoellner, Thies, Kreutzer,
     Alvermann, Pieper, Basermann, Hager, Wellein, Fehske, SIAM J. Sci. Comput. 37 (2015) C697 (block form).
     """
-    return _JacobiDavidson(operator, start, options, locked, random_start, callback, interrupted, rng).run()
+    return _JacobiDavidson(
+        operator, start, options, locked, random_start, callback, interrupted, checkpoint, rng
+    ).run()
 
 
 class FoldedOperator:
@@ -139,8 +143,11 @@ class FoldedOperator:
         return out.axpy(-alpha * shift, X) if shift else out
 
 
-class _JacobiDavidson:
+class _JacobiDavidson(Iteration):
     """One run of `jacobi_davidson`."""
+
+    PROGRESS = (*Iteration.PROGRESS, "attempts", "shrunk", "best", "best_at", "refreshed")
+    options: JacobiDavidsonOptions
 
     def __init__(
         self,
@@ -151,14 +158,11 @@ class _JacobiDavidson:
         random_start: bool,
         callback: Callable[[IterationState], object] | None,
         interrupted: Callable[[], bool],
+        checkpoint: Checkpoint | None,
         rng: Any,
     ) -> None:
-        self.operator, self.options, self.start = operator, options, start
-        self.random_start, self.callback, self.interrupted = random_start, callback, interrupted
-        self.begin_s = time.perf_counter()
-        self.rng = np.random.default_rng(rng)
-        self.counts = Counts()
-        self.history: list[IterationState] = []
+        super().__init__(options, callback, interrupted, checkpoint, rng)
+        self.operator, self.start, self.random_start = operator, start, random_start
         n_locked = 0 if locked is None else locked.shape[1]
         capacity = min(options.ncv, start.shape[0] - n_locked)
         buffer = start.like(n_locked + capacity)
@@ -173,13 +177,12 @@ class _JacobiDavidson:
         self.least = 0.0
         self.shrunk = 0
         self.best, self.best_at, self.refreshed = np.inf, 0, False
-        self.found_missed, self.missing, self.search_width = 0, 0, 1
-        self.verification = "not reached"
         self.true: RealArray | None = None  # true residuals, of X as it is
 
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
-        self._begin()
+        if not self._resumed():
+            self._begin()
         while True:
             state = self._extract()
             self.history.append(state)
@@ -196,8 +199,19 @@ class _JacobiDavidson:
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
                 reason = "maxiter"
+            self._save(reason)
             if reason:
                 return self._result(state, reason)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state between two outer iterations."""
+        return super().snapshot() | self.space.snapshot() | {"solve": self.solve.__name__}
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        super().resume(saved)
+        self.space.resume(saved)
+        self.solve = block_minres if saved["solve"] == block_minres.__name__ else block_gmres
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -248,7 +262,7 @@ class _JacobiDavidson:
             residuals,
             limits,
             self.counts.operator_columns,
-            time.perf_counter() - self.begin_s,
+            self.elapsed_s,
         )
 
     def _note_far_end(self) -> None:
@@ -317,10 +331,6 @@ class _JacobiDavidson:
 
     # --- before the end -------------------------------------------------------------------------
 
-    def _stopped(self) -> str:
-        """Return why to stop at once, or nothing."""
-        return stop_reason(self.options, self.begin_s, self.interrupted)
-
     def _stalled(self, state: IterationState) -> str:
         """Say so where residuals no longer fall; before that, take drift out of the basis once."""
         excess = np.maximum(state.residuals, state.limits) / np.maximum(state.limits, np.finfo(float).tiny)
@@ -345,6 +355,7 @@ class _JacobiDavidson:
         options, target = self.options, self.options.target
         if self.space.room == 0:
             self.verification = "not needed: the basis spans the space"
+            self.missing = 0
             return True
         if options.verify == "never":
             self.verification = "switched off"

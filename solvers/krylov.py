@@ -347,6 +347,40 @@ class BlockKrylov:
         self._next = self._next if self._next is not None and self._next.shape[1] == w else None
         self._full_until = keep + w
 
+    def truncate(self, count: int) -> None:
+        """Take the first `count` columns of V for invariant, and drop the others and Q."""
+        H = np.zeros(self._H.shape, self._H.dtype)
+        H[:count, :count] = self._H[:count, :count]
+        self._H, self._next = H, None
+        self.m, self.w, self._full_until = count, 0, count
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return V, Q and H on the host, and what else the next step depends on."""
+        end = self.m + self.w
+        following = {} if self._next is None else {"next": to_host(self._next.array)}
+        return following | {
+            "basis": to_host(self.columns(0, end).array),
+            "H": self._H[:end, : self.m],
+            "m": self.m,
+            "w": self.w,
+            "krylov_norm": self.norm,
+            "most": self._most,
+            "full_until": self._full_until,
+        }
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        xp = array_namespace(self.buffer.array)
+        self.m, self.w = saved["m"], saved["w"]
+        end = self.m + self.w
+        self.columns(0, end).array[...] = xp.asarray(saved["basis"])
+        self._H[:end, : self.m] = saved["H"]
+        self.norm, self._most, self._full_until = saved["krylov_norm"], saved["most"], saved["full_until"]
+        self._next = None
+        if "next" in saved:
+            self._next = self._scratch[0] if self.w == self.block_size else self.buffer.like(self.w)
+            self._next.array[...] = xp.asarray(saved["next"])
+
     def rotate(self, U: NDArray[Any]) -> None:
         """Replace the columns of V by V U, for a unitary U; the decomposition is carried along."""
         m, end = self.m, self.m + self.w

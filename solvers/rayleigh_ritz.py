@@ -19,6 +19,7 @@ __all__ = [
     "IDENTITY_COLUMNS",
     "SAME_RITZ_VALUE",
     "WHICH",
+    "Selection",
     "Tolerance",
     "Which",
     "clusters",
@@ -32,6 +33,7 @@ __all__ = [
 
 Block = Any
 Which = Literal["LA", "SA", "LM"]
+Selection = Literal["LA", "SA", "LM", "BE"]
 WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 RealArray = NDArray[np.float64]
 
@@ -84,15 +86,18 @@ def desire(theta: Any, which: Which) -> Any:
     return -theta if which == "SA" else np.abs(theta)
 
 
-def select(theta: RealArray, which: Which) -> NDArray[np.intp]:
-    """Return indices of the values, the wanted ones first.
+def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
+    """Return indices of the values, the wanted ones first; for "BE" from both ends by turns.
 
     Examples
     --------
     >>> import numpy as np
-    >>> select(np.array([-3.0, 1.0, 2.0]), "LM").tolist()
-    [0, 2, 1]
+    >>> [select(np.array([-3.0, 1.0, 2.0]), which).tolist() for which in ("LM", "BE")]
+    [[0, 2, 1], [2, 0, 1]]
     """
+    if which == "BE":
+        rank = np.argsort(np.argsort(-theta, kind="stable"), kind="stable")
+        return np.argsort(np.minimum(2 * rank, 2 * (len(theta) - 1 - rank) + 1), kind="stable")
     return np.argsort(-desire(theta, which), kind="stable")
 
 
@@ -180,7 +185,7 @@ def _blas() -> Any:
 
 
 def dense_eigenpairs(
-    apply: Callable[..., Block], like: Block, k: int, which: Which
+    apply: Callable[..., Block], like: Block, k: int, which: Selection
 ) -> tuple[RealArray, Any, float]:
     """Return k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
 

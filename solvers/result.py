@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec.errors import BlockvecError, OptionError
 
-from .block_lanczos import IterationState
+from .iteration import IterationState
 from .rayleigh_ritz import clusters, to_host
 
 if TYPE_CHECKING:
@@ -132,10 +133,10 @@ class EigenResult:
             import matplotlib.pyplot as plt
 
             ax = plt.subplots(figsize=(7, 4.5), layout="constrained")[1]
-        states = [state for state in self.history if len(state.residuals) == self.info["k"]]
-        columns = [state.operator_columns for state in states]
-        ratios = np.array([state.residuals / np.maximum(state.limits, 1e-300) for state in states])
-        if len(states):
+        for _, states in itertools.groupby(self.history, lambda state: len(state.residuals)):
+            drawn = list(states)
+            columns = [state.operator_columns for state in drawn]
+            ratios = np.array([state.residuals / np.maximum(state.limits, 1e-300) for state in drawn])
             ax.semilogy(columns, np.maximum(ratios, 1e-4), ".-", markersize=3, linewidth=0.8)
         ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
         ax.set_xlabel("operator columns")

@@ -215,6 +215,27 @@ class SearchSpace:
         self._R[:s, :s] = np.eye(s) if self.target is None else U.conj().T @ R
         self.m = s
 
+    def snapshot(self) -> dict[str, Any]:
+        """Return V, W, H and R on the host."""
+        m = self.m
+        return {
+            "basis": to_host(self.columns(0, m).array),
+            "images": to_host(self._W[:, :m].array),
+            "H": self._H[:m, :m],
+            "R": self._R[:m, :m],
+            "m": m,
+            "norm": self.norm,
+        }
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        m = self.m = saved["m"]
+        xp = array_namespace(self.buffer.array)
+        self.columns(0, m).array[...] = xp.asarray(saved["basis"])
+        self._W[:, :m].array[...] = xp.asarray(saved["images"])
+        self._H[:m, :m], self._R[:m, :m] = saved["H"], saved["R"]
+        self.norm = saved["norm"]
+
     def images(self, count: int) -> Block:
         """Return a copy of the last columns of W: what the operator has made of the last directions."""
         return self._W[:, self.m - count : self.m].copy()

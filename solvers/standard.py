@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, array_namespace
+from blockvec import BlockVector, Operator, __version__, array_namespace
 from blockvec.errors import OptionError, ShapeError
 
 from .arguments import integer
-from .block_lanczos import IterationState, LanczosOptions, LanczosResult, ThickRestart, block_lanczos
+from .block_lanczos import ThickRestart, block_lanczos
+from .checkpoint import Checkpoint, probe
 from .correction import Preconditioner
 from .filtered import FilteredRestart, choose_degree
 from .interrupts import deferred_interrupt
+from .iteration import IterationState, LanczosOptions, LanczosResult
 from .jacobi_davidson import JacobiDavidsonOptions, jacobi_davidson
 from .memory import require_memory
-from .rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, Which, dense_eigenpairs, to_host
+from .rayleigh_ritz import IDENTITY_COLUMNS, RealArray, Selection, Tolerance, dense_eigenpairs, to_host
 from .result import EigenResult
 
 __all__ = [
@@ -49,7 +51,7 @@ class Request:
 
     operator: Operator
     k: int
-    which: Which
+    which: Selection
     tolerance: Tolerance
     block_size: int
     ncv: int
@@ -60,6 +62,7 @@ class Request:
     start: BlockVector | None
     locked: BlockVector | None
     callback: Callable[[IterationState], object] | None
+    checkpoint: Checkpoint | None
     rng: np.random.Generator
     method: Chosen
     degree: int
@@ -69,6 +72,7 @@ class Request:
     why: str
     begin_s: float
     checked: bool
+    deflated: RealArray = field(default_factory=lambda: np.zeros(0))  # eigenvalues whose vectors are locked
 
     @property
     def n(self) -> int:
@@ -94,8 +98,9 @@ def choose_method(
     n, (b, ncv) = op.shape[0], sizes
     degree = choose_degree(op, b, (k + ncv) // 2)
     if method == "dense":
-        if "orthogonal_to" in given:
-            raise OptionError("orthogonal_to: not available with method='dense'; use method='lanczos'.")
+        for name in ("orthogonal_to", "checkpoint"):
+            if name in given:
+                raise OptionError(f"{name}: not available with method='dense'; use method='lanczos'.")
         return "dense", 1, "asked for"
     if method == "filter":
         return "filter", max(degree, MIN_DEGREE), "asked for"
@@ -161,6 +166,9 @@ def solve_iteratively(request: Request) -> EigenResult:
         start = BlockVector.random(n, b, op.dtype, device=op.device, rng=request.rng)
     elif not to_host(start.norms()).any():
         raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
+    if request.checkpoint is not None:
+        request.checkpoint.problem = _fingerprint(request)
+        request.checkpoint.image = probe(op, start, request.locked)
     with deferred_interrupt() as interrupted:
         outcome = _iterate(request, start, interrupted)
         stopped = "interrupted" if interrupted() else outcome.reason
@@ -190,6 +198,36 @@ def solve_iteratively(request: Request) -> EigenResult:
     )
 
 
+def _fingerprint(request: Request) -> dict[str, Any]:
+    """Return everything that decides about the course of an iteration, but for the operator itself."""
+    names = (
+        "n",
+        "method",
+        "k",
+        "which",
+        "block_size",
+        "ncv",
+        "norm",
+        "verify",
+        "degree",
+        "sigma",
+        "inner_steps",
+    )
+    start, locked = (0 if block is None else block.n_cols for block in (request.start, request.locked))
+    return (
+        {name: getattr(request, name) for name in names}
+        | asdict(request.tolerance)
+        | {
+            "columns of v0": start,
+            "columns of orthogonal_to": locked,
+            "preconditioner": request.preconditioner is not None,
+            "dtype": request.operator.dtype.name,
+            "rng": type(request.rng.bit_generator).__name__,
+            "blockvec": __version__,
+        }
+    )
+
+
 def _iterate(request: Request, start: BlockVector, interrupted: Callable[[], bool]) -> LanczosResult:
     """Run the chosen iteration."""
     options: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(LanczosOptions)}
@@ -198,6 +236,7 @@ def _iterate(request: Request, start: BlockVector, interrupted: Callable[[], boo
         "random_start": request.start is None,
         "callback": request.callback,
         "interrupted": interrupted,
+        "checkpoint": request.checkpoint,
         "rng": request.rng,
     }
     if request.method == "jd":

@@ -88,6 +88,15 @@ def test_many_missing_copies_come_in_through_a_small_basis(method: str) -> None:
     check(solve(A, 15, "LA", block_size=1, ncv=20, tol=1e-8, method=method), A)
 
 
+def test_what_waits_in_a_full_basis_makes_room_for_missed_copies() -> None:
+    A = models.model("hofstadter:nx=12,ny=12")
+    values, vectors = np.linalg.eigh(A.toarray())
+    options = {"block_size": 2, "tol": 1e-4, "maxiter": 60, "orthogonal_to": vectors[:, -3:]}
+    for ncv in (14, 16):
+        result = solve(A, 8, "LA", ncv=ncv, **options)
+        assert np.allclose(result.eigenvalues, values[-11:-3], atol=1e-7)  # eight of eleven copies
+
+
 @pytest.mark.parametrize("method", ITERATIONS)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_single_vector_finds_the_triple_values_of_a_cube(seed: int, method: str) -> None:
@@ -113,12 +122,42 @@ def test_random_spectra_are_found_with_their_random_multiplicities(seed: int, me
     check(result, A, np.sort(values[select(values, which)[:k]]), bound=1e-9)
 
 
-@pytest.mark.parametrize("method", ["lanczos", "filter", "dense"])
+@pytest.mark.parametrize("method", [*ITERATIONS, "dense"])
 @pytest.mark.parametrize("k", [1, 2, 9, 17, 18])
 def test_every_k_up_to_n_works(k: int, method: str) -> None:
     A = models.model("laplace2d:nx=3,ny=6")
-    for which in ("SA", "LA", "LM"):
+    for which in ("SA", "LA", "LM", "BE"):
         check(solve(A, k, which, method=method), A)
+
+
+@pytest.mark.parametrize("method", [*ITERATIONS, "dense"])
+@pytest.mark.parametrize("name", ["identity", "two values", "a block six times"])
+def test_both_ends_are_one_orthonormal_set(name: str, method: str) -> None:
+    A = zoo()[name]
+    for k in (1, 14):
+        check(solve(A, k, "BE", method=method), A)
+
+
+def test_both_ends_of_a_transformed_and_of_a_stiff_problem(real_matrix: Callable[[str], Any]) -> None:
+    A = models.model("laplace2d:n=25")
+    values = np.linalg.eigvalsh(A.toarray())
+    middle = float((values[310] + values[311]) / 2)
+    inside = solve(A, 5, "BE", sigma=middle)  # the nearest below, and the nearest above: one more of these
+    assert np.allclose(inside.eigenvalues, values[309:314])
+    stiff = solve(real_matrix("bcsstk06"), 8, "BE", method="auto", block_size=4)
+    check(stiff, real_matrix("bcsstk06"))
+    assert "low end: proved by inertia: 3 eigenvalues" in stiff.info["verification"]
+
+
+def test_both_ends_stop_together() -> None:
+    A = models.model("laplace3d:n=12")
+    options = {"tol": 1e-8, "on_unconverged": "return"}
+    whole = solve(A, 7, "BE", **options)
+    assert [state.restart for state in whole.history] == list(range(whole.info["restarts"]))
+    assert np.all(np.diff([state.operator_columns for state in whole.history]) > 0)
+    stopped = solve(A, 7, "BE", callback=lambda state: True, **options)
+    assert stopped.info["stopped"] == "callback"
+    assert len(stopped.eigenvalues) == 4  # of the high end; the low one was not begun
 
 
 @pytest.mark.parametrize(
@@ -394,8 +433,7 @@ def test_a_result_prints_a_table_and_draws_its_history() -> None:
         ({"method": "jd", "sigma": 1.0}, "which: got 'SA' with sigma"),
         ({"method": "jd", "sigma": np.inf, "which": "LM"}, "sigma: got inf; give a finite number"),
         ({"method": "magic"}, "method: got 'magic'; give one of 'auto', 'lanczos', 'filter', 'jd', 'dense'"),
-        ({"which": "BE"}, "which: 'BE' is not available in this version; use two calls"),
-        ({"which": "XX"}, "which: got 'XX'; give one of 'LA', 'SA', 'LM', 'SM'"),
+        ({"which": "XX"}, "which: got 'XX'; give one of 'LA', 'SA', 'LM', 'BE', 'SM'"),
         ({"k": 0}, "k: got 0; give an integer from 1 to 9"),
         ({"k": 10}, "k: got 10; give an integer from 1 to 9"),
         ({"k": 2.5}, "k: got 2.5; give an integer"),

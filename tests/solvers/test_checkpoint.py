@@ -1,0 +1,335 @@
+"""Checkpoints: a killed run goes on bit for bit; what is broken or belongs to something else is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import models
+from blockvec.errors import FormatError, OptionError
+from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
+from solvers.block_lanczos import block_lanczos
+from solvers.checkpoint import Checkpoint, probe
+from solvers.iteration import LanczosOptions
+from solvers.rayleigh_ritz import Tolerance
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+MODEL = "laplace3d:n=9"
+CASES: dict[str, dict[str, Any]] = {
+    "lanczos": {"which": "SA", "method": "lanczos", "block_size": 2},
+    "filter": {"which": "SA", "method": "filter", "ncv": 24, "block_size": 2},
+    "jd": {"which": "SA", "method": "jd", "tol": 1e-6},
+    "inside": {"sigma": 4.03, "method": "jd", "tol": 1e-4, "k": 2},
+    "both ends": {"which": "BE", "method": "lanczos", "tol": 1e-8},
+    "shift-invert": {"sigma": 0.0, "ncv": 12, "tol": 1e-9},
+}
+
+
+class KilledError(Exception):
+    """Stands for the end of a process."""
+
+
+def solve(A: Any, **options: Any) -> EigenResult:
+    result = eigsh(A, **{"k": 8, "rng": 0, "return_info": True, "checkpoint_interval": 0, **options})
+    assert isinstance(result, EigenResult)
+    return result
+
+
+def killed(A: Any, path: Path, calls: int, **options: Any) -> None:
+    """Begin a run and leave it in the callback of a restart."""
+    left = calls
+
+    def leave(state: IterationState) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        solve(A, checkpoint=path, callback=leave, **options)
+
+
+def same(one: EigenResult, other: EigenResult) -> bool:
+    counted = ("operator_columns", "reductions", "restarts", "verification", "stopped")
+    return (
+        np.array_equal(one.eigenvalues, other.eigenvalues)
+        and np.array_equal(one.eigenvectors, other.eigenvectors)
+        and np.array_equal(one.residuals, other.residuals)
+        and all(one.info[name] == other.info[name] for name in counted)
+    )
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize("case", ["lanczos", "filter", "jd"])
+def test_a_process_killed_in_the_middle_goes_on_bit_for_bit(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    script = f"""
+import os, signal
+from blockvec import models
+from solvers import eigsh
+def kill(state):
+    if state.restart == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+eigsh(models.model({MODEL!r}), k=8, rng=0, callback=kill, checkpoint={str(path)!r}, checkpoint_interval=0,
+      **{CASES[case]!r})
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.exists()
+    A = models.model(MODEL)
+    resumed = solve(A, checkpoint=path, **CASES[case])
+    assert same(resumed, solve(A, **CASES[case]))
+    assert [state.restart for state in resumed.history] == list(range(resumed.info["restarts"]))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_wherever_a_run_ends_it_goes_on_bit_for_bit(case: str, tmp_path: Path) -> None:
+    A = models.model("laplace3d:n=6")
+    whole = solve(A, checkpoint=tmp_path / "whole.npz", **CASES[case])
+    last = len(whole.history)
+    for calls in {1, max(1, last // 2)}:
+        path = tmp_path / f"{calls}.npz"
+        killed(A, path, calls, **CASES[case])
+        assert same(solve(A, checkpoint=path, **CASES[case]), whole)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
+def test_all_types_and_locked_columns_are_saved(dtype: str, tmp_path: Path) -> None:
+    A = models.model("hofstadter:nx=12,ny=12") if "complex" in dtype else models.model("laplace2d:n=12")
+    A = A.astype(dtype)
+    options = {"which": "LA", "method": "lanczos", "block_size": 2, "tol": 1e-4}
+    options["orthogonal_to"] = np.linalg.eigh(A.toarray())[1][:, -3:]
+    whole = solve(A, **options)
+    killed(A, tmp_path / "run.npz", 3, **options)
+    assert same(solve(A, checkpoint=tmp_path / "run.npz", **options), whole)
+
+
+def test_a_stiff_end_goes_on_in_the_stage_that_it_was_in(tmp_path: Path, real_matrix: Any) -> None:
+    A = real_matrix("bcsstk06")
+    options = {"which": "SA", "block_size": 2, "k": 4}
+    whole = solve(A, **options)
+    assert whole.info["method"] == "shift-invert"
+    for calls in (30, len(whole.history)):
+        killed(A, tmp_path / "run", calls, **options)
+        assert same(solve(A, checkpoint=tmp_path / "run", **options), whole)
+    assert not list(tmp_path.iterdir())
+
+
+def test_fresh_entropy_is_part_of_the_state(tmp_path: Path) -> None:
+    A = models.model("laplace3d:n=8")
+    killed(A, tmp_path / "one", 3, which="SA", method="lanczos", block_size=2, rng=None)
+    (tmp_path / "two").write_bytes((tmp_path / "one").read_bytes())
+    one, two = (
+        solve(A, which="SA", method="lanczos", block_size=2, rng=None, checkpoint=tmp_path / name)
+        for name in ("one", "two")
+    )
+    assert same(one, two)
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    A, path = models.model(MODEL), tmp_path / "run.npz"
+    options = {"which": "SA", "method": "lanczos", "checkpoint": path, "checkpoint_interval": 1e9}
+    with pytest.raises(NoConvergence, match="after 2 restarts"):
+        solve(A, maxiter=2, **options)
+    stopped = solve(A, maxiter=2, on_unconverged="return", **options)
+    assert stopped.info["restarts"] == 2  # nothing left to do
+
+    def press(state: IterationState) -> None:
+        if state.restart == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        solve(A, callback=press, **options)
+    limited = solve(A, time_limit=1e-9, on_unconverged="return", **options)
+    assert limited.info["stopped"] == "time_limit"
+    result = solve(A, **options)
+    assert result.converged.all()
+    assert result.info["operator_columns"] > limited.info["operator_columns"]
+    assert np.all(np.diff([state.time_s for state in result.history]) > 0)
+    values = np.sort(models.spectra.laplace_eigenvalues([9] * 3))
+    assert np.allclose(result.eigenvalues, values[:8], atol=1e-12)
+    assert not path.exists()
+
+
+def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    A, path = models.model("laplace3d:n=8"), tmp_path / "run.npz"
+    options = {"which": "SA", "method": "lanczos", "block_size": 2}
+    whole = solve(A, **options)
+    killed(A, path, 3, **options)
+    before = path.read_bytes()
+
+    def die_halfway(file: Any, **arrays: Any) -> None:
+        file.write(before[:1000])
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("solvers.checkpoint.np.savez", die_halfway)
+        with pytest.raises(KilledError):
+            solve(A, checkpoint=path, **options)
+    assert path.read_bytes() == before
+    (tmp_path / ".run.npz.part").write_bytes(before[:1000])  # what a process killed while writing leaves
+    assert same(solve(A, checkpoint=path, **options), whole)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A checkpoint of `FOR`."""
+    killed(models.model("laplace2d:n=20"), tmp_path / "run.npz", 3, **FOR)
+    return tmp_path / "run.npz"
+
+
+FOR = {"k": 4, "which": "SA", "method": "lanczos", "block_size": 2, "ncv": 12}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 5}, "was written with k = 4, now it is 5"),
+        ({"which": "LA"}, "was written with which = 'SA', now it is 'LA'"),
+        ({"method": "filter"}, "was written with degree = 1"),
+        ({"method": "jd"}, "was written with"),
+        ({"block_size": 3}, "block_size = 2, now it is 3"),
+        ({"ncv": 14}, "ncv = 12, now it is 14"),
+        ({"tol": 1e-8}, "tol = 0.0, now it is 1e-08"),
+        ({"convergence": "norm"}, "convergence = 'value', now it is 'norm'"),
+        ({"verify": "always"}, "verify = 'auto', now it is 'always'"),
+        ({"norm": 8.0}, "norm = None, now it is 8.0"),
+        ({"orthogonal_to": np.ones(400)}, "columns of orthogonal_to = 0, now it is 1"),
+        ({"v0": np.ones(400)}, "columns of v0 = 0, now it is 1"),
+        ({"rng": np.random.Generator(np.random.Philox(0))}, "rng = 'PCG64', now it is 'Philox'"),
+        ({"A": "laplace2d:n=21"}, "n = 400, now it is 441"),
+        ({"A": "laplace2d:nx=40,ny=10"}, "belongs to another matrix of the same size"),
+        ({"dtype": np.float32}, "dtype = 'float64', now it is 'float32'"),
+    ],
+    ids=lambda value: value[:40] if isinstance(value, str) else "",
+)
+def test_a_checkpoint_of_something_else_is_refused(
+    options: dict[str, Any], message: str, written: Path
+) -> None:
+    before = written.read_bytes()
+    options = dict(options)
+    A = models.model(options.pop("A", "laplace2d:n=20")).astype(options.pop("dtype", np.float64))
+    with pytest.raises(OptionError) as caught:
+        solve(A, checkpoint=written, **{**FOR, **options})
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("checkpoint: ")
+    assert written.read_bytes() == before
+
+
+def test_a_changed_entry_or_version_is_noticed(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    A = models.model("laplace2d:n=20").tolil()
+    A[7, 7] *= 1 + 1e-6
+    with pytest.raises(OptionError, match="another matrix of the same size"):
+        solve(A.tocsr(), checkpoint=written, **FOR)
+    monkeypatch.setattr("solvers.standard.__version__", "99.0")
+    with pytest.raises(OptionError, match=r"blockvec = '.*', now it is '99\.0'"):
+        solve(models.model("laplace2d:n=20"), checkpoint=written, **FOR)
+
+
+def test_a_broken_file_is_refused_or_reads_as_it_was(written: Path) -> None:
+    data = written.read_bytes()
+    checkpoint = Checkpoint(written, 0)
+
+    def state() -> dict[str, Any]:
+        with pytest.raises(OptionError) as caught:
+            checkpoint.load()  # says what the file belongs to
+        assert "now it is None" in str(caught.value)
+        checkpoint._compare = lambda problem, image: None  # type: ignore[method-assign]
+        return dict(checkpoint.load() or {})
+
+    whole = state()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for position in rng.integers(0, len(data), 300):
+        changed = bytearray(data)
+        changed[position] ^= 1 << int(rng.integers(8))
+        written.write_bytes(changed)
+        try:
+            loaded = checkpoint.load() or {}
+        except FormatError:
+            refused += 1
+            continue
+        assert loaded.keys() == whole.keys()
+        assert all(np.array_equal(loaded[name], whole[name]) for name in whole)
+    assert refused > 250
+    for length in [0, 1, 10, *rng.integers(0, len(data), 30).tolist()]:
+        written.write_bytes(data[:length])
+        with pytest.raises(FormatError, match="broken or no checkpoint"):
+            checkpoint.load()
+    for other in (b"text", b"\x80\x04N."):
+        written.write_bytes(other)
+        with pytest.raises(FormatError, match="broken or no checkpoint"):
+            checkpoint.load()
+    np.savez(written, header=np.frombuffer(b'{"format": "other"}', np.uint8), image=np.zeros(3))
+    with pytest.raises(FormatError, match="its format is 'other'"):
+        checkpoint.load()
+
+
+def test_writing_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr("solvers.checkpoint.time.monotonic", lambda: now_s)
+    taken: list[float] = []
+
+    def slow() -> dict[str, Any]:
+        nonlocal now_s
+        taken.append(now_s)
+        now_s += 10.0
+        return {}
+
+    checkpoint = Checkpoint(tmp_path / "run", 60.0)
+    while now_s < 2000:
+        now_s += 1.0
+        checkpoint.save(slow)
+    assert taken[0] == 60.0
+    assert np.diff(taken).min() >= 200
+
+
+def test_what_cannot_be_saved_is_refused_at_once(tmp_path: Path) -> None:
+    A = models.model("laplace1d:n=9")
+    for path in (tmp_path, tmp_path / "no" / "such"):
+        with pytest.raises(OptionError, match=r"checkpoint: cannot write .* its folder must exist"):
+            eigsh(A, 3, checkpoint=path)
+    with pytest.raises(OptionError, match="checkpoint: got 3; give the path of a file"):
+        eigsh(A, 3, checkpoint=3)
+    with pytest.raises(OptionError, match="checkpoint_interval: got -1; give seconds"):
+        eigsh(A, 3, checkpoint=tmp_path / "run", checkpoint_interval=-1)
+    with pytest.raises(OptionError, match="checkpoint: not available with method='dense'"):
+        eigsh(A, 3, checkpoint=tmp_path / "run", method="dense")
+
+
+def test_plain_blocks_can_be_saved(tmp_path: Path, plain: Any) -> None:
+    matrix = sp.diags_array(np.r_[np.linspace(0, 1, 300), 5.0, 9.0], format="csr")
+    operator = plain.PlainOperator(matrix)
+    options = LanczosOptions(4, "LA", Tolerance(1e-9, "norm", 2.0**-53), 2, 16, 100)
+    found = []
+    for maxiter in (100, 3, 100):
+        checkpoint = Checkpoint(tmp_path / ("run" if found else "whole"), 0)
+        start = plain.PlainBlock.random(302, 2, rng=0)
+        checkpoint.image = probe(operator, start, None)
+        limited = LanczosOptions(4, "LA", options.tolerance, 2, 16, maxiter)
+        found.append(block_lanczos(operator, start, limited, checkpoint=checkpoint, rng=1))
+    assert found[1].reason == "maxiter"
+    assert np.array_equal(found[0].X.array, found[2].X.array)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ["lanczos", "filter", "jd"])
+def test_blocks_on_a_device_are_saved_from_the_host(case: str, tmp_path: Path) -> None:
+    A = models.model(MODEL)
+    options = CASES[case] | {"device": "gpu"}
+    whole, path = solve(A, **options), tmp_path / "run.npz"
+    killed(A, path, 3, **options)
+    resumed = solve(A, checkpoint=path, **options)
+    assert bool((resumed.eigenvectors == whole.eigenvectors).all())
+    assert np.array_equal(resumed.residuals, whole.residuals)
