@@ -73,6 +73,10 @@ class PlainBlock:
         out.array[...] = product if beta == 0 else product + beta * out.array
         return out
 
+    def combine_dot(self, C: Any, W: PlainBlock) -> Any:
+        self.array[...] = self.array @ C
+        return W.dot(self)
+
     def update_gram(self, W: PlainBlock, C: Any) -> Any:
         self.array -= W.array @ C
         return self.gram()

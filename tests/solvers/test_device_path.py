@@ -40,7 +40,7 @@ class DeviceNamespace:
 def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
     """Make every solver module believe that arrays live on a device."""
     namespace = DeviceNamespace()
-    names = ["orthogonalize", "krylov", "block_lanczos", "filtered", "spectrum", "verification"]
+    names = ["decomposition", "intrablock", "krylov", "block_lanczos", "filtered", "spectrum", "verification"]
     names.append("rayleigh_ritz")
     for name in names:
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)

@@ -1,0 +1,160 @@
+"""Loss of orthogonality over the condition number, for every policy of solvers.orthogonalize.
+
+    python tests/benchmarks/orthogonality.py --json docs/results/host-2core/orthogonality.json
+    blockvec plot docs/results
+
+Matrices of known difficulty are orthogonalised: a few columns at a time against what came before by policies
+against a basis, as one block by those within a block. It takes seconds; the same numbers come out each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, results
+from blockvec.backends import backend_for
+from blockvec.errors import BreakdownError
+from solvers.orthogonalize import (
+    PIP,
+    SVQB,
+    TSQR,
+    Adaptive,
+    BCGSIPlus,
+    CholQR2,
+    PIPPlus,
+    Policy,
+    RandomizedCholQR,
+    RankedCholQR,
+    ShiftedCholQR3,
+    orthogonalize,
+)
+
+UNIT = 2.0**-53
+ROWS, COLUMNS, WIDTH = 400, 24, 4
+AGAINST = (PIP(), PIPPlus(), BCGSIPlus(), Adaptive())
+WITHIN = (CholQR2(), RankedCholQR(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())
+
+
+def laeuchli(kappa: float) -> np.ndarray:
+    """A row of ones above a small multiple of the identity (Laeuchli 1961)."""
+    A = np.zeros((ROWS, COLUMNS))
+    A[0] = 1
+    A[range(1, COLUMNS + 1), range(COLUMNS)] = COLUMNS**0.5 / kappa
+    return A
+
+
+def glued(kappa: float) -> np.ndarray:
+    """Blocks that are as ill conditioned as the matrix they make up (Smoktunowicz, Barlow, Langou 2006)."""
+    rng = np.random.default_rng(1)
+    half = np.log10(kappa) / 2
+    A = _orthonormal(rng, ROWS, COLUMNS) * np.logspace(0, -half, COLUMNS) @ _orthonormal(rng, COLUMNS)
+    for begin in range(0, COLUMNS, WIDTH):
+        block = A[:, begin : begin + WIDTH] * np.logspace(0, -half, WIDTH)
+        A[:, begin : begin + WIDTH] = block @ _orthonormal(rng, WIDTH)
+    return A
+
+
+def piled(kappa: float) -> np.ndarray:
+    """Blocks that differ from the one before by little (Carson, Lund, Ma, Oktay 2024)."""
+    rng = np.random.default_rng(2)
+    A = np.empty((ROWS, COLUMNS))
+    A[:, :WIDTH] = _orthonormal(rng, ROWS, WIDTH)
+    for begin in range(WIDTH, COLUMNS, WIDTH):
+        step = _orthonormal(rng, ROWS, WIDTH) / kappa
+        A[:, begin : begin + WIDTH] = A[:, begin - WIDTH : begin] + step
+    return A
+
+
+def _orthonormal(rng: np.random.Generator, rows: int, columns: int | None = None) -> np.ndarray:
+    return np.linalg.qr(rng.standard_normal((rows, columns or rows)))[0]
+
+
+MATRICES: dict[str, Callable[[float], np.ndarray]] = {"Läuchli": laeuchli, "glued": glued, "piled": piled}
+
+
+def bound(policy: Policy, kappa: float) -> float | None:
+    """Return the loss of orthogonality that a policy's analysis allows, or None where it promises nothing.
+
+    The constant of O(u) is set to ten times the number of columns.
+    """
+    rounding = 10 * COLUMNS * UNIT
+    if type(policy) is PIP:
+        return min(rounding * kappa**2, 1.0) if kappa**2 * UNIT < 1 else None
+    if isinstance(policy, PIPPlus | CholQR2):
+        return rounding if COLUMNS * UNIT * kappa**2 <= 0.5 else None
+    return rounding
+
+
+def factor(policy: Policy, A: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return Q and R of a QR factorisation, `width` columns at a time."""
+    columns = A.shape[1]
+    Q, R = BlockVector(A, copy=True), np.zeros((columns, columns), A.dtype)
+    for begin in range(0, columns, width):
+        block = slice(begin, begin + width)
+        result = orthogonalize(Q[:, block], Q[:, :begin] if begin else None, policy=policy, rng=begin)
+        R[:begin, block], R[block, block] = result.S, result.R
+    return Q.array, R
+
+
+def record(name: str, policy: Policy, kappa: float, width: int) -> dict[str, Any]:
+    """Return the record of one factorisation; no loss where the policy refused."""
+    A = MATRICES[name](kappa)
+    sigma = np.linalg.svd(A, compute_uv=False)
+    measured = float(sigma[0] / sigma[-1]) if kappa < 1e14 else kappa  # beyond, rounding decides
+    entry: dict[str, Any] = {
+        "operation": "orthogonality",
+        "dtype": A.dtype.name,
+        "matrix": name,
+        "K": ROWS,
+        "columns": COLUMNS,
+        "width": width,
+        "policy": type(policy).__name__,
+        "kappa": measured,
+        "bound": bound(policy, measured),
+        "loss": None,
+        "residual": None,
+    }
+    try:
+        Q, R = factor(policy, A, width)
+    except BreakdownError:
+        return entry
+    entry["loss"] = float(np.linalg.norm(Q.T @ Q - np.eye(COLUMNS), 2))
+    entry["residual"] = float(np.linalg.norm(A - Q @ R) / np.linalg.norm(A))
+    return entry
+
+
+def records() -> Iterator[dict[str, Any]]:
+    """Yield all records."""
+    for name in MATRICES:
+        for policies, width in ((AGAINST, WIDTH), (WITHIN, COLUMNS)):
+            for policy in policies:
+                for exponent in np.arange(0.25, 15.01, 0.5):
+                    yield record(name, policy, 10.0**exponent, width)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--json", type=Path, required=True, metavar="FILE", help="write the results to this file"
+    )
+    arguments = parser.parse_args()
+    found = list(records())
+    results.write(arguments.json, results.environment(backend_for("cpu")), {}, found)
+    worst: dict[str, float] = {}
+    for entry in found:
+        if entry["loss"] is not None and entry["bound"]:
+            ratio = entry["loss"] / entry["bound"]
+            worst[entry["policy"]] = max(worst.get(entry["policy"], 0), ratio)
+    for name, ratio in worst.items():
+        print(f"{name:18} largest loss {ratio:8.2g} of its bound")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

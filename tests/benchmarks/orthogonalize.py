@@ -1,0 +1,232 @@
+"""Time solvers.orthogonalize against its traffic model, beside Gram-Schmidt and QR of NumPy or CuPy.
+
+    python tests/benchmarks/orthogonalize.py --device gpu --json docs/results/h200/orthogonalize.json
+
+The model counts the columns of K elements that a policy reads and writes at least; its time is what memory
+needs for them at the rates measured in the same run. Blocks are random, and mostly inside of the basis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, array_namespace, results
+from blockvec.backends import Backend, backend_for
+from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
+from blockvec.profile import ceilings
+from solvers.intrablock import OVERSAMPLING
+from solvers.orthogonalize import (
+    PIP,
+    SVQB,
+    TSQR,
+    Adaptive,
+    BCGSIPlus,
+    CholQR2,
+    PIPPlus,
+    Policy,
+    RandomizedCholQR,
+    RankedCholQR,
+    ShiftedCholQR3,
+    orthogonalize,
+)
+
+RUNS = 9
+ENOUGH_S = 0.5  # of one call
+BASES = (16, 32, 64, 128)
+WIDTHS = (4, 8)
+AGAINST = (Adaptive(), BCGSIPlus(), PIP(), PIPPlus())
+WITHIN = (Adaptive(), CholQR2(), ShiftedCholQR3(), SVQB(), RandomizedCholQR(), TSQR())
+
+
+def columns_moved(policy: Policy, M: int, N: int) -> tuple[int, int]:
+    """Return the columns read and written for a well-conditioned block of N beside a basis of M.
+
+    Parameters
+    ----------
+    policy : Policy
+        Of `Adaptive`, both halves.
+    M : int
+        Zero for none.
+    N : int
+    """
+    sketch = 2 * N + OVERSAMPLING
+    match policy:
+        case Adaptive() | RankedCholQR() if M == 0:
+            return 2 * N, N
+        case Adaptive():
+            return 4 * M + 4 * N, 3 * N
+        case BCGSIPlus():
+            return 4 * M + 5 * N, 4 * N
+        case PIPPlus():
+            return 4 * M + 7 * N, 4 * N
+        case PIP():
+            return 2 * M + 4 * N, 2 * N
+        case ShiftedCholQR3():
+            return 6 * N, 3 * N
+        case RandomizedCholQR():
+            return 4 * N + sketch, 2 * N + sketch
+        case _:
+            return 4 * N, 2 * N
+
+
+def model_time(policy: Policy, K: int, M: int, N: int, itemsize: int, limits: Ceilings) -> float:
+    """Return the seconds that memory needs for `columns_moved`."""
+    read, written = columns_moved(policy, M, N)
+    return memory_time(Traffic(K * itemsize * read, K * itemsize * written), limits)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A block of N columns against a basis of M, or within itself where M is 0."""
+
+    policy: Policy
+    K: int
+    M: int
+    N: int
+
+    @property
+    def name(self) -> str:
+        return type(self.policy).__name__
+
+
+def tasks(K: int) -> Iterator[Task]:
+    """Yield what is measured, the default policy first."""
+    for M in BASES:
+        for N in WIDTHS:
+            yield Task(AGAINST[0], K, M, N)
+    for N in WIDTHS:
+        yield from (Task(policy, K, 0, N) for policy in WITHIN)
+    for M in BASES[::3]:
+        for N in WIDTHS:
+            yield from (Task(policy, K, M, N) for policy in AGAINST[1:])
+
+
+def operands(backend: Backend, dtype: str, K: int, M: int, N: int) -> tuple[BlockVector | None, BlockVector]:
+    """Return an orthonormal basis and a block with three times as much inside of it as outside."""
+    where = {"device": backend.name if backend.name == "cpu" else "gpu"}
+    W = BlockVector.random(K, N, dtype, rng=1, **where)
+    if M == 0:
+        return None, W
+    V = BlockVector.random(K, M, dtype, rng=2, **where)
+    for _ in range(2):  # Cholesky QR
+        G = V.gram()
+        G = G if isinstance(G, np.ndarray) else G.get()
+        V @= backend.xp.asarray(np.linalg.inv(np.linalg.cholesky(G).conj().T))
+    coefficients = np.random.default_rng(3).standard_normal((M, N)) * (3 * (K / 3 / M) ** 0.5)
+    V.combine(backend.xp.asarray(coefficients.astype(dtype)), beta=1, out=W)
+    return V, W
+
+
+def textbook(V: Any, W: Any) -> None:
+    """Do the same with arrays: classical Gram-Schmidt, twice, and QR."""
+    if V is not None:
+        for _ in range(2):
+            W -= V @ (V.conj().T @ W)
+    array_namespace(W).linalg.qr(W)
+
+
+def timed(
+    backend: Backend, prepare: Callable[[], object], call: Callable[[], object], runs: int
+) -> list[float]:
+    """Return seconds on the device, waits for the host included; the first run is left out.
+
+    As in a solver the device is still busy with what made the block when the call comes, and time runs from
+    when the block is ready until the call has returned and its work is done.
+    """
+    times: list[float] = []
+    while len(times) < 2 or (len(times) <= runs and sum(times) < ENOUGH_S):
+        prepare()
+        watch = backend.stopwatch()
+        call()
+        watch.stop()
+        times.append(watch.seconds())
+    return times[1:]
+
+
+def measure(
+    task: Task, backend: Backend, dtype: str, limits: Ceilings, peers: bool, runs: int
+) -> dict[str, Any]:
+    """Return the record of a task."""
+    V, start = operands(backend, dtype, task.K, task.M, task.N)
+    W = start.copy()
+
+    def restore() -> None:
+        W[:, :] = start
+
+    reductions = orthogonalize(W, V, policy=task.policy).reductions
+    error = W.gram() - backend.xp.eye(task.N)
+    loss = float(abs(error).max())
+    rng = np.random.default_rng(0)
+    times = timed(backend, restore, lambda: orthogonalize(W, V, policy=task.policy, rng=rng), runs)
+    model_s = model_time(task.policy, task.K, task.M, task.N, np.dtype(dtype).itemsize, limits)
+    time_s = statistics.median(times)
+    record: dict[str, Any] = {
+        "operation": "orthogonalize",
+        "dtype": dtype,
+        "K": task.K,
+        "M": task.M,
+        "N": task.N,
+        "policy": task.name,
+        "reductions": reductions,
+        "loss": loss,
+        "time_s": time_s,
+        "best_s": min(times),
+        "model_s": model_s,
+        "fraction": round(model_s / time_s, 4),
+        "peers": {},
+    }
+    if peers:
+        basis = None if V is None else V.array
+        theirs = timed(backend, restore, lambda: textbook(basis, W.array), min(runs, 2))
+        record["peers"] = {f"{backend.xp.__name__} qr": statistics.median(theirs)}
+    return record
+
+
+def line(record: dict[str, Any]) -> str:
+    """Return the row of the table."""
+    peers = "".join(f"  {name} {t / record['time_s']:.0f}x" for name, t in record["peers"].items())
+    return (
+        f"{record['policy']:18} {record['M']:4d} {record['N']:3d} {record['reductions']:3d} "
+        f"{1e3 * record['time_s']:9.3f} {1e3 * record['best_s']:9.3f} {1e3 * record['model_s']:9.3f} "
+        f"{record['time_s'] / record['model_s']:6.2f} {record['loss']:8.1e}{peers}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+    parser.add_argument("--rows", type=int, help="K (default 1e7 on a GPU, 1e6 on a host)")
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--budget", type=float, default=25.0, metavar="S", help="seconds in all (default 25)")
+    parser.add_argument("--runs", type=int, default=RUNS, help=f"of each (default {RUNS})")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+    arguments = parser.parse_args()
+    deadline = time.perf_counter() + arguments.budget
+    backend = backend_for(arguments.device)
+    environment, limits = results.environment(backend), ceilings(backend)
+    K = arguments.rows or (10**7 if arguments.device == "gpu" else 10**6)
+    print(f"{'policy':18} {'M':>4} {'N':>3} red {'ms':>9} {'best':>9} {'model':>9} {'ratio':>6} {'loss':>8}")
+    records: list[dict[str, Any]] = []
+    for task in tasks(K):
+        if time.perf_counter() > deadline:
+            print("out of time", file=sys.stderr)
+            break
+        peers = isinstance(task.policy, Adaptive)
+        records.append(measure(task, backend, arguments.dtype, limits, peers, arguments.runs))
+        print(line(records[-1]), flush=True)
+        if arguments.json:
+            results.write(arguments.json, environment, limits, records)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""Policies of orthogonalisation: what each promises, what it costs, and what it says where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector
+from blockvec.errors import BreakdownError, OptionError
+from solvers.orthogonalize import (
+    PIP,
+    SVQB,
+    TSQR,
+    Adaptive,
+    BCGSIPlus,
+    CholQR2,
+    PIPPlus,
+    RandomizedCholQR,
+    RankedCholQR,
+    ShiftedCholQR3,
+    orthogonalize,
+)
+from tests.benchmarks import orthogonality
+from tests.benchmarks.orthogonalize import columns_moved
+from tests.contract.blocks import ThreadComm, in_parallel
+
+N, M, B = 1500, 24, 4
+RANKED = (RankedCholQR(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())
+WITHIN = (*RANKED, CholQR2())
+AGAINST = (Adaptive(), BCGSIPlus(), PIPPlus(), PIP())
+
+
+def name(policy: Any) -> str:
+    return type(policy).__name__ + (f"-{name(policy.intra)}" if isinstance(policy, BCGSIPlus) else "")
+
+
+def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
+    return np.ascontiguousarray(np.linalg.qr(rng.standard_normal((rows, columns)))[0])
+
+
+def problem(inside: float = 3.0) -> tuple[np.ndarray, np.ndarray]:
+    """A well-conditioned block with columns of unit length outside of a basis, and the basis."""
+    rng = np.random.default_rng(0)
+    V = orthonormal(rng, N, M)
+    W = rng.standard_normal((N, B))
+    W -= V @ (V.T @ W)
+    return W / np.linalg.norm(W, axis=0) + V @ rng.standard_normal((M, B)) * inside / M**0.5, V
+
+
+KINDS = ["random", "rank two", "zero", "nearly parallel", "wildly scaled"]
+
+
+def blocks(kind: str, dtype: str) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    W = rng.standard_normal((N, B)) + (1j * rng.standard_normal((N, B)) if dtype[0] == "c" else 0)
+    if kind == "rank two":
+        W[:, 2:] = W[:, :2] @ np.array([[1, 2], [-1, 1]])
+    elif kind == "zero":
+        W[:] = 0
+    elif kind == "nearly parallel":
+        W = W[:, :1] + 1e-6 * W
+    elif kind == "wildly scaled":
+        W = W * np.array([1e-12, 1.0, 1e12, 1e-6])
+    return W.astype(dtype)
+
+
+# --- what they promise ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("policy", RANKED, ids=name)
+def test_policies_that_decide_the_rank_factorise_anything(
+    policy: Any, kind: str, dtype: str, block_type: Any
+) -> None:
+    W = blocks(kind, dtype)
+    block = block_type(W.copy())
+    result = orthogonalize(block, policy=policy)
+    Q, unit = block.array, np.finfo(dtype).eps / 2
+    assert np.linalg.norm(Q.conj().T @ Q - np.eye(B)) <= 100 * unit
+    lengths = np.linalg.norm(W.astype("complex128"), axis=0)
+    assert np.all(np.linalg.norm(W - Q @ result.R, axis=0) <= 100 * unit * lengths)
+    ranks = {"rank two": 2, "zero": 0}
+    if kind != "nearly parallel" or unit < 1e-10:
+        assert B - result.lost.sum() == ranks.get(kind, B)
+    assert not result.R[result.lost].any()
+
+
+@pytest.mark.parametrize("matrix", orthogonality.MATRICES)
+@pytest.mark.parametrize("policy", orthogonality.AGAINST + orthogonality.WITHIN, ids=name)
+def test_the_loss_of_orthogonality_stays_within_the_bound(policy: Any, matrix: str) -> None:
+    width = orthogonality.WIDTH if policy in orthogonality.AGAINST else orthogonality.COLUMNS
+    for exponent in (0.5, 4, 7, 10, 15):
+        entry = orthogonality.record(matrix, policy, 10.0**exponent, width)
+        if entry["bound"] is not None:
+            assert entry["loss"] is not None, "refused a block that it promises to take"
+            assert entry["loss"] <= entry["bound"]
+        if entry["residual"] is not None:
+            growth = entry["kappa"] if isinstance(policy, CholQR2) else 1
+            assert entry["residual"] <= 100 * orthogonality.UNIT * growth
+
+
+@pytest.mark.parametrize("policy", WITHIN, ids=name)
+def test_every_policy_within_a_block_serves_against_a_basis(policy: Any, block_type: Any) -> None:
+    W, V = problem()
+    block = block_type(W.copy())
+    result = orthogonalize(block, block_type(V), policy=BCGSIPlus(policy))
+    Q = block.array
+    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
+    assert np.linalg.norm(W - V @ result.S - Q @ result.R) <= 1e-14 * np.linalg.norm(W)
+
+
+@pytest.mark.parametrize("policy", [PIP(), PIPPlus(), CholQR2()], ids=name)
+def test_what_decides_no_rank_says_what_does(policy: Any, block_type: Any) -> None:
+    block = block_type(blocks("rank two", "float64"))
+    with pytest.raises(
+        BreakdownError, match=r"4 columns is not positive definite.* Adaptive\(\), the default"
+    ):
+        orthogonalize(block, policy=policy)
+
+
+@pytest.mark.parametrize("policy", [PIP(), PIPPlus(), CholQR2()], ids=name)
+def test_cholesky_factors_are_triangular(policy: Any, block_type: Any) -> None:
+    result = orthogonalize(block_type(blocks("random", "float64")), policy=policy)
+    assert not np.tril(result.R, -1).any()
+
+
+@pytest.mark.parametrize("policy", [*AGAINST, *WITHIN], ids=name)
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_no_policy_takes_nan_for_a_rank_decision(policy: Any, bad: float, block_type: Any) -> None:
+    W = blocks("random", "float64")
+    W[3, 1] = bad
+    with np.errstate(invalid="ignore"), pytest.raises(BreakdownError, match="NaN or Inf"):
+        orthogonalize(block_type(W), policy=policy)
+
+
+def test_a_policy_within_a_block_beside_a_basis_is_refused_with_the_one_to_take(block_type: Any) -> None:
+    W, V = problem()
+    with pytest.raises(OptionError, match=r"SVQB works within a block.*take BCGSIPlus\(SVQB\(\)\)"):
+        orthogonalize(block_type(W), block_type(V), policy=SVQB())
+    with pytest.raises(OptionError, match="PIP makes one pass"):
+        orthogonalize(block_type(W), block_type(V), policy=PIP(), first=[(0, 2)])
+
+
+# --- inner products -------------------------------------------------------------------------------
+
+
+def mass(kappa: float) -> sp.csr_array:
+    """A tridiagonal mass matrix with elements of widely different size."""
+    h = np.logspace(0, np.log10(kappa), N)
+    return sp.diags_array([h[1:] / 6, 2 * h / 3, h[1:] / 6], offsets=[-1, 0, 1]).tocsr()
+
+
+EASY = ["random", "wildly scaled"]
+CASES = [(policy, kind) for policy in (PIP(), PIPPlus()) for kind in EASY]
+STRONG = [Adaptive(), BCGSIPlus(), BCGSIPlus(ShiftedCholQR3()), BCGSIPlus(SVQB())]
+CASES += [(policy, kind) for policy in STRONG for kind in [*EASY, "rank two", "nearly parallel"]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"), CASES, ids=lambda value: value if value in KINDS else name(value)
+)
+def test_all_is_orthonormal_in_the_inner_product_of_m(
+    policy: Any, kind: str, block_type: Any, operator_for: Callable[[Any], Any]
+) -> None:
+    matrix = mass(1e4)
+    rng = np.random.default_rng(2)
+    V, W = rng.standard_normal((N, M)), blocks(kind, "float64")
+    V = np.ascontiguousarray(V @ np.linalg.inv(np.linalg.cholesky(V.T @ (matrix @ V)).T))
+    block = block_type(W.copy())
+    result = orthogonalize(block, block_type(V), policy=policy, M=operator_for(matrix))
+    Q = block.array
+    loss = np.linalg.norm(np.hstack([V, Q]).T @ (matrix @ Q) - np.eye(M + B, B, -M))
+    assert loss <= (1e-11 if type(policy) is PIP else 1e-13)
+    lengths = np.linalg.norm(V @ result.S, axis=0) + np.linalg.norm(W, axis=0)
+    assert np.all(np.linalg.norm(W - V @ result.S - Q @ result.R, axis=0) <= 1e-13 * lengths)
+    assert result.lost.sum() == (2 if kind == "rank two" else 0)
+
+
+def test_an_indefinite_m_is_refused(block_type: Any, operator_for: Callable[[Any], Any]) -> None:
+    indefinite = sp.diags_array(np.where(np.arange(N) % 2, 1.0, -1.1)).tocsr()
+    block = block_type(blocks("random", "float64"))
+    with pytest.raises(BreakdownError, match=r"x\^H M x = -.* positive definite"):
+        orthogonalize(block, M=operator_for(indefinite))
+
+
+@pytest.mark.parametrize("policy", [TSQR(), RandomizedCholQR()], ids=name)
+def test_policies_of_the_standard_inner_product_refuse_another(
+    policy: Any, block_type: Any, operator_for: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(OptionError, match=r"standard inner product, and M is given; take RankedCholQR\(\)"):
+        orthogonalize(block_type(blocks("random", "float64")), policy=policy, M=operator_for(mass(10)))
+
+
+# --- what they cost -------------------------------------------------------------------------------
+
+
+class Meter:
+    """Columns of tall blocks that operations read and wrote."""
+
+    def __init__(self) -> None:
+        self.read = self.written = 0
+        self._depth = 0
+
+    def watch(self, plain: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Count what a method of the double moves, but not what it calls itself."""
+        inner = getattr(plain, method)
+
+        def counted(block: Any, *arguments: Any, **options: Any) -> Any:
+            if self._depth == 0:
+                read, written = MOVED[method](block.shape[1], *arguments, **options)
+                self.read += read
+                self.written += written
+            self._depth += 1
+            try:
+                return inner(block, *arguments, **options)
+            finally:
+                self._depth -= 1
+
+        monkeypatch.setattr(plain, method, counted)
+
+
+def _width(block: Any) -> int:
+    return int(block.shape[1])
+
+
+MOVED: dict[str, Callable[..., tuple[int, int]]] = {
+    "dot": lambda n, W: (n + _width(W), 0),
+    "gram": lambda n: (n, 0),
+    "combine": lambda n, C, out=None, alpha=1, beta=0: (n + (beta != 0) * _width(C), _width(C)),
+    "update_gram": lambda n, W, C: (n + _width(W), n),
+    "combine_dot": lambda n, C, W: (n + _width(W), n),
+    "axpy": lambda n, alpha, X: (n + _width(X), n),
+    "__setitem__": lambda n, index, block: (_width(block), _width(block)),
+}
+
+
+@pytest.fixture
+def meter(plain: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
+    """Watch all operations of the plain double, a random block counting as written."""
+    meter = Meter()
+    for method in MOVED:
+        meter.watch(plain.PlainBlock, method, monkeypatch)
+    random = plain.PlainBlock.random
+
+    def counted(rows: int, columns: int, *arguments: Any, **options: Any) -> Any:
+        meter.written += columns
+        return random(rows, columns, *arguments, **options)
+
+    monkeypatch.setattr(plain.PlainBlock, "random", counted)
+    return meter
+
+
+@pytest.mark.parametrize("policy", AGAINST, ids=name)
+def test_tall_data_passes_as_often_as_the_model_says_against_a_basis(
+    policy: Any, meter: Meter, plain: Any
+) -> None:
+    W, V = problem()
+    result = orthogonalize(plain.PlainBlock(W), plain.PlainBlock(V), policy=policy)
+    assert (meter.read, meter.written) == columns_moved(policy, M, B)
+    assert result.reductions == {Adaptive: 4, BCGSIPlus: 4, PIPPlus: 2, PIP: 1}[type(policy)]
+
+
+@pytest.mark.parametrize("policy", [Adaptive(), *WITHIN], ids=name)
+def test_tall_data_passes_as_often_as_the_model_says_within_a_block(
+    policy: Any, meter: Meter, plain: Any
+) -> None:
+    result = orthogonalize(plain.PlainBlock(blocks("random", "float64")), policy=policy)
+    leaves = B if isinstance(policy, TSQR) else 0  # read by LAPACK
+    assert (meter.read + leaves, meter.written) == columns_moved(policy, 0, B)
+    once = (Adaptive, RankedCholQR)
+    assert result.reductions == (1 if isinstance(policy, once) else 3 if policy == ShiftedCholQR3() else 2)
+
+
+def test_the_default_leaves_the_second_half_out_where_little_was_taken(meter: Meter, plain: Any) -> None:
+    W, V = problem(inside=0.2)
+    block = plain.PlainBlock(W)
+    result = orthogonalize(block, plain.PlainBlock(V))
+    assert result.reductions == 2
+    assert (meter.read, meter.written) == (2 * M + 3 * B, 2 * B)
+    Q = block.array
+    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
+
+
+def test_the_default_takes_both_halves_where_the_first_covers_a_part_of_the_basis(plain: Any) -> None:
+    W, V = problem(inside=0.2)
+    assert orthogonalize(plain.PlainBlock(W), plain.PlainBlock(V), first=[(0, M)]).reductions == 4
+
+
+def test_orthogonality_does_not_decay_over_many_blocks(block_type: Any) -> None:
+    """Each block has as much in the ones before it as the default leaves to a single pass."""
+    rng = np.random.default_rng(3)
+    buffer = block_type(np.zeros((N, 200)))
+    single = 0
+    for begin in range(0, 200, B):
+        fresh = rng.standard_normal((N, B))
+        fresh /= np.linalg.norm(fresh, axis=0)
+        inside = buffer.array[:, :begin] @ rng.standard_normal((begin, B)) * (0.2 / max(begin, 1) ** 0.5)
+        into = buffer[:, begin : begin + B]
+        result = orthogonalize(block_type(fresh + inside), buffer[:, :begin], into=into)
+        single += result.reductions <= 2
+    assert single > 25
+    assert np.linalg.norm(buffer.array.T @ buffer.array - np.eye(200)) <= 1e-13
+
+
+def test_m_is_applied_once_for_each_reduction(plain: Any) -> None:
+    W, V = problem()
+    for policy in AGAINST:
+        operator = plain.PlainOperator(sp.eye_array(N, format="csr"))
+        result = orthogonalize(plain.PlainBlock(W.copy()), plain.PlainBlock(V), policy=policy, M=operator)
+        assert operator.columns == B * result.reductions
+
+
+@pytest.mark.parametrize("policy", [Adaptive(), BCGSIPlus(TSQR()), BCGSIPlus(RandomizedCholQR())], ids=name)
+def test_rows_may_be_split_over_processes(policy: Any) -> None:
+    W, V = problem()
+    cuts = [0, 600, 600, N]  # one of the parts is empty
+
+    def work(comm: ThreadComm) -> Any:
+        rows = slice(cuts[comm.rank], cuts[comm.rank + 1])
+        block = BlockVector(W[rows], copy=True, comm=comm)
+        result = orthogonalize(block, BlockVector(V[rows], copy=True, comm=comm), policy=policy)
+        return block.array, result.S, result.R
+
+    parts = in_parallel(3, work)
+    Q = np.vstack([part[0] for part in parts])
+    _, S, R = parts[0]
+    assert all(np.array_equal(R, other) for _, _, other in parts)
+    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
+    assert np.linalg.norm(W - V @ S - Q @ R) <= 1e-14 * np.linalg.norm(W)
