@@ -1,13 +1,16 @@
 """Policies against a basis: block classical Gram-Schmidt in the forms that differ in cost and in strength.
 
-| policy | reductions | orthogonal to O(u) for | use it |
-|---|---|---|---|
-| `PIP` | 1 | well-conditioned blocks: the loss is O(u) kappa^2 | once before something stronger |
-| `PIPPlus` | 2 | O(u) kappa^2 <= 1/2 | over many processes, where a reduction costs more than a pass |
-| `BCGSIPlus` | 4 | any block, with the default `intra` | where costs must not depend on the block |
-| `Adaptive` | 2 to 4, more after a loss of rank | any block | always: the default |
+===========  ==========  ==========================  =======================================================
+policy       reductions  loss of orthogonality       use it
+===========  ==========  ==========================  =======================================================
+`PIP`        1           O(u) kappa^2                where that does no harm
+`PIPPlus`    2           O(u) if kappa < u^(-1/2)    over many processes: a reduction costs more than a pass
+`BCGSIPlus`  4           O(u)                        where costs must not depend on the block
+`Adaptive`   2 to 4      O(u)                        always: the default
+===========  ==========  ==========================  =======================================================
 
-kappa is the condition number of [V W].
+kappa is the condition number of [V W]. An ill-conditioned block adds a reduction or two to the last ones, and
+a loss of rank adds two.
 """
 
 from __future__ import annotations

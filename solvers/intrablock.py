@@ -3,14 +3,16 @@
 All but `CholQR2` decide the rank: a first step brings any block to a moderate condition number, and a
 Cholesky factorisation of what is then well resolved tells signal from noise and makes it orthonormal.
 
-| policy | reductions | orthonormal to O(u) for | use it |
-|---|---|---|---|
-| `CholQR2` | 2 | kappa < u^(-1/2) | where the block is known to be well conditioned |
-| `RankedCholQR` | 1 to 3 | any block | always: the default |
-| `ShiftedCholQR3` | 3 | any block | where costs must not depend on the block |
-| `SVQB` | 2 to 3 | any block | where the order of columns shall not matter |
-| `TSQR` | 2 | any block | on a host, where the first step shall be backward stable by itself |
-| `RandomizedCholQR` | 2 | any block, very likely | for ill-conditioned blocks, at the price of a sketch |
+==================  ==========  ========================  ================================================
+policy              reductions  orthonormal to O(u) for   use it
+==================  ==========  ========================  ================================================
+`CholQR2`           2           kappa < u^(-1/2)          where the block is known to be well conditioned
+`RankedCholQR`      1 to 3      any block                 always: the default
+`ShiftedCholQR3`    3           any block                 where costs must not depend on the block
+`SVQB`              2 or 3      any block                 where the order of columns shall not matter
+`TSQR`              2           any block                 where no condition number shall be squared
+`RandomizedCholQR`  2           any block, very likely    for ill-conditioned blocks, on a GPU
+==================  ==========  ========================  ================================================
 """
 
 from __future__ import annotations
