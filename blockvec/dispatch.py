@@ -46,7 +46,7 @@ def choose(problem: Problem, backend: Backend, *operands: Any) -> Candidate:
     if current.tune == "auto" and backend.can_tune(problem, *operands):
         backend.tune(problem, ceilings(backend), current.tune_budget_s, *operands)
         forget()
-    chosen = _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
+    chosen = _chosen(problem, backend, current)
     if chosen is None:
         raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
     if len(_recent) >= MAX_RECENT:
@@ -61,10 +61,13 @@ def forget() -> None:
     _choose.cache_clear()
 
 
-@functools.lru_cache(maxsize=4096)
 def accepts(problem: Problem, backend: Backend) -> bool:
     """Whether a backend has a kernel for a problem."""
-    return any(not candidate.refusal for candidate in backend.candidates(problem))
+    return _chosen(problem, backend, options()) is not None
+
+
+def _chosen(problem: Problem, backend: Backend, current: Options) -> Candidate | None:
+    return _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
 
 
 @functools.lru_cache(maxsize=4096)

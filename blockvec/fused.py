@@ -72,28 +72,48 @@ class Extras:
                 )
         return extras
 
+    @property
+    def summed(self) -> tuple[str, ...]:
+        """The column dots to sum up: not those on the diagonal of a Gram matrix."""
+        return tuple(name for name in self.dots if name not in self.gram)
+
     def classes(self) -> dict[str, Any]:
         """Return the fields of an `SpmmvProblem` that describe it."""
-        sums = {"dots": self.dots, "gram": self.gram}
+        sums = {"dots": self.summed, "gram": self.gram}
         if self.Z is None:
             return sums
         where = memory_of(self.Z)
         return {"chain": beta_class(self.delta), "ldz": where.ld, "align_z": where.align, **sums}
 
     def fusible(self) -> Iterator[Extras]:
-        """Yield what to look for a fused kernel for: all of it first, then without the Gram matrices."""
+        """Yield what to look for a fused kernel for: all of it first, then less and less."""
         yield self
         if self.gram and (self.Z is not None or self.dots):
             yield replace(self, gram=())
+        if self.Z is not None and (self.gram or self.dots):
+            yield replace(self, dots=(), gram=())
 
     def without(self, part: Extras) -> Extras:
         """Return what is left to do when one of `fusible` is done."""
-        return replace(self, Z=None, dots=(), gram=() if part.gram else self.gram)
+        return replace(
+            self,
+            Z=None,
+            dots=() if part.dots else self.dots,
+            gram=() if part.gram else self.gram,
+        )
+
+    def applied(self, Y: BlockVector, dots: Sums, gram: Sums) -> Applied:
+        """Return what a user gets, given what was summed up."""
+        for name in self.dots:
+            if name not in dots:
+                diagonal = gram[name].diagonal()
+                dots[name] = diagonal.copy() if name == "xy" else diagonal.real.copy()
+        return Applied(Y, {name: dots[name] for name in self.dots}, gram)
 
     def outputs(self, X: Array, Y: Array, backend: Backend) -> Fused:
         """Return what a fused kernel writes to."""
         width = X.shape[1]
-        dots = {name: backend.empty((width,), _dot_dtype(name, X, Y).name) for name in self.dots}
+        dots = {name: backend.empty((width,), _dot_dtype(name, X, Y).name) for name in self.summed}
         gram = {name: backend.empty((width, width), Y.dtype.name) for name in self.gram}
         return Fused(self.Z, self.delta, self.eta, dots, gram)
 
@@ -104,7 +124,7 @@ class Extras:
         blocks = {"x": X, "y": Y}
         dots = {
             name: elementwise.column_dot(blocks[name[0]], blocks[name[1]], _dot_dtype(name, X, Y))
-            for name in self.dots
+            for name in self.summed
         }
         gram = {
             name: products.dot(

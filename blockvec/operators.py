@@ -161,12 +161,11 @@ class Operator(ABC):
             return result
         extras = Extras.of(block, result, z, delta, eta, dots, gram)
         column_dots, grams = self._run_fused(block.array, result.array, alpha, beta, shift, extras)
-        if not (column_dots or grams):
+        if not (dots or gram):
             return result
         sums = iter(products.sum_each_over(block.comm, [*column_dots.values(), *grams.values()]))
-        return Applied(
-            result, {name: next(sums) for name in column_dots}, {name: next(sums) for name in grams}
-        )
+        summed = [{name: next(sums) for name in which} for which in (column_dots, grams)]
+        return extras.applied(result, *summed)
 
     def __matmul__(self, X: Any) -> BlockVector:
         if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
@@ -293,6 +292,7 @@ class SparseOperator(Operator):
             beta=beta_class(beta),
             shift=shift_class,
             pattern=self.prepared.pattern,
+            longest=self.prepared.longest,
         )
 
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:

@@ -99,7 +99,7 @@ class Backend(Protocol):
     def prepare_sparse(self, matrix: Any) -> Any:
         """Return what the SpMMV candidates take for a sparse matrix in CSR form on this device.
 
-        Its ``pattern`` is what `SpmmvProblem` calls so.
+        Its ``pattern`` and ``longest`` are what `SpmmvProblem` calls so.
         """
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:

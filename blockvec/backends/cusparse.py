@@ -64,13 +64,18 @@ class DeviceCsr:
             self.indptr = self.indptr.astype(self.indices.dtype)
         self.plan = Plan(self.indptr, self.indices, self.data)
         self.pattern = self.plan.pattern
-        self.bound: dict[tuple[SpmmvProblem, str], tuple[Callable[..., None] | None, int]] = {}
+        self.bound: dict[tuple[SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property
     def nnz(self) -> int:
         """Stored entries."""
         return int(self.data.size)
+
+    @property
+    def longest(self) -> int:
+        """Entries of the longest row."""
+        return self.plan.longest
 
     def descriptor(self, dtype: str) -> int:
         """Return cuSPARSE's description of the matrix with values of a type, converted once if need be."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ..config import options
 from ..kernels import spmmv_csr
 from ..kernels.compile import function
-from ..kernels.problem import SpmmvProblem, StreamProblem
+from ..kernels.problem import SpmmvProblem
 from ..kernels.winners import find
-from . import cuda_elementwise
 from .base import Array, Candidate, Fused
 from .cusparse import DeviceCsr
 from .gpu import Gpu
@@ -34,8 +32,11 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
         conversion = spmmv_csr.conversion(problem, config)
         return f"{config}, {origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
 
-    refusal = spmmv_csr.supports(problem, gpu.info) or ""
-    return Candidate("spmmv_csr", gpu.here(functools.partial(_spmmv, gpu)), refusal, configuration=text)
+    refusal = spmmv_csr.supports(problem, gpu.info)
+    if refusal is None:
+        refusal = spmmv_csr.refuse_sums(problem, _configuration(gpu, problem)[0])
+    run = gpu.here(functools.partial(_spmmv, gpu))
+    return Candidate("spmmv_csr", run, refusal or "", configuration=text)
 
 
 def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[spmmv_csr.Config, str]:
@@ -65,10 +66,6 @@ def _spmmv(
     import cupy
 
     launch, bytes_needed = S.bound.get((problem, options().tune)) or _bind(gpu, problem, S)
-    if launch is None:
-        _spmmv(gpu, replace(problem, dots=()), S, X, Y, alpha, beta, shift, fused)
-        _column_dots(gpu, fused, X, Y)
-        return
     shifts = cupy.ascontiguousarray(shift, problem.dtype) if problem.shift == "column" else None
     launch(
         *(X.data.ptr, Y.data.ptr, alpha, beta),
@@ -79,15 +76,13 @@ def _spmmv(
         delta=fused.delta,
         eta=fused.eta,
         dots={kind: out.data.ptr for kind, out in fused.dots.items()},
+        gram={kind: out.data.ptr for kind, out in fused.gram.items()},
     )
 
 
-def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch | None, int]:
-    """Make ready what a product with a matrix needs; no launch where its dots need passes of their own."""
-    config, _ = _configuration(gpu, problem)
-    apart = problem.dots and not spmmv_csr.fuses_dots(config, S.plan)
-    bound = (None, 0) if apart else launcher(gpu, problem, config, S)
-    S.bound[problem, options().tune] = bound
+def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, int]:
+    """Make ready what a product with a matrix needs."""
+    bound = S.bound[problem, options().tune] = launcher(gpu, problem, _configuration(gpu, problem)[0], S)
     return bound
 
 
@@ -97,16 +92,6 @@ def launcher(gpu: Gpu, problem: SpmmvProblem, config: spmmv_csr.Config, S: Devic
     needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
     launch = spmmv_csr.bind(kernels, problem, config, gpu.info, S.plan)
     return launch, HEADER_BYTES + needed if needed else 0
-
-
-def _column_dots(gpu: Gpu, fused: Fused, X: Array, Y: Array) -> None:
-    """Take column dots in passes of their own."""
-    blocks = {"x": X, "y": Y}
-    for kind, out in fused.dots.items():
-        left, right = blocks[kind[0]], blocks[kind[1]]
-        K, M = left.shape
-        problem = StreamProblem("column_dot", K, M, left.dtype.name, len(set(kind)), 0)
-        cuda_elementwise.column_dots(gpu, problem, left, right, out)
 
 
 @functools.lru_cache(maxsize=4096)

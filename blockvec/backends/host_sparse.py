@@ -22,30 +22,40 @@ from .threads import map_items
 
 __all__ = ["RowBlocks", "spmmv"]
 
-# Rows plus entries of a row block, times columns (of real numbers): about 0.3 ms of work, long against
-# handing out the next one, with a result that stays in a second-level cache.
-BLOCK_WORK = 1 << 19
-MIN_WORK = 1 << 12  # rows plus entries, however wide the block
+# Rows plus entries of a row block, times columns (of real numbers): at most about 0.3 ms of work, so that its
+# result stays in a second-level cache, and no less than what is long against waking a thread.
+MOST_WORK, LEAST_WORK = 1 << 19, 1 << 17
+MIN_ROWS = 1 << 12  # rows plus entries, however wide the block
+SHARES = 8  # blocks come in multiples of it, which few threads share evenly
 
 
 class RowBlocks:
-    """A CSR matrix and where to cut it into row blocks; its arrays are shared, not copied."""
+    """A CSR matrix and where to cut it into row blocks; its arrays are shared, not copied.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    longest : int
+        Entries of the longest row.
+    """
 
     pattern: Pattern = "scattered"  # of no consequence here
 
     def __init__(self, matrix: Any) -> None:
         self.shape = matrix.shape
         self._indptr, self._indices, self._data = matrix.indptr, matrix.indices, matrix.data
+        self.longest = int(np.diff(self._indptr).max(initial=0))
         self._cuts: dict[int, Array] = {}
 
     def cuts(self, width: int) -> Array:
         """Return the row where each block begins, and the number of rows at the end, for so many columns."""
-        target = max(BLOCK_WORK // width, MIN_WORK)
-        if target not in self._cuts:
+        count = _block_count(self.shape[0] + int(self._indptr[-1]), width)
+        if count not in self._cuts:
             work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
-            targets = np.arange(0, work[-1], target)
-            self._cuts[target] = np.unique(np.append(np.searchsorted(work, targets), self.shape[0]))
-        return self._cuts[target]
+            targets = np.linspace(0, work[-1], count + 1)
+            self._cuts[count] = np.unique(np.searchsorted(work, targets))
+        return self._cuts[count]
 
     def entries(self, begin: int, end: int) -> int:
         """Return the number of entries of rows [begin, end)."""
@@ -53,15 +63,24 @@ class RowBlocks:
 
     def add_product(self, begin: int, end: int, X: Array, Y: Array, alpha: complex = 1) -> None:
         """Add alpha times rows [begin, end) of the matrix times X to Y; both contiguous and of one type."""
-        first, last = self._indptr[begin], self._indptr[end]
-        data = self._data[first:last]
-        data = data.astype(X.dtype, copy=False) if alpha == 1 else np.multiply(data, alpha, dtype=X.dtype)
-        matrix = (self._indptr[begin : end + 1] - first, self._indices[first:last], data)
+        pointers, indices, data = self._indptr[begin : end + 1], self._indices, self._data
+        if alpha != 1 or data.dtype != X.dtype:
+            first, last = pointers[0], pointers[-1]
+            pointers, indices = pointers - first, indices[first:last]
+            data = np.multiply(data[first:last], alpha, dtype=X.dtype)
+        matrix = pointers, indices, data
         extents, width = (end - begin, self.shape[1]), X.shape[1]
         if width == 1:
             _sparsetools.csr_matvec(*extents, *matrix, X.reshape(-1), Y.reshape(-1))
         else:
             _sparsetools.csr_matvecs(*extents, width, *matrix, X.reshape(-1), Y.reshape(-1))
+
+
+def _block_count(work: int, width: int) -> int:
+    """Return the number of row blocks for so many rows plus entries and columns of real numbers."""
+    many = SHARES * -(-work // (SHARES * max(MOST_WORK // width, MIN_ROWS)))
+    few = max(1, work // max(LEAST_WORK // width, MIN_ROWS))
+    return many if few >= many else 1 << few.bit_length() - 1
 
 
 def spmmv(

@@ -29,7 +29,7 @@ from ..io import open_matrix
 from ..kernels import spmmv_csr
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
-from ..kernels.problem import SpmmvProblem, itemsize
+from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
 from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
 from .cases import Sizes
@@ -148,12 +148,14 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
     dtypes = table.dtypes + (table.further_dtypes if name in table.matrices[:2] else ())
     longest = int(np.diff(A.indptr).max(initial=0))
     for dtype, width in itertools.product(dtypes, table.widths):
-        plain = SpmmvProblem(*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)
+        extents = (*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)
+        plain = SpmmvProblem(*extents, longest=longest)
         problems = [plain]
         if dtype == "float64" and width in FUSED_WIDTHS:
-            problems += [dataclasses.replace(plain, beta="general"), dataclasses.replace(plain, **FUSED)]
+            fused = ({"beta": "general"}, FUSED, {"gram": GRAMS})
+            problems += [dataclasses.replace(plain, **parts) for parts in fused]
         for problem in problems:
-            for source in spmmv_csr.sources(problem, device, longest):
+            for source in spmmv_csr.sources(problem, device):
                 build(source, device.architecture, cache_dir=cache_dir)
     return A
 
@@ -264,8 +266,8 @@ class _Sets:
             return W, {"xy": V.dot(W), "yy": W.gram()}
 
         calls = {
-            "blockvec": turns(lambda S, V, W: S.apply(V, W, gram=("xy", "yy")), *self._blocks()),
+            "blockvec": turns(lambda S, V, W: S.apply(V, W, gram=GRAMS), *self._blocks()),
             "plain": turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()),
             "separate": turns(separate, *self._blocks()),
         }
-        return self._case("apply_gram", calls, gram=("xy", "yy"))
+        return self._case("apply_gram", calls, gram=GRAMS)

@@ -216,6 +216,8 @@ class SpmmvProblem:
         What is known of where the entries are: most rows have some at a usual distance from the diagonal, as
         on a grid (``"lines"``), or at two, as on one of three dimensions (``"planes"``); some rows have many
         times the average (``"uneven"``); or nothing.
+    longest : int
+        Entries of the longest row of S, 0 where nobody counted; long rows are made apart from the others.
     """
 
     n_rows: int
@@ -238,6 +240,7 @@ class SpmmvProblem:
     dots: tuple[str, ...] = ()
     gram: tuple[str, ...] = ()
     pattern: Pattern = "scattered"
+    longest: int = 0
 
     @property
     def operation(self) -> str:

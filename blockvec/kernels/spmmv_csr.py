@@ -9,7 +9,7 @@ are in ``spmmv_csr_model``; this file is the family's front and makes sources an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -17,9 +17,18 @@ import numpy as np
 
 from .csr_plan import TASK_ENTRIES, Plan, Units, address, prepare
 from .device import DeviceInfo
-from .problem import DOTS, SpmmvProblem, is_complex, itemsize, promote
+from .problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
 from .source import render
-from .spmmv_csr_config import WARP, Config, architecture_of, carveout, ceil_div, long_warps, refuse
+from .spmmv_csr_config import (
+    GRAM_WIDTH,
+    WARP,
+    Config,
+    architecture_of,
+    carveout,
+    ceil_div,
+    long_warps,
+    refuse,
+)
 from .spmmv_csr_model import choose, predict, space
 
 __all__ = [
@@ -32,12 +41,12 @@ __all__ = [
     "choose",
     "conversion",
     "fitted",
-    "fuses_dots",
     "kernel_name",
     "parts",
     "predict",
     "prepare",
     "refuse",
+    "refuse_sums",
     "source",
     "sources",
     "space",
@@ -45,24 +54,23 @@ __all__ = [
     "workspace_bytes",
 ]
 
-Part = Literal["rows", "tasks", "sums", "dots"]
+Part = Literal["rows", "tasks", "sums", "totals"]
 
 _MAX_PITCH = 2**31  # bytes
-_DOT_THREADS, _DOT_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring columns
+_TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring ones
 _LEAST_PATCHES = 8  # of a block, so that the last ones do not leave the others idle for long
 _SHORT = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 _C_TYPES = {"float32": "float", "float64": "double", "complex64": "float", "complex128": "double"}
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
 _CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
+_GRAM = {"xy": 1, "yy": 2}
 
 
 def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
     """Say why this family cannot run a problem, or None when it can."""
     if device.kind != "cuda" or architecture_of(device) < 80:
         return f"{device.name} has no asynchronous copies to shared memory"
-    if problem.gram:
-        return "makes no Gram matrices"
     if min(problem.n_rows, problem.width) < 1:
         return "has no rows or columns to multiply"
     pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
@@ -70,6 +78,15 @@ def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
     if problem.index_bytes == 4 and problem.n_rows > 2**31 - 2**24:
         return f"{problem.n_rows} rows need 64-bit indices"
+    if problem.gram and not 1 < problem.width <= GRAM_WIDTH:
+        return f"makes Gram matrices of 2 to {GRAM_WIDTH} columns"
+    return None
+
+
+def refuse_sums(problem: SpmmvProblem, config: Config) -> str | None:
+    """Say why a configuration cannot make a problem's sums in the pass, or None when it can."""
+    if (problem.dots or problem.gram) and problem.longest > config.long_row:
+        return f"rows of {problem.longest} entries are made apart from the others, and sums take all rows"
     return None
 
 
@@ -107,16 +124,18 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
     It depends on the width, the types, the classes of the factors and what is fused alone.
     """
     dots = sum(_DOTS[kind] for kind in problem.dots)
+    gram = sum(_GRAM[kind] for kind in problem.gram)
     types = {"XReal": _C_TYPES[problem.dtype_x], "YReal": _C_TYPES[problem.dtype]}
-    if part == "dots":
+    if part == "totals":
         constants: dict[str, bool | int | float] = {
             "WIDTH": problem.width,
             "DOTS": dots,
+            "GRAM": gram,
             "COMPLEX": is_complex(problem.dtype),
-            "THREADS": _DOT_THREADS,
-            "LANES": _DOT_LANES,
+            "THREADS": _TOTAL_THREADS,
+            "LANES": _TOTAL_LANES,
         }
-        return render(kernel_name(problem, part), "spmmv_dots.cu", constants, types)
+        return render(kernel_name(problem, part), "spmmv_totals.cu", constants, types)
     constants = {
         "WIDTH": problem.width,
         "S_COMPLEX": is_complex(problem.dtype_matrix),
@@ -127,6 +146,7 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
         "SHIFT": _SHIFT[problem.shift],
         "CHAIN": _CHAIN[problem.chain],
         "DOTS": dots if part == "rows" else 0,
+        "GRAM": gram if part == "rows" else 0,
         "X_ALIGNED": config.aligned_x,
         "Y_ALIGNED": config.aligned_y,
         "LANES": config.lanes,
@@ -166,7 +186,7 @@ class Kernels:
     rows: Any
     tasks: Any = None
     sums: Any = None
-    dots: Any = None
+    totals: Any = None
 
 
 def _units(config: Config, plan: Plan) -> Units:
@@ -174,36 +194,39 @@ def _units(config: Config, plan: Plan) -> Units:
 
 
 def parts(problem: SpmmvProblem, config: Config, plan: Plan) -> tuple[Part, ...]:
-    """Return which kernels are needed: beside ``"rows"`` two for long ones, and one that adds up dots."""
+    """Return which kernels are needed: beside ``"rows"`` two for long ones, and one for sums."""
     units = _units(config, plan)
     wanted: list[Part] = ["rows"]
     wanted += ["tasks"] if units.tasks is not None else []
     wanted += ["sums"] if units.sums is not None else []
-    wanted += ["dots"] if problem.dots else []
+    wanted += ["totals"] if problem.dots or problem.gram else []
     return tuple(wanted)
 
 
-def sources(problem: SpmmvProblem, device: DeviceInfo, longest_row: int) -> list[str]:
+def sources(problem: SpmmvProblem, device: DeviceInfo) -> list[str]:
     """Return the sources that a product with a matrix will need, to compile them ahead of its first use."""
     if supports(problem, device) is not None:
         return []
     config = choose(problem, device)
-    if longest_row > config.long_row:  # and then column dots take passes of their own, see `fuses_dots`
-        plain = replace(problem, dots=())
-        wanted: list[Part] = ["rows", "tasks", "sums"]
-        return [source(plain, config, part) for part in wanted]
-    return [source(problem, config, part) for part in (("rows", "dots") if problem.dots else ("rows",))]
+    if refuse_sums(problem, config) is not None:
+        return sources(replace(problem, dots=(), gram=()), device)
+    wanted: list[Part] = ["rows"]
+    wanted += ["totals"] if problem.dots or problem.gram else []
+    wanted += ["tasks", "sums"] if problem.longest > config.long_row else []
+    return [source(problem, config, part) for part in wanted]
 
 
 def workspace_bytes(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> int:
     """Return the bytes of scratch memory a launch needs, aligned to 16 bytes; most need none."""
     units = _units(config, plan)
     slots = units.slots * problem.width * itemsize(problem.dtype)
-    if not problem.dots:
-        return slots
-    grid = _grid(problem, config, device, plan)
-    sums = grid.blocks * len(problem.dots) * problem.width
-    return sums * itemsize(promote(problem.dtype, "float64"))
+    sums = _grid(problem, config, device, plan).blocks * _sums(problem)
+    return slots or sums * itemsize(promote(problem.dtype, "float64"))
+
+
+def _sums(problem: SpmmvProblem) -> int:
+    """Return the numbers that column dots and Gram matrices have."""
+    return problem.width * (len(problem.dots) + len(problem.gram) * problem.width)
 
 
 def conversion(problem: SpmmvProblem, config: Config) -> str:
@@ -214,11 +237,6 @@ def conversion(problem: SpmmvProblem, config: Config) -> str:
         f"(reads {(problem.n_rows + 1) * problem.index_bytes / 1e6:.1f} MB, keeps up to "
         f"{(units + 1) * problem.index_bytes / 1e6:.1f} MB)"
     )
-
-
-def fuses_dots(config: Config, plan: Plan) -> bool:
-    """Whether column dots can be had in the same pass: where no row is long."""
-    return _units(config, plan).tasks is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,19 +282,20 @@ def bind(
     -------
     callable
         ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, workspace_ptr=0, Z_ptr=0, delta=0, eta=0,
-        dots={})``: device addresses, aligned as the problem says, and the factors in its classes. Shifts a
-        column are contiguous and of Y's type; `workspace_bytes` bytes belong to the stream; `dots` maps the
-        names of the problem's column dots to addresses.
+        dots={}, gram={})``: device addresses, aligned as the problem says, and the factors in its classes.
+        Shifts a column are contiguous and of Y's type; `workspace_bytes` bytes belong to the stream; `dots`
+        and `gram` map the names of the problem's column dots and Gram matrices to addresses.
 
     Raises
     ------
     ValueError
-        If dots are asked for and the matrix has long rows, see `fuses_dots`; at a launch, if a workspace is
-        needed and there is none.
+        If sums are asked for and the matrix has long rows; at a launch, if a workspace is needed and there is
+        none.
     """
     units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
-    if units.tasks is not None and problem.dots:
-        raise ValueError("spmmv_csr: no dots in the pass over a matrix with long rows; see fuses_dots")
+    n_sums = _sums(problem)
+    if units.tasks is not None and n_sums:
+        raise ValueError(f"spmmv_csr: no sums in the pass over a matrix with rows of {plan.longest} entries")
     grid, needed = _grid(problem, config, device, plan), workspace_bytes(problem, config, device, plan)
     index = np.int32 if problem.index_bytes == 4 else np.int64
     entries = address(plan.indices), address(plan.data)
@@ -302,6 +321,7 @@ def bind(
         delta: complex = 0,
         eta: complex = 0,
         dots: Mapping[str, int] = MappingProxyType({}),
+        gram: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         if needed and not workspace_ptr:
             raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
@@ -310,9 +330,9 @@ def bind(
         kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *operands))
         for kernel, long_blocks, tasks_ptr in long_rows:
             kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))
-        if problem.dots:
-            results = (dots.get(kind, 0) for kind in DOTS)
-            dot_blocks = (ceil_div(problem.width, _DOT_LANES), len(problem.dots))
-            kernels.dots(dot_blocks, (_DOT_THREADS,), (workspace_ptr, np.int32(grid.blocks), *results))
+        if n_sums:
+            results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
+            of_blocks = workspace_ptr, np.int32(grid.blocks)
+            kernels.totals((ceil_div(n_sums, _TOTAL_LANES), 1), (_TOTAL_THREADS,), (*of_blocks, *results))
 
     return launch

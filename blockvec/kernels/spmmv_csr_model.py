@@ -16,6 +16,8 @@ from .device import DeviceInfo
 from .problem import SpmmvProblem, is_complex, itemsize
 from .roofline import Ceilings, memory_time, traffic
 from .spmmv_csr_config import (
+    GRAM_ELEMENTS,
+    GRAM_LANES,
     LEAST_WARPS,
     MAX_ROWS,
     STATIC_SHARED_LIMIT,
@@ -79,8 +81,9 @@ def space(problem: SpmmvProblem) -> Iterator[Config]:
 
 def _enumerate(problem: SpmmvProblem, choices: _Choices) -> Iterator[Config]:
     average = row_entries(problem)
-    for base in _mappings(problem, choices.tile_bytes, choices.most_vectors):
-        for split in _splits(base.lanes, average):
+    mappings = _mappings(problem, choices.tile_bytes, choices.most_vectors)
+    for base in _gram_mappings(problem) if problem.gram else mappings:
+        for split in [1] if problem.gram else _splits(base.lanes, average):
             dealt = replace(base, split=split)
             for long_rows, target in itertools.product(choices.long_rows, choices.unit_entries):
                 rows, entries, long_row = _unit_shape(problem, dealt, target, long_rows)
@@ -118,6 +121,18 @@ def _mappings(problem: SpmmvProblem, tile_bytes: tuple[int, ...], most_vectors: 
             lanes = ceil_div(tile_packs, vectors)
             if lanes <= WARP and (vectors - 1) * lanes < tile_packs and (lanes, vectors) not in seen:
                 seen.add((lanes, vectors))
+                yield Config(lanes, vectors, vector, aligned_x=aligned_x, aligned_y=aligned_y)
+
+
+def _gram_mappings(problem: SpmmvProblem) -> Iterator[Config]:
+    """Yield the ways to share the columns of a row that Gram matrices can be made with."""
+    size_x, size_y = itemsize(problem.dtype_x), itemsize(problem.dtype)
+    for lanes, vector, vectors in itertools.product(GRAM_LANES, (2, 1), (1, 2)):
+        fills = (vectors - 1) * lanes * vector < problem.width <= lanes * vectors * vector
+        if vector * vectors <= GRAM_ELEMENTS and problem.width % vector == 0 and fills:
+            aligned_x = problem.align_x % (vector * size_x) == 0
+            aligned_y = min(problem.align_y, problem.align_z) % min(16, vector * size_y) == 0
+            if vector == 1 or (aligned_x and vector * size_x <= 16):
                 yield Config(lanes, vectors, vector, aligned_x=aligned_x, aligned_y=aligned_y)
 
 

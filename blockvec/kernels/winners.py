@@ -105,6 +105,7 @@ def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
         nnz=round(2 ** (round(4 * math.log2(average)) / 4)),  # steps of a fifth
         ldx=problem.width if problem.ldx == problem.width else ANY_PITCH,
         ldy=problem.width if problem.ldy == problem.width else ANY_PITCH,
+        longest=0,
     )
 
 

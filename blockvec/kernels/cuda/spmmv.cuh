@@ -7,7 +7,7 @@
 // Types:   SReal, XReal, YReal: of the parts of elements of S, X and Y, complex under S_COMPLEX, X_COMPLEX or either; Index: of S's columns.
 // Problem: WIDTH; ALPHA_ONE; BETA_ZERO (Y is not read), BETA_ONE; SHIFT: 0 none, 1 one for all columns, 2 one a column;
 //          CHAIN: 0 no Z, 1 Z = delta Z + eta Y, 2 Z = eta Y (Z is not read);
-//          DOTS: sums over the rows in each column, 1 of |x|^2, 2 of conj(x) y, 4 of |y|^2, or several;
+//          DOTS: sums over the rows in each column, 1 of |x|^2, 2 of conj(x) y, 4 of |y|^2, or several; GRAM: see spmmv_gram.cuh;
 //          X_ALIGNED, Y_ALIGNED: packs of X, of Y and Z start at multiples of their size.
 // Config:  LANES, VECTORS, VECTOR.
 #pragma once
@@ -70,12 +70,17 @@ __device__ __forceinline__ T shuffle_down(T y, int lanes) {
         return __shfl_down_sync(0xffffffffu, y, lanes);
 }
 
+template <class T>
+__device__ __forceinline__ T shuffle(T y, int from) {
+    return __shfl_sync(0xffffffffu, y, from);
+}
+
 // Sums of a row in the columns of a lane.
 struct Sums {
     Y at[VECTORS][VECTOR] = {};
 };
 
-constexpr bool NEEDS_X = SHIFT != 0 || (DOTS & 3) != 0;
+constexpr bool NEEDS_X = SHIFT != 0 || (DOTS & 3) != 0 || (GRAM & 1) != 0;
 constexpr int DOT_KINDS = (DOTS & 1) + (DOTS >> 1 & 1) + (DOTS >> 2 & 1);
 using Dot = ElementOf<IS_COMPLEX<Y>, double>;
 
@@ -153,7 +158,8 @@ struct Lane {
             return factor_of<Y>(shift);
     }
 
-    __device__ __forceinline__ void finish(i64 row, const Sums& sums, const Own& own, Dots& dots) const {
+    // Turns sums into the row of Y, and stores it.
+    __device__ __forceinline__ void finish(i64 row, Sums& sums, const Own& own, Dots& dots) const {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             if (!has(v)) continue;
@@ -167,7 +173,7 @@ struct Lane {
                 if constexpr (!ALPHA_ONE) y = scale(factor_of<Y>(alpha), y);
                 if constexpr (BETA_ONE) y = add(y, own.y[v].at[i]);
                 if constexpr (!BETA_ZERO && !BETA_ONE) y = add(y, scale(factor_of<Y>(beta), own.y[v].at[i]));
-                result.at[i] = y;
+                result.at[i] = sums.at[v][i] = y;
                 if constexpr (DOTS != 0) dots.take(v, i, own.x[v].at[i], y);
                 if constexpr (CHAIN != 0) chained.at[i] = scale(factor_of<Y>(eta), y);
                 if constexpr (CHAIN == 1) chained.at[i] = add(chained.at[i], scale(factor_of<Y>(delta), own.z[v].at[i]));

@@ -23,7 +23,7 @@
 // whose lengths are multiples of a power of two do not begin in one bank.
 //
 // DOTS: a lane sums up over its rows in registers, in double precision; at the end the groups of a warp and the warps of a block are
-// added up in a fixed order, and dots[number][kind][column] takes the sums of the blocks of that number, one of each tile. Not for
+// added up in a fixed order, and parts[number][kind][column] takes the sums of the blocks of that number, one of each tile. Not for
 // matrices with long rows.
 //
 // Types and problem: see spmmv.cuh.
@@ -31,7 +31,7 @@
 //          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE, OUTER.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries; FLAT: and as many times WARPS rows of a tile.
-#include "spmmv.cuh"
+#include "spmmv_gram.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
 constexpr int SHARE = LANES * SPLIT;  // lanes a row
@@ -67,6 +67,7 @@ struct Staged {
 union Memory {
     Staged staged;
     Dot dots[WARPS][DOT_KINDS > 0 ? DOT_KINDS : 1][TILE];  // at the end
+    Dot grams[GRAM_SUMS > 0 ? GRAM_SUMS : 1];              // after that
 };
 
 struct Rows {
@@ -172,7 +173,8 @@ __device__ __forceinline__ void gather(const Lane& block, const Slot& slot, int 
     }
 }
 
-__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, Products& products, int lane, Dots& dots) {
+__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, Products& products, int lane, Dots& dots,
+                                              Grams& grams) {
     const int group = lane / SHARE, part = lane % SHARE / LANES;
     const int rows = __popc(__ballot_sync(FULL, unit.range != NO_ROW));
     if constexpr (FLAT)
@@ -197,10 +199,11 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = add(sums.at[v][i], shuffle_down(sums.at[v][i], parts * LANES));
         if (busy && part == 0) block.finish(unit.first + row, sums, own, dots);
+        if constexpr (GRAM != 0) grams.take(block, busy, own.x, sums, lane);
     }
 }
 
-// By all threads of a block, which are done with `slots`.
+// By all threads of a block, which are done with `slots`; the same for the next.
 __device__ __forceinline__ void store_dots(Memory& memory, Dots& sums, int warp, int lane, int tile, Dot* dots) {
     const int group = lane / SHARE;
     __syncthreads();
@@ -229,9 +232,14 @@ __device__ __forceinline__ void store_dots(Memory& memory, Dots& sums, int warp,
     }
 }
 
+__device__ __forceinline__ void store_grams(Memory& memory, const Grams& grams, int warp, int lane, Dot* sums) {
+    grams.add_up(memory.grams, warp, lane);
+    for (int at = threadIdx.x; at < GRAM_SUMS; at += 32 * WARPS) sums[at] = memory.grams[at];
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, int line,
-           int plane, Dot* dots, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
+           int plane, Dot* parts, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
            Factor eta, const Y* shifts) {
     __shared__ Memory memory;
     Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
@@ -239,7 +247,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     const int blocks = gridDim.x / TILES;  // of a tile
     const int tile = OUTER ? blockIdx.x / blocks : blockIdx.x % TILES, number = OUTER ? blockIdx.x % blocks : blockIdx.x / TILES;
     const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
-    Dots sums;
+    Dots dots;
+    Grams grams;
 
     constexpr int LINES = WARPS / PLANES;
     const int visits_a_plane = (plane + line * LINES - 1) / (line * LINES) * line;
@@ -277,12 +286,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         rows = next_rows();
         stream_wait<STAGES - 1>();
         __syncwarp();
-        multiply_unit(block, units[0], slots[warp][stage], memory.staged.products[warp], lane, sums);
+        multiply_unit(block, units[0], slots[warp][stage], memory.staged.products[warp], lane, dots, grams);
         __syncwarp();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) units[s] = units[s + 1];
     }
     stream_wait<0>();
-    if constexpr (DOTS != 0) store_dots(memory, sums, warp, lane, tile, dots + static_cast<i64>(number) * DOT_KINDS * WIDTH);
+    Dot* own_parts = parts + static_cast<i64>(number) * (DOT_KINDS * WIDTH + GRAM_SUMS);
+    if constexpr (DOTS != 0) store_dots(memory, dots, warp, lane, tile, own_parts);
+    if constexpr (GRAM != 0) store_grams(memory, grams, warp, lane, own_parts + DOT_KINDS * WIDTH);
 }

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models, option_context
-from blockvec.backends.host_sparse import BLOCK_WORK, MIN_WORK, RowBlocks
+from blockvec.backends.host_sparse import MIN_ROWS, MOST_WORK, RowBlocks
 
 
 def arrow(n: int) -> sp.csr_array:
@@ -28,7 +28,7 @@ def test_blocks_hold_all_rows_and_no_more_work_than_a_row_makes_unavoidable(
     cuts = RowBlocks(A).cuts(width)
     assert (cuts[0], cuts[-1]) == (0, A.shape[0])
     assert (np.diff(cuts) > 0).all()
-    target = max(BLOCK_WORK // width, MIN_WORK)
+    target = max(MOST_WORK // width, 2 * MIN_ROWS)
     longest = np.diff(A.indptr).max() + 1
     for begin, end in itertools.pairwise(cuts):
         assert A.indptr[end] - A.indptr[begin] + end - begin <= target + longest

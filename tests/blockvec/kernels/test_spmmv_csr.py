@@ -316,9 +316,8 @@ def test_what_a_launch_lacks_is_said() -> None:
     config = family.choose(p, H200)
     with pytest.raises(ValueError, match="bytes of workspace are needed"):
         family.bind(family.Kernels(Recorder()), p, config, H200, plan)(16, 32)
-    with pytest.raises(ValueError, match="long rows"):
+    with pytest.raises(ValueError, match="rows of 5000 entries"):
         family.bind(family.Kernels(Recorder()), replace(p, dots=("xy",)), config, H200, plan)
-    assert not family.fuses_dots(config, plan)
 
 
 # ---- generated code
@@ -454,7 +453,7 @@ LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
 MIXED = ("float64", "complex128")
 SIMPLE = {
     **{"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16},
-    **{"delta": None, "eta": 1, "dots": (), "line": 0, "plane": 0},
+    **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0},
 }
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 1, "types": "float64", "config": None},
@@ -514,6 +513,12 @@ HOST_CASES: list[dict[str, Any]] = [
         "dots": ("yy",),
         "index": np.int64,
     },
+    {"width": 16, "types": "float64", "config": None, "gram": ("xy", "yy"), "shift": "column", "beta": 1},
+    {"width": 6, "types": "float32", "config": None, "gram": ("xy", "yy"), "pitches": (2, 2)},
+    {"width": 7, "types": "complex128", "config": None, "gram": ("xy", "yy"), "dots": ("xx",), "alpha": 1j},
+    {"width": 4, "types": ("complex64", "float32"), "config": None, "gram": ("xy", "yy")},
+    {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 2, 3, 1), "gram": ("yy",)},
+    {"width": 2, "types": MIXED, "config": None, "gram": ("xy",), "delta": 2},
 ]
 
 
@@ -536,12 +541,13 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     alpha, beta, shift = case["alpha"], case["beta"], case["shift"]
     shifts = numbers(rng, (width,), dtype) if shift == "column" else np.zeros(0, dtype)
     given_z = numbers(rng, (n, width), dtype)
-    delta, eta, dots = case["delta"], case["eta"], case["dots"]
+    delta, eta, dots, gram = case["delta"], case["eta"], case["dots"], case["gram"]
     Z, memory_z = framed(given_z, width, case["align"])
     out = {
         kind: np.zeros(width, dtype if kind == "xy" else real(dtype_x if kind == "xx" else dtype))
         for kind in dots
     }
+    matrices = {kind: np.zeros((width, width), dtype) for kind in gram}
     p = SpmmvProblem(
         *(n, n, S.nnz, width, dtype_s, dtype_x, X.strides[0] // X.itemsize, Y.strides[0] // Y.itemsize),
         *(S.indices.itemsize, memory_of(X).align, memory_of(Y).align),
@@ -550,6 +556,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
         ldz=width,
         align_z=memory_of(Z).align,
         dots=dots,
+        gram=gram,
     )
     device = replace(H200, multiprocessors=3)
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
@@ -557,7 +564,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     plan = family.prepare(S.indptr, S.indices, S.data)
     plan.line, plan.plane = case["line"], case["plane"]
     workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
-    written = [Y, Z, workspace, *out.values()]
+    written = [Y, Z, workspace, *out.values(), *matrices.values()]
     kernels = host_kernels(p, config, plan, tmp_path, [X, Y, Z, shifts, workspace], written)
     assert bool(case["long"]) == (kernels.tasks is not None)
 
@@ -581,6 +588,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
             delta=delta or 0,
             eta=eta,
             dots={kind: address(array) for kind, array in out.items()},
+            gram={kind: address(array) for kind, array in matrices.items()},
         )
         np.testing.assert_array_equal(Y, expected.astype(dtype))
         if delta is not None:
@@ -588,6 +596,8 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
         for kind, found in out.items():
             sums = np.sum(blocks[kind[0]].conj() * blocks[kind[1]], axis=0)
             np.testing.assert_array_equal(found, sums if kind == "xy" else sums.real)
+        for kind, found in matrices.items():
+            np.testing.assert_array_equal(found, blocks[kind[0]].conj().T @ blocks[kind[1]])
         for block, memory in ((Y, memory_y), (Z, memory_z)):
             block[...] = _nan(dtype)
             assert (memory == 0xFF).all(), "a write outside the results"
