@@ -234,6 +234,29 @@ def test_an_operator_sums_columns_of_matrices_with_and_without_long_rows(width: 
                 np.testing.assert_array_equal(applied.dots[kind].get(), terms.sum(axis=0))
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("width", [*range(2, 17), 24])
+def test_gram_matrices_are_exact_where_the_terms_are_and_repeat(width: int, dtype: str, cp: Any) -> None:
+    rng = np.random.default_rng(width)
+    n = 10_007
+    S = sparse(rng, n, n, rng.integers(0, 9, n), dtype, "int32", exact=True)
+    host = numbers(rng, (n, width), dtype, exact=True)
+    operator = as_operator(S, device="gpu")
+    product = S @ host - 2 * host
+    for ld in (width, width + 3):
+        X, _ = framed(cp, host, ld, ld - width)
+        for names in (("xy", "yy"), ("yy",)):
+            found = operator.apply(X, shift=2, dots=("xx", "yy"), gram=names)
+            np.testing.assert_array_equal(found.Y.array.get(), product)
+            np.testing.assert_array_equal(found.gram["yy"].get(), product.conj().T @ product)
+            np.testing.assert_array_equal(found.dots["xx"].get(), (abs(host) ** 2).sum(axis=0).round())
+            if "xy" in names:
+                np.testing.assert_array_equal(found.gram["xy"].get(), host.conj().T @ product)
+    X = cp.asarray(numbers(rng, (n, width), dtype, exact=False))
+    first, again = (operator.apply(X, gram=("xy", "yy")).gram for _ in range(2))
+    assert all(first[name].tobytes() == again[name].tobytes() for name in first)
+
+
 def test_products_with_long_rows_are_captured_into_graphs_and_run_on_several_streams(cp: Any) -> None:
     rng = np.random.default_rng(1)
     n = 3000

@@ -27,7 +27,7 @@ from blockvec.kernels import spmmv_csr_model as model
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.csr_plan import TASK_ENTRIES, Plan, address
 from blockvec.kernels.device import H200, host_device
-from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from blockvec.kernels.problem import GRAMS, SpmmvProblem, beta_class, itemsize, promote, scalar_class
 from blockvec.kernels.roofline import Ceilings, memory_time, traffic
 from blockvec.kernels.spmmv_csr import Config
 from blockvec.models import model as model_matrix
@@ -108,10 +108,13 @@ def test_configurations_are_refused_with_a_reason() -> None:
         "shared memory of": replace(good, entries=4000, warps=8, blocks=2),
         "on a multiprocessor": replace(good, warps=32, blocks=3),
         "packs a lane": replace(good, lanes=8, vectors=2, vector=2),
+        "tiles": replace(good, lanes=4, vectors=2),
+        "fill fragments": replace(good, lanes=1, vectors=8),
         "no room": replace(good, lanes=8, vectors=1, rows=32, warps=4, blocks=7, entries=490),
     }
     for reason, config in bad.items():
-        given = replace(p, align_x=8) if reason == "aligned to" else p
+        changes = {"aligned to": {"align_x": 8}, "tiles": {"gram": GRAMS}, "fill fragments": {"gram": GRAMS}}
+        given = replace(p, **changes.get(reason, {}))
         assert reason in str(family.refuse(given, config, H200)), reason
 
 
@@ -121,6 +124,9 @@ def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     assert "no rows" in str(family.supports(problem(4, n_rows=0), H200))
     assert "apart" in str(family.supports(problem(4, ldx=2**28), H200))
     assert "64-bit" in str(family.supports(problem(4, n_rows=2**31 - 1), H200))
+    assert "2 to 16" in str(family.supports(problem(17, gram=("yy",)), H200))
+    assert "apart" in str(family.supports(problem(4, dots=("xy",), longest=10**6), H200))
+    assert family.supports(problem(4, longest=10**6), H200) is None
     assert family.supports(problem(4, n_rows=2**33, index_bytes=8), H200) is None
 
 
@@ -345,6 +351,7 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
         "alpha": draw.choice(("one", "general")),
         "beta": draw.choice(("zero", "one", "general")),
         "shift": draw.choice(("none", "scalar", "column")),
+        "gram": draw.choice(((), ("xy", "yy"), ("yy",))) if 1 < width <= limits.GRAM_WIDTH else (),
     }
     p = problem(width, types, draw.choice((3, 7, 12, 27, 80)), **fused)
     device = (H200, A100)[seed % 2]
@@ -355,6 +362,16 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
     for config in (draw.choice(tightest), draw.choice(valid)):
         assert_compiles_clean(p, config, device)
     assert_compiles_clean(p, draw.choice(valid), device, draw.choice(("tasks", "sums")))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TYPES)
+def test_choices_for_gram_matrices_compile_without_spills(dtype: str) -> None:
+    for width, device in ((2, H200), (4, A100), (7, H200), (8, H200), (16, A100)):
+        p = problem(width, dtype, gram=("xy", "yy"), shift="column")
+        config = family.choose(p, device)
+        assert_compiles_clean(p, config, device)
+    assert_compiles_clean(p, config, device, "totals")
 
 
 @needs_compiler
