@@ -8,8 +8,8 @@ from .device import DeviceInfo
 from .problem import SpmmvProblem, is_complex, itemsize, promote
 
 __all__ = [
-    "GRAM_ELEMENTS",
     "GRAM_LANES",
+    "GRAM_SIDE",
     "GRAM_WIDTH",
     "LEAST_WARPS",
     "MAX_ROWS",
@@ -35,9 +35,9 @@ STATIC_SHARED_LIMIT = 48 << 10
 _SLOT_ALIGN, _SWIZZLED_ALIGN = 4, 32  # entries, as in the kernel
 _RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
 _L1_LEAST_BYTES = 32 << 10  # what shared memory must leave to gathers
-GRAM_LANES = (2, 4, 8)  # of a row, where the rows that a warp completes at a time fill whole fragments
-GRAM_ELEMENTS = 2  # of a row, a lane's: tiles grow with their square
-GRAM_WIDTH = max(GRAM_LANES) * GRAM_ELEMENTS
+GRAM_LANES = (1, 2, 4, 8)  # of a row, where the rows that a warp completes at a time fill whole fragments
+GRAM_SIDE = 2  # tiles of eight columns a side of a Gram matrix: registers grow with the square
+GRAM_WIDTH = 8 * GRAM_SIDE
 _LONG_WARPS = 2  # at most, of a block that sums up a part of a long row: most are little longer than others
 
 
@@ -155,12 +155,12 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     """Return the registers a thread needs, at least nearly."""
     pack_x = config.vectors * config.vector * itemsize(problem.dtype_x) // 4
     pack_y = config.vectors * config.vector * itemsize(problem.dtype) // 4
-    needs_x = problem.shift != "none" or "xx" in problem.dots or "xy" in problem.dots + problem.gram
+    needs_x = problem.shift != "none" or "xx" in problem.dots or "xy" in problem.dots
     fused = (pack_x if needs_x else 0) + (pack_y if problem.beta != "zero" else 0)
     fused += pack_y if problem.chain in ("one", "general") else 0
     elements = config.vectors * config.vector
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
-    fused += _gram_registers(problem, elements)
+    fused += _gram_registers(problem, config)
     wide = 12 if problem.index_bytes == 8 else 0
     ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
@@ -171,11 +171,30 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     return gathers + pack_y + fused + wide + ahead + converted + products + temporary + 26
 
 
-def _gram_registers(problem: SpmmvProblem, elements: int) -> int:
-    """Return the registers of a lane's tiles, X^H Y whole and the half of Y^H Y, and of the fragments."""
-    tiles = {"xy": elements**2, "yy": elements * (elements + 1) // 2}
-    parts = 2 if is_complex(problem.dtype) else 1
-    return parts * sum(4 * tiles[kind] + 2 * elements for kind in problem.gram)
+def _gram_side(config: Config) -> int:
+    """Return the tiles a side of a Gram matrix, as in the kernel: rows of few lanes share fragments."""
+    elements = config.vectors * config.vector
+    return elements // 2 if config.lanes < max(GRAM_LANES) and elements % 2 == 0 else elements
+
+
+def _gram_registers(problem: SpmmvProblem, config: Config) -> int:
+    """Return the registers of the tiles, X^H Y whole and the half of Y^H Y, and of fragments beside."""
+    if not problem.gram:
+        return 0
+    side, parts = _gram_side(config), 2 if is_complex(problem.dtype) else 1
+    tiles = {"xy": side**2, "yy": side * (side + 1) // 2}
+    return parts * (sum(4 * tiles[kind] for kind in problem.gram) + 8 * (side - 1))
+
+
+def _refuse_gram(config: Config, width: int) -> str | None:
+    """Say why a configuration cannot make Gram matrices, or None when it can."""
+    elements = config.vectors * config.vector
+    whole = config.lanes in GRAM_LANES and (config.lanes > 1 or elements % 2 == 0)
+    if not whole or config.split > 1 or config.tile < width:
+        return f"{config.lanes} lanes in {config.split} parts do not fill fragments for Gram matrices"
+    if _gram_side(config) > GRAM_SIDE:
+        return f"{elements} columns a lane make too many tiles of Gram matrices"
+    return None
 
 
 def register_limit(config: Config, device: DeviceInfo) -> int:
@@ -197,10 +216,8 @@ def refuse(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> str | N
     align_x, align_y = problem.align_x, min(problem.align_y, problem.align_z)
     if (config.aligned_x and align_x % size_x) or (config.aligned_y and align_y % size_y):
         return f"operands are aligned to {align_x} and {align_y} bytes, packs have {size_x} and {size_y}"
-    if problem.gram and (config.lanes not in GRAM_LANES or config.split > 1 or config.tile < problem.width):
-        return f"{config.lanes} lanes in {config.split} parts do not fill fragments for Gram matrices"
-    if problem.gram and config.vectors * config.vector > GRAM_ELEMENTS:
-        return f"{config.vectors * config.vector} columns a lane make too many tiles of Gram matrices"
+    if problem.gram and (reason := _refuse_gram(config, problem.width)) is not None:
+        return reason
     if not config.groups <= config.rows <= MAX_ROWS or config.rows % config.groups:
         return f"{config.rows} rows for {config.groups} groups of lanes"
     if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:

@@ -16,7 +16,6 @@ from .device import DeviceInfo
 from .problem import SpmmvProblem, is_complex, itemsize
 from .roofline import Ceilings, memory_time, traffic
 from .spmmv_csr_config import (
-    GRAM_ELEMENTS,
     GRAM_LANES,
     LEAST_WARPS,
     MAX_ROWS,
@@ -129,7 +128,7 @@ def _gram_mappings(problem: SpmmvProblem) -> Iterator[Config]:
     size_x, size_y = itemsize(problem.dtype_x), itemsize(problem.dtype)
     for lanes, vector, vectors in itertools.product(GRAM_LANES, (2, 1), (1, 2)):
         fills = (vectors - 1) * lanes * vector < problem.width <= lanes * vectors * vector
-        if vector * vectors <= GRAM_ELEMENTS and problem.width % vector == 0 and fills:
+        if problem.width % vector == 0 and fills:
             aligned_x = problem.align_x % (vector * size_x) == 0
             aligned_y = min(problem.align_y, problem.align_z) % min(16, vector * size_y) == 0
             if vector == 1 or (aligned_x and vector * size_x <= 16):

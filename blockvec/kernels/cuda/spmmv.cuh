@@ -80,7 +80,7 @@ struct Sums {
     Y at[VECTORS][VECTOR] = {};
 };
 
-constexpr bool NEEDS_X = SHIFT != 0 || (DOTS & 3) != 0 || (GRAM & 1) != 0;
+constexpr bool NEEDS_X = SHIFT != 0 || (DOTS & 3) != 0;
 constexpr int DOT_KINDS = (DOTS & 1) + (DOTS >> 1 & 1) + (DOTS >> 2 & 1);
 using Dot = ElementOf<IS_COMPLEX<Y>, double>;
 

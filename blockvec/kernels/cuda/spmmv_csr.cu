@@ -199,7 +199,7 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
 #pragma unroll
                 for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = add(sums.at[v][i], shuffle_down(sums.at[v][i], parts * LANES));
         if (busy && part == 0) block.finish(unit.first + row, sums, own, dots);
-        if constexpr (GRAM != 0) grams.take(block, busy, own.x, sums, lane);
+        if constexpr (GRAM != 0) grams.take(block, unit.first + first, rows - first, busy, sums, lane);
     }
 }
 

@@ -108,8 +108,8 @@ def test_configurations_are_refused_with_a_reason() -> None:
         "shared memory of": replace(good, entries=4000, warps=8, blocks=2),
         "on a multiprocessor": replace(good, warps=32, blocks=3),
         "packs a lane": replace(good, lanes=8, vectors=2, vector=2),
-        "tiles": replace(good, lanes=4, vectors=2),
-        "fill fragments": replace(good, lanes=1, vectors=8),
+        "tiles": replace(good, lanes=2, vectors=4),
+        "fill fragments": replace(good, lanes=3, vectors=3),
         "no room": replace(good, lanes=8, vectors=1, rows=32, warps=4, blocks=7, entries=490),
     }
     for reason, config in bad.items():
