@@ -9,7 +9,7 @@ are in ``spmmv_csr_model``; this file is the family's front and makes sources an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 

@@ -125,9 +125,17 @@ def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     assert "apart" in str(family.supports(problem(4, ldx=2**28), H200))
     assert "64-bit" in str(family.supports(problem(4, n_rows=2**31 - 1), H200))
     assert "2 to 16" in str(family.supports(problem(17, gram=("yy",)), H200))
-    assert "apart" in str(family.supports(problem(4, dots=("xy",), longest=10**6), H200))
-    assert family.supports(problem(4, longest=10**6), H200) is None
     assert family.supports(problem(4, n_rows=2**33, index_bytes=8), H200) is None
+
+
+def test_sums_are_made_apart_where_long_rows_are() -> None:
+    for long in ({"dots": ("xy",)}, {"gram": GRAMS}):
+        p = problem(4, **long, longest=10**6)
+        config = family.choose(p, H200)
+        assert "apart" in str(family.refuse_sums(p, config))
+        assert family.refuse_sums(replace(p, longest=config.long_row), config) is None
+        assert len(family.sources(p, H200)) == 3, "the plain product's, with its long rows"
+    assert family.refuse_sums(problem(4, longest=10**6), config) is None
 
 
 def test_sources_depend_on_shapes_that_compile_differently_and_nothing_else() -> None:
