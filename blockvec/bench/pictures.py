@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..kernels.cache import replace_file
-from . import paper_pictures, sparse_pictures
+from . import orthogonality_pictures, paper_pictures, sparse_pictures
 
 __all__ = ["check_plotting", "draw"]
 
@@ -63,11 +63,17 @@ def draw(document: Record, path: str | Path) -> None:
     solver = [r for r in document["records"] if r.get("operation") == "eigsh"]
     kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
     rectangular = [r for r in kernels if r["M"] != r["N"]]
+    losses = [r for r in document["records"] if r.get("operation") == "orthogonality"]
+    orthogonalized = [r for r in document["records"] if r.get("operation") == "orthogonalize"]
     painter: Callable[[Any, Sequence[Record]], None]
     latencies = [r for r in kernels if "replay_s" in r]
     sparse = [r for r in kernels if r.get("matrix")]
     if figures:
         painter, records = functools.partial(paper_pictures.paint, ceilings=document["ceilings"]), figures
+    elif losses:
+        painter, records = orthogonality_pictures.paint_loss, losses
+    elif orthogonalized:
+        painter, records = orthogonality_pictures.paint_times, orthogonalized
     elif latencies:
         painter, records = _latency_curves, latencies
     elif solver:

@@ -85,7 +85,7 @@ def bound(policy: Policy, kappa: float) -> float | None:
     """
     rounding = 10 * COLUMNS * UNIT
     if type(policy) is PIP:
-        return min(rounding * kappa**2, 1.0) if kappa**2 * UNIT < 1 else None
+        return rounding * kappa**2 if rounding * kappa**2 <= 1 else None
     if isinstance(policy, PIPPlus | CholQR2):
         return rounding if COLUMNS * UNIT * kappa**2 <= 0.5 else None
     return rounding
@@ -134,7 +134,7 @@ def records() -> Iterator[dict[str, Any]]:
     for name in MATRICES:
         for policies, width in ((AGAINST, WIDTH), (WITHIN, COLUMNS)):
             for policy in policies:
-                for exponent in np.arange(0.25, 15.01, 0.5):
+                for exponent in np.arange(0.25, 15.01, 0.75):
                     yield record(name, policy, 10.0**exponent, width)
 
 

@@ -31,6 +31,16 @@ def product(matrix: str, width: int, dtype: str, **more: Any) -> dict[str, Any]:
     return kernel("spmmv", width, width, dtype) | {"matrix": matrix, "fraction_gather": 0.9} | more
 
 
+def loss(matrix: str, policy: str, width: int, kappa: float) -> dict[str, Any]:
+    head = {"operation": "orthogonality", "matrix": matrix, "columns": 8, "width": width, "policy": policy}
+    lost = kappa > 1e8 and policy == "PIP"
+    return head | {"kappa": kappa, "loss": None if lost else 0.0, "bound": None if lost else 1e-14}
+
+
+def sweep(policy: str, M: int, N: int) -> dict[str, Any]:
+    return kernel("orthogonalize", M, N) | {"policy": policy}
+
+
 APART = {"peers": {"plain": 0.9, "separate": 1.4}}
 DOCUMENTS = {
     "sparse": [
@@ -44,6 +54,14 @@ DOCUMENTS = {
     "a single width": [kernel("gram", 4, 4)],
     "a map with holes": [kernel("tsmm", M, N) for M in (1, 2, 4) for N in (1, 2) if M != N],
     "sweeps": [kernel(op, M, N) for op in ("combine_dot", "update_gram") for M in (64, 128) for N in (4, 8)],
+    "losses of orthogonality": [
+        loss(matrix, policy, width, kappa)
+        for matrix in ("a", "b")
+        for policy, width in (("PIP", 4), ("Adaptive", 4), ("SVQB", 8))
+        for kappa in (1e12, 1.0, 1e4)
+    ],
+    "orthogonalisation": [sweep(p, M, N) for p in ("PIP", "SVQB") for M in (0, 16, 64) for N in (4, 8)],
+    "orthogonalisation within a block alone": [sweep("SVQB", 0, 4)],
     "solver": [solve("laplace3d:n=64"), solve("bcsstk09", time_s=None, missed=None)],
 }
 

@@ -1,0 +1,135 @@
+"""Orthogonalisation on every backend: W = V S + Q R, orthonormal to rounding, whatever policy and block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, as_operator
+from solvers.orthogonalize import (
+    SVQB,
+    TSQR,
+    Adaptive,
+    BCGSIPlus,
+    CholQR2,
+    PIPPlus,
+    RandomizedCholQR,
+    RankedCholQR,
+    ShiftedCholQR3,
+    orthogonalize,
+)
+from tests.contract.blocks import DTYPES, host, on, values
+
+K, M, N = 3001, 20, 4
+POLICIES = [Adaptive(), BCGSIPlus(), PIPPlus()]
+POLICIES += [BCGSIPlus(p) for p in (CholQR2(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())]
+STRONG = [
+    Adaptive(),
+    BCGSIPlus(),
+    BCGSIPlus(ShiftedCholQR3()),
+    BCGSIPlus(TSQR()),
+    BCGSIPlus(RandomizedCholQR()),
+]
+
+
+def name(policy: Any) -> str:
+    return type(policy).__name__ + (f"-{name(policy.intra)}" if isinstance(policy, BCGSIPlus) else "")
+
+
+def wide(A: np.ndarray) -> np.ndarray:
+    return A.astype("complex128" if A.dtype.kind == "c" else "float64")
+
+
+def basis(dtype: str) -> np.ndarray:
+    V = np.linalg.qr(wide(values(np.random.default_rng(1), (K, M), dtype)))[0]
+    return np.ascontiguousarray(V).astype(dtype)
+
+
+def check(device: str, W: np.ndarray, V: np.ndarray, policy: Any) -> Any:
+    """Assert the identities to 100 units of rounding; return the result."""
+    block = BlockVector(on(device, W))
+    result = orthogonalize(block, BlockVector(on(device, V)), policy=policy)
+    Q, unit = wide(host(block)), np.finfo(W.dtype).eps / 2
+    assert np.linalg.norm(np.hstack([wide(V), Q]).conj().T @ Q - np.eye(M + N, N, -M)) <= 100 * unit
+    errors = np.linalg.norm(W - V @ result.S - Q @ result.R, axis=0)
+    assert np.all(errors <= 100 * unit * np.linalg.norm(wide(W), axis=0))
+    return result
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("policy", POLICIES, ids=name)
+def test_a_block_becomes_orthonormal_and_orthogonal_to_the_basis(
+    device: str, dtype: str, policy: Any
+) -> None:
+    V, rng = basis(dtype), np.random.default_rng(2)
+    W = (values(rng, (K, N), dtype) + V @ values(rng, (M, N), dtype) * 30).astype(dtype)
+    assert not check(device, W, V, policy).lost.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("policy", STRONG, ids=name)
+def test_lost_directions_are_replaced(device: str, dtype: str, policy: Any) -> None:
+    V, rng = basis(dtype), np.random.default_rng(3)
+    W = values(rng, (K, N), dtype)
+    W[:, 1] = V @ values(rng, (M,), dtype)  # inside of the basis
+    W[:, 2] = 0
+    W[:, 3] = W[:, 0]
+    assert check(device, W, V, policy).lost.tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("policy", STRONG, ids=name)
+def test_an_ill_conditioned_block_is_no_special_case(device: str, policy: Any) -> None:
+    V, rng = basis("float64"), np.random.default_rng(4)
+    U, X = np.linalg.qr(rng.standard_normal((K, N)))[0], np.linalg.qr(rng.standard_normal((N, N)))[0]
+    assert not check(device, U * np.logspace(0, -12, N) @ X, V, policy).lost.any()
+
+
+@pytest.mark.parametrize("policy", [RankedCholQR(), TSQR(), RandomizedCholQR()], ids=name)
+@pytest.mark.parametrize("rows", [N, 100, 5000])
+def test_blocks_of_any_height_are_factorised(device: str, policy: Any, rows: int) -> None:
+    W = np.random.default_rng(5).standard_normal((rows, N))
+    block = BlockVector(on(device, W))
+    result = orthogonalize(block, policy=policy)
+    Q = host(block)
+    assert np.linalg.norm(Q.T @ Q - np.eye(N)) <= 1e-14
+    assert np.linalg.norm(W - Q @ result.R) <= 1e-14 * np.linalg.norm(W)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_a_second_copy_and_a_view_of_a_wider_array_are_written_and_nothing_else(
+    device: str, dtype: str
+) -> None:
+    whole = np.hstack([basis(dtype), np.full((K, 3 * N), 7, dtype)])
+    whole[:, M : M + N] = values(np.random.default_rng(6), (K, N), dtype)
+    buffer = BlockVector(on(device, whole))
+    W, into = buffer[:, M : M + N], buffer[:, M + 2 * N :]
+    orthogonalize(W, buffer[:, :M], into=into)
+    after = host(buffer)
+    assert np.linalg.norm(after[:, M + 2 * N :] - after[:, M : M + N]) <= 1e-14
+    rest = [*range(M), *range(M + N, M + 2 * N)]
+    assert np.array_equal(after[:, rest], whole[:, rest])
+
+
+def test_an_inner_product_is_that_of_m(device: str) -> None:
+    h = np.logspace(0, 3, K)
+    mass = sp.diags_array([h[1:] / 6, 2 * h / 3, h[1:] / 6], offsets=[-1, 0, 1]).tocsr()
+    W = np.random.default_rng(7).standard_normal((K, N))
+    block = BlockVector(on(device, W))
+    result = orthogonalize(block, M=as_operator(mass, device=device))
+    Q = host(block)
+    assert np.linalg.norm(Q.T @ (mass @ Q) - np.eye(N)) <= 1e-13
+    assert np.linalg.norm(W - Q @ result.R) <= 1e-14 * np.linalg.norm(W)
+
+
+def test_the_same_call_gives_the_same_bits(device: str) -> None:
+    V, W = basis("float64"), values(np.random.default_rng(8), (K, N), "float64")
+    W[:, 3] = W[:, 2]
+    found = []
+    for _ in range(2):
+        block = BlockVector(on(device, W))
+        result = orthogonalize(block, BlockVector(on(device, V)), rng=5)
+        found.append((host(block).tobytes(), result.S.tobytes(), result.R.tobytes()))
+    assert found[0] == found[1]
