@@ -142,13 +142,15 @@ struct Ring {
     u64 empty[STAGES];    // with a producer warp
     u32 readers[STAGES];  // without: warps that have read a stage
 
-    // By all threads, one a stage at work, before a __syncthreads(): how many arrivals fill a stage and how many give it back.
+    // By one thread, before a __syncthreads(): how many arrivals fill a stage and how many give it back. By one, because the assembler of
+    // CUDA 13.0 spoils a predicate that is still needed where several threads initialise barriers: warp 0 was torn apart by it for good.
     __device__ __forceinline__ void init(u32 producers, u32 consumers) {
-        const int stage = threadIdx.x;
-        if (stage >= STAGES) return;
-        barrier_init(full + stage, producers);
-        barrier_init(empty + stage, consumers);
-        readers[stage] = 0;
+#pragma unroll
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(full + stage, producers);
+            barrier_init(empty + stage, consumers);
+            readers[stage] = 0;
+        }
         barrier_init_fence();
     }
 

@@ -356,8 +356,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     lane.storer = rank == 0;
     const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im), element(beta_re, beta_im)};
 
-    if (thread < GROUPS * STAGES) barrier_init(full + thread, ARRIVALS);
-    barrier_init_fence();
+    if (thread == 0) {  // one thread: see Ring::init
+        for (int stage = 0; stage < GROUPS * STAGES; ++stage) barrier_init(full + stage, ARRIVALS);
+        barrier_init_fence();
+    }
     if constexpr (SHARED_C) {
         for (int i = thread; i < KT * NT * 32; i += 32 * WARPS) {
             fragments[i] = coefficient(o, i / 32 / NT, i / 32 % NT, i % 32 / 4, i % 4);

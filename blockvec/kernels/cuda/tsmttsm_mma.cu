@@ -420,8 +420,10 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     extern __shared__ __align__(128) char shared[];
     __shared__ Ring<STAGES> ring;
     const Source source = {A, B, K, lda, ldb};
-    ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), WARPS);
-    if (threadIdx.x == 0) grid_started(workspace);
+    if (threadIdx.x == 0) {
+        ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), WARPS);
+        grid_started(workspace);
+    }
     __syncthreads();
     // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
