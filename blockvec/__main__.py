@@ -30,6 +30,7 @@ QUICK_WIDTHS = (1, 3, 8)
 DENSE_OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
 SPARSE_OPERATIONS = ("apply", "apply_fused", "apply_gram")
 OPERATIONS = (*DENSE_OPERATIONS, *SPARSE_OPERATIONS)
+TUNED_TABLES = ("equal", "update", "wide", "views", "fma", "gram", "rectangular", "single")
 FIGURES = ("roofline", "permutations", "tiles", "occupancy", "reductions", "combinations")
 DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
@@ -168,9 +169,25 @@ def _add_tune(commands: Any) -> None:
     add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring a problem (default 5)")
     add("--first", type=_count, default=10, metavar="N", help="the N best by the models (default 10)")
     add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
+    add("--families", choices=("fma", "mma"), default="", help="multiply-adds or tensor cores alone")
+    add(
+        "--tables",
+        type=_names(*TUNED_TABLES, "all"),
+        metavar="TABLES",
+        help=f"instead, tables on record: all or some of {','.join(TUNED_TABLES)}; --json names a folder",
+    )
     add("--limit", type=float, default=math.inf, metavar="S", help="begin nothing after so many seconds")
-    add("--json", metavar="FILE", help="write all that was measured to this file")
-    add("--ship", type=Path, metavar="DIR", help="write the winners into the tables in this folder")
+    add("--json", type=Path, metavar="FILE", help="write all that was measured to this file, as it comes")
+    add("--resume", action="store_true", help="keep what the file of --json holds, and measure the rest")
+    add("--ship", type=Path, metavar="DIR", help="put the winners into the tables in this folder")
+    add(
+        "--from",
+        dest="results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="instead of measuring, ship the winners of these results",
+    )
     tune.set_defaults(run=_tune)
 
 
@@ -378,31 +395,56 @@ def _deliver(arguments: argparse.Namespace, backend: Any, limits: Any, records: 
 
 def _tune(arguments: argparse.Namespace) -> None:
     from . import results
-    from .backends import backend_for
     from .bench import tuning
-    from .profile import ceilings
+
+    if arguments.results and not arguments.ship:
+        raise OptionError("--from names results to ship; say where with --ship.")
+    if arguments.results:
+        files = [file for path in arguments.results for file in _result_files(path)]
+        documents = [results.read(file) for file in files]
+    else:
+        documents = _measure_kernels(arguments)
+    if arguments.ship:
+        for file in tuning.ship(arguments.ship, documents):
+            print(file)
+
+
+def _measure_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Tune, and return what was measured, a document a table."""
+    from . import results
+    from .backends import backend_for
+    from .bench import tables, tuning
 
     backend = backend_for(arguments.device)
-    tuning.check_device(backend)
+    backend.check_tunable()
+    todo = list(_problems_to_tune(arguments))
+    ledger = tables.Ledger(arguments.json, results.environment(backend), resume=arguments.resume)
+    with _progress(len(todo)) as (say, step):
+        say(tuning.heading())
+        try:
+            for tuned in tuning.tune_all(ledger.left(todo), backend, limit_s=arguments.limit, say=say):
+                step(f"{tuned.problem.operation} {tuned.problem.dtype}")
+                ledger.add(tuned)
+                say(tuned.line())
+        finally:
+            ledger.write()
+    return ledger.documents()
+
+
+def _problems_to_tune(arguments: argparse.Namespace) -> Iterator[Any]:
+    from .bench import tables, tuning
+
+    if arguments.tables:
+        yield from tables.todo(list(tables.TABLES) if "all" in arguments.tables else arguments.tables)
+        return
     second = arguments.by or arguments.widths
     every = arguments.grid or arguments.by
     shapes = [(M, N) for M in arguments.widths for N in second if every or M == N]
-    todo = list(tuning.problems(arguments.op, arguments.dtype, shapes, ld=arguments.ld, beta=arguments.beta))
-    done = []
-    with _progress(len(todo)) as (say, step):
-        step("ceilings")
-        limits = ceilings(backend, refresh=True)
-        say(tuning.heading())
-        how = {"first": arguments.first, "sample": arguments.sample, "limit_s": arguments.limit}
-        for tuned in tuning.tune_all(todo, backend, limits, budget_s=arguments.budget, **how):
-            step(f"{tuned.problem.operation} {tuned.problem.dtype}")
-            done.append(tuned)
-            say(tuned.line())
-    environment = results.environment(backend)
-    if arguments.json:
-        results.write(arguments.json, environment, limits, [tuned.record() for tuned in done])
-    if arguments.ship:
-        tuning.ship(arguments.ship, environment, done)
+    choose = {"first": arguments.first, "sample": arguments.sample, "families": arguments.families}
+    for problem in tuning.problems(
+        arguments.op, arguments.dtype, shapes, ld=arguments.ld, beta=arguments.beta
+    ):
+        yield tuning.Todo(problem, arguments.budget, choose)
 
 
 def _explain(arguments: argparse.Namespace) -> None:

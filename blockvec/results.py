@@ -22,7 +22,16 @@ from .kernels.measure import Timing
 from .kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .kernels.roofline import Ceilings, fraction, gather_time, memory_time, sector_traffic
 
-__all__ = ["ceilings_record", "device_slug", "document", "environment", "kernel_record", "read", "write"]
+__all__ = [
+    "Record",
+    "ceilings_record",
+    "device_slug",
+    "document",
+    "environment",
+    "kernel_record",
+    "read",
+    "write",
+]
 
 Record = dict[str, Any]
 

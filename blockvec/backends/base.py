@@ -126,6 +126,9 @@ class Backend(Protocol):
         Sparse products are measured with the matrix among the operands, which are those of a `Candidate`.
         """
 
+    def check_tunable(self) -> None:
+        """Raise `OptionError` on a device where there is nothing to choose, and so nothing to tune."""
+
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return ways to reach the device's ceilings."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from ..config import options
 from ..errors import DeviceError, OptionError
 from ..kernels.device import DeviceInfo, cuda_device
-from ..kernels.families import families_of
+from ..kernels.families import FAMILIES, families_of
 from ..kernels.measure import CeilingProbe
 from ..kernels.problem import (
     Problem,
@@ -24,10 +24,11 @@ from ..kernels.problem import (
     TsmttsmProblem,
 )
 from ..kernels.roofline import Ceilings
-from ..kernels.winners import Winner, find, representative
+from ..kernels.tuner import Entrant, Outcome, Preparation, tournament
+from ..kernels.winners import Winner, find, representative, store
 from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sparse
 from .base import Array, Candidate
-from .cuda_tuner import Arena, Tuning
+from .cuda_tuner import Arena, with_rows
 from .gpu import Gpu
 from .sparse_tuner import SparseTuning
 
@@ -148,13 +149,22 @@ class CudaBackend:
             return False
         return not self.xp.cuda.get_current_stream().is_capturing()
 
+    def check_tunable(self) -> None:
+        """Do nothing: there are kernels to choose from."""
+
     def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
         """Measure the kernels for a product and put the best into the user's store."""
         with ThreadPoolExecutor() as executor:
             if isinstance(problem, SpmmvProblem):
                 self.sparse_tuning(problem, operands[0], ceilings, executor).measure(budget_s)
-            else:
-                self.tuning(problem, ceilings, executor).measure(budget_s)
+                return
+            preparation = self.prepare(problem, ceilings, executor)
+            outcome = self.contest(
+                preparation.problem, [*self.rivals(preparation.problem), *preparation.wait()[0]], budget_s
+            )
+        if outcome is None:
+            raise OptionError(f"{problem.operation}: no kernel is right for {problem}.")
+        store(problem, outcome.winner(preparation.problem, ceilings), self.device, options().cache_dir)
 
     def sparse_tuning(
         self,
@@ -169,8 +179,8 @@ class CudaBackend:
         make = self._gpu.here(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
         return make(self._gpu, problem, matrix, candidates, ceilings, self.stopwatch, executor)  # type: ignore[no-any-return]
 
-    def tuning(self, problem: Problem, ceilings: Ceilings, executor: Executor, **how: int) -> Tuning:
-        """Start compiling what is to be measured for a problem; see `Tuning`.
+    def prepare(self, problem: Problem, ceilings: Ceilings, executor: Executor, **choose: Any) -> Preparation:
+        """Start compiling what is to be measured for a problem, whose number of rows does not matter.
 
         Raises
         ------
@@ -179,8 +189,31 @@ class CudaBackend:
         """
         if not isinstance(problem, TsmttsmProblem | TsmmProblem):
             raise OptionError(f"{problem.operation} has nothing to tune; products of two blocks have.")
-        candidates = self.candidates(problem)
-        return Tuning(self._gpu, problem, candidates, ceilings, self.stopwatch, executor, **how)
+        return Preparation(with_rows(problem), self.device, ceilings, executor, options().cache_dir, **choose)
+
+    def rivals(self, problem: Problem) -> list[Entrant]:
+        """Return the kernels for a problem that are of no family."""
+        return [Entrant(c.name) for c in self.candidates(problem) if not c.refusal and c.name not in FAMILIES]
+
+    def contest(
+        self,
+        problem: TsmttsmProblem | TsmmProblem,
+        entrants: Sequence[Entrant],
+        budget_s: float,
+        notice: Callable[[Entrant], None] = lambda entrant: None,
+    ) -> Outcome | None:
+        """Find the fastest entrant that is right, as `tournament` does; waits for the device.
+
+        `notice` is called with each entrant before it runs for the first time.
+        """
+        arena = self.arena(problem)
+
+        def check(entrant: Entrant) -> str:
+            notice(entrant)
+            return arena.check(entrant)
+
+        result: Outcome | None = self._gpu.here(tournament)(entrants, check, arena.race, budget_s=budget_s)
+        return result
 
     def arena(self, problem: TsmttsmProblem | TsmmProblem) -> Arena:
         """Return operands to check and time kernels on: any configuration, and all candidates by name."""

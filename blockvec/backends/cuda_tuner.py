@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from typing import Any, TypeAlias
 
-from ..config import options
-from ..errors import BlockvecError, OptionError
-from ..kernels.families import FAMILIES
+from ..errors import BlockvecError
 from ..kernels.measure import Stopwatch, Timing, measure, measure_beside
 from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
-from ..kernels.roofline import Ceilings, fraction
-from ..kernels.tuner import Entrant, Outcome, build_ahead, entrants, tournament
-from ..kernels.winners import Winner, store
+from ..kernels.tuner import Entrant
 from . import cuda_elementwise, generated
 from .base import Array, Candidate
 from .gpu import Gpu
 
-__all__ = ["Arena", "Tuning"]
+__all__ = ["Arena", "with_rows"]
 
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
-OPERAND_BYTES = 1 << 30  # of the wider operand, while it is timed
+OPERAND_BYTES = 2 << 30  # of the wider operand, while it is timed
+BEYOND_CACHES = 512 << 20  # operands below are rotated
 EXACT_BYTES = 48 << 20  # of the wider operand, while it is checked
 RAGGED_ROWS = 37  # so that no tile height divides the rows
 
@@ -56,9 +50,10 @@ class Arena:
     ) -> None:
         self._gpu, self._others, self._stopwatch = gpu, others, stopwatch
         self.problem = problem
-        self._small = _with_rows(problem, EXACT_BYTES, RAGGED_ROWS)
+        self._small = with_rows(problem, EXACT_BYTES, RAGGED_ROWS)
         self._exact = _operands(gpu, self._small, 1, _fill_exact)[0]
-        self._sets = itertools.cycle(_operands(gpu, self.problem, 2, _fill_random))
+        sets = 1 if problem.K * max(problem.lda, problem.ldb) * itemsize(problem.dtype) > BEYOND_CACHES else 2
+        self._sets = itertools.cycle(_operands(gpu, self.problem, sets, _fill_random))
         self._expected = self._reference()
 
     def _reference(self) -> Array:
@@ -139,92 +134,12 @@ def _replay_stream(gpu: Gpu) -> Any:
         return cupy.cuda.Stream(non_blocking=True)
 
 
-class Tuning:
-    """One problem to be tuned: its kernels are being compiled while others are measured.
-
-    Parameters
-    ----------
-    gpu : Gpu
-        The device, CuPy's current one.
-    problem : TsmttsmProblem or TsmmProblem
-        What to tune; its number of rows does not matter.
-    candidates : sequence of Candidate
-        What the backend offers for it.
-    ceilings : Ceilings
-        Measured limits.
-    stopwatch : callable
-        Starts timing on the device.
-    executor : Executor
-        Compiles.
-    first, sample : int
-        As for `entrants`.
-    """
-
-    def __init__(
-        self,
-        gpu: Gpu,
-        problem: Product,
-        candidates: Sequence[Candidate],
-        ceilings: Ceilings,
-        stopwatch: Callable[[], Stopwatch],
-        executor: Executor,
-        *,
-        first: int = 10,
-        sample: int = 0,
-    ) -> None:
-        self.problem = _with_rows(problem, OPERAND_BYTES)
-        self._gpu, self._ceilings, self._stopwatch = gpu, ceilings, stopwatch
-        self._others = {c.name: c for c in candidates if not c.refusal and c.name not in FAMILIES}
-        self._cache_dir = options().cache_dir
-        self._executor = executor
-        self._compiling = threading.Event()
-        self._jobs: list[Future[bool]] = []
-        arguments = self.problem, gpu.info, ceilings
-        self._field = executor.submit(entrants, *arguments, first=first, sample=sample)
-        self._field.add_done_callback(self._compile)
-
-    def _compile(self, field: Future[list[Entrant]]) -> None:
-        try:
-            self._jobs = build_ahead(
-                self.problem, field.result(), self._gpu.info, self._cache_dir, self._executor
-            )
-        finally:
-            self._compiling.set()
-
-    def measure(self, budget_s: float) -> Outcome:
-        """Find the fastest right kernel and put it into the user's store; waits for the device.
-
-        Raises
-        ------
-        OptionError
-            If no kernel gives the right product.
-        """
-        field = self._field.result()
-        self._compiling.wait()
-        concurrent.futures.wait(self._jobs)
-        outcome: Outcome | None = self._gpu.here(self._tournament)(field, budget_s)
-        if outcome is None:
-            raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
-        store(self.problem, self.winner(outcome), self._gpu.info, self._cache_dir)
-        return outcome
-
-    def _tournament(self, field: list[Entrant], budget_s: float) -> Outcome | None:
-        arena = Arena(self._gpu, self.problem, self._others, self._stopwatch)
-        everyone = [*map(Entrant, self._others), *field]
-        return tournament(everyone, arena.check, arena.race, budget_s=budget_s)
-
-    def winner(self, outcome: Outcome) -> Winner:
-        """Return what goes on record."""
-        best = outcome.best.entrant
-        share = fraction(self.problem, outcome.seconds, self._ceilings)
-        return Winner(best.kernel, best.config, self.problem.K, outcome.seconds, share, "")
-
-
 def _in_place(problem: Product) -> bool:
     return isinstance(problem, TsmmProblem) and problem.inplace
 
 
-def _with_rows(problem: Product, operand_bytes: int, odd: int = 0) -> Any:
+def with_rows(problem: Product, operand_bytes: int = OPERAND_BYTES, odd: int = 0) -> Any:
+    """Return a problem of the same kind whose wider operand has about that many bytes."""
     row_bytes = max(problem.lda, problem.ldb, problem.M, problem.N) * itemsize(problem.dtype)
     return dataclasses.replace(problem, K=max(1, operand_bytes // row_bytes - odd))
 

@@ -109,8 +109,12 @@ class HostBackend:
         return False
 
     def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
+        """Raise `OptionError`."""
+        self.check_tunable()
+
+    def check_tunable(self) -> None:
         """Raise `OptionError`: there is nothing to choose."""
-        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (device='gpu').")
+        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (device 'gpu').")
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return stream kernels over arrays beyond the caches, and dense products."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
-import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,8 @@ from ..kernels.roofline import Ceilings
 from ..kernels.tuner import Entrant, build_ahead
 from ..results import kernel_record
 from .paper_points import FIGURES, Point, points
+from .tuning import COMPILE_S
+from .workers import Workers
 
 __all__ = ["ALL_FIGURES", "record_figures"]
 
@@ -70,16 +71,14 @@ def _points(
     groups: dict[tuple[str, Any], list[Point]] = {}
     for point in todo:
         groups.setdefault((point.figure, point.problem), []).append(point)
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as executor:
+    with Workers(os.cpu_count() or 1, COMPILE_S) as executor:
         jobs = [
-            build_ahead(problem, map(_entrant, group), backend.device, options().cache_dir, executor)
+            build_ahead(problem, map(_entrant, group), backend.device, options().cache_dir, executor).values()
             for (_, problem), group in groups.items()
         ]
         for ((figure, problem), group), compiled in zip(groups.items(), jobs, strict=True):
             concurrent.futures.wait(compiled)
             if time.monotonic() > deadline:
-                executor.shutdown(cancel_futures=True)
                 return
             for point, timing, peers in _race(figure, problem, group, backend):
                 config = dataclasses.asdict(point.config)

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..backends import Backend
-from ..dispatch import forget
-from ..errors import OptionError
+from ..backends import Backend, backend_for
+from ..config import option_context, options
+from ..errors import FormatError, OptionError
 from ..kernels.cache import replace_file
+from ..kernels.families import FAMILIES, config_from
 from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
-from ..kernels.tuner import Outcome
-from ..kernels.winners import Winner, representative, table_of
+from ..kernels.tuner import Entrant, Outcome, Preparation, Trial
+from ..kernels.winners import Winner, representative, store, table_of
+from ..profile import ceilings
 from ..results import kernel_record
+from .workers import LostError, Workers, notice
 
-__all__ = ["FIRST", "Tuned", "check_device", "heading", "problems", "ship", "tune_all"]
+__all__ = ["COMPILE_S", "FIRST", "Todo", "Tuned", "heading", "problem_of", "problems", "ship", "tune_all"]
 
 FIRST = 10  # configurations by the model's order that its quality is judged by
-AHEAD = 48  # problems whose kernels are compiled while others are measured
+AHEAD = 64  # problems whose kernels are compiled while others are measured
+COMPILE_S = 60.0  # for one kernel, which takes a tenth to two of them ...
+STEP_S = 30.0  # ... and for a kernel's check and its timing, which take milliseconds
 ROWS = 1 << 24  # any number that makes problems large; tuning takes its own
 
 
@@ -78,6 +81,28 @@ def problems(
 
 
 @dataclass(frozen=True)
+class Todo:
+    """A problem to tune, and how.
+
+    Attributes
+    ----------
+    problem : TsmttsmProblem or TsmmProblem
+        Its number of rows does not matter.
+    budget_s : float
+        Seconds of measuring.
+    choose : dict
+        ``first``, ``sample`` and ``families``, as for `entrants`.
+    table : str
+        Of which table.
+    """
+
+    problem: TsmttsmProblem | TsmmProblem
+    budget_s: float
+    choose: dict[str, Any] = field(default_factory=dict)
+    table: str = ""
+
+
+@dataclass(frozen=True)
 class Tuned:
     """A tuned problem.
 
@@ -90,13 +115,16 @@ class Tuned:
     outcome : Outcome
         How it was found.
     ceilings : Ceilings
-        Measured in this process.
+        Measured in the same process.
+    todo : Todo
+        What was asked for.
     """
 
     problem: TsmttsmProblem | TsmmProblem
     winner: Winner
     outcome: Outcome
     ceilings: Ceilings
+    todo: Todo
 
     def best_s(self, *, places: int | None = None, own: bool = True) -> float | None:
         """Return the best time of generated kernels (of the model's first `places`), or of the others."""
@@ -108,12 +136,6 @@ class Tuned:
             and (places is None or (trial.entrant.place or 0) < places)
         ]
         return min(times, default=None)
-
-    def stored(self) -> dict[str, Any]:
-        """Return the winner as it is stored, under the problem that stands for its kind."""
-        key = representative(self.problem)
-        assert key is not None
-        return self.winner.record(key)
 
     def record(self) -> dict[str, Any]:
         """Return what goes on record: a measurement as any other, and what the models' order was worth."""
@@ -127,9 +149,11 @@ class Tuned:
             best.timing,
             self.ceilings,
             peers,
-            config=_brief(self.winner.config),
+            config=dataclasses.asdict(self.winner.config) if self.winner.config else "",
         )
+        families = self.todo.choose.get("families")
         return record | {
+            **({"families": families} if families else {}),
             "choice_s": self.best_s(places=1),
             f"first_{FIRST}_s": self.best_s(places=FIRST),
             "own_s": self.best_s(),
@@ -146,11 +170,15 @@ class Tuned:
             return f"{fraction(problem, time_s, limits):7.1%}" if time_s else "      -"
 
         return (
-            f"{problem.operation:8} {problem.dtype:10} {problem.M:3d} {problem.N:3d} "
+            f"{_head(problem)} "
             f"{share(self.winner.time_s)} {share(self.best_s(places=1))} {share(self.best_s(places=FIRST))} "
             f"{share(self.best_s())} {share(self.best_s(own=False))} {len(self.outcome.trials):4d} "
             f"{len(self.outcome.faults):3d}  {self.winner.kernel} {_brief(self.winner.config)}"
         )
+
+
+def _head(problem: TsmttsmProblem | TsmmProblem) -> str:
+    return f"{problem.operation:8} {problem.dtype:10} {problem.M:3d} {problem.N:3d}"
 
 
 def _brief(config: Any) -> str:
@@ -168,73 +196,151 @@ def heading() -> str:
     )
 
 
-def check_device(backend: Backend) -> None:
-    """Raise `OptionError` for a device on which there is nothing to tune."""
-    if backend.device.kind != "cuda":
-        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (--device gpu).")
-
-
 def tune_all(
-    todo: Sequence[TsmttsmProblem | TsmmProblem],
+    todo: Iterable[Todo],
     backend: Backend,
-    ceilings: Ceilings,
     *,
-    budget_s: float,
-    first: int = FIRST,
-    sample: int = 0,
     limit_s: float = math.inf,
+    say: Callable[[str], None] = print,
 ) -> Iterator[Tuned]:
     """Tune problems one after the other, while kernels of the next ones are compiled in parallel processes.
 
+    Everything runs in processes of its own, which are given up and replaced when they hang or crash: a kernel
+    that does is reported, left out, and the others of its problem meet without it.
+
     Parameters
     ----------
-    todo : sequence of Problem
-        What to tune.
+    todo : iterable of Todo
+        What to tune, and how.
     backend : Backend
         A GPU's.
-    ceilings : Ceilings
-        Measured limits.
-    budget_s : float
-        Seconds of measuring for each.
-    first, sample : int
-        Configurations by the models' order, and drawn from the rest.
     limit_s : float
         Seconds after which no further problem is begun.
+    say : callable
+        Takes a line about what went wrong: kernels that hang, problems that no kernel is right for.
+
+    Raises
+    ------
+    OptionError
+        On a CPU, whose kernels follow fixed rules.
     """
-    check_device(backend)
+    backend.check_tunable()
     cuda: Any = backend
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as executor:
-        todo_left = iter(todo)
-        ahead: deque[Any] = deque()
+    with Workers(os.cpu_count() or 1, COMPILE_S) as compilers, Workers(1, STEP_S) as device:
         begin = time.perf_counter()
+        ceilings = device.submit(_ceilings, backend.name).result()
+        left, ahead = iter(todo), deque[tuple[Todo, Preparation]]()
         while True:
-            for problem in itertools.islice(todo_left, AHEAD - len(ahead)):
-                ahead.append(cuda.tuning(problem, ceilings, executor, first=first, sample=sample))
+            for each in itertools.islice(left, AHEAD - len(ahead)):
+                ahead.append((each, cuda.prepare(each.problem, ceilings, compilers, **each.choose)))
             if not ahead or time.perf_counter() - begin > limit_s:
+                return
+            each, preparation = ahead.popleft()
+            outcome = _contest(cuda, preparation, each.budget_s, device, say)
+            if outcome is not None:
+                problem: Any = preparation.problem
+                winner = outcome.winner(problem, ceilings)
+                if not each.choose.get("families"):
+                    store(problem, winner, backend.device, options().cache_dir)
+                yield Tuned(problem, winner, outcome, ceilings, each)
+
+
+def _contest(
+    backend: Any, preparation: Preparation, budget_s: float, device: Workers, say: Callable[[str], None]
+) -> Outcome | None:
+    """Let a problem's entrants meet on the device; without those that bring it down."""
+    problem: Any = preparation.problem
+    ready, faults = preparation.wait()
+    entered = [*backend.rivals(problem), *ready]
+    outcome = None
+    while entered:
+        meeting = problem, entered, budget_s
+        try:
+            outcome = device.submit(_meet, backend.name, options().cache_dir, *meeting).result()
+            break
+        except LostError as lost:
+            if lost.step not in entered:
+                faults.append(Trial(Entrant("operands"), None, str(lost)))
                 break
-            tuning = ahead.popleft()
-            outcome = tuning.measure(budget_s)
-            forget()
-            yield Tuned(tuning.problem, tuning.winner(outcome), outcome, ceilings)
-        executor.shutdown(cancel_futures=True)
+            entered.remove(lost.step)
+            faults.append(Trial(lost.step, None, str(lost)))
+    if outcome is not None:
+        outcome = dataclasses.replace(outcome, trials=(*outcome.trials, *faults))
+        faults = list(outcome.faults)
+    for trial in faults:
+        fault = " ".join(trial.fault.split())[:300]
+        say(f"{_head(problem)} {trial.entrant.kernel} {_brief(trial.entrant.config)}: {fault}")
+    if outcome is None:
+        say(f"{_head(problem)} no kernel is right")
+    return outcome
 
 
-def ship(folder: Path, environment: dict[str, Any], done: Sequence[Tuned]) -> list[Path]:
-    """Put winners into the tables that ship with the package, ``<folder>/<operation>.json``.
+def _ceilings(name: str) -> Ceilings:
+    """In the device's process: measure its limits."""
+    return ceilings(backend_for(name), refresh=True)
 
-    Records of other problems that are there already stay. Returns the files written.
+
+def _meet(
+    name: str, cache_dir: Path, problem: Any, entered: Sequence[Entrant], budget_s: float
+) -> Outcome | None:
+    """In the device's process: measure a problem's entrants."""
+    backend: Any = backend_for(name)
+    with option_context(cache_dir=cache_dir):
+        outcome: Outcome | None = backend.contest(problem, entered, budget_s, notice)
+    return outcome
+
+
+def problem_of(record: dict[str, Any]) -> TsmttsmProblem | TsmmProblem:
+    """Return the problem of a record."""
+    operation = "inplace" if record.get("inplace") else _OPERATIONS[record["operation"]]
+    M, N, ld = record["M"], record["N"], record["lda"]
+    beta = record.get("beta", "zero") != "zero"
+    (problem,) = problems([operation], [record["dtype"]], [(M, N)], ld=None if ld == M else ld, beta=beta)
+    return dataclasses.replace(problem, K=record["K"])
+
+
+_OPERATIONS = {"tsmttsm": "dot", "gram": "gram", "tsmm": "combine"}
+
+
+def ship(folder: Path, documents: Iterable[dict[str, Any]]) -> list[Path]:
+    """Put the winners of results into the tables that ship with the package, ``<folder>/<operation>.json``.
+
+    Winners of other problems that are there already stay. Returns the files written.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the tables are.
+    documents : iterable of dict
+        As `blockvec.results.read` returns them; what tells nothing about winners is passed over.
     """
+    found: dict[str, list[dict[str, Any]]] = {}
+    environment: dict[str, Any] = {}
+    for document in documents:
+        for record in document["records"]:
+            if "trials" in record and "families" not in record:
+                environment = document["environment"]
+                found.setdefault(record["operation"], []).append(_stored(record))
     files = []
-    for operation in dict.fromkeys(tuned.problem.operation for tuned in done):
+    for operation, new in found.items():
         file = folder / f"{operation}.json"
         known = json.loads(file.read_text())["records"] if file.exists() else []
-        new = [tuned.stored() for tuned in done if tuned.problem.operation == operation]
         by_problem = {json.dumps(record["problem"], sort_keys=True): record for record in known + new}
         records = sorted(by_problem.values(), key=_order)
         replace_file(file, table_of(environment, records).encode())
         files.append(file)
     return files
+
+
+def _stored(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a winner as it is stored, under the problem that stands for its kind."""
+    key = representative(problem_of(record))
+    assert key is not None
+    config = config_from(record["family"], record["config"])
+    if config is None and record["family"] in FAMILIES:
+        raise FormatError(f"{record['family']}: this version knows no configuration {record['config']}.")
+    winner = Winner(record["family"], config, record["K"], record["time_s"], record["fraction"], "")
+    return winner.record(key)
 
 
 def _order(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,10 +21,11 @@ from .compile import build
 from .device import DeviceInfo
 from .families import FAMILIES, families_of, ranked
 from .measure import Timing
-from .problem import Problem
-from .roofline import Ceilings
+from .problem import Problem, TsmmProblem, TsmttsmProblem
+from .roofline import Ceilings, fraction
+from .winners import Winner
 
-__all__ = ["Entrant", "Outcome", "Trial", "build_ahead", "entrants", "tournament"]
+__all__ = ["Entrant", "Outcome", "Preparation", "Trial", "build_ahead", "entrants", "tournament"]
 
 FINALISTS = 4
 CLOSE = 1.10  # within this factor of the best, a few runs do not tell
@@ -75,6 +77,12 @@ class Outcome:
         """The winner's median time."""
         return _seconds(self.best)
 
+    def winner(self, problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> Winner:
+        """Return what goes on record for the problem that was measured."""
+        best = self.best.entrant
+        share = fraction(problem, self.seconds, ceilings)
+        return Winner(best.kernel, best.config, problem.K, self.seconds, share, "")
+
     @property
     def faults(self) -> tuple[Trial, ...]:
         """Those that were wrong or could not run."""
@@ -89,6 +97,7 @@ def entrants(
     first: int = 10,
     sample: int = 0,
     seed: int = 0,
+    families: str = "",
 ) -> list[Entrant]:
     """Return the configurations that are worth measuring, in the order of their modelled times.
 
@@ -108,8 +117,14 @@ def entrants(
         How many more, drawn from the rest: they say what the order is worth.
     seed : int
         Of that draw.
+    families : str
+        Only those whose names end so, such as ``"fma"``.
     """
-    names = [name for name in families_of(problem) if FAMILIES[name].supports(problem, device) is None]
+    names = [
+        name
+        for name in families_of(problem)
+        if name.endswith(families) and FAMILIES[name].supports(problem, device) is None
+    ]
     timed = [
         (time_s, name, config) for name in names for time_s, config in ranked(name, problem, device, ceilings)
     ]
@@ -120,31 +135,86 @@ def entrants(
     return order[:first] + random.Random(seed).sample(rest, min(sample, len(rest)))
 
 
+class Preparation:
+    """A problem whose entrants are being compiled while others are measured.
+
+    Parameters
+    ----------
+    problem : TsmttsmProblem or TsmmProblem
+        What to tune.
+    device : DeviceInfo
+        Where.
+    ceilings : Ceilings
+        Measured limits.
+    executor : Executor
+        Models and compiles. Its processes must be spawned: a fork would inherit CUDA's state.
+    cache_dir : Path
+        Where compiled kernels go.
+    choose : dict
+        ``first``, ``sample`` and ``families`` as for `entrants`.
+    """
+
+    def __init__(
+        self,
+        problem: TsmttsmProblem | TsmmProblem,
+        device: DeviceInfo,
+        ceilings: Ceilings,
+        executor: concurrent.futures.Executor,
+        cache_dir: Path,
+        **choose: Any,
+    ) -> None:
+        self.problem = problem
+        self._how = device, cache_dir, executor
+        self._jobs: dict[Entrant, concurrent.futures.Future[str]] = {}
+        self._submitted = threading.Event()
+        self._field = executor.submit(entrants, problem, device, ceilings, **choose)
+        self._field.add_done_callback(self._compile)
+
+    def _compile(self, field: concurrent.futures.Future[list[Entrant]]) -> None:
+        try:
+            self._jobs = build_ahead(self.problem, field.result(), *self._how)
+        finally:
+            self._submitted.set()
+
+    def wait(self) -> tuple[list[Entrant], list[Trial]]:
+        """Return the entrants in their order, and why others could not be compiled."""
+        self._field.result()
+        self._submitted.wait()
+        faults = {entrant: _fault(job) for entrant, job in self._jobs.items()}
+        ready = [entrant for entrant, fault in faults.items() if not fault]
+        return ready, [Trial(entrant, None, fault) for entrant, fault in faults.items() if fault]
+
+
+def _fault(job: concurrent.futures.Future[str]) -> str:
+    error = job.exception()
+    return job.result() if error is None else f"compiling: {error}"
+
+
 def build_ahead(
     problem: Problem,
     entrants: Iterable[Entrant],
     device: DeviceInfo,
     cache_dir: Path,
     executor: concurrent.futures.Executor,
-) -> list[concurrent.futures.Future[bool]]:
-    """Start compiling the entrants' kernels into the cache; the futures say whether the compiler took them.
+) -> dict[Entrant, concurrent.futures.Future[str]]:
+    """Start compiling kernels into the cache; the futures say what the compiler had against them."""
+    jobs: dict[str, concurrent.futures.Future[str]] = {}
+    found = {}
+    for entrant in entrants:
+        if entrant.config is not None:
+            source = FAMILIES[entrant.kernel].source(problem, entrant.config, device)
+            if source not in jobs:
+                jobs[source] = executor.submit(_build, source, device.architecture, cache_dir)
+            found[entrant] = jobs[source]
+    return found
 
-    Processes must be spawned: a fork would inherit CUDA's state.
-    """
-    sources = {
-        FAMILIES[entrant.kernel].source(problem, entrant.config, device)
-        for entrant in entrants
-        if entrant.config is not None
-    }
-    return [executor.submit(_build, source, device.architecture, cache_dir) for source in sources]
 
-
-def _build(source: str, architecture: str, cache_dir: Path) -> bool:
+def _build(source: str, architecture: str, cache_dir: Path) -> str:
     try:
         build(source, architecture, cache_dir=cache_dir)
-    except CompileError:
-        return False
-    return True
+    except CompileError as error:
+        return str(error)
+    return ""
 
 
 def tournament(

@@ -18,7 +18,6 @@ from blockvec.bench import tuning
 from blockvec.kernels import spmmv_csr
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.tuner import Entrant, entrants
-from blockvec.profile import ceilings
 from tests.contract.blocks import host
 
 pytestmark = pytest.mark.gpu
@@ -33,9 +32,8 @@ def backend() -> Any:
 
 @pytest.mark.parametrize("problem", CASES + VIEWS, ids=str)
 def test_a_winner_is_right_and_runs_from_then_on(problem: Any, backend: Any, tmp_path: Path) -> None:
-    limits = ceilings(backend)
     with blockvec.option_context(cache_dir=tmp_path):
-        (result,) = tuning.tune_all([problem], backend, limits, budget_s=0.2, first=2)
+        (result,) = tuning.tune_all([tuning.Todo(problem, 0.2, {"first": 2})], backend)
         assert not result.outcome.faults
         first = next(c for c in backend.candidates(result.problem) if not c.refusal)
         assert first.name == result.winner.kernel

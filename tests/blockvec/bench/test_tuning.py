@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from blockvec.bench import tuning
-from blockvec.errors import OptionError
+from blockvec import results
+from blockvec.bench import tables, tuning
+from blockvec.bench.workers import Workers, notice
+from blockvec.errors import FormatError, OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
@@ -20,7 +26,7 @@ LIMITS = Ceilings(4600, 4400, 4200, {"float64": 66e3})
 ENVIRONMENT = {"device": "NVIDIA H200"}
 
 
-def tuned(problem: TsmttsmProblem | TsmmProblem) -> tuning.Tuned:
+def tuned(problem: TsmttsmProblem | TsmmProblem, table: str = "") -> tuning.Tuned:
     """A problem whose third configuration was the fastest, at the roofline; one kernel was wrong."""
     limit_s = time_limit(problem, LIMITS)
     first, second, third = entrants(problem, H200, first=3)
@@ -28,7 +34,7 @@ def tuned(problem: TsmttsmProblem | TsmmProblem) -> tuning.Tuned:
     trials = [Trial(e, Timing(x * limit_s, x * limit_s, 0.01, 9)) for e, x in readings]
     winner = Winner(third.kernel, third.config, problem.K, limit_s, 1.0, "")
     outcome = Outcome(trials[-1], (*trials, Trial(first, None, "differs from the reference")))
-    return tuning.Tuned(problem, winner, outcome, LIMITS)
+    return tuning.Tuned(problem, winner, outcome, LIMITS, tuning.Todo(problem, 1.0, table=table))
 
 
 def test_operations_give_their_problems() -> None:
@@ -71,12 +77,129 @@ def test_a_record_says_what_the_models_order_was_worth() -> None:
     assert len(result.line().split()) >= len(tuning.heading().split())
 
 
+def kinds() -> list[TsmttsmProblem | TsmmProblem]:
+    every = ["dot", "gram", "combine", "inplace"]
+    return [
+        *tuning.problems(every, ["float64", "complex64"], [(8, 8), (9, 4)]),
+        *tuning.problems(["dot", "combine", "inplace"], ["complex128"], [(8, 8)], ld=61, beta=True),
+    ]
+
+
+@pytest.mark.parametrize("problem", kinds(), ids=str)
+def test_a_record_holds_its_problem_and_the_winners_configuration(
+    problem: TsmttsmProblem | TsmmProblem, tmp_path: Path
+) -> None:
+    result = tuned(problem)
+    record = json.loads(json.dumps(result.record()))
+    assert tuning.problem_of(record) == problem
+    (file,) = tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [record])])
+    (stored,) = json.loads(file.read_text())["records"]
+    key = representative(problem)
+    assert key is not None
+    assert stored == json.loads(json.dumps(result.winner.record(key) | {"fraction": record["fraction"]}))
+
+
 def test_shipping_keeps_what_is_there_and_replaces_what_is_new(tmp_path: Path) -> None:
-    both = [tuned(p) for p in tuning.problems(["dot", "combine"], ["float64"], [(8, 8)])]
-    files = tuning.ship(tmp_path, ENVIRONMENT, both)
+    def document(*widths: int, operations: tuple[str, ...] = ("dot",)) -> dict[str, Any]:
+        shapes = [(width, width) for width in widths]
+        records = [tuned(p).record() for p in tuning.problems(operations, ["float64"], shapes)]
+        return results.document(ENVIRONMENT, LIMITS, records)
+
+    files = tuning.ship(tmp_path, [document(8, operations=("dot", "combine"))])
     assert [file.name for file in files] == ["tsmttsm.json", "tsmm.json"]
-    more = [tuned(p) for p in tuning.problems(["dot"], ["float64"], [(4, 4), (8, 8)])]
-    (file,) = tuning.ship(tmp_path, ENVIRONMENT, more)
+    (file,) = tuning.ship(tmp_path, [document(4), document(8)])
     table = json.loads(file.read_text())
     assert [record["problem"]["M"] for record in table["records"]] == [4, 8]
     assert table["environment"] == ENVIRONMENT
+
+
+def test_winners_of_a_family_alone_and_other_results_are_not_shipped(tmp_path: Path) -> None:
+    (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
+    result = tuned(problem)
+    alone = dataclasses.replace(result, todo=tuning.Todo(problem, 1.0, {"families": "fma"})).record()
+    other = {key: value for key, value in result.record().items() if key != "trials"}
+    assert tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [alone, other])]) == []
+
+
+def test_unknown_configurations_are_not_shipped(tmp_path: Path) -> None:
+    (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
+    record = tuned(problem).record() | {"config": {"colour": 3}}
+    with pytest.raises(FormatError, match=r"knows no configuration \{'colour': 3\}"):
+        tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [record])])
+
+
+def test_tables_hold_every_problem_once() -> None:
+    todo = list(tables.todo(list(tables.TABLES)))
+    keys = [(representative(each.problem), each.choose["families"]) for each in todo]
+    assert len(set(keys)) == len(keys)
+    assert {each.table for each in todo} == set(tables.TABLES)
+    plain = [each.problem for each in todo if each.problem.M == each.problem.N == each.problem.lda]
+    equal = {(p.operation, p.dtype, p.M) for p in plain}
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        for operation in ("tsmttsm", "tsmm"):
+            assert {(operation, dtype, width) for width in range(1, 65)} <= equal
+
+
+def test_a_run_that_is_resumed_measures_the_rest(tmp_path: Path) -> None:
+    todo = [
+        tuning.Todo(p, 1.0, table="dots") for p in tuning.problems(["dot"], ["float64"], [(4, 4), (8, 8)])
+    ]
+    ledger = tables.Ledger(tmp_path, ENVIRONMENT)
+    ledger.add(tuned(todo[0].problem, "dots"))
+    ledger.write()
+    again = tables.Ledger(tmp_path, ENVIRONMENT, resume=True)
+    assert list(again.left(todo)) == todo[1:]
+    again.add(tuned(todo[1].problem, "dots"))
+    again.write()
+    assert [r["M"] for r in results.read(tmp_path / "dots.json")["records"]] == [4, 8]
+    assert list(tables.Ledger(tmp_path, ENVIRONMENT).left(todo)) == todo
+
+
+# ---- kernels that hang
+
+
+class _Prepared:
+    """Entrants that were compiled, but for one."""
+
+    def __init__(self, problem: TsmttsmProblem | TsmmProblem, ready: list[Entrant]) -> None:
+        self.problem, self.ready = problem, ready
+
+    def wait(self) -> tuple[list[Entrant], list[Trial]]:
+        return self.ready, [Trial(Entrant("broken", place=3), None, "compiling: not done after 60 s")]
+
+
+class _Rivals:
+    name = "cuda:0"
+
+    def rivals(self, problem: Any) -> list[Entrant]:
+        return [Entrant("cublas")]
+
+
+def _meeting(name: str, cache_dir: Path, problem: Any, entered: list[Entrant], budget_s: float) -> Outcome:
+    """One hangs, one brings its process down; the last that is left wins."""
+    for entrant in entered:
+        notice(entrant)
+        if entrant.kernel == "hangs":
+            time.sleep(1000)
+        if entrant.kernel == "crashes":
+            os._exit(1)
+    timing = Timing(1.0, 1.0, 0.0, 1)
+    return Outcome(Trial(entered[-1], timing), tuple(Trial(e, timing) for e in entered))
+
+
+def test_kernels_that_hang_or_crash_are_named_and_the_others_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
+    monkeypatch.setattr(tuning, "_meet", _meeting)
+    ready = [Entrant(name, place=i) for i, name in enumerate(("hangs", "crashes", "runs"))]
+    said: list[str] = []
+    with Workers(1, 3.0) as device:
+        outcome = tuning._contest(_Rivals(), _Prepared(problem, ready), 1.0, device, said.append)
+    assert outcome is not None
+    assert outcome.best.entrant.kernel == "runs"
+    assert {(t.entrant.kernel, t.fault) for t in outcome.faults} == {
+        ("broken", "compiling: not done after 60 s"),
+        ("hangs", "not done after 3 s"),
+        ("crashes", "its process ended with exit code 1"),
+    }
+    assert len(said) == 3
+    assert all(line.startswith("tsmttsm  float64      8   8 ") for line in said)

@@ -1,0 +1,170 @@
+"""The tables of dense products on record: which problems each one has, and how long each is searched.
+
+Where a family's model orders its configurations well few are measured, where it lags more. Seconds are those
+of one H200 with 16 cores to compile on, which is what tuning waits for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..kernels.roofline import Ceilings
+from ..kernels.winners import representative
+from ..results import Record, document, read, write
+from .tuning import Todo, Tuned, problem_of, problems
+
+__all__ = ["TABLES", "Ledger", "todo"]
+
+WRITE_S = 5.0  # between writes
+DOUBLE, COMPLEX, SINGLE, SINGLE_COMPLEX = "float64", "complex128", "float32", "complex64"
+BOTH = (DOUBLE, COMPLEX)
+
+Shapes = Sequence[tuple[int, int]]
+
+EQUAL: Shapes = [(width, width) for width in range(1, 65)]
+SOME = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 48, 64)
+FEW: Shapes = [(width, width) for width in SOME]
+PAIRS: Shapes = [(M, N) for M in SOME for N in SOME if M != N]
+WIDE: Shapes = [(M, N) for M in (96, 128, 192, 256, 512) for N in (1, 2, 4, 8, 16)]
+
+
+def _todo(
+    operations: str, dtypes: Sequence[str], shapes: Shapes, first: int, sample: int = 0, **more: Any
+) -> Iterator[Todo]:
+    """Yield problems of which the first and some of the other configurations are measured."""
+    families = more.pop("families", "")
+    choose = {"first": first, "sample": sample, "families": families}
+    for problem in problems(operations.split(), dtypes, shapes, **more):
+        yield Todo(problem, 0.01 * (first + sample), choose)
+
+
+def _equal() -> Iterator[Todo]:
+    """Yield equal widths in double precision."""
+    yield from _todo("dot", [DOUBLE], EQUAL, 4, 1)
+    yield from _todo("combine", [DOUBLE], EQUAL, 14, 2)
+    yield from _todo("dot", [COMPLEX], EQUAL, 7, 1)
+    yield from _todo("combine", [COMPLEX], EQUAL, 14, 2)
+
+
+def _single() -> Iterator[Todo]:
+    """Yield equal widths in single precision."""
+    for dtype in (SINGLE, SINGLE_COMPLEX):
+        yield from _todo("dot", [dtype], EQUAL, 7, 1)
+        yield from _todo("combine", [dtype], EQUAL, 10, 2)
+
+
+def _gram() -> Iterator[Todo]:
+    yield from _todo("gram", BOTH, EQUAL, 4, 1)
+    yield from _todo("gram", (SINGLE, SINGLE_COMPLEX), FEW, 4)
+
+
+def _rectangular() -> Iterator[Todo]:
+    """Yield pairs of some widths that differ."""
+    yield from _todo("dot", BOTH, PAIRS, 4)
+    yield from _todo("combine", BOTH, PAIRS, 8)
+
+
+def _wide() -> Iterator[Todo]:
+    """Yield a basis times a block, and back."""
+    yield from _todo("dot", BOTH, WIDE, 6, 2)
+    yield from _todo("combine", BOTH, WIDE, 8, 2)
+
+
+def _update() -> Iterator[Todo]:
+    """Yield products added to what is there, and in place."""
+    yield from _todo("combine", BOTH, FEW, 12, 2, beta=True)
+    yield from _todo("inplace", BOTH, FEW, 12, 2)
+
+
+def _views() -> Iterator[Todo]:
+    """Yield columns of wider blocks, from odd offsets on."""
+    for width, ld in ((8, 64), (13, 61)):
+        yield from _todo("dot gram combine", BOTH, [(width, width)], 16, 4, ld=ld)
+
+
+def _fma() -> Iterator[Todo]:
+    """Yield narrow products by multiply-adds alone."""
+    narrow = [(width, width) for width in range(1, 21)]
+    yield from _todo("dot combine", [DOUBLE], narrow, 12, 2, families="fma")
+
+
+TABLES: dict[str, Callable[[], Iterator[Todo]]] = {
+    "equal": _equal,
+    "update": _update,
+    "wide": _wide,
+    "views": _views,
+    "fma": _fma,
+    "gram": _gram,
+    "rectangular": _rectangular,
+    "single": _single,
+}
+
+
+def todo(names: Sequence[str]) -> Iterator[Todo]:
+    """Yield what some tables are made of, one table after the other."""
+    for name in names:
+        for each in TABLES[name]():
+            yield dataclasses.replace(each, table=name)
+
+
+class Ledger:
+    """What a run has tuned, written to a file a table as it comes.
+
+    Parameters
+    ----------
+    place : Path, optional
+        The file, or where there are tables the folder of their files; nothing is written without it.
+    resume : bool
+        Whether what these files hold is kept, and not measured again.
+    """
+
+    def __init__(self, place: Path | None, environment: Record, *, resume: bool = False) -> None:
+        self._place, self._environment, self._resume = place, environment, resume
+        self._tables: dict[str, list[Record]] = {}
+        self._ceilings: Ceilings | None = None
+        self._written_s = time.monotonic()
+
+    def left(self, todo: Iterable[Todo]) -> Iterator[Todo]:
+        """Yield what is not on record yet."""
+        for each in todo:
+            known = {_kind(problem_of(r), r.get("families", "")) for r in self._records(each.table)}
+            if _kind(each.problem, each.choose.get("families", "")) not in known:
+                yield each
+
+    def add(self, tuned: Tuned) -> None:
+        """Put a result on record, and write it soon."""
+        self._records(tuned.todo.table).append(tuned.record())
+        self._ceilings = tuned.ceilings
+        if time.monotonic() - self._written_s > WRITE_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write what came since the last time."""
+        self._written_s = time.monotonic()
+        for table, records in self._tables.items():
+            if self._place and self._ceilings:
+                write(self._file(table), self._environment, self._ceilings, records)
+
+    def documents(self) -> list[Record]:
+        """Return the documents of the tables."""
+        if self._ceilings is None:
+            return []
+        return [document(self._environment, self._ceilings, records) for records in self._tables.values()]
+
+    def _file(self, table: str) -> Path:
+        assert self._place is not None
+        return self._place / f"{table}.json" if table else self._place
+
+    def _records(self, table: str) -> list[Record]:
+        if table not in self._tables:
+            kept = self._resume and self._place is not None and self._file(table).exists()
+            self._tables[table] = list(read(self._file(table))["records"]) if kept else []
+        return self._tables[table]
+
+
+def _kind(problem: Any, families: str) -> tuple[Any, str]:
+    return representative(problem), families
