@@ -65,12 +65,16 @@ class Config:
         Neighbouring units that a warp works on before it moves on.
     planes : int
         On a grid of three dimensions, planes that the warps of a block work on at a time.
+    pair : int
+        Neighbouring rows, 1 or 2, that a group of lanes works on at a time.
     flat : bool
         Whether entries are dealt out to lanes whatever row they are of.
     swizzle : bool
         Whether rows of a power of two entries are kept from beginning in one bank of shared memory.
     outer : bool
         Whether tiles of columns are worked on one after the other.
+    apart : bool
+        Whether multiprocessors beside one part of L2 work on rows apart from those beside the other.
     aligned_x, aligned_y : bool
         Whether packs of X and Y start at multiples of their size.
     """
@@ -88,9 +92,11 @@ class Config:
     blocks: int = 3
     passes: int = 4
     planes: int = 1
+    pair: int = 1
     flat: bool = False
     swizzle: bool = False
     outer: bool = False
+    apart: bool = False
     aligned_x: bool = True
     aligned_y: bool = True
 
@@ -168,7 +174,8 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     temporary = (8 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
     temporary += 4 if is_complex(problem.dtype) and problem.beta == "general" else 0
     gathers = config.unroll * (pack_x + 2)  # with their addresses
-    return gathers + pack_y + fused + wide + ahead + converted + products + temporary + 26
+    of_rows = config.pair * (gathers + pack_y + fused) + 10 * (config.pair - 1)
+    return of_rows + wide + ahead + converted + products + temporary + 26
 
 
 def _gram_side(config: Config) -> int:
@@ -190,7 +197,7 @@ def _refuse_gram(config: Config, width: int) -> str | None:
     """Say why a configuration cannot make Gram matrices, or None when it can."""
     elements = config.vectors * config.vector
     whole = config.lanes in GRAM_LANES and (config.lanes > 1 or elements % 2 == 0)
-    if not whole or config.split > 1 or config.tile < width:
+    if not whole or config.split * config.pair > 1 or config.tile < width:
         return f"{config.lanes} lanes in {config.split} parts do not fill fragments for Gram matrices"
     if _gram_side(config) > GRAM_SIDE:
         return f"{elements} columns a lane make too many tiles of Gram matrices"
@@ -218,8 +225,9 @@ def refuse(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> str | N
         return f"operands are aligned to {align_x} and {align_y} bytes, packs have {size_x} and {size_y}"
     if problem.gram and (reason := _refuse_gram(config, problem.width)) is not None:
         return reason
-    if not config.groups <= config.rows <= MAX_ROWS or config.rows % config.groups:
-        return f"{config.rows} rows for {config.groups} groups of lanes"
+    at_a_time = config.groups * config.pair
+    if not at_a_time <= config.rows <= MAX_ROWS or config.rows % at_a_time:
+        return f"{config.rows} rows for {config.groups} groups of lanes with {config.pair} each"
     if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:
         return f"long rows of {config.long_row} entries for units of {config.entries}"
     if config.warps % config.planes:

@@ -54,6 +54,8 @@ inline int launch_tiles(u32 blocks, u32 tiles, int threads, u64 seed, std::funct
 
 }  // namespace emulator
 
+inline u32 multiprocessor() { return emulator::current->block->index % 3; }
+
 #undef blockIdx
 #define blockIdx (Dim{emulator::current->block->index, emulator::tile, 0})
 #define __shfl_sync(mask, value, from) emulator::exchange(value, from)
