@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -321,24 +322,39 @@ class SparseOperator(Operator):
 
 
 class FunctionOperator(Operator):
-    """A user's function of a block, called once a block with a row-major array of the operator's device."""
+    """A user's function of a block, called once a block with a row-major array of the operator's device.
+
+    Where it has a parameter ``out`` it also gets the array to write to, contiguous and apart from the block.
+    """
 
     def __init__(
-        self, function: Callable[[Array], Array], shape: tuple[int, int], dtype: Any, backend: Backend
+        self, function: Callable[..., Array], shape: tuple[int, int], dtype: Any, backend: Backend
     ) -> None:
         super().__init__(shape, dtype, backend)
         self._function = function
+        self._writes = _has_parameter(function, "out")
 
-    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
-        product = self._function(X)
+    def _product(self, X: Array, Y: Array, beta: complex) -> Array:
+        """Return A X, which is Y itself where the function writes to it and Y is not read."""
+        if self._writes:
+            out = Y if beta == 0 and Y.flags.c_contiguous else self.backend.empty(Y.shape, Y.dtype.name)
+            product = self._function(X, out=out)
+            if product is None or overlaps(product, out):
+                return out
+        else:
+            product = self._function(X)
         if getattr(product, "shape", None) != Y.shape:
             raise ShapeError(
                 f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
                 f"{X.shape}; expected {Y.shape}."
             )
         # CuPy's and SciPy's products may come back column-major.
-        AX = arrays.as_rows(product, copy=not product.flags.c_contiguous)
-        elementwise.axpby("apply", AX, Y if beta != 0 else None, Y, alpha, beta)
+        return arrays.as_rows(product, copy=not product.flags.c_contiguous)
+
+    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
+        AX = self._product(X, Y, beta)
+        if AX is not Y or alpha != 1:
+            elementwise.axpby("apply", AX, Y if beta != 0 else None, Y, alpha, beta)
         if np.ndim(shift) or shift != 0:
             # In the precision of Y, which may be wider than that of the shifts.
             shift = shift.astype(Y.dtype) if np.ndim(shift) else shift
@@ -359,7 +375,8 @@ def as_operator(
     A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
         Integer and boolean matrices are promoted to float64. A linear operator should have ``matmat``: one
         with ``matvec`` alone is called column by column, with a warning. A callable gets a row-major array of
-        shape (n, M) and returns one.
+        shape (n, M) and returns one; where it has a parameter ``out`` it gets one of the result's type to
+        write to, and no copy is made.
     shape, dtype
         For a callable; `dtype` defaults to float64.
     device : str, optional
@@ -425,7 +442,18 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
     if backend is not backend_of(A):
         A = backend.from_host(A) if isinstance(A, np.ndarray) else backend_of(A).to_host(A)
     A = A.astype(_matrix_dtype(A.dtype), copy=False)
-    return FunctionOperator(A.__matmul__, A.shape, A.dtype, backend)
+
+    def product(X: Array, out: Array) -> None:
+        backend.xp.matmul(A, X, out=out)
+
+    return FunctionOperator(product, A.shape, A.dtype, backend)
+
+
+def _has_parameter(function: Callable[..., Any], name: str) -> bool:
+    try:
+        return name in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in functions do not tell
+        return False
 
 
 def _block_product(A: Any) -> Callable[[Array], Array]:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator
 
 from blockvec import BlockVector, as_operator, read_matrix
+from blockvec.arrays import overlaps
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from tests.contract.blocks import (
     DTYPES,
@@ -297,6 +298,34 @@ def test_a_function_is_an_operator_and_may_return_any_layout(device: str) -> Non
             BlockVector(on(device, X)), out, alpha=-1, beta=2, shift=on(device, np.array([1.0, 2.0, 3.0]))
         )
         assert np.array_equal(host(out), -(A @ X - X * [1, 2, 3]) + 2 * Y)
+
+
+@pytest.mark.parametrize("returns", ["nothing", "out", "another array"])
+@pytest.mark.parametrize("beta", [0, 2])
+@pytest.mark.parametrize("columns", [slice(0, 3), slice(1, 4)], ids=["contiguous", "view"])
+def test_a_function_may_write_its_result_where_it_belongs(
+    device: str, columns: slice, beta: int, returns: str
+) -> None:
+    A = exact_values(np.random.default_rng(18), (6, 6), "float64")
+    X, Y = (exact_values(np.random.default_rng(seed), (6, 3), "float64") for seed in (19, 20))
+    given = []
+
+    def double(B: Any, out: Any) -> Any:
+        given.append(out)
+        product = on(device, A) @ B
+        if returns == "another array":
+            return product
+        out[...] = product
+        return None if returns == "nothing" else out[:, :]
+
+    wide = BlockVector.zeros(6, 3 if columns.start == 0 else 5, device=device)
+    out = wide[:, columns]
+    out[:, :] = on(device, Y)
+    op = as_operator(double, shape=(6, 6), device=device)
+    op.apply(on(device, X), out, alpha=-1, beta=beta, shift=3)
+    assert np.array_equal(host(out), -(A @ X - 3 * X) + beta * Y)
+    assert given[0].flags.c_contiguous
+    assert overlaps(given[0], out.array) == (beta == 0 and columns.start == 0)
 
 
 def test_an_operator_is_its_own_operator(device: str) -> None:
