@@ -280,7 +280,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.paper:
         _paper(arguments)
         return
-    from . import bench
+    from . import bench, results
     from .backends import backend_for
     from .bench.pictures import check_plotting
     from .profile import ceilings
@@ -288,6 +288,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.plot:
         check_plotting()
     backend = backend_for(arguments.device)
+    environment = results.environment(backend)
     if arguments.latency:
         _bench_latency(arguments, backend)
         return
@@ -306,6 +307,8 @@ def _bench(arguments: argparse.Namespace) -> None:
             measured = bench.measure_case(case, backend, limits, quick=arguments.quick)
             records.append(measured.record())
             say(measured.line())
+            if arguments.json:  # what is there counts should this run be cut short
+                results.write(arguments.json, environment, limits, records)
     _deliver(arguments, backend, limits, records)
 
 

@@ -10,7 +10,7 @@ from ..config import options
 from ..kernels import spmmv_csr
 from ..kernels.compile import function
 from ..kernels.problem import SpmmvProblem
-from ..kernels.winners import find
+from ..kernels.winners import configure_sparse
 from .base import Array, Candidate, Fused
 from .cusparse import DeviceCsr
 from .gpu import Gpu
@@ -43,10 +43,7 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
 def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[spmmv_csr.Config, str]:
     """Return how the kernels are run, and where that choice comes from."""
     current = options()
-    winner = None if current.tune == "model" else find(problem, gpu.info, current.cache_dir)
-    if winner is None or winner.config is None:
-        return spmmv_csr.choose(problem, gpu.info), "the model's choice"
-    return winner.config, winner.origin
+    return configure_sparse(problem, gpu.info, None if current.tune == "model" else current.cache_dir)
 
 
 def _spmmv(

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import multiprocessing
 import operator
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ import scipy.sparse
 
 from ..backends import Backend
 from ..blockvector import BlockVector
-from ..config import options
+from ..config import option_context, options
 from ..dispatch import accepts, choose
 from ..errors import OptionError
 from ..io import open_matrix
@@ -30,6 +32,7 @@ from ..kernels import spmmv_csr
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
+from ..kernels.winners import configure_sparse
 from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
 from .cases import Sizes
@@ -39,6 +42,7 @@ __all__ = ["GPU_TABLE", "HOST_TABLE", "OPERATIONS", "QUICK_TABLE", "Table", "spa
 OPERATIONS = ("apply", "apply_fused", "apply_gram")
 FUSED_WIDTHS = (4, 8, 16)
 MAX_COPIES = 64  # of a small matrix
+WARM_UP_S = 0.15
 ALPHA, BETA, SHIFT = 0.5, -0.5, 0.25  # of fused calls
 FUSED: dict[str, Any] = {"alpha": "general", "beta": "general", "shift": "scalar", "dots": ("xy", "yy")}
 
@@ -118,26 +122,33 @@ def sparse_cases(
     runs = [(dtype, name) for dtype in table.dtypes for name in table.matrices]
     runs += [(dtype, name) for dtype in table.further_dtypes for name in table.matrices[:2]]
     return itertools.chain.from_iterable(
-        _cases_of(operations, name, matrices, dtype, table.widths, sizes or Sizes(), backend)
+        _cases_of(operations, name, matrices(name), dtype, table.widths, sizes or Sizes(), backend)
         for dtype, name in runs
     )
 
 
 def _matrices(table: Table, backend: Backend) -> Callable[[str], Any]:
-    """Make all matrices and return what gives one by name.
+    """Make all matrices and return what gives one by name, where it is used.
 
     Beside a GPU processes of their own make them, and compile the kernels for them, so that neither is waited
     for in turn.
     """
     if backend.device.kind != "cuda":
-        return {name: open_matrix(name) for name in table.matrices}.__getitem__
+        return {name: _compressed(name, open_matrix(name)) for name in table.matrices}.__getitem__
     context = multiprocessing.get_context("spawn")
     n_processes = min(len(table.matrices), os.cpu_count() or 1)
     pool = concurrent.futures.ProcessPoolExecutor(n_processes, mp_context=context)
     where = (backend.device, options().cache_dir)
     coming = {name: pool.submit(_make, name, table, *where) for name in table.matrices}
     pool.shutdown(wait=False)
-    return lambda name: coming[name].result()
+
+    @functools.cache
+    def on_device(name: str) -> Any:
+        from cupyx.scipy.sparse import csr_matrix
+
+        return csr_matrix(_compressed(name, coming.pop(name).result()))
+
+    return on_device
 
 
 def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
@@ -146,31 +157,33 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
     if isinstance(A, np.ndarray):
         return A
     dtypes = table.dtypes + (table.further_dtypes if name in table.matrices[:2] else ())
-    longest = int(np.diff(A.indptr).max(initial=0))
+    plan = spmmv_csr.prepare(A.indptr, A.indices, A.data)
     for dtype, width in itertools.product(dtypes, table.widths):
         extents = (*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)
-        plain = SpmmvProblem(*extents, longest=longest)
+        plain = SpmmvProblem(*extents, longest=plan.longest, pattern=plan.pattern)
         problems = [plain]
         if dtype == "float64" and width in FUSED_WIDTHS:
             fused = ({"beta": "general"}, FUSED, {"gram": GRAMS})
             problems += [dataclasses.replace(plain, **parts) for parts in fused]
         for problem in problems:
-            for source in spmmv_csr.sources(problem, device):
-                build(source, device.architecture, cache_dir=cache_dir)
+            if spmmv_csr.supports(problem, device) is None:
+                config, _ = configure_sparse(problem, device, cache_dir)
+                for source in spmmv_csr.sources(problem, config):
+                    build(source, device.architecture, cache_dir=cache_dir)
     return A
 
 
 def _cases_of(
     operations: Sequence[str],
     name: str,
-    matrices: Callable[[str], Any],
+    matrix: Any,
     dtype: str,
     widths: Sequence[int],
     sizes: Sizes,
     backend: Backend,
 ) -> Iterator[Case]:
     """Yield the cases of one matrix and type."""
-    A = _compressed(name, matrices(name), dtype)
+    A = matrix.astype(dtype)
     copies: list[Any] = []
     operators: list[SparseOperator] = []
     for width in widths:
@@ -181,6 +194,8 @@ def _cases_of(
             copies.append(A.copy())
             operators.append(SparseOperator(copies[-1], backend))
         sets = _Sets(name, copies[:count], operators[:count], width, dtype)
+        if width == widths[0] and backend.device.kind == "cuda":
+            sets.warm_up()
         if "apply" in operations:
             yield sets.plain()
         if dtype == "float64" and width in FUSED_WIDTHS:
@@ -190,10 +205,10 @@ def _cases_of(
                 yield sets.gram()
 
 
-def _compressed(name: str, A: Any, dtype: str) -> Any:
+def _compressed(name: str, A: Any) -> Any:
     if isinstance(A, np.ndarray):
         raise OptionError(f"{name}: apply is measured on sparse matrices.")
-    return scipy.sparse.csr_array(A, dtype=dtype)
+    return scipy.sparse.csr_array(A)
 
 
 class _Sets:
@@ -222,6 +237,13 @@ class _Sets:
     def _blocks(self) -> tuple[Sequence[SparseOperator], list[BlockVector], list[BlockVector]]:
         return self.operators, self.X, self.Y
 
+    def warm_up(self) -> None:
+        """Keep a GPU busy until it runs at the rate of long work; it waited for the matrix."""
+        call, begin = turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()), time.perf_counter()
+        while time.perf_counter() - begin < WARM_UP_S:
+            call()
+            self.backend.synchronize()
+
     def _case(self, operation: str, calls: dict[str, Call], **more: Any) -> Case:
         problem = dataclasses.replace(self.problem, **more)
         if not accepts(problem, self.backend):
@@ -237,8 +259,16 @@ class _Sets:
         else:
             from .cusparse_peers import peers
 
+            if choose(self.problem, self.backend).vendor:
+                calls["own"] = turns(self._own, *self._blocks())
             calls |= peers(self.operators, self.X, self.Y)
         return self._case("apply", calls)
+
+    @staticmethod
+    def _own(S: SparseOperator, V: BlockVector, W: BlockVector) -> BlockVector:
+        """Call blockvec's own kernels where a vendor's measured better."""
+        with option_context(vendor=False):
+            return S.apply(V, out=W)
 
     def fused(self) -> Case:
         """Return all but Gram matrices in one call, beside the plain update and separate passes."""

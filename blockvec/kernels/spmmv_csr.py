@@ -209,13 +209,10 @@ def parts(problem: SpmmvProblem, config: Config, plan: Plan) -> tuple[Part, ...]
     return tuple(wanted)
 
 
-def sources(problem: SpmmvProblem, device: DeviceInfo) -> list[str]:
+def sources(problem: SpmmvProblem, config: Config) -> list[str]:
     """Return the sources that a product with a matrix will need, to compile them ahead of its first use."""
-    if supports(problem, device) is not None:
-        return []
-    config = choose(problem, device)
     if refuse_sums(problem, config) is not None:
-        return sources(replace(problem, dots=(), gram=()), device)
+        return sources(replace(problem, dots=(), gram=()), config)
     wanted: list[Part] = ["rows"]
     wanted += ["totals"] if problem.dots or problem.gram else []
     wanted += ["tasks", "sums"] if problem.longest > config.long_row else []

@@ -24,7 +24,7 @@ from .families import CONFIGURED, FAMILIES, config_from
 from .problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from .roofline import traffic
 
-__all__ = ["LEAST_BYTES", "Winner", "find", "representative", "store", "table_of"]
+__all__ = ["LEAST_BYTES", "Winner", "configure_sparse", "find", "representative", "store", "table_of"]
 
 LEAST_BYTES = 64 << 20
 """Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
@@ -107,6 +107,19 @@ def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
         ldy=problem.width if problem.ldy == problem.width else ANY_PITCH,
         longest=0,
     )
+
+
+def configure_sparse(
+    problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
+) -> tuple[spmmv_csr.Config, str]:
+    """Return how blockvec's kernels run a sparse product, and where that choice comes from.
+
+    Without a cache folder nothing that was measured counts.
+    """
+    winner = None if cache_dir is None else find(problem, device, cache_dir)
+    if winner is None or winner.config is None:
+        return spmmv_csr.choose(problem, device), "the model's choice"
+    return winner.config, winner.origin
 
 
 def find(problem: Problem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
