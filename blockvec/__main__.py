@@ -165,6 +165,12 @@ def _add_tune(commands: Any) -> None:
     pairs.add_argument("--by", type=_widths, metavar="W", help="pairs of a width and one of these")
     add("--ld", type=_count, metavar="LD", help="views with this leading dimension, at odd column offsets")
     add("--beta", action="store_true", help="products that are added to what is there")
+    add(
+        "--matrix",
+        action="append",
+        metavar="MATRIX",
+        help="instead, products of this sparse model or file, may be repeated; all: those of bench --sparse",
+    )
     add("--device", default="gpu", metavar="DEVICE", help="gpu (default) or cuda:1")
     add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring a problem (default 5)")
     add("--first", type=_count, default=10, metavar="N", help="the N best by the models (default 10)")
@@ -405,11 +411,42 @@ def _tune(arguments: argparse.Namespace) -> None:
     if arguments.results:
         files = [file for path in arguments.results for file in _result_files(path)]
         documents = [results.read(file) for file in files]
+    elif arguments.matrix:
+        documents = [_measure_sparse_kernels(arguments)]
     else:
         documents = _measure_kernels(arguments)
     if arguments.ship:
         for file in tuning.ship(arguments.ship, documents):
             print(file)
+
+
+def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Tune sparse products, and return what was measured."""
+    from . import results
+    from .backends import backend_for
+    from .bench import sparse, sparse_tuning
+    from .profile import ceilings
+
+    backend = backend_for(arguments.device)
+    backend.check_tunable()
+    known = sparse.GPU_TABLE.matrices
+    matrices = known if arguments.matrix == ["all"] else tuple(arguments.matrix)
+    table = sparse.Table(matrices, arguments.widths, arguments.dtype, ())
+    matrix_of = sparse.open_matrices(table, backend)
+    environment, limits = results.environment(backend), ceilings(backend, refresh=True)
+    records: list[dict[str, Any]] = []
+    how = {"budget_s": arguments.budget, "first": arguments.first, "limit_s": arguments.limit}
+    with _progress(len(matrices) * len(table.dtypes) * len(table.widths)) as (say, step):
+        say(sparse_tuning.heading())
+        for record, line in sparse_tuning.tune_matrices(
+            matrices, table.dtypes, table.widths, matrix_of, backend, limits, **how
+        ):
+            step(record["matrix"])
+            records.append(record)
+            say(line)
+            if arguments.json:
+                results.write(arguments.json, environment, limits, records)
+    return results.document(environment, limits, records)
 
 
 def _measure_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:

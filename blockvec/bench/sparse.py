@@ -37,7 +37,7 @@ from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
 from .cases import Sizes
 
-__all__ = ["GPU_TABLE", "HOST_TABLE", "OPERATIONS", "QUICK_TABLE", "Table", "sparse_cases"]
+__all__ = ["GPU_TABLE", "HOST_TABLE", "OPERATIONS", "QUICK_TABLE", "Table", "open_matrices", "sparse_cases"]
 
 OPERATIONS = ("apply", "apply_fused", "apply_gram")
 FUSED_WIDTHS = (4, 8, 16)
@@ -118,7 +118,7 @@ def sparse_cases(
     OptionError
         For a matrix that is not sparse.
     """
-    matrices = _matrices(table, backend)
+    matrices = open_matrices(table, backend)
     runs = [(dtype, name) for dtype in table.dtypes for name in table.matrices]
     runs += [(dtype, name) for dtype in table.further_dtypes for name in table.matrices[:2]]
     return itertools.chain.from_iterable(
@@ -127,7 +127,7 @@ def sparse_cases(
     )
 
 
-def _matrices(table: Table, backend: Backend) -> Callable[[str], Any]:
+def open_matrices(table: Table, backend: Backend) -> Callable[[str], Any]:
     """Make all matrices and return what gives one by name, where it is used.
 
     Beside a GPU processes of their own make them, and compile the kernels for them, so that neither is waited

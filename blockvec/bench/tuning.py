@@ -334,6 +334,8 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]]) -> list[Path]:
 
 def _stored(record: dict[str, Any]) -> dict[str, Any]:
     """Return a winner as it is stored, under the problem that stands for its kind."""
+    if "stored" in record:
+        return dict(record["stored"])
     key = representative(problem_of(record))
     assert key is not None
     config = config_from(record["family"], record["config"])
@@ -346,7 +348,8 @@ def _stored(record: dict[str, Any]) -> dict[str, Any]:
 def _order(record: dict[str, Any]) -> tuple[Any, ...]:
     problem = record["problem"]
     return (
-        tuple(problem[name] for name in sorted(problem) if name not in ("M", "N")),
-        problem["M"],
-        problem["N"],
+        tuple(problem[name] for name in sorted(problem) if name not in ("M", "N", "width")),
+        problem.get("M", 0),
+        problem.get("N", 0),
+        problem.get("width", 0),
     )

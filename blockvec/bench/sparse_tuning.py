@@ -1,0 +1,137 @@
+"""Tuning sparse products: matrix by matrix, type by type, width by width."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..backends import Backend
+from ..blockvector import BlockVector
+from ..dispatch import forget
+from ..kernels.roofline import Ceilings, fraction
+from ..kernels.tuner import Outcome
+from ..kernels.winners import representative
+from ..operators import SparseOperator
+from ..results import kernel_record
+
+__all__ = ["heading", "tune_matrices"]
+
+AHEAD = 6  # products whose kernels are compiled while others are measured
+
+Record = dict[str, Any]
+
+
+def tune_matrices(
+    matrices: Sequence[str],
+    dtypes: Sequence[str],
+    widths: Sequence[int],
+    matrix_of: Callable[[str], Any],
+    backend: Backend,
+    ceilings: Ceilings,
+    *,
+    budget_s: float,
+    first: int,
+    limit_s: float,
+) -> Iterator[tuple[Record, str]]:
+    """Tune products and put the winners into the user's store; yield records and lines of a table.
+
+    Parameters
+    ----------
+    matrices, dtypes, widths : sequence
+        What to tune, all of all.
+    matrix_of : callable
+        Returns a matrix by name, as `SparseOperator` takes it.
+    backend : Backend
+        A GPU's.
+    ceilings : Ceilings
+        Measured limits.
+    budget_s : float
+        Seconds of measuring for each.
+    first : int
+        Configurations by the model's order.
+    limit_s : float
+        Seconds after which no further product is begun.
+    """
+    device: Any = backend
+    context = multiprocessing.get_context("spawn")  # a fork would inherit CUDA's state
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=context) as executor:
+
+        def coming() -> Iterator[tuple[str, Any]]:
+            for name, dtype in itertools.product(matrices, dtypes):
+                S = SparseOperator(matrix_of(name).astype(dtype), backend)
+                for width in widths:
+                    X = BlockVector.empty(S.shape[1], width, dtype, device=backend.name)
+                    problem, _ = S.explain(X)
+                    yield name, device.sparse_tuning(problem, S.prepared, ceilings, executor, first=first)
+
+        left, begin = coming(), time.perf_counter()
+        ahead: deque[tuple[str, Any]] = deque()
+        while True:
+            ahead.extend(itertools.islice(left, AHEAD - len(ahead)))
+            if not ahead or time.perf_counter() - begin > limit_s:
+                break
+            name, tuning = ahead.popleft()
+            if representative(tuning.problem) is None:
+                continue  # too small for anything to be on record
+            outcome = tuning.measure(budget_s)
+            forget()
+            yield _record(name, tuning, outcome, ceilings), _line(name, tuning.problem, outcome, ceilings)
+        executor.shutdown(cancel_futures=True)
+
+
+def _times(outcome: Outcome) -> tuple[float | None, float | None, float | None]:
+    """Return the times of the model's choice, of the best own configuration, and of the best other kernel."""
+    timed = [(t.entrant.place, t.timing.median_s) for t in outcome.trials if t.timing]
+    choice = [time_s for place, time_s in timed if place == 0]
+    own = [time_s for place, time_s in timed if place is not None]
+    others = [time_s for place, time_s in timed if place is None]
+    return min(choice, default=None), min(own, default=None), min(others, default=None)
+
+
+def _record(name: str, tuning: Any, outcome: Outcome, ceilings: Ceilings) -> Record:
+    best, problem, winner = outcome.best, tuning.problem, tuning.winner(outcome)
+    assert best.timing is not None
+    key = representative(problem)
+    assert key is not None
+    others = {t.entrant.kernel: t.timing for t in outcome.trials if t.timing and t.entrant.place is None}
+    peers = {kernel: timing for kernel, timing in others.items() if kernel != best.entrant.kernel}
+    config = {} if winner.config is None else dataclasses.asdict(winner.config)
+    record = kernel_record(
+        problem, best.entrant.kernel, best.timing, ceilings, peers, config=config, matrix=name
+    )
+    choice_s, own_s, _ = _times(outcome)
+    return record | {
+        "choice_s": choice_s,
+        "own_s": own_s,
+        "trials": sum(trial.timing is not None for trial in outcome.trials),
+        "left_out": outcome.left_out,
+        "faults": [f"{t.entrant.kernel} {t.entrant.config}: {t.fault}" for t in outcome.faults],
+        "stored": winner.record(key),
+    }
+
+
+def heading() -> str:
+    """Return the head of the table; fractions are of the memory roofline."""
+    return (
+        f"{'matrix':12} {'type':10} {'M':>3} {'best':>7} {'model':>7} {'own':>7} {'others':>7} {'runs':>4} "
+        f"{'bad':>3}  winner"
+    )
+
+
+def _line(name: str, problem: Any, outcome: Outcome, ceilings: Ceilings) -> str:
+    def share(time_s: float | None) -> str:
+        return f"{fraction(problem, time_s, ceilings):7.1%}" if time_s else "      -"
+
+    choice, own, others = map(share, _times(outcome))
+    best = outcome.best.entrant
+    config = "" if best.config is None else ",".join(str(v) for v in dataclasses.astuple(best.config))
+    head = f"{name.split(':')[0]:12} {problem.dtype:10} {problem.width:3d}"
+    runs = f"{len(outcome.trials):4d} {len(outcome.faults):3d}"
+    return f"{head} {share(outcome.seconds)} {choice} {own} {others} {runs}  {best.kernel} {config}"
