@@ -10,16 +10,24 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
-from .correction import Linear, block_gmres, block_minres
+from .correction import CorrectionProblem
 from .eigsh import eigsh
+from .gmres import block_gmres
 from .iteration import IterationState
+from .jd_options import JacobiDavidsonOptions
+from .linear_systems import Linear
+from .minres import block_minres
+from .preconditioners import JacobiPreconditioner
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 
 __all__ = [
     "ConvergenceWarning",
+    "CorrectionProblem",
     "EigenResult",
     "Interrupted",
     "IterationState",
+    "JacobiDavidsonOptions",
+    "JacobiPreconditioner",
     "Linear",
     "NoConvergence",
     "block_gmres",

@@ -13,8 +13,9 @@ from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DTypeError, OptionError, ShapeError
 
 from .checkpoint import Checkpoint
-from .correction import Preconditioner
+from .linear_systems import Preconditioner
 from .orthogonalize import orthogonalize
+from .preconditioners import following
 from .rayleigh_ritz import WHICH, Tolerance, to_host
 
 __all__ = [
@@ -45,7 +46,7 @@ def refuse_unavailable(
     OPinv: Any,
     mode: str,
     preconditioner: Any,
-    inner_steps: Any,
+    jd_options: Any,
     method: str,
     which: str,
 ) -> None:
@@ -60,27 +61,23 @@ def refuse_unavailable(
     if mode == "buckling" and M is None:
         raise OptionError("mode: 'buckling' solves A x = lambda M x with an indefinite M; give M.")
     require_one_of("method", method, METHODS)
-    for name, value in {"preconditioner": preconditioner, "inner_steps": inner_steps}.items():
+    for name, value in {"preconditioner": preconditioner, "jd_options": jd_options}.items():
         if value is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
-    if corrects(method, preconditioner, inner_steps):
-        _refuse_beside_corrections(M=M, OPinv=OPinv, sigma=sigma, mode=mode, which=which)
+    if corrects(method, preconditioner, jd_options):
+        _refuse_beside_corrections(OPinv=OPinv, sigma=sigma, mode=mode, which=which)
     if which == "SM" and sigma is not None:
         raise OptionError("which: 'SM' with sigma would be the values furthest from it; use 'LM'.")
     require_one_of("which", which, (*WHICH, "BE", "SM"))
 
 
-def corrects(method: str, preconditioner: Any, inner_steps: Any) -> bool:
+def corrects(method: str, preconditioner: Any, jd_options: Any) -> bool:
     """Whether Jacobi-Davidson is asked for, by name or by an option that only it has."""
-    return method == "jd" or preconditioner is not None or inner_steps is not None
+    return method == "jd" or preconditioner is not None or jd_options is not None
 
 
-def _refuse_beside_corrections(*, M: Any, OPinv: Any, sigma: Any, mode: str, which: str) -> None:
+def _refuse_beside_corrections(*, OPinv: Any, sigma: Any, mode: str, which: str) -> None:
     """Say what Jacobi-Davidson does not take, and what to do instead."""
-    if M is not None:
-        raise OptionError(
-            "M: Jacobi-Davidson solves A x = lambda x only; leave out method, preconditioner and inner_steps."
-        )
     if OPinv is not None:
         raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
     if mode != "normal":
@@ -128,12 +125,12 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     if not hasattr(value, "shape"):
         if not callable(value):
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
-        return lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype)
+        return following(lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype), value)
     on_device = isinstance(value, Operator) or type(value).__module__.startswith("cupy")
     wanted = as_operator(value, device=None if on_device else op.device)
     if wanted.shape != op.shape:
         raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
-    return wanted.apply
+    return following(wanted.apply, value)
 
 
 def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:

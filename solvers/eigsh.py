@@ -29,6 +29,8 @@ from .arguments import (
 )
 from .factorised import proof, shift_outside
 from .iteration import IterationState
+from .jd_options import JacobiDavidsonOptions
+from .preconditioners import following
 from .rayleigh_ritz import Tolerance, to_host
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 from .stages import both_ends, continued, staged, totals, within_time
@@ -38,13 +40,13 @@ from .transformations import StandardForm, restored, standard_form
 __all__ = ["eigsh"]
 
 MAX_RESTARTS = 5000
+MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 TRANSFORMED_DIGITS = 0.7  # share of the digits asked of a transformed problem at first
+TRANSFORMED_SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
 POLISHING = 20  # restarts to get the last digits where those were not enough
 FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
 FACTOR_ENTRIES = 2_000_000
 SOON = 40  # restarts after which it has not converged soon
-# Steps of a correction's solver that took the fewest columns: inside a spectrum systems are indefinite.
-INNER_STEPS = {"end": 10, "interior": 60}
 MANY_PAIRS = 20  # from here on Jacobi-Davidson corrects four vectors at a time, else two
 
 
@@ -79,7 +81,7 @@ def eigsh(
     dtype: Any = None,
     verify: Literal["auto", "always", "never"] = "auto",
     check_hermitian: bool = True,
-    inner_steps: int | None = None,
+    jd_options: JacobiDavidsonOptions | None = None,
     checkpoint: Any = None,
     checkpoint_interval: float = 60.0,
 ) -> Any:
@@ -96,8 +98,9 @@ def eigsh(
     k : int
         Wanted pairs, 1 to n.
     M : sparse matrix or dense array of the host, shape (n, n), optional
-        For A x = lambda M x: Hermitian positive definite; with `sigma` also semidefinite, where it is
-        singular by rows of zeros; in buckling mode indefinite (A is then definite). It is factorised.
+        For A x = lambda M x: Hermitian positive definite; with `sigma` (but not Jacobi-Davidson) also
+        semidefinite, where it is singular by rows of zeros; in buckling mode indefinite (A is then definite).
+        It is factorised.
     sigma : float, optional
         Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
         With ``method="jd"`` the eigenvalues nearest to sigma, without a factorisation.
@@ -112,7 +115,7 @@ def eigsh(
         with 8 in place of 14 for block sizes above 4, rounded up to whole blocks.
         Fewer save memory, more save applications of the operator.
     maxiter : int, optional
-        Restarts at most, outer iterations of Jacobi-Davidson (default 5000).
+        Restarts at most (default 5000), outer iterations of Jacobi-Davidson (default 100 000).
     tol : float
         Tolerance of `convergence`; 0 asks for what rounding allows.
     return_eigenvectors : bool
@@ -121,7 +124,7 @@ def eigsh(
         Seeds everything random: same seed, same device, same bits. None takes fresh entropy.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
-        "auto" takes Jacobi-Davidson where `preconditioner` or `inner_steps` is given, otherwise dense
+        "auto" takes Jacobi-Davidson where `preconditioner` or `jd_options` is given, otherwise dense
         LAPACK for n up to 500, or where k is more than a third of n, unless options that only an iteration
         can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
         which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
@@ -166,11 +169,10 @@ def eigsh(
         What `sigma` makes of an eigenvalue: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
         sigma)/(lambda - sigma).
     preconditioner : matrix, LinearOperator, Operator or callable, optional
-        For Jacobi-Davidson: Hermitian, about (A - sigma I)^-1, or A^-1 less something beyond the wanted end.
+        For Jacobi-Davidson: Hermitian, about (A - sigma M)^-1, or A^-1 less something beyond the wanted end.
         A callable maps a row-major array of shape (n, b) to one.
-    inner_steps : int, optional
-        Steps at most of the linear solver in an outer iteration of Jacobi-Davidson (default 10 at an end
-        of the spectrum, 60 around `sigma`).
+    jd_options : JacobiDavidsonOptions, optional
+        How Jacobi-Davidson computes corrections, extracts vectors and restarts.
     checkpoint : path-like, optional
         A file that the state of the iteration is written to between restarts, in one step each time. Where it
         exists, the run goes on from it, bit for bit as if it had never ended; one that is broken or belongs
@@ -223,7 +225,7 @@ def eigsh(
         OPinv=OPinv,
         mode=mode,
         preconditioner=preconditioner,
-        inner_steps=inner_steps,
+        jd_options=jd_options,
         method=method,
         which=which,
     )
@@ -232,12 +234,17 @@ def eigsh(
     saved = checkpoint_for(checkpoint, checkpoint_interval)
     if which == "SM":
         sigma, which = 0.0, "LM"
-    by_corrections = corrects(method, preconditioner, inner_steps)
+    by_corrections = corrects(method, preconditioner, jd_options)
     if M is not None or (sigma is not None and not by_corrections):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
-        form = standard_form(source, M, sigma, OPinv, mode, device)
+        form = standard_form(source, M, None if by_corrections else sigma, OPinv, mode, device)
         options = {"which": which, "ncv": ncv, "maxiter": maxiter, "rng": rng, "method": method}
         options |= {"block_size": block_size, "callback": callback, "time_limit": time_limit}
+        if by_corrections:
+            options |= {"sigma": sigma, "jd_options": jd_options, "tol": tol, "convergence": convergence}
+            if preconditioner is not None:
+                apply = preconditioner_for(preconditioner, form.A)
+                options["preconditioner"] = following(form.preconditioner(apply), preconditioner)
         result = _solve_transformed(
             form,
             k,
@@ -258,7 +265,7 @@ def eigsh(
         k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
         start = None if v0 is None else tall_block("v0", v0, op)
         iterative = {"v0": v0, "block_size": block_size, "orthogonal_to": orthogonal_to}
-        iterative |= {"preconditioner": preconditioner, "inner_steps": inner_steps, "checkpoint": saved}
+        iterative |= {"preconditioner": preconditioner, "jd_options": jd_options, "checkpoint": saved}
         given = [name for name, value in iterative.items() if value is not None]
         if by_corrections and block_size is None:
             block_size = min(4 if k >= MANY_PAIRS else 2, op.shape[0])
@@ -271,7 +278,9 @@ def eigsh(
             tolerance=tolerance_for(tol, convergence, op),
             block_size=block_size,
             ncv=ncv,
-            maxiter=MAX_RESTARTS if maxiter is None else integer("maxiter", maxiter, 1),
+            maxiter=(MAX_OUTER if by_corrections else MAX_RESTARTS)
+            if maxiter is None
+            else integer("maxiter", maxiter, 1),
             norm=None if norm is None else positive("norm", norm),
             time_limit=None if time_limit is None else positive("time_limit", time_limit),
             verify=verify,
@@ -284,9 +293,7 @@ def eigsh(
             degree=degree,
             sigma=None if sigma is None else finite("sigma", sigma),
             preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
-            inner_steps=INNER_STEPS["end" if sigma is None else "interior"]
-            if inner_steps is None
-            else integer("inner_steps", inner_steps, 1),
+            jd_options=JacobiDavidsonOptions() if jd_options is None else jd_options,
             why=why,
             begin_s=begin_s,
             checked=check_hermitian,
@@ -341,13 +348,17 @@ def _solve_transformed(
         if block is not None
     }
     options |= {"check_hermitian": False, "on_unconverged": "return", "return_info": True}
-    # The last solve, which takes the vectors back, is a step of inverse iteration more.
-    options["tol"] = float(tolerance.unit**TRANSFORMED_DIGITS)
+    if options.get("tol"):
+        options["tol"] *= TRANSFORMED_SHARE
+    else:
+        # The last solve, which takes the vectors back, is a step of inverse iteration more.
+        options |= {"tol": float(tolerance.unit**TRANSFORMED_DIGITS), "convergence": "value"}
     try:
         inner = eigsh(form.operator, k, **options, **given)
         result = restored(form, inner, tolerance, norm)
         if not result.converged.all() and inner.info["stopped"] == "converged":
-            polish = {"tol": 0, "maxiter": POLISHING, "verify": "never", "v0": inner.eigenvectors}
+            polish = {"tol": 0, "verify": "never", "v0": inner.eigenvectors}
+            polish |= {} if "jd_options" in options else {"maxiter": POLISHING}
             if options["checkpoint"] is not None:
                 polish["checkpoint"] = options["checkpoint"].stage("polished")
             again = restored(form, eigsh(form.operator, k, **(options | given | polish)), tolerance, norm)
@@ -411,7 +422,7 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
         "maxiter": f"after {info['restarts']} restarts: raise maxiter or ncv, or loosen tol",
         "time_limit": f"in {info['time_s']:.3g} s: raise time_limit",
         "callback": "when the callback stopped the iteration",
-        "stagnated": "before the residuals ceased to fall: raise ncv, block_size or inner_steps, give a "
+        "stagnated": "before the residuals ceased to fall: raise ncv or block_size, give a "
         "preconditioner, or loosen tol",
         "converged": "to their limit in working precision: loosen tol",
     }[stopped]

@@ -1,18 +1,18 @@
-"""Block Jacobi-Davidson: a search space, grown by solving for what its best vectors lack.
+"""Block Jacobi-Davidson: a search space, grown by what its best vectors lack.
 
-For each of a few approximate pairs (theta, x) with residual r = A x - theta x, a few steps of MINRES or GMRES
-on the correction equation
+For each of a few approximate pairs (theta, x) with residual r = A x - theta x, a correction t joins it:
+a few steps of MINRES or GMRES on the correction equation
 
     (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r,    Q = [converged vectors, the block of x],
 
-give directions t to add to the space. This needs no factorisation inside a spectrum, takes a preconditioner
+or one application of a preconditioner. This needs no factorisation inside a spectrum, takes a preconditioner
 anywhere, and keeps few vectors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,56 +21,38 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 
 from .checkpoint import Checkpoint
-from .correction import Linear, Preconditioner, block_gmres, block_minres
+from .columns import pick
+from .correction import AdaptiveStop, Corrector
+from .folded import FoldedOperator, found_around
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
+from .jd_options import JacobiDavidsonOptions, least_basis
+from .linear_systems import Preconditioner
 from .rayleigh_ritz import desire, to_host
 from .search_space import Extracted, SearchSpace
-from .verification import Found, look_for_missed, may_have_missed
+from .verification import look_for_missed, may_have_missed
 
-__all__ = ["FoldedOperator", "JacobiDavidsonOptions", "jacobi_davidson", "least_basis"]
+__all__ = ["jacobi_davidson"]
 
-Array = Any
 Block = Any
 RealArray = NDArray[np.float64]
 
-INNER_BASE = 0.1  # a pair's correction is solved to INNER_BASE^j of its residual the j-th time
-KEPT_SHARE = 0.4  # of the basis beyond the wanted vectors survives a restart
-STALLED = 240  # corrections without a gain after which the space is made anew, and then given up
+STALLED = 240  # corrections without a gain, of
+STALLED_COLUMNS = 2000  # operator columns, after which the space is made anew, and then given up
 GAIN = 0.1  # decades of all residuals together that count as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # loses at most this many u of orthogonality
+NEW = 1e-8  # relative length below which a direction that a restart retains is none
 MIN_SEARCH = 200  # degree that a search for missed values may always have
 MAX_SEARCH_WIDTH = 8
-
-
-@dataclass(frozen=True, slots=True)
-class JacobiDavidsonOptions(LanczosOptions):
-    """What the iteration is asked for, beyond `LanczosOptions`; `maxiter` counts outer iterations.
-
-    Attributes
-    ----------
-    target : float or None
-        Wanted are the eigenvalues nearest to it; then `which` is "LM", as of (A - target)^-1.
-    preconditioner : callable or None
-        Maps a block to a new one: about (A - target)^-1.
-    inner_steps : int
-        Steps of MINRES or GMRES at most for a correction.
-    """
-
-    target: float | None = None
-    preconditioner: Preconditioner | None = None
-    inner_steps: int = 20
-
-
-def least_basis(k: int, ncv: int, block_size: int) -> int:
-    """Return how many vectors survive a restart."""
-    return max(k, min(k + int(KEPT_SHARE * (ncv - k)), ncv - block_size))
 
 
 def jacobi_davidson(
     operator: Any,
     start: Block,
-    options: JacobiDavidsonOptions,
+    options: LanczosOptions,
     *,
+    target: float | None = None,
+    preconditioner: Preconditioner | None = None,
+    how: JacobiDavidsonOptions | None = None,
     locked: Block | None = None,
     random_start: bool = True,
     callback: Callable[[IterationState], object] | None = None,
@@ -86,7 +68,14 @@ def jacobi_davidson(
         Hermitian, with ``apply(X, out, alpha, beta, shift)``.
     start : BlockVector, shape (n, s)
         Start vectors; overwritten.
-    options : JacobiDavidsonOptions
+    options : LanczosOptions
+        What is asked for; `maxiter` counts outer iterations.
+    target : float, optional
+        Wanted are the eigenvalues nearest to it; then `which` is "LM", as of (A - target)^-1.
+    preconditioner : callable, optional
+        Maps a block to a new one: about (A - target)^-1. Where it has a method ``update(theta)``, that is
+        called whenever another pair has become the first to be corrected.
+    how : JacobiDavidsonOptions, optional
     locked : BlockVector, shape (n, c), optional
         Orthonormal columns to stay orthogonal to.
     random_start : bool
@@ -99,6 +88,11 @@ def jacobi_davidson(
         Where to go on from, and to write to.
     rng : Generator or int
 
+    Raises
+    ------
+    OptionError
+        For options that do not fit together.
+
     Returns
     -------
     LanczosResult
@@ -107,76 +101,69 @@ def jacobi_davidson(
     References
     ----------
     Sleijpen, van der Vorst, SIAM J. Matrix Anal. Appl. 17 (1996) 401; Roehrig-Zoellner, Thies, Kreutzer,
-    Alvermann, Pieper, Basermann, Hager, Wellein, Fehske, SIAM J. Sci. Comput. 37 (2015) C697 (block form).
+    Alvermann, Pieper, Basermann, Hager, Wellein, Fehske, SIAM J. Sci. Comput. 37 (2015) C697 (block form);
+    Stathopoulos, Saad, ETNA 7 (1998) 163 (the restart that retains previous approximations).
     """
-    return _JacobiDavidson(
-        operator, start, options, locked, random_start, callback, interrupted, checkpoint, rng
-    ).run()
-
-
-class FoldedOperator:
-    """(A - tau I)^2: eigenvalues around a target become those at the lower end.
-
-    Parameters
-    ----------
-    operator : Operator
-    tau : float
-    locked : BlockVector, shape (n, c), optional
-        Columns to whose complement A is restricted.
-    """
-
-    def __init__(self, operator: Any, tau: float, locked: Block | None = None) -> None:
-        self.operator, self.tau, self.locked = operator, tau, locked
-        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
-
-    def apply(
-        self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> Block:
-        """Return ``alpha ((A - tau I)^2 - shift I) X + beta out``; two applications of A."""
-        inner = self.operator.apply(X, shift=self.tau)
-        if self.locked is not None:
-            self.locked.combine(self.locked.dot(inner), out=inner, alpha=-1, beta=1)
-        if out is None:
-            out = self.operator.apply(inner, alpha=alpha, shift=self.tau)
-        else:
-            self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=self.tau)
-        return out.axpy(-alpha * shift, X) if shift else out
+    how = JacobiDavidsonOptions() if how is None else how
+    how.check(options.k, options.ncv, options.block_size, target)
+    run = _JacobiDavidson(options, callback, interrupted, checkpoint, rng)
+    run.begin(operator, start, target, preconditioner, how, locked, random_start)
+    return run.run()
 
 
 class _JacobiDavidson(Iteration):
     """One run of `jacobi_davidson`."""
 
-    PROGRESS = (*Iteration.PROGRESS, "attempts", "shrunk", "best", "best_at", "refreshed")
-    options: JacobiDavidsonOptions
+    PROGRESS = (
+        *Iteration.PROGRESS,
+        "attempts",
+        "shrunk",
+        "best",
+        "best_at",
+        "refreshed",
+        "n_converged",
+        "previous",
+        "updated_for",
+        "followed",
+    )
 
-    def __init__(
+    def begin(
         self,
         operator: Any,
         start: Block,
-        options: JacobiDavidsonOptions,
+        target: float | None,
+        preconditioner: Preconditioner | None,
+        how: JacobiDavidsonOptions,
         locked: Block | None,
         random_start: bool,
-        callback: Callable[[IterationState], object] | None,
-        interrupted: Callable[[], bool],
-        checkpoint: Checkpoint | None,
-        rng: Any,
     ) -> None:
-        super().__init__(options, callback, interrupted, checkpoint, rng)
-        self.operator, self.start, self.random_start = operator, start, random_start
+        """Say what is to be solved, and from where."""
+        options = self.options
+        self.operator, self.how, self.start, self.random_start = operator, how, start, random_start
+        self.target, self.preconditioner = target, preconditioner
         n_locked = 0 if locked is None else locked.shape[1]
         capacity = min(options.ncv, start.shape[0] - n_locked)
         buffer = start.like(n_locked + capacity)
         if locked is not None:
             buffer[:, :n_locked] = locked
         self.space = SearchSpace(
-            operator, buffer, n_locked, options.which, options.target, self.rng, self.counts
+            operator, buffer, n_locked, options.which, target, how.extraction, self.rng, self.counts
         )
-        self.kept = least_basis(options.k, capacity, options.block_size)
-        self.attempts = np.zeros(options.k, np.intp)
-        self.solve = block_minres
+        k, b = options.k, options.block_size
+        self.kept = how.min_basis or least_basis(k, capacity, b)
+        self.retained = b if how.retained is None else how.retained
+        self.look_ahead = max(b, 2 * b if how.look_ahead is None else how.look_ahead)
+        self.corrector = Corrector(
+            operator, how.correction, preconditioner, how.inner_steps, how.inner_stop, target is not None
+        )
+        self.attempts = np.zeros(k, np.intp)
+        self.n_converged = 0  # pairs that had converged in the last iteration
+        self.previous = np.zeros((0, 0))  # coefficients of the last iteration's vectors
+        self.updated_for = -1  # the pair that the preconditioner follows, and
+        self.followed = 0.0  # its value when it was told
         self.least = 0.0
         self.shrunk = 0
-        self.best, self.best_at, self.refreshed = np.inf, 0, False
+        self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
         self.true: RealArray | None = None  # true residuals, of X as it is
 
     def run(self) -> LanczosResult:
@@ -205,13 +192,16 @@ class _JacobiDavidson(Iteration):
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state between two outer iterations."""
-        return super().snapshot() | self.space.snapshot() | {"solve": self.solve.__name__}
+        return super().snapshot() | self.space.snapshot() | self.corrector.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take up a state that `snapshot` has returned."""
         super().resume(saved)
         self.space.resume(saved)
-        self.solve = block_minres if saved["solve"] == block_minres.__name__ else block_gmres
+        self.corrector.resume(saved, self.start)
+        update = getattr(self.preconditioner, "update", None)
+        if update is not None and self.updated_for >= 0:
+            update(self.followed)
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -221,8 +211,10 @@ class _JacobiDavidson(Iteration):
         space.extend(self.start)
         if space.m < b:
             space.extend(self._random(b - space.m))
-        wanted = self.kept if self.random_start else self.options.k
-        while space.m < wanted:
+        k = self.options.k
+        wanted = self.kept if self.random_start and self.preconditioner is None else k
+        wanted = max(k, self.how.start_basis or wanted)
+        while space.m < min(wanted, space.capacity, space.m + space.room):
             space.extend(space.images(min(b, space.m)))
         if not self.random_start:
             self._estimate_norm()
@@ -245,17 +237,25 @@ class _JacobiDavidson(Iteration):
         return self.space.norm if self.options.norm is None else self.options.norm
 
     def _extract(self) -> IterationState:
-        """Extract the wanted pairs and their residuals."""
+        """Extract the wanted pairs, and the residuals of those that are looked at."""
         k = self.options.k
         self.extracted: Extracted = self.space.extract()
-        theta, Y = self.extracted.theta[:k], self.extracted.Y[:, :k]
-        self.X = self.space.vectors(Y)
-        self.R = self.space.residuals(self.X, Y, theta)
-        self.true = None
-        residuals = to_host(self.R.norms()).astype(np.float64)
-        self.counts.reductions += 1
         self._note_far_end()
+        theta = self.extracted.theta[:k]
         limits = np.broadcast_to(self.options.tolerance.limits(theta, self._norm()), (k,))
+        residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # until they are known
+        seen = min(k, self.n_converged + self.look_ahead)
+        if self.counts.restarts + 1 == self.options.maxiter:
+            seen = k
+        self._form(seen)
+        residuals[:seen] = to_host(self.R.norms())
+        self.counts.reductions += 1
+        self.n_converged = int(np.count_nonzero(residuals <= limits))
+        if self.n_converged == seen < k:  # there may be more
+            self._form(k)
+            residuals[:] = to_host(self.R.norms())
+            self.counts.reductions += 1
+            self.n_converged = int(np.count_nonzero(residuals <= limits))
         return IterationState(
             self.counts.restarts,
             theta,
@@ -265,68 +265,104 @@ class _JacobiDavidson(Iteration):
             self.elapsed_s,
         )
 
+    def _form(self, count: int) -> None:
+        """Form the first vectors and their residuals."""
+        theta, Y = self.extracted.theta[:count], self.extracted.Y[:, :count]
+        self.X = self.space.vectors(Y)
+        self.R = self.space.residuals(self.X, Y, theta)
+        self.true = None
+
     def _note_far_end(self) -> None:
         """Remember the least wanted Ritz value that was seen: a search for missed values damps up to it."""
-        values = self.extracted.theta if self.options.target is None else self.space.ritz_values()
+        values = self.extracted.theta if self.target is None else self.space.ritz_values()
         self.space.norm = max(self.space.norm, float(np.abs(values).max(initial=0)))
         least = float(self._wanted(values).min())
         self.least = least if not self.history else min(self.least, least)
 
     def _wanted(self, theta: RealArray) -> RealArray:
         """Return numbers that grow towards the wanted values; those of the folded operator at a target."""
-        target = self.options.target
+        target = self.target
         values = desire(theta, self.options.which) if target is None else -((theta - target) ** 2)
         return np.asarray(values)
 
     def _grow(self, state: IterationState) -> None:
-        """Solve for corrections to the first unconverged pairs and add them to the space."""
+        """Compute corrections to the first unconverged pairs and add them to the space."""
         space, b = self.space, self.options.block_size
-        failing = np.flatnonzero(state.residuals > state.limits)[:b]
-        T = self._corrections(state, failing).X
+        seen = self.X.shape[1]
+        failing = np.flatnonzero(state.residuals[:seen] > state.limits[:seen])[:b]
+        T = self._corrections(state, failing)
         whole = space.capacity == space.m + space.room  # it may grow until it spans everything
+        Y = self.extracted.Y[:, : self.options.k]
         if space.m + len(failing) > space.capacity and not whole:
-            self._shrink()
+            self._shrink(failing)
+            Y = np.eye(space.m, Y.shape[1], dtype=Y.dtype)
+        self.previous = Y
         space.extend(T)
 
-    def _shrink(self) -> None:
-        """Restart from the best vectors; rotations accumulate rounding errors, which are cleaned away."""
-        self.space.shrink(self.extracted.Y[:, : self.kept])
+    def _shrink(self, failing: NDArray[np.intp]) -> None:
+        """Restart from the best vectors, and from what those being corrected were an iteration before."""
+        m, p = self.space.m, len(self.previous)
+        kept = min(self.kept, self.space.capacity - self.options.block_size)
+        Y = self.extracted.Y[:, :kept]
+        room = min(self.retained, self.space.capacity - kept - self.options.block_size)
+        if room > 0 and 0 < p < m:
+            older = np.zeros((m, min(room, len(failing))), Y.dtype)
+            older[:p] = self.previous[:, failing[:room]]
+            Y = _extended(Y, older)
+        # Rotations accumulate rounding errors, which are cleaned away.
+        self.space.shrink(Y)
         self.shrunk += 1
         if self.shrunk % RESTARTS_BETWEEN_CLEANING == 0:
             self.space.reorthonormalize()
 
-    def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Linear:
-        """Solve the correction equations of the pairs with these indices."""
+    def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
+        """Return corrections of the pairs with these indices."""
+        how, corrector = self.how, self.corrector
         converged = np.flatnonzero(state.residuals <= state.limits)
         self.attempts[converged] = 0
         self.attempts[failing] += 1
-        Q = self._projector(np.concatenate([converged, failing]))
-        B = _pick(self.R, failing).scale(-1)
-        while True:
-            solved = self.solve(
-                self.operator,
-                B,
-                shift=state.eigenvalues[failing],
-                tol=INNER_BASE ** self.attempts[failing],
-                maxiter=self.options.inner_steps,
-                preconditioner=self.options.preconditioner,
-                Q=Q,
-            )
-            counts = self.counts
-            counts.operator_columns += solved.operator_columns
-            counts.block_applications += solved.block_applications
-            counts.reductions += solved.reductions
-            if "indefinite preconditioner" not in solved.reasons:
-                return solved
-            self.solve = block_gmres
+        self._update_preconditioner(int(failing[0]), float(state.eigenvalues[failing[0]]))
+        theta = state.eigenvalues[failing]
+        shift = theta.copy()
+        initial = self.target if how.initial_shift is None else how.initial_shift
+        if len(self.history) <= how.initial_shift_iterations and initial is not None:
+            shift[:] = initial
+        problem = corrector.problem(
+            pick(self.X, failing),
+            pick(self.R, failing),
+            self._deflated(converged),
+            shift,
+            np.power(how.inner_base, self.attempts[failing]),
+        )
+        ends = {"LA": np.ones(len(theta)), "SA": -np.ones(len(theta)), "LM": np.sign(theta)}
+        direction = np.zeros(len(theta)) if self.target is not None else ends[self.options.which]
+        stop = AdaptiveStop(
+            state.residuals[failing], state.limits[failing], theta - shift, direction.astype(np.intp)
+        )
+        before = (corrector.columns, corrector.applications, corrector.reductions)
+        T = corrector.solve(problem, stop)
+        counts = self.counts
+        counts.operator_columns += corrector.columns - before[0]
+        counts.block_applications += corrector.applications - before[1]
+        counts.reductions += corrector.reductions - before[2]
+        counts.preconditioner_columns = corrector.preconditioned
+        return T
 
-    def _projector(self, indices: NDArray[np.intp]) -> Block:
-        """Return the locked columns and some of X side by side."""
+    def _update_preconditioner(self, first: int, theta: float) -> None:
+        """Let a preconditioner that follows the shift know which one is next."""
+        update = getattr(self.preconditioner, "update", None)
+        if update is not None and first != self.updated_for:
+            update(theta)
+            self.corrector.forget()
+            self.updated_for, self.followed = first, theta
+
+    def _deflated(self, converged: NDArray[np.intp]) -> Block:
+        """Return the locked columns and the converged ones of X side by side."""
         locked, c = self.space.locked, self.space.n_locked
-        Q = self.X.like(c + len(indices))
+        Q = self.X.like(c + len(converged))
         if locked is not None:
             Q[:, :c] = locked
-        Q[:, c:] = _pick(self.X, indices)
+        Q[:, c:] = pick(self.X, converged)
         return Q
 
     # --- before the end -------------------------------------------------------------------------
@@ -335,14 +371,15 @@ class _JacobiDavidson(Iteration):
         """Say so where residuals no longer fall; before that, take drift out of the basis once."""
         excess = np.maximum(state.residuals, state.limits) / np.maximum(state.limits, np.finfo(float).tiny)
         measure = float(np.log10(excess).sum())
+        now = (self.counts.restarts * self.options.block_size, self.counts.operator_columns)
         if measure < self.best - GAIN:
-            self.best, self.best_at, self.refreshed = measure, self.counts.restarts, False
-        if (self.counts.restarts - self.best_at) * self.options.block_size < STALLED:
+            self.best, self.best_at, self.refreshed = measure, now, False
+        if now[0] - self.best_at[0] < STALLED or now[1] - self.best_at[1] < STALLED_COLUMNS:
             return ""
         if self.refreshed:
             return "stagnated"
         self.space.refresh()
-        self.refreshed, self.best_at = True, self.counts.restarts
+        self.refreshed, self.best_at = True, now
         return ""
 
     def _settled(self, state: IterationState) -> bool:
@@ -352,7 +389,7 @@ class _JacobiDavidson(Iteration):
             self.space.refresh()
             self._grow(replace(state, residuals=self.true))
             return False
-        options, target = self.options, self.options.target
+        options, target = self.options, self.target
         if self.space.room == 0:
             self.verification = "not needed: the basis spans the space"
             self.missing = 0
@@ -388,38 +425,16 @@ class _JacobiDavidson(Iteration):
         self.counts.reductions += 1 + len(norms)
         return np.concatenate(norms).astype(np.float64)
 
-    def _found(self, state: IterationState) -> Found:
-        """Say what was found; around a target, in terms of (A - tau I)^2."""
-        theta, residuals, limits, norm = state.eigenvalues, state.residuals, state.limits, self._norm()
-        which, target = self.options.which, self.options.target
-        if target is not None:
-            theta, which = (theta - target) ** 2, "SA"
-            # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
-            norm = norm + abs(target)
-            stretch = norm + np.sqrt(theta)
-            residuals, limits, norm = residuals * stretch, limits * stretch, norm**2
-        order = np.argsort(-desire(theta, which), kind="stable")
-        return Found(
-            X=_pick(self.X, order),
-            theta=theta[order],
-            residuals=residuals[order],
-            k=self.options.k,
-            which=which,
-            limits=limits[order],
-            norm=norm,
-            least=self.least,
-            locked=self.space.locked,
-        )
-
     def _verified(self, state: IterationState) -> bool:
         """Look for missed values; extend the space by what is found."""
-        target = self.options.target
-        folded = self.operator if target is None else FoldedOperator(self.operator, target, self.space.locked)
+        target = self.target
+        locked = self.space.locked
+        folded = self.operator if target is None else FoldedOperator(self.operator, target, locked)
         each = 1 if target is None else 2
         counts = self.counts
         verdict = look_for_missed(
             folded,
-            self._found(state),
+            found_around(self.X, state, self.options, self._norm(), target, self.least, locked),
             self.search_width,
             max((counts.operator_columns - counts.verification_columns) // each, MIN_SEARCH),
             self.rng,
@@ -436,7 +451,8 @@ class _JacobiDavidson(Iteration):
         self.found_missed += self.missing
         self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
         if self.space.m + self.missing > self.space.capacity:
-            self._shrink()
+            self._shrink(np.zeros(0, np.intp))
+        self.previous = np.zeros((0, 0))
         self.space.extend(verdict.missed)
         self.best = np.inf
         return False
@@ -444,6 +460,8 @@ class _JacobiDavidson(Iteration):
     def _result(self, state: IterationState, reason: str) -> LanczosResult:
         if reason != "converged" and self.verification == "not reached":
             self.verification = "skipped: the iteration ended before"
+        if self.X.shape[1] < self.options.k:
+            self._form(self.options.k)
         return LanczosResult(
             theta=state.eigenvalues,
             X=self.X,
@@ -459,9 +477,10 @@ class _JacobiDavidson(Iteration):
         )
 
 
-def _pick(block: Block, indices: NDArray[np.intp]) -> Block:
-    """Return a copy of some columns of a block."""
-    picked = block.like(len(indices))
-    for place, index in enumerate(indices):
-        picked[:, place : place + 1] = block[:, int(index) : int(index) + 1]
-    return picked
+def _extended(Y: Any, older: Any) -> Any:
+    """Return Y, whose columns are orthonormal, with what is new in the others, orthonormal too."""
+    for _ in range(2):
+        older = older - Y @ (Y.conj().T @ older)
+        U, sigma, _ = np.linalg.svd(older, full_matrices=False)
+        older = U[:, sigma > NEW * max(float(sigma.max(initial=0)), NEW)]
+    return np.hstack([Y, older])

@@ -48,6 +48,8 @@ class Counts:
     reductions : int
         Inner products over the tall dimension.
     restarts : int
+    preconditioner_columns : int
+        Columns that the preconditioner was applied to.
     """
 
     operator_columns: int = 0
@@ -55,6 +57,7 @@ class Counts:
     verification_columns: int = 0
     reductions: int = 0
     restarts: int = 0
+    preconditioner_columns: int = 0
 
     def apply(self, columns: int, times: int = 1) -> None:
         """Note applications to a block."""

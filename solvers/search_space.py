@@ -15,7 +15,7 @@ at hand, not R^H R, keeps small distances accurate.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,11 @@ from .krylov import Counts
 from .orthogonalize import orthogonalize
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select, to_host
 
-__all__ = ["Extracted", "SearchSpace"]
+__all__ = ["Extracted", "Extraction", "SearchSpace"]
 
 Array = Any
 Block = Any
-
+Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
 SAME_DISTANCE = 0.02  # distances that differ by less may belong to values on both sides of the target
 
@@ -66,6 +66,8 @@ class SearchSpace:
     which : {"LA", "SA", "LM"}
     target : float or None
         tau, for the eigenvalues nearest to it.
+    extraction : {"auto", "ritz", "harmonic", "refined"}
+        Around a target "auto" is "refined"; without one "ritz" is all there is.
     rng : numpy.random.Generator
         For random directions where a new block brings nothing new.
     counts : Counts
@@ -85,10 +87,12 @@ class SearchSpace:
         n_locked: int,
         which: Which,
         target: float | None,
+        extraction: Extraction,
         rng: Any,
         counts: Counts,
     ) -> None:
         self.operator, self.buffer, self.n_locked = operator, buffer, n_locked
+        self.extraction = extraction
         self.which, self.target, self.rng, self.counts = which, target, rng, counts
         self.capacity = buffer.shape[1] - n_locked
         self.m = 0
@@ -167,7 +171,11 @@ class SearchSpace:
             self.norm = max(self.norm, float(np.abs(theta).max(initial=0)))
             order = select(theta, self.which)
             return Extracted(theta[order], Y[:, order])
-        Y = self._refined(H)
+        if self.extraction == "ritz":
+            theta, Y = ritz_pairs(H)
+            order = np.argsort(np.abs(theta), kind="stable")
+            return Extracted(theta[order] + self.target, Y[:, order])
+        Y = self._harmonic(H) if self.extraction == "harmonic" else self._refined(H)
         return Extracted(np.einsum("ij,ij->j", Y.conj(), H @ Y).real + self.tau, Y)
 
     def _refined(self, H: Array) -> Array:
@@ -190,6 +198,24 @@ class SearchSpace:
                 distances = np.linalg.norm(R @ part, axis=0)
                 Y[:, begin:end] = part[:, np.argsort(distances, kind="stable")]
         return Y
+
+    def _harmonic(self, H: Array) -> Array:
+        """Return coefficients of harmonic Ritz vectors made orthonormal, those nearest to the target first.
+
+        With z = R y the harmonic problem R^H R y = nu H y is Hermitian, R^-H H R^-1 z = (1 / nu) z. Zero
+        singular values of R, eigenvectors at the target, are raised to rounding so that they come first.
+
+        References
+        ----------
+        Morgan, Linear Algebra Appl. 154 (1991) 289; Fokkema, Sleijpen, van der Vorst, SIAM J. Sci. Comput.
+        20 (1998) 94, section 2.2 (orthonormal bases instead of the vectors themselves).
+        """
+        sigma, Z = _right_singular(self._R[: self.m, : self.m])
+        unit = float(np.finfo(self.buffer.dtype).eps) / 2
+        inverse = Z / np.maximum(sigma, unit * (self.norm + abs(self.tau)))
+        inverse_nu, U = ritz_pairs(inverse.conj().T @ H @ inverse)
+        Y = inverse @ U[:, np.argsort(-np.abs(inverse_nu), kind="stable")]
+        return np.linalg.qr(Y)[0]
 
     def vectors(self, Y: Array) -> Block:
         """Return V Y for coefficients of shape (m, s)."""

@@ -15,11 +15,12 @@ from blockvec.errors import OptionError, ShapeError
 from .arguments import integer
 from .block_lanczos import ThickRestart, block_lanczos
 from .checkpoint import Checkpoint, probe
-from .correction import Preconditioner
 from .filtered import FilteredRestart, choose_degree
 from .interrupts import deferred_interrupt
 from .iteration import IterationState, LanczosOptions, LanczosResult
-from .jacobi_davidson import JacobiDavidsonOptions, jacobi_davidson
+from .jacobi_davidson import jacobi_davidson
+from .jd_options import JacobiDavidsonOptions
+from .linear_systems import Preconditioner
 from .memory import require_memory
 from .rayleigh_ritz import IDENTITY_COLUMNS, RealArray, Selection, Tolerance, dense_eigenpairs, to_host
 from .result import EigenResult
@@ -68,7 +69,7 @@ class Request:
     degree: int
     sigma: float | None
     preconditioner: Preconditioner | None
-    inner_steps: int
+    jd_options: JacobiDavidsonOptions
     why: str
     begin_s: float
     checked: bool
@@ -106,7 +107,7 @@ def choose_method(
         return "filter", max(degree, MIN_DEGREE), "asked for"
     if method in ("lanczos", "jd"):
         return method, 1, "asked for"
-    for name in ("preconditioner", "inner_steps"):
+    for name in ("preconditioner", "jd_options"):
         if name in given:
             return "jd", 1, f"{name} is given"
     if not given and n <= DENSE_ROWS:
@@ -180,6 +181,7 @@ def solve_iteratively(request: Request) -> EigenResult:
         degree=outcome.degree,
         operator_columns=counts.operator_columns + info["operator_columns"],
         block_applications=counts.block_applications + info["block_applications"],
+        preconditioner_columns=counts.preconditioner_columns,
         verification_columns=counts.verification_columns,
         missing=outcome.missing,
         restarts=counts.restarts,
@@ -211,7 +213,6 @@ def _fingerprint(request: Request) -> dict[str, Any]:
         "verify",
         "degree",
         "sigma",
-        "inner_steps",
     )
     start, locked = (0 if block is None else block.n_cols for block in (request.start, request.locked))
     return (
@@ -221,6 +222,7 @@ def _fingerprint(request: Request) -> dict[str, Any]:
             "columns of v0": start,
             "columns of orthogonal_to": locked,
             "preconditioner": request.preconditioner is not None,
+            **request.jd_options.fingerprint(),
             "dtype": request.operator.dtype.name,
             "rng": type(request.rng.bit_generator).__name__,
             "blockvec": __version__,
@@ -240,9 +242,9 @@ def _iterate(request: Request, start: BlockVector, interrupted: Callable[[], boo
         "rng": request.rng,
     }
     if request.method == "jd":
-        options |= {"target": request.sigma, "inner_steps": request.inner_steps}
-        options["preconditioner"] = request.preconditioner
-        return jacobi_davidson(request.operator, start, JacobiDavidsonOptions(**options), **how)
+        how |= {"target": request.sigma, "preconditioner": request.preconditioner}
+        how["how"] = request.jd_options
+        return jacobi_davidson(request.operator, start, LanczosOptions(**options), **how)
     variant = FilteredRestart if request.method == "filter" else ThickRestart
     return block_lanczos(request.operator, start, LanczosOptions(**options), variant=variant, **how)
 
@@ -307,6 +309,7 @@ def _info(request: Request, stopped: str, verification: str, norm: float) -> dic
         "degree": 1,
         "operator_columns": CHECK_COLUMNS if request.checked else 0,
         "block_applications": 2 if request.checked else 0,
+        "preconditioner_columns": 0,
         "verification_columns": 0,
         "missing": 0,
         "restarts": 0,

@@ -78,6 +78,8 @@ class StandardForm:
         x of each y, not normalised, and lambda of each theta.
     why : str
         What was done, for people.
+    out_of : callable or None
+        C y of a block of vectors, where there is no shift: x^H (C y) is an inner product of transformed ones.
     """
 
     operator: Operator
@@ -88,6 +90,13 @@ class StandardForm:
     vectors: Solve
     values: Callable[[RealArray], RealArray]
     why: str
+    out_of: Solve | None = None
+
+    def preconditioner(self, apply: Callable[[BlockVector], BlockVector]) -> Callable[[Array], Array]:
+        """Return C^H K^-1 C, which is to S what K^-1 is to A and M."""
+        out_of = self.out_of
+        assert out_of is not None
+        return lambda Y: self.into(apply(BlockVector(np.ascontiguousarray(out_of(Y)))).array)
 
 
 def standard_form(
@@ -163,6 +172,7 @@ def _without_shift(A: Operator, M: Operator | None, factor: Factor) -> StandardF
         vectors=back,
         values=lambda theta: theta,
         why="M is factorised",
+        out_of=lambda Y: factor.C @ Y,
     )
 
 

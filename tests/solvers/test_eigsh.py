@@ -16,7 +16,15 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
-from solvers import ConvergenceWarning, EigenResult, Interrupted, IterationState, NoConvergence, eigsh
+from solvers import (
+    ConvergenceWarning,
+    EigenResult,
+    Interrupted,
+    IterationState,
+    JacobiDavidsonOptions,
+    NoConvergence,
+    eigsh,
+)
 from solvers.rayleigh_ritz import select
 
 ITERATIONS = ("lanczos", "filter", "jd")
@@ -424,10 +432,8 @@ def test_a_result_prints_a_table_and_draws_its_history() -> None:
     ("options", "message"),
     [
         ({"preconditioner": np.eye(9), "method": "lanczos"}, "preconditioner: method 'lanczos' takes none"),
-        ({"inner_steps": 5, "method": "dense"}, "inner_steps: method 'dense' takes none"),
-        ({"inner_steps": 0}, "inner_steps: got 0; give an integer at least 1"),
+        ({"jd_options": JacobiDavidsonOptions(), "method": "dense"}, "jd_options: method 'dense' takes none"),
         ({"preconditioner": 3}, "preconditioner: got 3; give a matrix"),
-        ({"method": "jd", "M": np.eye(9)}, "M: Jacobi-Davidson solves A x = lambda x only"),
         ({"method": "jd", "sigma": 1.0, "OPinv": np.eye(9)}, "OPinv: Jacobi-Davidson applies no inverse"),
         ({"method": "jd", "sigma": 1.0, "mode": "cayley"}, "mode: got 'cayley'"),
         ({"method": "jd", "sigma": 1.0}, "which: got 'SA' with sigma"),

@@ -1,0 +1,41 @@
+"""Columns of tall blocks, and the small arrays that multiply them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+
+__all__ = ["column_factors", "pick", "small_matrix"]
+
+Array = Any
+Block = Any
+
+
+def pick(block: Block, indices: NDArray[np.intp]) -> Block:
+    """Return a copy of some columns of a block.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import BlockVector
+    >>> pick(BlockVector(np.array([[1.0, 2.0, 3.0]])), np.array([2, 0])).array.tolist()
+    [[3.0, 1.0]]
+    """
+    picked = block.like(len(indices))
+    for place, index in enumerate(indices):
+        picked[:, place : place + 1] = block[:, int(index) : int(index) + 1]
+    return picked
+
+
+def column_factors(values: NDArray[np.float64], block: Block) -> Array:
+    """Return one real factor a column, in the precision of a block and on its device."""
+    return array_namespace(block.array).asarray(values.astype(block.array.real.dtype))
+
+
+def small_matrix(C: Array, block: Block) -> Array:
+    """Return a small matrix in the type of a block and on its device."""
+    return array_namespace(block.array).asarray(np.ascontiguousarray(C.astype(block.dtype)))

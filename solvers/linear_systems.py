@@ -1,0 +1,261 @@
+"""Blocks of linear systems with one shift a column: what `block_minres` and `block_gmres` share.
+
+With an orthonormal block Q the systems are those of Jacobi-Davidson's correction equation,
+
+    (I - Q Q^H) (A - sigma_j I) (I - Q Q^H) x_j = (I - Q Q^H) b_j,   Q^H x_j = 0,
+
+which are regular where sigma_j is an eigenvalue whose vectors Q holds. A preconditioner, an approximation
+of (A - sigma_j I)^-1 for all columns, is then projected skew, K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1: the
+inverse of K on the complement of Q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace, as_operator
+from blockvec.errors import BreakdownError, OptionError, ShapeError
+
+from .columns import column_factors, small_matrix
+from .rayleigh_ritz import to_host
+
+__all__ = ["Columns", "Linear", "LinearSystems", "Preconditioner", "Progress", "Projection", "Reason"]
+
+Array = Any
+Block = Any
+RealArray = NDArray[np.float64]
+Preconditioner = Callable[[Block], Block]
+Reason = Literal["converged", "maxiter", "stopped", "singular", "stagnated", "indefinite preconditioner"]
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Solutions of a block of linear systems, and how far they got.
+
+    Attributes
+    ----------
+    X : BlockVector, shape (n, b)
+    residuals : array, shape (b,)
+        Residual norms by the method's recurrence: ||b - (A - sigma I) x||_2, or (r^H K^-1 r)^(1/2) in MINRES
+        with a preconditioner.
+    initial : array, shape (b,)
+        The same norms of the right-hand sides, which tolerances are relative to.
+    iterations : array of int, shape (b,)
+        Steps that changed the column.
+    reasons : tuple of str
+        Why each column stopped: "converged"; "maxiter"; "stopped" by the caller's test; "singular" where the
+        residual that is left is orthogonal to everything that A - sigma I can produce, as far as rounding
+        lets one tell; "stagnated" (a cycle of GMRES without a gain); "indefinite preconditioner" (MINRES).
+    operator_columns, block_applications : int
+        Columns and blocks that A was applied to.
+    preconditioner_columns : int
+    reductions : int
+        Inner products over the tall dimension.
+    """
+
+    X: Block
+    residuals: RealArray
+    initial: RealArray
+    iterations: NDArray[np.intp]
+    reasons: tuple[Reason, ...]
+    operator_columns: int
+    block_applications: int
+    preconditioner_columns: int
+    reductions: int
+
+    @property
+    def converged(self) -> bool:
+        """Whether every column reached its tolerance."""
+        return all(reason == "converged" for reason in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far every column has come, for a caller's stopping test; (A - sigma I) is projected.
+
+    Attributes
+    ----------
+    residuals : array, shape (b,)
+        Relative to those of the right-hand sides.
+    xb, quadratic, xx : array, shape (b,)
+        x^H b, x^H (A - sigma I) x and x^H x.
+    """
+
+    residuals: RealArray
+    xb: RealArray
+    quadratic: RealArray
+    xx: RealArray
+
+
+class Projection:
+    """The projector I - Q Q^H, and a preconditioner on its range.
+
+    Parameters
+    ----------
+    Q : BlockVector, shape (n, q), or None
+        Orthonormal.
+    preconditioner : callable, optional
+    KQ : BlockVector, shape (n, q), optional
+        K^-1 Q where it is known.
+    """
+
+    def __init__(
+        self, Q: Block | None, preconditioner: Preconditioner | None = None, KQ: Block | None = None
+    ) -> None:
+        self.Q = Q if Q is not None and Q.shape[1] else None
+        self.preconditioner = preconditioner
+        self.preconditioned = self.reductions = 0
+        if preconditioner is not None and self.Q is not None:
+            self.KQ = self._apply(self.Q.copy()) if KQ is None else KQ
+            self.inverse = np.linalg.pinv(_finite(to_host(self.Q.dot(self.KQ))))
+            self.reductions += 1
+
+    def project(self, X: Block) -> Block:
+        """Remove the components along Q."""
+        if self.Q is not None:
+            self.Q.combine(self.Q.dot(X), out=X, alpha=-1, beta=1)
+            self.reductions += 1
+        return X
+
+    def precondition(self, R: Block) -> Block:
+        """Return K^-1 R in the complement of Q; R itself without a preconditioner."""
+        if self.preconditioner is None:
+            return R
+        Z = self._apply(R)
+        if self.Q is not None:
+            C = self.inverse @ to_host(self.Q.dot(Z))
+            self.KQ.combine(small_matrix(C, R), out=Z, alpha=-1, beta=1)
+            self.reductions += 1
+            self.project(Z)  # what rounding has left along Q would be amplified from step to step
+        return Z
+
+    def _apply(self, R: Block) -> Block:
+        assert self.preconditioner is not None
+        Z = self.preconditioner(R)
+        self.preconditioned += R.shape[1]
+        if getattr(Z, "shape", None) != R.shape:
+            raise ShapeError(
+                f"preconditioner: returned shape {getattr(Z, 'shape', None)} for a block of shape {R.shape}; "
+                "return a block of the same shape."
+            )
+        if Z is R:
+            raise OptionError("preconditioner: returned its argument; return a new block, such as R.copy().")
+        return Z
+
+
+class LinearSystems:
+    """The operator with its shifts, the projection, and what applying them has cost."""
+
+    def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
+        self.operator = A if hasattr(A, "apply") else as_operator(A)
+        self.projection = projection
+        self.n, self.b = B.shape
+        self.unit = float(np.finfo(B.dtype).eps) / 2
+        self.columns = self.applications = self.reductions = 0
+        self._before = (projection.preconditioned, projection.reductions)
+        Q = projection.Q
+        if self.operator.shape != (self.n, self.n):
+            raise ShapeError(f"A has shape {self.operator.shape} but B has {self.n} rows; A must be square.")
+        if Q is not None and Q.shape[0] != self.n:
+            raise ShapeError(f"Q has {Q.shape[0]} rows but B has {self.n}.")
+        self.tol = self._per_column("tol", tol).real.astype(np.float64)
+        shift = self._per_column("shift", shift)
+        self._shift = shift.astype(B.dtype if np.iscomplexobj(shift) else B.array.real.dtype)
+        self._namespace = array_namespace(B.array)
+        self.place(np.arange(self.b))
+
+    def _per_column(self, name: str, value: Any) -> Array:
+        values = np.asarray(to_host(value) if np.ndim(value) else value)
+        if values.ndim > 1 or (values.ndim and values.shape != (self.b,)):
+            raise ShapeError(
+                f"{name} has shape {values.shape}; B has {self.b} columns; give {self.b}, or one."
+            )
+        return np.broadcast_to(values, (self.b,))
+
+    def place(self, places: NDArray[np.intp]) -> None:
+        """Say which of the systems the columns of blocks belong to from now on."""
+        self.places = places
+        shift = self._shift[places]
+        self.shift = self._namespace.asarray(shift) if shift.any() else 0
+
+    def apply(self, X: Block, out: Block) -> Block:
+        """Set out = (A - sigma I) X; what it holds along Q is left to `project`."""
+        self.columns += X.shape[1]
+        self.applications += 1
+        return self.operator.apply(X, out=out, shift=self.shift)
+
+    def dots(self, X: Block, Y: Block) -> Array:
+        """Return x_j^H y_j of every system on the host, in double precision; zero where it has no place."""
+        self.reductions += 1
+        values = _finite(to_host(X.column_dot(Y)))
+        spread = np.zeros(self.b, np.complex128 if values.dtype.kind == "c" else np.float64)
+        spread[self.places] = values
+        return spread
+
+    def norms(self, X: Block) -> RealArray:
+        """Return the Euclidean norms of the columns."""
+        norms: RealArray = np.sqrt(np.maximum(self.dots(X, X).real, 0))
+        return norms
+
+    def factors(self, values: RealArray, block: Block) -> Array:
+        """Return one factor for each column of a block from one for each system."""
+        return column_factors(values[self.places], block)
+
+    def costs(self) -> tuple[int, int, int, int]:
+        """Return operator columns, block applications, preconditioner columns and reductions."""
+        preconditioned, reductions = self._before
+        return (
+            self.columns,
+            self.applications,
+            self.projection.preconditioned - preconditioned,
+            self.projection.reductions - reductions + self.reductions,
+        )
+
+
+class Columns:
+    """What both methods know of every system: whether it is active, and why not."""
+
+    def __init__(self, system: LinearSystems, B: Block) -> None:
+        self.system = system
+        self.X = B.copy().scale(0)
+        self.active = np.ones(system.b, bool)
+        self.iterations = np.zeros(system.b, np.intp)
+        self.reasons: list[Reason] = ["maxiter"] * system.b  # unless something ends it before
+        self.residuals = self.initial = np.zeros(system.b)
+
+    def finish(self, which: NDArray[np.bool_], reason: Reason) -> None:
+        """Take columns out of the iteration."""
+        for j in np.flatnonzero(which & self.active):
+            self.reasons[j] = reason
+        self.active &= ~which
+
+    def begin(self, initial: RealArray) -> None:
+        """Note the norms of the right-hand sides; zeros are solved by zero."""
+        self.residuals, self.initial = initial.copy(), initial
+        self.finish(initial == 0, "converged")
+
+    def finish_converged(self) -> None:
+        """Take columns out that have reached their tolerance."""
+        self.finish(self.residuals <= self.system.tol * self.initial, "converged")
+
+    def inverse(self, values: RealArray) -> RealArray:
+        """Return 1 / values of active columns, zero for the others."""
+        return np.where(self.active, 1 / np.where(self.active, values, 1), 0.0)
+
+    def result(self) -> Linear:
+        """Return the solutions."""
+        how = (self.residuals, self.initial, self.iterations, tuple(self.reasons))
+        return Linear(self.X, *how, *self.system.costs())
+
+
+def _finite(values: Array) -> Array:
+    if not np.isfinite(values).all():
+        raise BreakdownError(
+            "linear solver: the operator or the preconditioner returned NaN or Inf for a finite block."
+        )
+    return values
