@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DTypeError, OptionError, ShapeError
@@ -25,6 +26,7 @@ __all__ = [
     "corrects",
     "finite",
     "integer",
+    "is_explicit",
     "orthonormal_block",
     "positive",
     "preconditioner_for",
@@ -102,6 +104,11 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
         bound = f"at least {least}" if most is None else f"from {least} to {most}"
         raise OptionError(f"{name}: got {number}; give an integer {bound}.")
     return number
+
+
+def is_explicit(A: Any) -> bool:
+    """Whether the entries of a matrix are at hand, on the host."""
+    return isinstance(A, np.ndarray) or sp.issparse(A)
 
 
 def positive(name: str, value: Any) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, as_operator
+from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import ShapeError
 
 from .arguments import (
@@ -19,6 +19,7 @@ from .arguments import (
     corrects,
     finite,
     integer,
+    is_explicit,
     orthonormal_block,
     positive,
     preconditioner_for,
@@ -31,9 +32,9 @@ from .factorised import proof, shift_outside
 from .iteration import IterationState
 from .jd_options import JacobiDavidsonOptions
 from .preconditioners import following
-from .rayleigh_ritz import Tolerance, to_host
+from .rayleigh_ritz import RealArray, Selection, Tolerance, to_host
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-from .stages import both_ends, continued, staged, totals, within_time
+from .stages import both_ends, continued, staged, time_left, totals, within_time
 from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
 from .transformations import StandardForm, restored, standard_form
 
@@ -240,20 +241,22 @@ def eigsh(
         form = standard_form(source, M, None if by_corrections else sigma, OPinv, mode, device)
         options = {"which": which, "ncv": ncv, "maxiter": maxiter, "rng": rng, "method": method}
         options |= {"block_size": block_size, "callback": callback, "time_limit": time_limit}
+        options |= {"verify": verify, "checkpoint": saved}
         if by_corrections:
             options |= {"sigma": sigma, "jd_options": jd_options, "tol": tol, "convergence": convergence}
             if preconditioner is not None:
                 apply = preconditioner_for(preconditioner, form.A)
                 options["preconditioner"] = following(form.preconditioner(apply), preconditioner)
-        result = _solve_transformed(
-            form,
-            k,
-            options | {"verify": verify, "checkpoint": saved},
-            {"v0": v0, "orthogonal_to": orthogonal_to},
-            tolerance_for(tol, convergence, form.A),
-            None if norm is None else positive("norm", norm),
-            check_hermitian,
-        )
+        tolerance = tolerance_for(tol, convergence, form.A)
+        norm = None if norm is None else positive("norm", norm)
+        alone = sigma is None and maxiter is None and orthogonal_to is None and is_explicit(A)
+        if method == "auto" and alone and not by_corrections and _is_factorable(form.A, which):
+            matrix, mass = (sp.csc_array(given).astype(form.operator.dtype) for given in (A, M))
+            end = _End(matrix, mass, which, k, tolerance, norm, begin_s)  # type: ignore[arg-type]
+            result = _solve_pair(form, end, options, v0, check_hermitian)
+        else:
+            blocks = {"v0": v0, "orthogonal_to": orthogonal_to}
+            result = _solve_transformed(form, k, options, blocks, tolerance, norm, check_hermitian)
     else:
         op = as_operator(A, shape=shape, dtype=dtype, device=device)
         generator = np.random.default_rng(rng)
@@ -298,8 +301,7 @@ def eigsh(
             begin_s=begin_s,
             checked=check_hermitian,
         )
-        explicit = isinstance(A, np.ndarray) or sp.issparse(A)
-        result = _solve(request, A if method == "auto" and explicit and maxiter is None else None)
+        result = _solve(request, A if method == "auto" and maxiter is None and is_explicit(A) else None)
     if saved is not None and saved is not checkpoint and result.info["stopped"] == "converged":
         saved.remove()
     return _answer(result, on_unconverged, return_eigenvectors, return_info)
@@ -323,7 +325,8 @@ def _solve(request: Request, matrix: Any) -> EigenResult:
         return solve_dense(request)
     if request.which == "BE":
         return both_ends(request, lambda end: _solve(end, matrix))
-    if matrix is not None and _is_factorable(request):
+    invariant = request.locked is None or len(request.deflated) > 0
+    if matrix is not None and invariant and _is_factorable(request.operator, request.which):
         return _solve_or_factorise(request, matrix)
     return solve_iteratively(request)
 
@@ -368,12 +371,26 @@ def _solve_transformed(
     return result
 
 
-def _is_factorable(request: Request) -> bool:
-    """Whether a factorisation of A - sigma I is affordable, and would serve what is asked for."""
-    op, n = request.operator, request.n
-    small = n <= FACTOR_ROWS and getattr(op, "nnz", n * n) <= FACTOR_ENTRIES
-    extremal = request.which in ("SA", "LA") and (request.locked is None or len(request.deflated) > 0)
-    return op.device == "cpu" and small and extremal and request.method != "jd"
+@dataclass(frozen=True)
+class _End:
+    """One end of the spectrum of an explicit matrix or pair on the host, whose factors are affordable."""
+
+    matrix: Any
+    mass: Any
+    which: Selection
+    k: int
+    tolerance: Tolerance
+    norm: float | None
+    begin_s: float
+    locked: BlockVector | None = None
+    deflated: RealArray = field(default_factory=lambda: np.zeros(0))
+
+
+def _is_factorable(A: Operator, which: str) -> bool:
+    """Whether a factorisation of A - sigma M takes seconds, and serves what is asked for."""
+    n = A.shape[0]
+    small = n <= FACTOR_ROWS and getattr(A, "nnz", n * n) <= FACTOR_ENTRIES
+    return A.device == "cpu" and small and which in ("SA", "LA")
 
 
 def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
@@ -381,28 +398,67 @@ def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
     first = solve_iteratively(replace(staged(request, "begun"), maxiter=SOON))
     if first.info["stopped"] != "maxiter":
         return first
-    matrix = sp.csc_array(A).astype(request.operator.dtype)
-    theta = to_host(first.eigenvalues).astype(np.float64)
-    outermost = float(theta[0 if request.which == "SA" else -1])
-    sigma = shift_outside(matrix, outermost, first.info["norm"], request.which)
-    if sigma is None:
-        request = replace(request, start=BlockVector(first.eigenvectors))
-        return solve_iteratively(within_time(staged(request, "continued")))
-    form = standard_form(matrix, None, sigma, None, "normal", None)
+    end = _End(
+        matrix=sp.csc_array(A).astype(request.operator.dtype),
+        mass=None,
+        **{name: getattr(request, name) for name in ("which", "k", "tolerance", "norm", "begin_s")},
+        locked=request.locked,
+        deflated=request.deflated,
+    )
     rest = within_time(staged(request, "factorised"))
-    options = {"which": "LM", "rng": rest.rng, "callback": rest.callback, "time_limit": rest.time_limit}
-    options |= {"verify": rest.verify, "method": "lanczos", "checkpoint": rest.checkpoint}
-    blocks = {"v0": first.eigenvectors, "orthogonal_to": rest.locked}
-    result = _solve_transformed(form, rest.k, options, blocks, rest.tolerance, rest.norm, False)
+    options = {
+        name: getattr(rest, name) for name in ("rng", "callback", "time_limit", "verify", "checkpoint")
+    }
+    result = _by_shift_invert(first, end, options)
+    if result is None:
+        request = replace(request, start=BlockVector(first.eigenvectors))
+        result = solve_iteratively(within_time(staged(request, "continued")))
+    return result
+
+
+def _solve_pair(
+    form: StandardForm, end: _End, options: dict[str, Any], v0: Any, check_hermitian: bool
+) -> EigenResult:
+    """Do the same for a pair: iterate on its standard form, then go on by shift-invert."""
+
+    def part(name: str) -> dict[str, Any]:
+        saved = options["checkpoint"]
+        return options | {
+            "time_limit": time_left(options["time_limit"], end.begin_s),
+            "checkpoint": None if saved is None else saved.stage(name),
+        }
+
+    how = end.tolerance, end.norm, check_hermitian
+    first = _solve_transformed(form, end.k, part("begun") | {"maxiter": SOON}, {"v0": v0}, *how)
+    if first.converged.all() or first.info["stopped"] not in ("maxiter", "converged"):
+        return first
+    result = _by_shift_invert(first, end, part("factorised"))
+    if result is None:
+        result = _solve_transformed(form, end.k, part("continued"), {"v0": first.eigenvectors}, *how)
+    return result
+
+
+def _by_shift_invert(first: EigenResult, end: _End, options: dict[str, Any]) -> EigenResult | None:
+    """Go on from a first result by shift-invert; None where no shift outside the spectrum is found."""
+    theta = to_host(first.eigenvalues).astype(np.float64)
+    scale = first.info["norm"] if end.mass is None else first.info["norm"] / float(abs(end.mass).max())
+    sigma = shift_outside(end.matrix, theta, scale, end.which, end.mass)
+    if sigma is None:
+        return None
+    form = standard_form(end.matrix, end.mass, sigma, None, "normal", None)
+    options = options | {"which": "LM", "method": "lanczos"}
+    blocks = {"v0": first.eigenvectors, "orthogonal_to": end.locked}
+    result = _solve_transformed(form, end.k, options, blocks, end.tolerance, end.norm, False)
     values = to_host(result.eigenvalues)
-    text, missing = proof(matrix, values, result.limits, rest.which, request.deflated)
+    text, missing = proof(end.matrix, values, result.limits, end.which, end.deflated, end.mass)
+    before = f"{first.info['method']} had not converged after {first.info['restarts']} restarts"
     info = {
         "method": "shift-invert",
-        "why": f"{first.info['method']} had not converged after {SOON} restarts; {form.why}",
-        "which": request.which,
+        "why": f"{before}; {form.why}",
+        "which": end.which,
         "verification": text,
         "missing": missing,
-        "time_s": time.perf_counter() - request.begin_s,
+        "time_s": time.perf_counter() - end.begin_s,
     }
     info |= totals(first, result)
     return replace(result, info=result.info | info, history=continued(first, result))

@@ -180,7 +180,10 @@ def _pivoted(
         lost[step] = dead[column] or (final and pivot <= max(relative[column] ** 2, resolution))
         if not lost[step]:
             root = np.sqrt(max(pivot, resolution))
-            R[step, left] = rest[column, left] / root
+            # |g_ij|^2 <= g_ii g_jj but for rounding, which small pivots would amplify, one after the other.
+            bound = np.sqrt(np.maximum(np.diagonal(rest).real[left], 0))
+            row = rest[column, left] / root
+            R[step, left] = row * np.minimum(1, bound / np.maximum(np.abs(row), np.finfo(float).tiny))
             rest = rest - R[step].conj()[:, None] * R[step]
             R[step, column] = root
     return R[:, order], np.array(order, int), lost

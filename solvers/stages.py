@@ -16,7 +16,7 @@ from .rayleigh_ritz import ritz_pairs, to_host
 from .result import EigenResult
 from .standard import Request
 
-__all__ = ["both_ends", "continued", "staged", "totals", "within_time"]
+__all__ = ["both_ends", "continued", "staged", "time_left", "totals", "within_time"]
 
 COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
 GO_ON_AFTER = ("converged", "maxiter", "stagnated")  # other reasons to stop are meant for the whole solve
@@ -28,12 +28,14 @@ def staged(request: Request, name: str) -> Request:
     return request if checkpoint is None else replace(request, checkpoint=checkpoint.stage(name))
 
 
+def time_left(limit_s: float | None, begin_s: float) -> float | None:
+    """Return what is left of a time limit."""
+    return None if limit_s is None else max(limit_s - (time.perf_counter() - begin_s), 1e-3)
+
+
 def within_time(request: Request) -> Request:
     """Return the same with what is left of the time limit."""
-    if request.time_limit is None:
-        return request
-    spent_s = time.perf_counter() - request.begin_s
-    return replace(request, time_limit=max(request.time_limit - spent_s, 1e-3))
+    return replace(request, time_limit=time_left(request.time_limit, request.begin_s))
 
 
 def totals(first: EigenResult, second: EigenResult) -> dict[str, int]:

@@ -157,6 +157,13 @@ def test_both_ends_of_a_transformed_and_of_a_stiff_problem(real_matrix: Callable
     assert "low end: proved by inertia: 3 eigenvalues" in stiff.info["verification"]
 
 
+def test_stiff_ends_are_right_to_the_floor(real_matrix: Callable[[str], Any]) -> None:
+    for name, k in (("bcsstk03", 20), ("bcsstk10", 10), ("1138_bus", 10)):
+        result = solve(real_matrix(name), k, "SA", method="auto", block_size=4)
+        check(result, real_matrix(name))
+        assert result.info["verification"].startswith(f"proved by inertia: {k - 1} eigenvalues")
+
+
 def test_both_ends_stop_together() -> None:
     A = models.model("laplace3d:n=12")
     options = {"tol": 1e-8, "on_unconverged": "return"}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockvec import BlockVector
 from blockvec.errors import BreakdownError, ShapeError
 from solvers.orthogonalize import orthogonalize
 
@@ -206,3 +207,15 @@ def test_blocks_of_no_and_of_one_column_are_no_special_case(width: int, block_ty
     assert result.S.shape == (M, width)
     empty = check(numbers(rng, N, width), np.zeros((N, 0)), block_type)
     assert empty.S.shape == (0, width)
+
+
+@pytest.mark.parametrize("seed", [2, 3, 11, 66])
+def test_small_pivots_do_not_let_rounding_grow_without_end(seed: int) -> None:
+    """Twenty graded columns of rank four: sixteen pivots, one after the other, are rounding."""
+    rng = np.random.default_rng(seed)
+    grades = 10 ** rng.uniform(-8, 0, (4, 1)), 10 ** rng.uniform(-4, 0, 20)
+    W = rng.standard_normal((112, 4)) @ (rng.standard_normal((4, 20)) * grades[0]) * grades[1]
+    X = BlockVector(W.copy())
+    result = orthogonalize(X, rng=0, scale=1e-3)
+    assert np.linalg.norm(X.array.T @ X.array - np.eye(20)) < 1e-13
+    assert np.linalg.norm(X.array @ result.R - W) < 1e-13 * np.linalg.norm(W)

@@ -54,6 +54,18 @@ def test_pairs_of_stiffness_and_mass(pair: Any, method: str, real_matrix: Callab
     check(solve(A, 5, M=M, which="LA", method=method, tol=1e-10, convergence="norm"), A, M, values[-5:])
 
 
+@pytest.mark.parametrize("pair", [("bcsstk08", "bcsstm08"), ("bcsstk09", "bcsstm09")])
+def test_the_stiff_end_of_a_pair_is_found_without_a_shift(
+    pair: Any, real_matrix: Callable[[str], Any]
+) -> None:
+    A, M = (real_matrix(name) for name in pair)
+    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    result = solve(A, 5, M=M, which="SA")
+    check(result, A, M, values[:5], bound=1e-7)
+    assert result.info["method"] == "shift-invert"
+    assert result.info["verification"].startswith("proved by inertia: ")
+
+
 def test_every_copy_of_a_double_value_of_a_pair(real_matrix: Callable[[str], Any]) -> None:
     A, M = real_matrix("bcsstk09"), real_matrix("bcsstm09")
     result = solve(A, 10, M=M, sigma=0.0, block_size=1)
@@ -245,7 +257,7 @@ def test_a_missing_value_is_counted() -> None:
     assert proof(A, np.array([1.0, 2.0, 3.0]), limits, "SA")[1] == 1
     assert proof(A, np.array([1.0, 2.0, 2.0]), limits, "SA")[1] == 0
     assert proof(-A, -np.array([3.0, 2.0, 1.0]), limits, "LA")[1] == 1
-    sigma = shift_outside(A, 1.1, 9.0, "SA")
+    sigma = shift_outside(A, np.array([1.1]), 9.0, "SA")
     assert sigma is not None
     assert sigma < 1
 
