@@ -143,19 +143,19 @@ WIDE = 64  # columns beyond which an operand is a solver's basis
 def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
     """Whether cuBLAS beats blockvec's kernels where nothing was tuned (one H200, CUDA 13.0).
 
-    Of A^H B, products beside a basis of more than 64 columns: real ones of one column and from 16 on, by up
-    to 20 %, complex ones from 4 on, by 3 to 20 %; no Gram matrices, of which cuBLAS reads the block twice.
+    Of A^H B, products beside a basis of more than 64 columns: from 17 on, and complex ones whose result has
+    2048 elements or more, by 1 to 7 %; no Gram matrices, of which cuBLAS reads the block twice.
     Of A C a real block times more than 32 complex columns in double precision: more columns than the
     tensor-core kernels take, and at 64 cuBLAS has 0.66 of the roofline, multiply-adds 0.39. And a real basis
     times one column, by 2 to 7 %.
     """
     narrow, wide = sorted((problem.M, problem.N))
     if isinstance(problem, TsmttsmProblem):
-        if problem.same:
+        if problem.same or wide <= WIDE:
             return False
         if problem.dtype == "complex128":
-            return wide > WIDE and narrow >= 4
-        return problem.dtype == "float64" and wide > WIDE and (narrow == 1 or narrow >= 16)
+            return narrow > 16 or wide * narrow >= 2048
+        return problem.dtype == "float64" and narrow > 16
     types = (problem.dtype_a, problem.dtype_c)
     if types == ("float64", "complex128"):
         return problem.M > 32 and problem.N > 32

@@ -28,17 +28,17 @@ def test_a_basis_times_a_narrow_block_has_rules_of_its_own() -> None:
         return TsmttsmProblem(10**6, M, N, dtype, dtype, M, N)
 
     faster = {(M, N, dtype) for M, N, dtype in BASES if cublas.is_faster(dot(M, N, dtype))}
-    assert faster == {
-        (128, 1, "float64"),
-        (16, 512, "float64"),
-        (128, 4, "complex128"),
-        (16, 512, "complex128"),
-    }
+    assert faster == {(16, 512, "complex128"), (512, 17, "float64"), (512, 17, "complex128")}
     split = {(M, N, dtype) for M, N, dtype in BASES if cublas.prefers_split(dot(M, N, dtype))}
     assert split == {(128, 4, "float64"), (128, 1, "complex128")}
+    assert not cublas.is_faster(dot(64, 17, "complex128"))
     assert cublas.is_faster(TsmmProblem(10**6, 128, 1, "float64", "float64", 128, 1))
     assert not cublas.is_faster(TsmmProblem(10**6, 128, 1, "complex128", "complex128", 128, 1))
     assert not cublas.is_faster(TsmmProblem(10**6, 128, 2, "float64", "float64", 128, 2))
 
 
-BASES = [(M, N, dtype) for M, N in ((128, 1), (128, 4), (16, 512)) for dtype in ("float64", "complex128")]
+BASES = [
+    (M, N, dtype)
+    for M, N in ((128, 1), (128, 4), (16, 512), (512, 17))
+    for dtype in ("float64", "complex128")
+]

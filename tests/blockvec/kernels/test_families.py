@@ -29,13 +29,15 @@ def test_double_precision_prefers_tensor_cores(dtype: str) -> None:
 def test_single_precision_prefers_them_where_products_are_wide(dtype: str) -> None:
     assert preferred(dot(8, dtype)) == "tsmttsm_fma"
     assert preferred(dot(24, dtype)) == "tsmttsm_mma"
-    assert preferred(TsmmProblem(10**6, 32, 32, dtype, dtype, 32, 32)) == "tsmm_fma"
+    assert preferred(TsmmProblem(10**6, 24, 24, dtype, dtype, 24, 24)) == "tsmm_fma"
+    assert preferred(TsmmProblem(10**6, 31, 31, dtype, dtype, 31, 31)) == "tsmm_mma"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
-def test_a_basis_and_a_narrow_block_are_swept(dtype: str) -> None:
-    assert preferred(TsmttsmProblem(10**6, 96, 4, dtype, dtype, 96, 4)) == "tsmttsm_sweep"
-    assert preferred(TsmttsmProblem(10**6, 16, 512, dtype, dtype, 16, 512)) == "tsmttsm_sweep"
+def test_a_basis_times_coefficients_is_swept(dtype: str) -> None:
+    for M, N in ((96, 4), (16, 512)):
+        names = families_of(TsmttsmProblem(10**6, M, N, dtype, dtype, M, N))
+        assert names == ("tsmttsm_mma", "tsmttsm_sweep", "tsmttsm_fma")
     assert preferred(TsmmProblem(10**6, 96, 4, dtype, dtype, 96, 4)) == "tsmm_sweep"
     sweep = SweepProblem("update_gram", 10**6, 8, 4, dtype, dtype, dtype, 8, 4)
     assert families_of(sweep) == ("sweep_mma",)
