@@ -20,7 +20,7 @@ from .errors import FormatError
 from .kernels.cache import replace_file
 from .kernels.measure import Timing
 from .kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from .kernels.roofline import Ceilings, fraction, gather_time, memory_time, sector_traffic
+from .kernels.roofline import Ceilings, fraction, gather_time, memory_time, padding_cap, sector_traffic
 
 __all__ = [
     "Record",
@@ -162,6 +162,8 @@ def kernel_record(
     ):
         sectors_s = memory_time(sector_traffic(problem), ceilings)
         record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
+    if isinstance(problem, TsmttsmProblem | TsmmProblem) and (cap := padding_cap(problem, ceilings)) < 0.9999:
+        record["cap"] = round(cap, 4)
     if (gather_s := gather_time(problem, ceilings)) is not None:
         record["fraction_gather"] = round(gather_s / timing.median_s, 4)
     return record

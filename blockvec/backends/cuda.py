@@ -14,7 +14,7 @@ from ..config import options
 from ..errors import DeviceError, OptionError
 from ..kernels.device import DeviceInfo, cuda_device
 from ..kernels.families import FAMILIES, families_of
-from ..kernels.measure import CeilingProbe
+from ..kernels.measure import CeilingProbe, Timing
 from ..kernels.problem import (
     Problem,
     SpmmvProblem,
@@ -28,6 +28,7 @@ from ..kernels.tuner import Entrant, Outcome, Preparation, tournament
 from ..kernels.winners import Winner, find, representative, store
 from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sparse
 from .base import Array, Candidate
+from .cuda_graph import replay
 from .cuda_tuner import Arena, with_rows
 from .gpu import Gpu
 from .sparse_tuner import SparseTuning
@@ -214,6 +215,11 @@ class CudaBackend:
 
         result: Outcome | None = self._gpu.here(tournament)(entrants, check, arena.race, budget_s=budget_s)
         return result
+
+    def replay(self, call: Callable[[], object], count: int) -> Timing | None:
+        """Time one of `count` calls in a CUDA graph; None where none can hold it."""
+        timing: Timing | None = self._gpu.here(replay)(self._gpu, call, count, self.stopwatch)
+        return timing
 
     def arena(self, problem: TsmttsmProblem | TsmmProblem) -> Arena:
         """Return operands to check and time kernels on: any configuration, and all candidates by name."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..errors import BlockvecError
-from ..kernels.measure import Stopwatch, Timing, measure, measure_beside
+from ..kernels.measure import Stopwatch, Timing, measure_beside
 from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.tuner import Entrant
 from . import cuda_elementwise, generated
 from .base import Array, Candidate
+from .cuda_graph import replay
 from .gpu import Gpu
 
 __all__ = ["Arena", "with_rows"]
@@ -95,23 +95,10 @@ class Arena:
         return [timings[str(i)] for i in range(len(field))]
 
     def replay(self, entrant: Entrant, launches: int) -> Timing:
-        """Time one launch of an entrant in a graph of several, without the calls from Python.
-
-        What the launches read stays in L2 where it fits.
-        """
-        import cupy
-
-        cupy.cuda.get_current_stream().synchronize()  # the operands are there
-        with _replay_stream(self._gpu) as stream:
-            call = self._call(entrant)
-            call()  # compiles, and takes memory for partial sums
-            stream.begin_capture()
-            for _ in range(launches):
-                call()
-            graph = stream.end_capture()
-            timing = measure(lambda: graph.launch(stream), self._stopwatch, budget_s=0.01, max_repeats=20)
-        median, best = timing.median_s / launches, timing.best_s / launches
-        return dataclasses.replace(timing, median_s=median, best_s=best)
+        """Time one launch of an entrant in a graph of several; see `cuda_graph.replay`."""
+        timing = replay(self._gpu, self._call(entrant), launches, self._stopwatch)
+        assert timing is not None  # generated kernels are captured
+        return timing
 
     def _call(self, entrant: Entrant) -> Callable[[], None]:
         run = self._runner(entrant, self.problem)
@@ -123,15 +110,6 @@ class Arena:
         if entrant.config is None:
             return lambda *operands: self._others[entrant.kernel].run(problem, *operands)
         return generated.launcher(self._gpu, entrant.kernel, problem, entrant.config)
-
-
-@functools.cache
-def _replay_stream(gpu: Gpu) -> Any:
-    """Return the stream that graphs are captured on, always the same: each keeps memory for sums."""
-    import cupy
-
-    with cupy.cuda.Device(gpu.id):
-        return cupy.cuda.Stream(non_blocking=True)
 
 
 def _in_place(problem: Product) -> bool:

@@ -84,26 +84,9 @@ def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
     """Return the time of a call in a graph of several; None without graphs, or where none can hold it."""
     if backend.device.kind != "cuda":
         return None
-    cupy = backend.xp
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with stream:
-        call()  # workspaces of the stream
-        stream.synchronize()
-        stream.begin_capture()
-        try:
-            for _ in range(GRAPH_NODES):
-                call()
-        except RuntimeError:  # CuPy calls no cuBLAS in a capture
-            return None
-        finally:
-            graph = stream.end_capture()
-        times = []
-        for _ in range(8):
-            watch = backend.stopwatch()
-            graph.launch(stream)
-            watch.stop()
-            times.append(watch.seconds() / GRAPH_NODES)
-    return min(times)
+    cuda: Any = backend
+    timing = cuda.replay(call, GRAPH_NODES)
+    return None if timing is None else float(timing.best_s)
 
 
 def heading() -> str:

@@ -122,8 +122,9 @@ def _tiles(device: DeviceInfo) -> Iterator[Point]:
 def _reductions(device: DeviceInfo) -> Iterator[Point]:
     """Ways to sum up, over the number of rows."""
     for width in REDUCED_WIDTHS:
-        config = tsmttsm_fma.choose(_tsmttsm(width), device)
-        for rows in REDUCED_ROWS:
+        large = _tsmttsm(width)
+        config = tsmttsm_fma.choose(large, device)
+        for rows in (*REDUCED_ROWS, large.K):
             for reduction in REDUCTIONS:
                 setting: dict[str, Any] = {"reduction": reduction}
                 changed = replace(config, **setting)

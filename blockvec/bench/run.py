@@ -94,9 +94,9 @@ def measure_case(case: Case, backend: Backend, ceilings: Ceilings, *, quick: boo
     timings = measure_beside(
         case.calls,
         backend.stopwatch,
-        budget_s=0.01 if quick else 0.05,
-        burst=8 if on_gpu else 4,
-        min_rounds=1 if quick else 3,
+        budget_s=0.01 if quick else 0.03 if on_gpu else 0.05,
+        burst=4,
+        min_rounds=1 if quick else 2 if on_gpu else 3,
         max_rounds=2 if quick else 6,
         pause_s=0.0 if on_gpu or quick else BLAS_SPIN_S,
     )

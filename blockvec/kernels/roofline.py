@@ -7,6 +7,7 @@ show a fraction above one.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ __all__ = [
     "fraction",
     "gather_time",
     "memory_time",
+    "padding_cap",
     "sector_traffic",
     "time_limit",
     "traffic",
@@ -150,7 +152,8 @@ def flops(problem: Problem) -> int:
     """Return the real floating-point operations of a problem (a complex multiply-add counts eight)."""
     match problem:
         case TsmttsmProblem(K=K, M=M, N=N):
-            return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_b)
+            elements = M * (M + 1) // 2 if problem.same else M * N  # a Gram matrix is Hermitian
+            return K * elements * _multiply_add(problem.dtype_a, problem.dtype_b)
         case TsmmProblem(K=K, M=M, N=N):
             return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_c)
         case SweepProblem(K=K, M=M, N=N):
@@ -196,12 +199,34 @@ def memory_time(moved: Traffic, ceilings: Ceilings) -> float:
     return (read_time + write_time + 2 * both / ceilings.copy_gb_s) * 1e-9
 
 
-def time_limit(problem: Problem, ceilings: Ceilings) -> float:
-    """Return the shortest time in seconds that the measured ceilings allow for a problem."""
+def time_limit(problem: Problem, ceilings: Ceilings, work: int | None = None) -> float:
+    """Return the shortest time in seconds that the measured ceilings allow for a problem.
+
+    `work` replaces the floating-point operations that are counted.
+    """
     single = problem.dtype in ("float32", "complex64")
     peak = ceilings.gflop_s.get("float32" if single else "float64")
-    compute = flops(problem) / peak * 1e-9 if peak else 0.0
+    compute = (flops(problem) if work is None else work) / peak * 1e-9 if peak else 0.0
     return max(memory_time(traffic(problem), ceilings), compute)
+
+
+def padding_cap(problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> float:
+    """Return what is left of the roofline where widths are padded to whole tiles of tensor cores.
+
+    Those of A^H B are 8 columns of A and of B, those of A C 4 columns of A and 8 real numbers of a row of B.
+    """
+    if isinstance(problem, TsmttsmProblem):
+        padded = _ceil(problem.M, 8), _ceil(problem.N, 8)
+    else:
+        padded = _ceil(problem.M, 4), _ceil(problem.N, 4 if is_complex(problem.dtype) else 8)
+    wide = dataclasses.replace(problem, M=padded[0], N=padded[1])
+    useful_s = time_limit(problem, ceilings)
+    arithmetic_s = time_limit(problem, ceilings, work=flops(wide))
+    return useful_s / arithmetic_s if arithmetic_s else 1.0
+
+
+def _ceil(width: int, tile: int) -> int:
+    return -(-width // tile) * tile
 
 
 def fraction(problem: Problem, time_s: float, ceilings: Ceilings) -> float:

@@ -18,6 +18,7 @@ from blockvec.kernels.roofline import (
     fraction,
     gather_time,
     memory_time,
+    padding_cap,
     sector_traffic,
     time_limit,
     traffic,
@@ -211,3 +212,24 @@ def test_the_gather_bound_is_a_row_of_x_from_the_shared_cache_for_every_entry() 
     assert gather_time(problem, shared) == pytest.approx(5000 * 8 * 8 / 100e9)
     assert gather_time(problem, MACHINE) is None
     assert gather_time(StreamProblem("axpby", 9, 2, "float32", 2, 1), shared) is None
+
+
+def test_padding_only_costs_where_arithmetic_is_the_limit() -> None:
+    limits = Ceilings(4500, 4500, 4200, {"float64": 66e3})
+
+    def dot(width: int, dtype: str) -> TsmttsmProblem:
+        return TsmttsmProblem(10**7, width, width, dtype, dtype, width, width)
+
+    assert padding_cap(dot(57, "float64"), limits) == 1
+    assert padding_cap(dot(64, "complex128"), limits) == 1
+    padded = 8 * 64**2 * 1e7 / 66e12
+    assert padding_cap(dot(57, "complex128"), limits) == pytest.approx(
+        time_limit(dot(57, "complex128"), limits) / padded
+    )
+    combine = TsmmProblem(10**7, 61, 61, "complex128", "complex128", 61, 61)
+    assert padding_cap(combine, limits) == pytest.approx((61 / 64) ** 2, rel=1e-3)
+
+
+def test_a_gram_matrix_needs_the_products_of_one_triangle() -> None:
+    gram = TsmttsmProblem(1000, 8, 8, "float64", "float64", 8, 8, same=True)
+    assert flops(gram) == 2 * 1000 * 8 * 9 / 2

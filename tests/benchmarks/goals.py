@@ -1,0 +1,86 @@
+"""How near results on record come to the hardware's limits and to vendors' libraries: a line a table.
+
+    python tests/benchmarks/goals.py docs/results/h200
+
+Fractions are of blockvec's own kernels, with vendors' switched off; where tile padding alone caps them below
+0.95, of what it leaves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from blockvec.results import read
+
+Record = dict[str, Any]
+
+CAPPED = 0.95
+
+
+def own_fraction(record: Record) -> float | None:
+    """Return the fraction that blockvec's own kernels reach; None where none was reached in time."""
+    cap = record.get("cap", 1.0)
+    reached = record.get("fraction_sectors", record["fraction"]) / (cap if cap < CAPPED else 1.0)
+    if "own_s" not in record:
+        return float(reached)
+    return float(reached * record["time_s"] / record["own_s"]) if record["own_s"] else None
+
+
+def speed_up(record: Record) -> float | None:
+    """Return the best peer's time over that of what dispatch takes; None without peers."""
+    times = [time_s for name, time_s in record["peers"].items() if name != "two calls"]
+    return min(times) / record["time_s"] if times else None
+
+
+def groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
+    """Yield the records of each operation and type."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        kind = "in place" if record.get("inplace") else "update" if _adds(record) else record["operation"]
+        found.setdefault(f"{kind:12} {record['dtype']:10}", []).append(record)
+    yield from found.items()
+
+
+def _adds(record: Record) -> bool:
+    return bool(record.get("beta", "zero") != "zero")
+
+
+def line(kind: str, records: Sequence[Record]) -> str:
+    """Return what there is to say about one operation and type of a table."""
+    reached = [(f, r["M"], r["N"]) for r in records if (f := own_fraction(r)) is not None]
+    text = f"{kind} {len(records):4d}"
+    if reached:
+        least, M, N = min(reached)
+        middle = statistics.median(f for f, *_ in reached)
+        text += f"   min {least:.3f} at {M:3d} x {N:<3d} median {middle:.3f}"
+    ratios = [ratio for r in records if (ratio := speed_up(r)) is not None]
+    if ratios:
+        text += f"   peers: least {min(ratios):5.2f}x mean {_mean(ratios):5.2f}x"
+    choices = [r["choice_s"] / r["own_s"] for r in records if r.get("choice_s") and r.get("own_s")]
+    if choices:
+        text += f"   untuned: mean {_mean(choices):.3f} worst {max(choices):.2f}"
+    return text
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def main() -> None:
+    """Print the summary of a folder of results."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("folder", type=Path)
+    for file in sorted(parser.parse_args().folder.glob("*.json")):
+        records = [r for r in read(file)["records"] if "fraction" in r and "peers" in r and "figure" not in r]
+        records = [r for r in records if "replay_s" not in r and "matrix" not in r]
+        for kind, members in groups(records):
+            print(f"{file.stem:12} {line(kind, members)}")
+
+
+if __name__ == "__main__":
+    main()
