@@ -286,7 +286,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.paper:
         _paper(arguments)
         return
-    from . import bench, results
+    from . import bench
     from .backends import backend_for
     from .bench.pictures import check_plotting
     from .profile import ceilings
@@ -294,13 +294,11 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.plot:
         check_plotting()
     backend = backend_for(arguments.device)
-    environment = results.environment(backend)
     if arguments.latency:
         _bench_latency(arguments, backend)
         return
     cases = _cases(arguments, backend)
-    records = []
-    with _progress(None) as (say, step):
+    with _recording(arguments, backend) as book, _progress(None) as (say, step):
         step("ceilings")
         limits = ceilings(backend, refresh=not arguments.quick)
         say(bench.heading(backend, limits))
@@ -311,11 +309,8 @@ def _bench(arguments: argparse.Namespace) -> None:
                 break
             step(f"{case.operation} {case.problem.dtype}")
             measured = bench.measure_case(case, backend, limits, quick=arguments.quick)
-            records.append(measured.record())
+            book.add(measured.record(), limits)
             say(measured.line())
-            if arguments.json:  # what is there counts should this run be cut short
-                results.write(arguments.json, environment, limits, records)
-    _deliver(arguments, backend, limits, records)
 
 
 def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
@@ -353,17 +348,16 @@ def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
 
     rows = tuple(K for K in latency.ROWS if not arguments.quick or K <= 10**4)
     widths = arguments.widths or (4, 32)
-    records = []
-    with _progress(len(arguments.dtype) * len(widths) * len(rows)) as (say, step):
+    total = len(arguments.dtype) * len(widths) * len(rows)
+    with _recording(arguments, backend) as book, _progress(total) as (say, step):
         step("ceilings")
         limits = ceilings(backend, refresh=not arguments.quick)
         say(latency.heading())
         for dtype in arguments.dtype:
             for record in latency.measure_latency(backend, limits, widths, dtype, rows):
                 step(f"{dtype} {record['K']} rows")
-                records.append(record)
+                book.add(record, limits)
                 say(latency.line(record))
-    _deliver(arguments, backend, limits, records)
 
 
 def _paper(arguments: argparse.Namespace) -> None:
@@ -377,29 +371,30 @@ def _paper(arguments: argparse.Namespace) -> None:
     backend = backend_for(arguments.device)
     figures = FIGURES if "all" in arguments.paper else arguments.paper
     counts = dict.fromkeys(figures, 0)
-    records = []
-    with _progress(None) as (say, step):
+    with _recording(arguments, backend) as book, _progress(None) as (say, step):
         step("ceilings")
         limits = ceilings(backend, refresh=True)
         for figure, record in record_figures(figures, backend, limits, budget_s=arguments.budget):
             step(figure)
             counts[figure] += 1
-            records.append(record)
+            book.add(record, limits)
         for figure, count in counts.items():
             say(f"{figure:14} {count:5d} kernels timed")
-    _deliver(arguments, backend, limits, records)
 
 
-def _deliver(arguments: argparse.Namespace, backend: Any, limits: Any, records: list[Any]) -> None:
-    """Write and draw what was measured, where that was asked for."""
+@contextlib.contextmanager
+def _recording(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
+    """Yield the document of a run, which is written as it grows and drawn at its end, where asked for."""
     from . import results
     from .bench.pictures import draw
 
-    environment = results.environment(backend)
-    if arguments.json:
-        results.write(arguments.json, environment, limits, records)
+    book = results.Book(arguments.json, results.environment(backend))
+    try:
+        yield book
+    finally:
+        book.write()
     if arguments.plot:
-        draw(results.document(environment, limits, records), arguments.plot)
+        draw(book.document(), arguments.plot)
 
 
 def _tune(arguments: argparse.Namespace) -> None:
@@ -433,8 +428,8 @@ def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
     matrices = known if arguments.matrix == ["all"] else tuple(arguments.matrix)
     table = sparse.Table(matrices, arguments.widths, arguments.dtype, ())
     matrix_of = sparse.open_matrices(table, backend)
-    environment, limits = results.environment(backend), ceilings(backend, refresh=True)
-    records: list[dict[str, Any]] = []
+    limits = ceilings(backend, refresh=True)
+    book = results.Book(arguments.json, results.environment(backend))
     how = {"budget_s": arguments.budget, "first": arguments.first, "limit_s": arguments.limit}
     with _progress(len(matrices) * len(table.dtypes) * len(table.widths)) as (say, step):
         say(sparse_tuning.heading())
@@ -442,11 +437,10 @@ def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
             matrices, table.dtypes, table.widths, matrix_of, backend, limits, **how
         ):
             step(record["matrix"])
-            records.append(record)
+            book.add(record, limits)
             say(line)
-            if arguments.json:
-                results.write(arguments.json, environment, limits, records)
-    return results.document(environment, limits, records)
+    book.write()
+    return book.document()
 
 
 def _measure_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import json
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from .kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem,
 from .kernels.roofline import Ceilings, fraction, gather_time, memory_time, padding_cap, sector_traffic
 
 __all__ = [
+    "Book",
     "Record",
     "ceilings_record",
     "device_slug",
@@ -34,6 +36,8 @@ __all__ = [
 ]
 
 Record = dict[str, Any]
+
+WRITE_S = 5.0  # between writes of a document that grows
 
 
 def environment(backend: Backend) -> Record:
@@ -233,6 +237,43 @@ def write(
         f' "records": [\n  {lines}]}}\n'
     )
     replace_file(Path(path), text.encode())
+
+
+class Book:
+    """A document that is written as its records come, each time whole.
+
+    Parameters
+    ----------
+    path : path, optional
+        The file; nothing is written without it.
+    environment : dict
+        As `environment` returns it.
+    records : sequence of dict
+        What the document begins with.
+    """
+
+    def __init__(self, path: str | Path | None, environment: Record, records: Sequence[Record] = ()) -> None:
+        self.records = list(records)
+        self._path, self._environment = path, environment
+        self._ceilings: Ceilings | Record = {}
+        self._written_s = time.monotonic()
+
+    def add(self, record: Record, ceilings: Ceilings) -> None:
+        """Take a record; the file follows within seconds."""
+        self.records.append(record)
+        self._ceilings = ceilings
+        if time.monotonic() - self._written_s > WRITE_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write what came, if anything did."""
+        self._written_s = time.monotonic()
+        if self._path and self._ceilings:
+            write(self._path, self._environment, self._ceilings, self.records)
+
+    def document(self) -> Record:
+        """Return the document."""
+        return document(self._environment, self._ceilings, self.records)
 
 
 def read(path: str | Path) -> Record:

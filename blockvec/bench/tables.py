@@ -7,19 +7,16 @@ of one H200 with 16 cores to compile on, which is what tuning waits for.
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..kernels.roofline import Ceilings
 from ..kernels.winners import representative
-from ..results import Record, document, read, write
+from ..results import Book, Record, read
 from .tuning import Todo, Tuned, problem_of, problems
 
 __all__ = ["TABLES", "Ledger", "todo"]
 
-WRITE_S = 5.0  # between writes
 DOUBLE, COMPLEX, SINGLE, SINGLE_COMPLEX = "float64", "complex128", "float32", "complex64"
 BOTH = (DOUBLE, COMPLEX)
 
@@ -124,46 +121,35 @@ class Ledger:
 
     def __init__(self, place: Path | None, environment: Record, *, resume: bool = False) -> None:
         self._place, self._environment, self._resume = place, environment, resume
-        self._tables: dict[str, list[Record]] = {}
-        self._ceilings: Ceilings | None = None
-        self._written_s = time.monotonic()
+        self._books: dict[str, Book] = {}
 
     def left(self, todo: Iterable[Todo]) -> Iterator[Todo]:
         """Yield what is not on record yet."""
         for each in todo:
-            known = {_kind(problem_of(r), r.get("families", "")) for r in self._records(each.table)}
+            records = self._book(each.table).records
+            known = {_kind(problem_of(r), r.get("families", "")) for r in records}
             if _kind(each.problem, each.choose.get("families", "")) not in known:
                 yield each
 
     def add(self, tuned: Tuned) -> None:
-        """Put a result on record, and write it soon."""
-        self._records(tuned.todo.table).append(tuned.record())
-        self._ceilings = tuned.ceilings
-        if time.monotonic() - self._written_s > WRITE_S:
-            self.write()
+        """Put a result on record."""
+        self._book(tuned.todo.table).add(tuned.record(), tuned.ceilings)
 
     def write(self) -> None:
         """Write what came since the last time."""
-        self._written_s = time.monotonic()
-        for table, records in self._tables.items():
-            if self._place and self._ceilings:
-                write(self._file(table), self._environment, self._ceilings, records)
+        for book in self._books.values():
+            book.write()
 
     def documents(self) -> list[Record]:
         """Return the documents of the tables."""
-        if self._ceilings is None:
-            return []
-        return [document(self._environment, self._ceilings, records) for records in self._tables.values()]
+        return [book.document() for book in self._books.values()]
 
-    def _file(self, table: str) -> Path:
-        assert self._place is not None
-        return self._place / f"{table}.json" if table else self._place
-
-    def _records(self, table: str) -> list[Record]:
-        if table not in self._tables:
-            kept = self._resume and self._place is not None and self._file(table).exists()
-            self._tables[table] = list(read(self._file(table))["records"]) if kept else []
-        return self._tables[table]
+    def _book(self, table: str) -> Book:
+        if table not in self._books:
+            file = self._place / f"{table}.json" if self._place and table else self._place
+            kept = read(file)["records"] if self._resume and file and file.exists() else []
+            self._books[table] = Book(file, self._environment, kept)
+        return self._books[table]
 
 
 def _kind(problem: Any, families: str) -> tuple[Any, str]:

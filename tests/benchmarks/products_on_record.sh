@@ -1,0 +1,22 @@
+#!/bin/sh
+# Dense products on the current GPU: all tables on record into a folder, each as far as its share of the time goes.
+#
+#     tests/benchmarks/products_on_record.sh docs/results/h200 [SECONDS]
+#
+# 420 seconds do all of it on an H200 with 16 cores to compile on. A shorter run leaves out what comes last. The
+# winners are shipped with: blockvec tune --from docs/results/h200 --ship blockvec/kernels/tuned/sm_90
+set -u
+folder=${1:?the folder of the results}
+seconds=${2:-420}
+blockvec="${PYTHON:-python3} -m blockvec"
+share() { echo $((seconds * $1 / 100)); }
+within() { limit=$(($(share "$1") + 15)); shift; timeout -k 5 "$limit" "$@"; }
+
+mkdir -p "$folder"
+within 68 $blockvec tune --tables all --limit "$(share 66)" --json "$folder" --resume
+within 6 $blockvec bench --device gpu --op combine_dot,update_gram --basis 64,128,256,512 --widths 4,8,16 \
+    --seconds "$(share 4)" --json "$folder/sweeps.json"
+within 9 $blockvec bench --device gpu --op dot,combine,gram,update,inplace --seconds "$(share 7)" --json "$folder/kernels.json"
+within 4 $blockvec bench --device gpu --latency --dtype float64 --json "$folder/latency.json"
+within 13 $blockvec bench --device gpu --paper all --budget "$(share 12)" --json "$folder/paper.json"
+${PYTHON:-python3} tests/benchmarks/goals.py "$folder"
