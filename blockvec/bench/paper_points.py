@@ -22,7 +22,7 @@ from ..kernels.tsmm_fma_config import Coefficients
 __all__ = ["FIGURES", "Point", "points"]
 
 OPERAND_BYTES = 1 << 30
-WIDTHS = range(1, 65)
+WIDTHS = (*range(1, 17), *range(18, 33, 2), 31, 33, *range(36, 65, 4), 57)
 SAMPLED_WIDTHS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64)
 TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)
 MAP_WIDTH = 32

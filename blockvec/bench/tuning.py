@@ -154,6 +154,7 @@ class Tuned:
         families = self.todo.choose.get("families")
         return record | {
             **({"families": families} if families else {}),
+            "choice": next((t.entrant.kernel for t in trials if t.entrant.place == 0), ""),
             "choice_s": self.best_s(places=1),
             f"first_{FIRST}_s": self.best_s(places=FIRST),
             "own_s": self.best_s(),

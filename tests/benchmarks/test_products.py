@@ -3,10 +3,12 @@
 Small by default, so that they run as tests (`--benchmark-disable`); sizes that say something:
 
     pytest tests/benchmarks --benchmark-enable --benchmark-rows 1000000
+    pytest tests/benchmarks --benchmark-enable --benchmark-rows 10000000 --gpu -m gpu
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,34 +22,49 @@ from blockvec.profile import ceilings
 
 DTYPES = ["float64", "complex128"]
 WIDTHS = [1, 4, 13]
-HOST = backend_for("cpu")
+ON_DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 
 
-def note(benchmark: Any, problem: Problem) -> None:
+def timed(benchmark: Any, device: str, call: Callable[..., Any], *operands: Any, **named: Any) -> Any:
+    """Benchmark a call until the device is done with it; return its result."""
+    backend = backend_for(device)
+
+    def until_done() -> Any:
+        result = call(*operands, **named)
+        backend.synchronize()
+        return result
+
+    return benchmark(until_done)
+
+
+def note(benchmark: Any, problem: Problem, device: str = "cpu") -> None:
     """Add what the problem moves, and how near to the roofline the median came, if it was timed."""
     benchmark.extra_info["bytes_moved"] = traffic(problem).total_bytes
     if benchmark.stats is not None:
         median_s = benchmark.stats.stats.median
-        benchmark.extra_info["fraction"] = fraction(problem, median_s, ceilings(HOST))
+        benchmark.extra_info["fraction"] = fraction(problem, median_s, ceilings(backend_for(device)))
 
 
+@ON_DEVICES
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("M", WIDTHS)
-def test_dot(benchmark: Any, rows: int, M: int, dtype: str) -> None:
-    A, B = (BlockVector.random(rows, M, dtype, rng=seed) for seed in (1, 2))
-    C = benchmark(A.dot, B)
+def test_dot(benchmark: Any, rows: int, M: int, dtype: str, device: str) -> None:
+    A, B = (BlockVector.random(rows, M, dtype, rng=seed, device=device) for seed in (1, 2))
+    C = timed(benchmark, device, A.dot, B)
     assert C.shape == (M, M)
-    note(benchmark, products.tsmttsm_problem(A.array, B.array, True))
+    note(benchmark, products.tsmttsm_problem(A.array, B.array, True), device)
 
 
+@ON_DEVICES
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("M", WIDTHS)
-def test_combine(benchmark: Any, rows: int, M: int, dtype: str) -> None:
-    A, B = BlockVector.random(rows, M, dtype, rng=1), BlockVector.empty(rows, M, dtype)
-    C = np.eye(M, dtype=dtype)
-    benchmark(A.combine, C, out=B)
-    assert np.array_equal(B.array, A.array)
-    note(benchmark, products.tsmm_problem(A.array, C, B.array))
+def test_combine(benchmark: Any, rows: int, M: int, dtype: str, device: str) -> None:
+    A = BlockVector.random(rows, M, dtype, rng=1, device=device)
+    B = BlockVector.empty(rows, M, dtype, device=device)
+    C = backend_for(device).from_host(np.eye(M, dtype=dtype))
+    timed(benchmark, device, A.combine, C, out=B)
+    assert bool((B.array == A.array).all())
+    note(benchmark, products.tsmm_problem(A.array, C, B.array), device)
 
 
 @pytest.mark.parametrize("M", WIDTHS)

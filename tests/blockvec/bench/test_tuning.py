@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,7 @@ def test_a_record_says_what_the_models_order_was_worth() -> None:
     result = tuned(problem)
     limit_s = time_limit(problem, LIMITS)
     record = result.record()
+    assert record["choice"] == "tsmttsm_mma"
     assert record["choice_s"] == pytest.approx(2 * limit_s)
     assert record["first_10_s"] == record["own_s"] == pytest.approx(limit_s)
     assert record["peers"] == {"cublas": pytest.approx(5 * limit_s)}
@@ -153,6 +156,24 @@ def test_a_run_that_is_resumed_measures_the_rest(tmp_path: Path) -> None:
     again.write()
     assert [r["M"] for r in results.read(tmp_path / "dots.json")["records"]] == [4, 8]
     assert list(tables.Ledger(tmp_path, ENVIRONMENT).left(todo)) == todo
+
+
+# ---- what is on record
+
+RECORDS = Path(__file__).parents[3] / "docs" / "results" / "h200"
+
+
+@pytest.mark.parametrize("file", sorted(RECORDS.glob("*.json")), ids=lambda file: file.stem)
+def test_choices_where_nothing_was_tuned_are_close_to_tuned_ones(file: Path) -> None:
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for r in results.read(file)["records"]:
+        # Records that do not name the choice are of a time when it was another one beside a basis.
+        if r.get("choice_s") and r.get("own_s") and ("choice" in r or max(r["M"], r["N"]) <= 64):
+            ratios.setdefault((r["operation"], r["dtype"]), []).append(r["choice_s"] / r["own_s"])
+    for kind, values in ratios.items():
+        assert math.exp(statistics.fmean(map(math.log, values))) < 1.10, kind
+    if file.stem in ("tuning", "equal"):
+        assert len(ratios) >= 4
 
 
 # ---- kernels that hang
