@@ -213,8 +213,9 @@ class CudaBackend:
             notice(entrant)
             return arena.check(entrant)
 
-        result: Outcome | None = self._gpu.here(tournament)(entrants, check, arena.race, budget_s=budget_s)
-        return result
+        meet = functools.partial(tournament, budget_s=budget_s)
+        outcome: Outcome | None = self._gpu.here(meet)(entrants, check, arena.race)
+        return outcome
 
     def replay(self, call: Callable[[], object], count: int) -> Timing | None:
         """Time one of `count` calls in a CUDA graph; None where none can hold it."""
