@@ -70,9 +70,9 @@ def test_a_grid_runs_all_pairs_of_widths(ceilings: None, capsys: pytest.CaptureF
 
 
 def test_widths_are_numbers_and_ranges() -> None:
-    from blockvec.__main__ import _widths
+    from blockvec.commandline import parse_widths
 
-    assert _widths("1,3-5,8") == (1, 3, 4, 5, 8)
+    assert parse_widths("1,3-5,8") == (1, 3, 4, 5, 8)
 
 
 def test_explain_says_which_kernel_runs(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
