@@ -36,7 +36,7 @@ def _todo(
     families = more.pop("families", "")
     choose = {"first": first, "sample": sample, "families": families}
     for problem in problems(operations.split(), dtypes, shapes, **more):
-        yield Todo(problem, 0.01 * (first + sample), choose)
+        yield Todo(problem, 0.007 * (first + sample), choose)
 
 
 def _equal() -> Iterator[Todo]:

@@ -13,7 +13,7 @@ share() { echo $((seconds * $1 / 100)); }
 within() { limit=$(($(share "$1") + 15)); shift; timeout -k 5 "$limit" "$@"; }
 
 mkdir -p "$folder"
-within 68 $blockvec tune --tables all --limit "$(share 66)" --json "$folder" --resume
+within 68 $blockvec tune --tables all --limit "$(share 66)" --json "$folder"
 within 6 $blockvec bench --device gpu --op combine_dot,update_gram --basis 64,128,256,512 --widths 4,8,16 \
     --seconds "$(share 4)" --json "$folder/sweeps.json"
 within 9 $blockvec bench --device gpu --op dot,combine,gram,update,inplace --seconds "$(share 7)" --json "$folder/kernels.json"
