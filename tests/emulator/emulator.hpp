@@ -308,7 +308,10 @@ inline double __hiloint2double(u32 high, u32 low) { return __longlong_as_double(
 
 // ---- pipeline.cuh
 
-inline void barrier_init(u64* at, u32 arrivals) { emulator::barriers[at] = {arrivals, arrivals, 0, 0}; }
+inline void barrier_init(u64* at, u32 arrivals) {
+    if (emulator::current->index) emulator::fail("barriers are initialised by thread 0 alone: see Ring::init");
+    emulator::barriers[at] = {arrivals, arrivals, 0, 0};
+}
 inline void barrier_init_fence() {}
 inline void expect(u64* at, u32 bytes) {
     emulator::barrier(at).bytes += bytes;
