@@ -57,12 +57,12 @@ def cholesky(G: Array, lost: Array | None = None) -> Step:
     numpy.linalg.LinAlgError
         Where G is not positive definite.
     """
-    lost = np.zeros(len(G), bool) if lost is None else lost
-    R = np.linalg.cholesky(G + np.diag(lost.astype(float))).conj().T
-    T = np.linalg.inv(R)
-    lengths = np.sqrt(np.diagonal(G).real)
-    growth = float((np.abs(lengths[:, None] * T) ** 2).sum())
-    return Step(T * ~lost, R * ~lost[:, None], lost, growth)
+    if lost is None or not lost.any():
+        R = np.linalg.cholesky(G).conj().T
+        T = np.linalg.inv(R)
+        return Step(T, R, np.zeros(len(G), bool), float((np.diagonal(G).real @ np.abs(T) ** 2).sum()))
+    whole = cholesky(G + np.diag(lost.astype(float)))
+    return Step(whole.T * ~lost, whole.R * ~lost[:, None], lost, whole.growth)
 
 
 def shifted(G: Array, noise: Array, unit: float) -> Step:
@@ -109,16 +109,14 @@ def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
     resolution, as the shift does in shifted CholQR. A well-conditioned block needs no such care, and gets the
     triangular factor.
     """
-    scaled, lengths, inverse, dead = _scaled(G, noise)
-    if not dead.any() and (noise * inverse).max(initial=0) < PLAIN_NOISE:
+    if (noise**2 < PLAIN_NOISE**2 * np.diagonal(G).real).all():
         try:
-            R = np.linalg.cholesky(scaled).conj().T
-            undo = np.linalg.inv(R)
-            growth = float((np.abs(undo) ** 2).sum())
-            if growth < PLAIN_GROWTH:
-                return Step(inverse[:, None] * undo, R * lengths, dead, growth)
+            plain = cholesky(G)
+            if plain.growth < PLAIN_GROWTH:
+                return plain
         except np.linalg.LinAlgError:
             pass  # the same: it is not well conditioned
+    scaled, lengths, inverse, dead = _scaled(G, noise)
     R, order, lost = _pivoted(scaled, np.where(dead, 1.0, noise * inverse), dead, unit, final)
     return _step(R, order, lost, lengths, inverse)
 
