@@ -67,7 +67,9 @@ class Decomposition:
         Up to date after `finish`.
     R : array, shape (b', b)
     noise : array, shape (b',)
-        Rounding noise in each column of X.
+        Rounding noise in each column of X, as far as it tells signal from noise.
+    error : array, shape (b',)
+        What the last projection left in each column of X by rounding, in the direction of V for instance.
     lost : array of bool, shape (b',)
         Columns of X that are zero, because their direction was rounding noise. They come last.
     growth : float
@@ -99,7 +101,9 @@ class Decomposition:
         self.reductions = 0
         self.first = first
         self.noise = NOISE * self.unit * (np.ones(self.width) * (0 if scale is None else scale))
+        self.error = np.zeros(self.width)
         self._noisy = scale is not None
+        self._unjudged = False  # whether X was projected since its lengths were last seen
         self._taken: list[tuple[Coefficients, Array]] = []
         self._projection: Coefficients | None = None  # to be taken from X
         self._transform: Array | None = None  # to be multiplied to X; one of the two is pending at most
@@ -156,7 +160,7 @@ class Decomposition:
                 f"orthogonalize: x^H M x = {lengths.min():.3g} for a column of the block; M must be positive "
                 "definite."
             )
-        self.learn_noise(np.sqrt(np.maximum(lengths, 0)))
+        self.learn_noise(np.maximum(lengths, 0))
         return (G + G.conj().T) / 2
 
     def sketch(self, rows: int, seed: int) -> Array:
@@ -174,14 +178,18 @@ class Decomposition:
         self._count()
         return self.X.array, getattr(self.X, "comm", None)
 
-    def learn_noise(self, lengths: Array) -> None:
-        """Take the level of noise from the lengths of X's columns, unless `scale` gave it.
+    def learn_noise(self, squares: Array) -> None:
+        """Take levels of rounding from the squared lengths of X's columns, after a projection or at first.
 
-        It is that of the columns of W, whose lengths follow from V being orthonormal:
-        ||w||^2 = ||s||^2 + ||x||^2. Only the first call counts: from then on noise goes through every step.
+        Lengths before a projection follow from V being orthonormal: ||w||^2 = ||s||^2 + ||x||^2. From then
+        on the levels go through every step.
         """
+        if self._unjudged:
+            last = self._taken[-1][0]
+            self.error = self.unit * np.sqrt(squares + (np.abs(last.host) ** 2).sum(axis=0))
+            self._unjudged = False
         if not self._noisy:
-            squares = lengths**2 + sum((np.abs(C.host) ** 2).sum(axis=0) for C, _ in self._taken)
+            squares = squares + sum((np.abs(C.host) ** 2).sum(axis=0) for C, _ in self._taken)
             self.noise = NOISE * self.unit * np.sqrt(squares)
             self._noisy = True
 
@@ -194,6 +202,7 @@ class Decomposition:
         self._flush()
         self._projection = C
         self._taken.append((C, self.R))
+        self._unjudged = True
 
     def apply(self, step: Step) -> None:
         """X <- X T, R <- R_step R, for a step X = (X T) R_step."""
@@ -205,7 +214,9 @@ class Decomposition:
         self.R = step.R @ self.R
         self.growth = step.growth
         self.lost = step.lost
-        self.noise = np.sqrt((np.abs(step.T) ** 2).T @ self.noise**2)  # independent contributions
+        weights = (np.abs(step.T) ** 2).T  # of independent contributions
+        self.noise = np.sqrt(weights @ self.noise**2)
+        self.error = np.sqrt(weights @ self.error**2)
 
     def limit_rank(self) -> None:
         """Keep the `max_rank` columns that W has most of, which rows of R tell; X shall be orthonormal."""

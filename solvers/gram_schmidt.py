@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .decomposition import Decomposition
-from .factors import NOISE, cholesky
+from .factors import cholesky
 from .intrablock import ENOUGH, RankedCholQR, definite
 
 __all__ = ["PIP", "Adaptive", "BCGSIPlus", "PIPPlus", "clean"]
@@ -32,7 +32,9 @@ Array = Any
 WELL_CONDITIONED = 1e3  # growth a column that one more Cholesky factorisation turns into O(u)
 NORM_DROP = 0.5  # a pass that leaves less of a column asks for another ("twice is enough": 1/sqrt 2)
 MAX_PASSES = 4
-FIRST = RankedCholQR(WELL_CONDITIONED)  # within the block, where a second half follows
+FIRST = RankedCholQR(WELL_CONDITIONED)  # within the block, where a second half follows ...
+WITHIN = RankedCholQR()  # ... and where it may not
+AMPLIFIED = 16.0  # growth of rounding errors between V and Q that is left as it is
 CLEAN = 8.0  # distance of a Gram matrix from I, in u a column, that rounding alone explains
 
 
@@ -105,29 +107,35 @@ class BCGSIPlus:
 class Adaptive:
     """`BCGSIPlus` without its second half where small matrices show that the first was enough.
 
-    Use it for anything: it is the default. The first half multiplies rounding errors by as much as the noise
-    of the columns has grown, and passes on what V lacks in orthogonality by a factor ||S R^-1||; where that
-    is at most one nothing builds up over many blocks. Both come from matrices that are at hand. The second
-    half goes on as long as a pass takes half of a column.
+    Use it for anything: it is the default. The first half multiplies rounding errors by ||R^-1||, and passes
+    on what V lacks in orthogonality by a factor ||S R^-1||; where that is at most one nothing builds up over
+    many blocks. Both come from matrices that are at hand. Where the first projection covers a part of V, one
+    on all of it follows before anything is waited for. The second half goes on as long as a pass takes half
+    of a column.
+
+    Parameters
+    ----------
+    intra : callable
+        A policy within a block.
 
     References
     ----------
     As for `BCGSIPlus`; Daniel, Gragg, Kaufman, Stewart, Math. Comp. 30 (1976) 772 (when to reorthogonalise).
     """
 
-    intra: Callable[[Decomposition], None] = FIRST
+    intra: Callable[[Decomposition], None] = WITHIN
 
     def __call__(self, d: Decomposition) -> None:
         """Lost columns of X become zero."""
-        partial = d.first is not None or d.max_rank < d.width
-        S = d.dot()
-        d.project(S)
+        for _ in range(1 if d.first is None else 2):
+            S = d.dot()
+            d.project(S)
         self.intra(d)
         d.limit_rank()
         if not len(d.lost) or d.lost.any():
             return  # what takes their place must be projected, and everything else with it
-        amplified = d.noise.max() > ENOUGH * NOISE * d.unit or d.growth > ENOUGH * d.width
-        if partial or amplified or np.linalg.norm(np.linalg.solve(d.R.T, S.host.T)) > 1:
+        amplified = d.error.max() > AMPLIFIED * d.unit or d.growth > ENOUGH * d.width
+        if amplified or len(d.lost) < d.width or np.linalg.norm(np.linalg.solve(d.R.T, S.host.T)) > 1:
             clean(d)
 
 

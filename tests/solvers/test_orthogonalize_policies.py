@@ -286,9 +286,17 @@ def test_the_default_leaves_the_second_half_out_where_little_was_taken(meter: Me
     assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
 
 
-def test_the_default_takes_both_halves_where_the_first_covers_a_part_of_the_basis(plain: Any) -> None:
+def test_after_a_first_pass_over_a_part_of_the_basis_a_second_follows_without_a_wait(
+    meter: Meter, plain: Any
+) -> None:
     W, V = problem(inside=0.2)
-    assert orthogonalize(plain.PlainBlock(W), plain.PlainBlock(V), first=[(0, M)]).reductions == 4
+    block = plain.PlainBlock(W)
+    result = orthogonalize(block, plain.PlainBlock(V), first=[(0, 2), (8, M)])
+    assert result.reductions == 3
+    part = M - 6  # two ranges, each a product and an update
+    assert (meter.read, meter.written) == (2 * part + 4 * B + 2 * M + 3 * B, 4 * B)
+    Q = block.array
+    assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
 
 
 def test_orthogonality_does_not_decay_over_many_blocks(block_type: Any) -> None:
