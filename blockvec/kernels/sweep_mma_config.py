@@ -37,6 +37,7 @@ _STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
 _RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
 _MAX_REGISTERS = 255
 _BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
+_BULK_ROW_BYTES = 512  # rows of 128 bytes took 1.4 times memory's time in bulk copies, 1.1 times in pieces
 _MAX_STAGES = 12
 
 
@@ -160,7 +161,7 @@ def _shape(K: int, parts: int, wide: tuple[int, int, int], narrow: tuple[int, in
     size = 8 * parts
     (M, ldw, align_w), (N, ldv, align_v) = wide, narrow
     w_piece = 16 if min(align_w, 16) == 16 and ldw * size % 16 == 0 else 8
-    if w_piece == _BULK_UNIT and M * size % _BULK_UNIT == 0:
+    if w_piece == _BULK_UNIT and M * size % _BULK_UNIT == 0 and M * size >= _BULK_ROW_BYTES:
         w_piece = 0
     v_piece = 16 if min(align_v, 16) == 16 and ldv * size % 16 == 0 else 8
     return Shape(K, M, N, parts, ldw, ldv, w_piece, v_piece)
