@@ -79,8 +79,8 @@ def _update() -> Iterator[Todo]:
 
 def _views() -> Iterator[Todo]:
     """Yield columns of wider blocks, from odd offsets on."""
-    for width, ld in ((8, 64), (13, 61)):
-        yield from _todo("dot gram combine", BOTH, [(width, width)], 16, 4, ld=ld)
+    for ld in (64, 61):
+        yield from _todo("dot gram combine", BOTH, [(8, 8), (13, 13)], 10, 2, ld=ld)
 
 
 def _fma() -> Iterator[Todo]:

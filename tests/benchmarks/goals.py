@@ -61,10 +61,25 @@ def line(kind: str, records: Sequence[Record]) -> str:
     ratios = [ratio for r in records if (ratio := speed_up(r)) is not None]
     if ratios:
         text += f"   peers: least {min(ratios):5.2f}x mean {_mean(ratios):5.2f}x"
-    choices = [r["choice_s"] / r["own_s"] for r in records if r.get("choice_s") and r.get("own_s")]
-    if choices:
-        text += f"   untuned: mean {_mean(choices):.3f} worst {max(choices):.2f}"
+    for name, label in (("choice_s", "untuned"), ("first_10_s", "first 10")):
+        ratios = [r[name] / r["own_s"] for r in records if r.get(name) and r.get("own_s")]
+        if ratios:
+            text += f"   {label}: mean {_mean(ratios):.3f} worst {max(ratios):.2f}"
     return text
+
+
+def reductions(records: Sequence[Record]) -> Iterator[str]:
+    """Yield what sums in a fixed order cost beside atomics and beside no sums at all, a line a width."""
+    times = {(r["M"], r["K"], r["reduction"]): r["time_s"] for r in records if r["figure"] == "reductions"}
+    for width in sorted({M for M, _, _ in times}):
+        rows = sorted({K for M, K, _ in times if M == width and K >= 10**5})
+        over = [times[width, K, "partials"] / times[width, K, "none"] for K in rows]
+        atomics = min(times[width, rows[-1], name] for name in ("blocks", "threads"))
+        large = times[width, rows[-1], "partials"] / atomics
+        yield (
+            f"width {width:2d}: over no reduction at most {max(over):.3f}x from 1e5 rows on; "
+            f"over atomics {large:.3f}x at {rows[-1]} rows"
+        )
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -76,8 +91,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("folder", type=Path)
     for file in sorted(parser.parse_args().folder.glob("*.json")):
-        records = [r for r in read(file)["records"] if "fraction" in r and "peers" in r and "figure" not in r]
-        records = [r for r in records if "replay_s" not in r and "matrix" not in r]
+        records = [r for r in read(file)["records"] if "fraction" in r and "peers" in r]
+        for text in reductions([r for r in records if "figure" in r]):
+            print(f"{file.stem:12} {text}")
+        records = [r for r in records if not {"figure", "replay_s", "matrix"} & r.keys()]
         for kind, members in groups(records):
             print(f"{file.stem:12} {line(kind, members)}")
 
