@@ -72,7 +72,7 @@ def reductions(records: Sequence[Record]) -> Iterator[str]:
     """Yield what sums in a fixed order cost beside atomics and beside no sums at all, a line a width."""
     times = {(r["M"], r["K"], r["reduction"]): r["time_s"] for r in records if r["figure"] == "reductions"}
     for width in sorted({M for M, _, _ in times}):
-        rows = sorted({K for M, K, _ in times if M == width and K >= 10**5})
+        rows = sorted({K for M, K, _ in times if width == M and K >= 10**5})
         over = [times[width, K, "partials"] / times[width, K, "none"] for K in rows]
         atomics = min(times[width, rows[-1], name] for name in ("blocks", "threads"))
         large = times[width, rows[-1], "partials"] / atomics
