@@ -152,5 +152,5 @@ class Ledger:
         return self._books[table]
 
 
-def _kind(problem: Any, families: str) -> tuple[Any, str]:
-    return representative(problem), families
+def _kind(problem: Any, families: str) -> tuple[Any, ...]:
+    return representative(problem), problem.lda, families

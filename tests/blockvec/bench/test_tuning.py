@@ -134,7 +134,7 @@ def test_unknown_configurations_are_not_shipped(tmp_path: Path) -> None:
 
 def test_tables_hold_every_problem_once() -> None:
     todo = list(tables.todo(list(tables.TABLES)))
-    keys = [(representative(each.problem), each.choose["families"]) for each in todo]
+    keys = [(representative(each.problem), each.problem.lda, each.choose["families"]) for each in todo]
     assert len(set(keys)) == len(keys)
     assert {each.table for each in todo} == set(tables.TABLES) == set(TUNED_TABLES)
     plain = [each.problem for each in todo if each.problem.M == each.problem.N == each.problem.lda]
