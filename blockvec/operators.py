@@ -211,13 +211,12 @@ class Operator(ABC):
         rng = np.random.default_rng(rng)
         U, W = (BlockVector.random(n_cols, 2, self.dtype, device=self.device, rng=rng) for _ in range(2))
         AU, AW = self.apply(U), self.apply(W)
-        left, right = U.dot(AW), W.dot(AU)
         to_host = self.backend.to_host
-        left, right = to_host(left), to_host(right).conj().T
         norms = [to_host(block.norms()) for block in (U, AW, W, AU)]
         scale = np.maximum(np.outer(norms[0], norms[1]), np.outer(norms[3], norms[2]))
         if not np.isfinite(scale).all():
             raise BreakdownError("A returned NaN or Inf for a finite block; check its entries.")
+        left, right = to_host(U.dot(AW)), to_host(W.dot(AU)).conj().T
         difference = np.max(np.abs(left - right) / np.where(scale > 0, scale, 1))
         if difference > 1e4 * np.finfo(self.dtype).eps:
             raise OptionError(

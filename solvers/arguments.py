@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Operator, as_operator
-from blockvec.errors import DTypeError, OptionError, ShapeError
+from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
 from .checkpoint import Checkpoint
 from .linear_systems import Preconditioner
@@ -25,6 +25,7 @@ __all__ = [
     "checkpoint_for",
     "corrects",
     "finite",
+    "generator",
     "integer",
     "is_explicit",
     "orthonormal_block",
@@ -111,9 +112,17 @@ def is_explicit(A: Any) -> bool:
     return isinstance(A, np.ndarray) or sp.issparse(A)
 
 
+def real(name: str, value: Any) -> float:
+    """Return a real number, which may be infinite or NaN."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise OptionError(f"{name}: got {value!r}; give a real number.") from None
+
+
 def positive(name: str, value: Any) -> float:
     """Return a positive, finite number."""
-    number = float(value)
+    number = real(name, value)
     if not (number > 0 and math.isfinite(number)):
         raise OptionError(f"{name}: got {value!r}; give a positive number.")
     return number
@@ -121,7 +130,7 @@ def positive(name: str, value: Any) -> float:
 
 def finite(name: str, value: Any) -> float:
     """Return a finite real number."""
-    number = float(value)
+    number = real(name, value)
     if not math.isfinite(number):
         raise OptionError(f"{name}: got {value!r}; give a finite number.")
     return number
@@ -137,12 +146,14 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     wanted = as_operator(value, device=None if on_device else op.device)
     if wanted.shape != op.shape:
         raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
+    if wanted.device != op.device:
+        raise DeviceError(f"preconditioner is on {wanted.device} but A is on {op.device}; move one of them.")
     return following(wanted.apply, value)
 
 
 def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
     """Return where to save an iteration, or None; what is a checkpoint already stays one."""
-    seconds = float(interval)
+    seconds = real("checkpoint_interval", interval)
     if not seconds >= 0:
         raise OptionError(f"checkpoint_interval: got {interval!r}; give seconds, at least 0.")
     if value is None or isinstance(value, Checkpoint):
@@ -155,7 +166,7 @@ def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
 def tolerance_for(tol: Any, convergence: Any, op: Operator) -> Tolerance:
     """Return the convergence rule of a call."""
     require_one_of("convergence", convergence, ("value", "norm", "absolute"))
-    number = float(tol)
+    number = real("tol", tol)
     if not (number >= 0 and math.isfinite(number)):
         raise OptionError(f"tol: got {tol!r}; give a number of at least 0.")
     return Tolerance(number, convergence, float(np.finfo(op.dtype).eps) / 2)
@@ -169,7 +180,10 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
     if kind is not None and np.dtype(kind).kind == "c" and op.dtype.kind != "c":
         raise DTypeError(f"{name} is complex but A is real; pass its real part, or A as a complex matrix.")
     source = value.array if isinstance(value, BlockVector) else value
-    block = BlockVector(source, copy=True, dtype=op.dtype)
+    try:
+        block = BlockVector(source, copy=True, dtype=op.dtype)
+    except (ShapeError, DTypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
     if block.n_rows != op.shape[0]:
         raise ShapeError(f"{name} has {block.n_rows} rows but A is {op.shape[0]} x {op.shape[1]}.")
     if block.n_cols == 0:
@@ -179,6 +193,14 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
     if block.device != op.device:
         block = block.to_host() if op.device == "cpu" else block.to_device(op.device)
     return block
+
+
+def generator(rng: Any) -> np.random.Generator:
+    """Return what everything random of a call comes from."""
+    try:
+        return np.random.default_rng(rng)
+    except (TypeError, ValueError):
+        raise OptionError(f"rng: got {rng!r}; give None, an integer or a Generator.") from None
 
 
 def orthonormal_block(name: str, value: Any, op: Operator) -> BlockVector | None:

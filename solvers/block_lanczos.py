@@ -169,10 +169,14 @@ class ThickRestart(Iteration):
                 krylov.append_random(b - krylov.w)
 
     def _estimate_norm(self) -> None:
-        """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner of it only."""
+        """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner only."""
         buffer = self.krylov.buffer
         z = type(buffer).random(buffer.shape[0], 1, buffer.dtype, device=buffer.device, rng=self.rng)
-        norms = [float(to_host(block.norms())[0]) for block in (z, self.operator.apply(z))]
+        norms = []
+        for block in (z, self.operator.apply(z)):
+            if self.locked is not None:
+                self.locked.combine(self.locked.dot(block), out=block, alpha=-1, beta=1)
+            norms.append(float(to_host(block.norms())[0]))
         self.counts.apply(1)
         self.counts.reductions += 2
         self.norm = self.krylov.norm = max(self.krylov.norm, norms[1] / norms[0])

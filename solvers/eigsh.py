@@ -11,13 +11,14 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator, as_operator
-from blockvec.errors import ShapeError
+from blockvec import BlockVector, Operator, array_namespace, as_operator
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import (
     checkpoint_for,
     corrects,
     finite,
+    generator,
     integer,
     is_explicit,
     orthonormal_block,
@@ -36,7 +37,7 @@ from .rayleigh_ritz import RealArray, Selection, Tolerance, to_host
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 from .stages import both_ends, continued, staged, time_left, totals, within_time
 from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
-from .transformations import StandardForm, restored, standard_form
+from .transformations import StandardForm, form_at_zero, restored, standard_form
 
 __all__ = ["eigsh"]
 
@@ -44,6 +45,7 @@ MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 TRANSFORMED_DIGITS = 0.7  # share of the digits asked of a transformed problem at first
 TRANSFORMED_SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
+DOMINANT = 30.0  # times the least wanted magnitude, from which on one drowns the digits of that
 POLISHING = 20  # restarts to get the last digits where those were not enough
 FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
 FACTOR_ENTRIES = 2_000_000
@@ -100,8 +102,7 @@ def eigsh(
         Wanted pairs, 1 to n.
     M : sparse matrix or dense array of the host, shape (n, n), optional
         For A x = lambda M x: Hermitian positive definite; with `sigma` (but not Jacobi-Davidson) also
-        semidefinite, where it is singular by rows of zeros; in buckling mode indefinite (A is then definite).
-        It is factorised.
+        semidefinite; in buckling mode indefinite (A is then definite). It is factorised.
     sigma : float, optional
         Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
         With ``method="jd"`` the eigenvalues nearest to sigma, without a factorisation.
@@ -129,8 +130,8 @@ def eigsh(
         LAPACK for n up to 500, or where k is more than a third of n, unless options that only an iteration
         can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
         which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
-        `info` says why. Where an extremal end of an explicit matrix of the host with up to 20 000 rows has
-        not converged after 40 restarts, as at the stiff lower end of a stiffness matrix, it goes on by
+        `info` says why. Where an extremal end of an explicit matrix or pair of the host with up to 20 000 rows
+        has not converged after 40 restarts, as at the stiff lower end of a stiffness matrix, it goes on by
         shift-invert from just outside the spectrum, and proves by an inertia count that nothing is missing
         (unless `maxiter` is given).
     block_size : int, optional
@@ -233,15 +234,23 @@ def eigsh(
     require_one_of("on_unconverged", on_unconverged, ("raise", "warn", "return"))
     require_one_of("verify", verify, ("auto", "always", "never"))
     saved = checkpoint_for(checkpoint, checkpoint_interval)
-    if which == "SM":
+    if not (callback is None or callable(callback)):
+        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
+    source_of_random = generator(rng)
+    sigma = None if sigma is None else finite("sigma", sigma)
+    at_zero = which == "SM"
+    if at_zero:
         sigma, which = 0.0, "LM"
     by_corrections = corrects(method, preconditioner, jd_options)
     if M is not None or (sigma is not None and not by_corrections):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
-        form = standard_form(source, M, None if by_corrections else sigma, OPinv, mode, device)
-        options = {"which": which, "ncv": ncv, "maxiter": maxiter, "rng": rng, "method": method}
+        if at_zero and not by_corrections:
+            form = form_at_zero(source, M, OPinv, mode, device)
+        else:
+            form = standard_form(source, M, None if by_corrections else sigma, OPinv, mode, device)
+        options: dict[str, Any] = {"which": which, "ncv": ncv, "maxiter": maxiter, "method": method}
         options |= {"block_size": block_size, "callback": callback, "time_limit": time_limit}
-        options |= {"verify": verify, "checkpoint": saved}
+        options |= {"verify": verify, "rng": source_of_random, "checkpoint": saved}
         if by_corrections:
             options |= {"sigma": sigma, "jd_options": jd_options, "tol": tol, "convergence": convergence}
             if preconditioner is not None:
@@ -259,11 +268,10 @@ def eigsh(
             result = _solve_transformed(form, k, options, blocks, tolerance, norm, check_hermitian)
     else:
         op = as_operator(A, shape=shape, dtype=dtype, device=device)
-        generator = np.random.default_rng(rng)
         if op.shape[0] != op.shape[1]:
             raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; eigenvalues need a square matrix.")
         if check_hermitian:
-            op.check_hermitian(generator)
+            op.check_hermitian(source_of_random)
         locked = None if orthogonal_to is None else orthonormal_block("orthogonal_to", orthogonal_to, op)
         k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
         start = None if v0 is None else tall_block("v0", v0, op)
@@ -291,10 +299,10 @@ def eigsh(
             locked=locked,
             callback=callback,
             checkpoint=saved,
-            rng=generator,
+            rng=source_of_random,
             method=chosen,
             degree=degree,
-            sigma=None if sigma is None else finite("sigma", sigma),
+            sigma=sigma,
             preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
             jd_options=JacobiDavidsonOptions() if jd_options is None else jd_options,
             why=why,
@@ -364,11 +372,35 @@ def _solve_transformed(
             polish |= {} if "jd_options" in options else {"maxiter": POLISHING}
             if options["checkpoint"] is not None:
                 polish["checkpoint"] = options["checkpoint"].stage("polished")
-            again = restored(form, eigsh(form.operator, k, **(options | given | polish)), tolerance, norm)
+            again = restored(form, _polished(form, inner, options | given | polish), tolerance, norm)
             result = again if again.converged.sum() >= result.converged.sum() else result
     except Interrupted as stop:
         raise Interrupted(str(stop), restored(form, stop.result, tolerance, norm)) from None
+    except BreakdownError as error:
+        raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
+
+
+def _polished(form: StandardForm, inner: EigenResult, options: dict[str, Any]) -> EigenResult:
+    """Go on from a result, in the complement of pairs so near to the shift that they drown the others."""
+    k, theta = len(inner.eigenvalues), np.abs(to_host(inner.eigenvalues))
+    near = np.flatnonzero(theta > DOMINANT * theta.min())
+    rest: EigenResult
+    if len(near) == 0:
+        rest = eigsh(form.operator, k, **options)
+        return rest
+    xp = array_namespace(inner.eigenvectors)
+    Y, W = (inner.eigenvectors[:, xp.asarray(part)] for part in (near, np.setdiff1d(np.arange(k), near)))
+    locked = [Y] if "orthogonal_to" not in options else [Y, options["orthogonal_to"]]
+    options = options | {"v0": xp.ascontiguousarray(W), "orthogonal_to": xp.hstack(locked)}
+    rest = eigsh(form.operator, k - len(near), **options)
+    return replace(
+        rest,
+        eigenvalues=xp.concatenate([inner.eigenvalues[xp.asarray(near)], rest.eigenvalues]),
+        eigenvectors=xp.hstack([Y, rest.eigenvectors]),
+        info=inner.info | totals(inner, rest),
+        history=continued(inner, rest),
+    )
 
 
 @dataclass(frozen=True)

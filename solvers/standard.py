@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from blockvec import BlockVector, Operator, __version__, array_namespace
-from blockvec.errors import OptionError, ShapeError
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import integer
 from .block_lanczos import ThickRestart, block_lanczos
@@ -171,7 +171,11 @@ def solve_iteratively(request: Request) -> EigenResult:
         request.checkpoint.problem = _fingerprint(request)
         request.checkpoint.image = probe(op, start, request.locked)
     with deferred_interrupt() as interrupted:
-        outcome = _iterate(request, start, interrupted)
+        try:
+            outcome = _iterate(request, start, interrupted)
+        except BreakdownError as error:
+            source = "A" if request.preconditioner is None else "A or the preconditioner"
+            raise BreakdownError(f"{source} returned NaN or Inf for a finite block ({error})") from error
         stopped = "interrupted" if interrupted() else outcome.reason
     counts = outcome.counts
     info = _info(request, stopped, outcome.verification, outcome.norm)

@@ -24,24 +24,38 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.linalg as sl
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.linalg import SuperLU, splu
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
-from blockvec.errors import DTypeError, OptionError, ShapeError
+from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
 from .rayleigh_ritz import FLOOR, RealArray, Tolerance, to_host
 from .result import EigenResult
 from .spectrum import sketch_spectrum
 
-__all__ = ["Factor", "StandardForm", "factorise", "gram_factor", "restored", "standard_form"]
+__all__ = [
+    "Factor",
+    "SingularError",
+    "StandardForm",
+    "factorise",
+    "form_at_zero",
+    "gram_factor",
+    "restored",
+    "standard_form",
+]
 
 Array = Any
 Solve = Callable[[Array], Array]
 
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
 NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
+UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
+DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
+SINGULAR = 30.0  # a matrix with an eigenvalue below so many u |x|^H |A| |x| is singular
+SMALL_SHIFT = 0.01  # times the square root of the roundoff and ||A||: the shift where A itself is singular
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,23 @@ class StandardForm:
         return lambda Y: self.into(apply(BlockVector(np.ascontiguousarray(out_of(Y)))).array)
 
 
+class SingularError(OptionError):
+    """A - sigma M is singular."""
+
+
+def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> StandardForm:
+    """Transform a problem with a shift of zero, or as near to it as A allows where it is singular."""
+    try:
+        return standard_form(A, M, 0.0, OPinv, mode, device)
+    except SingularError:
+        matrix = _host_matrix("A", A)
+        unit = float(np.finfo(np.promote_types(matrix.dtype, np.float32)).eps)
+        scale = float(abs(matrix).sum(axis=0).max()) or 1.0
+        scale /= 1.0 if M is None else float(abs(_host_matrix("M", M)).sum(axis=0).max())
+        # Below a semidefinite matrix the order of values is the same.
+        return standard_form(A, M, -SMALL_SHIFT * unit**0.5 * scale, None, mode, device)
+
+
 def standard_form(
     A: Any, M: Any, sigma: float | None, OPinv: Any, mode: str, device: str | None
 ) -> StandardForm:
@@ -124,6 +155,11 @@ def standard_form(
         explicitly and is not.
     """
     operator = as_operator(A, device=device) if _is_matrix(A) or OPinv is None else _function(A, M, device)
+    if operator.device != "cpu" and (M is not None or OPinv is None):
+        raise DeviceError(
+            f"A: is on {operator.device}, but factorisations run on the host; give A as a matrix of the host"
+            + (", or OPinv." if M is None else ".")
+        )
     mass = None if M is None else as_operator(_host_matrix("M", M))
     if mass is not None and mass.shape != operator.shape:
         raise ShapeError(
@@ -149,7 +185,11 @@ def standard_form(
         )
         solve, why = _shifted_solve(shifted.tocsc(), sigma)
     else:
+        if not (hasattr(OPinv, "shape") or callable(OPinv)):
+            raise OptionError(f"OPinv: got {OPinv!r}; give a linear operator, a function or a matrix.")
         inverse = _function(OPinv, operator, operator.device)
+        if inverse.shape != operator.shape:
+            raise ShapeError(f"OPinv has shape {inverse.shape} but A has {operator.shape}.")
         solve, why = (lambda X: inverse.apply(BlockVector(X)).array), f"with OPinv for sigma = {sigma:g}"
     return _with_shift(operator, mass, factor, solve, float(sigma), mode, why, np.dtype(dtype))
 
@@ -221,13 +261,12 @@ def _with_shift(
 def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     """Return C with C C^H = matrix, for a Hermitian positive semidefinite one.
 
-    Rows without entries are left out of C. Of singular matrices those can be factorised whose other rows
-    form a nonsingular one, or that are diagonal.
+    Rows without entries are left out of C. A matrix that is singular in another way becomes dense.
 
     Raises
     ------
     OptionError
-        Where the matrix is not Hermitian, indefinite, or singular in another way.
+        Where the matrix is not Hermitian, indefinite, or too large to be made dense.
     """
     as_operator(matrix).check_hermitian(0)
     where = f" {purpose}" if purpose else ""
@@ -244,8 +283,14 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
         lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
     else:
         lu = factorise(inner, 0.0)
-        if lu is None or not np.array_equal(lu.perm_r, lu.perm_c):
-            raise OptionError(f"{name} is singular, and not only by rows of zeros; give sigma and OPinv.")
+        # Rows are exchanged for a pivot that is zero; a small one may be what rounding has left of it.
+        if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _smallest_ratio(lu) < UNSURE:
+            if len(live) > DENSE_ROWS:
+                raise OptionError(
+                    f"{name} is singular or indefinite; it must be positive definite{where}, but for rows of "
+                    "zeros."
+                )
+            return Factor(_scatter(_dense_factor(inner.toarray(), indefinite), live, n), None, None)
         place, pivots, lower = lu.perm_r, lu.U.diagonal(), lu.L
     largest = np.abs(pivots).max(initial=0.0)
     if len(live) and pivots.real.min() < -NEGLIGIBLE * largest:
@@ -262,6 +307,23 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
         lambda X: solver.solve(np.ascontiguousarray(X[order])),
         lambda Y: solver.solve(np.ascontiguousarray(Y), "H")[place],
     )
+
+
+def _smallest_ratio(lu: SuperLU) -> float:
+    pivots = lu.U.diagonal().real
+    return float(pivots.min() / np.abs(pivots).max())
+
+
+def _dense_factor(A: Array, indefinite: str) -> Any:
+    """Return C with C C^H = A of a semidefinite matrix, by Cholesky with diagonal pivoting."""
+    pstrf: Any = sl.get_lapack_funcs("pstrf", (A,))
+    largest = float(np.abs(A.diagonal()).max())
+    factor, order, rank, _ = pstrf(A, lower=1, tol=NEGLIGIBLE * largest)
+    C = np.zeros((len(A), rank), A.dtype)
+    C[order - 1] = np.tril(factor)[:, :rank]
+    if np.abs(A - C @ C.conj().T).max() > NEGLIGIBLE * len(A) * largest:
+        raise OptionError(indefinite)
+    return sp.csr_array(C)
 
 
 def _scatter(rows: Any, live: NDArray[Any], n: int) -> Any:
@@ -282,9 +344,10 @@ def factorise(matrix: Any, threshold: float) -> SuperLU | None:
 
 def _shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
     lu = factorise(shifted, 0.01)
-    if lu is None or not np.isfinite(lu.U.diagonal()).all():
-        raise OptionError(
-            f"sigma: A - sigma M is singular for sigma = {sigma:g}, an eigenvalue; move sigma a little."
+    if lu is None or not np.isfinite(lu.U.diagonal()).all() or _is_singular(shifted, lu):
+        raise SingularError(
+            f"sigma: A - sigma M is singular for sigma = {sigma:g}, an eigenvalue to working precision; "
+            "move sigma a little."
         )
     fill = (lu.L.nnz + lu.U.nnz) / max(shifted.nnz, 1)
     dtype = shifted.dtype
@@ -296,6 +359,19 @@ def _shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
         return lu.solve(np.ascontiguousarray(X, dtype=dtype))
 
     return solve, f"A - sigma M is factorised for sigma = {sigma:g}, with {fill:.1f} times its entries"
+
+
+def _is_singular(matrix: Any, lu: SuperLU) -> bool:
+    """Whether the least eigenvalue is none but rounding, after two steps of inverse iteration."""
+    x = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(matrix.dtype)
+    for _ in range(2):
+        x = lu.solve(x / np.linalg.norm(x))
+        length = float(np.linalg.norm(x))
+        if not np.isfinite(length):
+            return True
+    size = np.abs(x) / length
+    unit = float(np.finfo(matrix.dtype).eps) / 2
+    return 1 / length <= SINGULAR * unit * float(size @ (abs(matrix) @ size))
 
 
 def _is_matrix(A: Any) -> bool:
@@ -342,9 +418,9 @@ def restored(
         ||A|| where it is known.
     """
     values = form.values(to_host(result.eigenvalues).astype(np.float64))
-    order = np.argsort(values, kind="stable")
-    values = values[order]
     xp = array_namespace(result.eigenvectors)
+    # Errors of a solve lie along vectors near the shift: these come first, the others lose them to these.
+    order = np.argsort(-np.abs(to_host(result.eigenvalues)), kind="stable")
     Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
     X = BlockVector(xp.ascontiguousarray(form.vectors(Y)))
     X.normalize()
@@ -352,6 +428,9 @@ def restored(
         G = to_host(X.dot(_times(form.inner, X)))
         inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
         X = X.combine(xp.asarray(inverse.astype(X.dtype)))
+    ascending = np.argsort(values[order], kind="stable")
+    values = values[order][ascending]
+    X = X[:, ascending]
     MX = _times(form.M, X)
     R = form.A.apply(X).axpy(xp.asarray(-values.astype(X.array.real.dtype)), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
 
 from blockvec import BlockVector, as_operator, models
-from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
 from solvers import (
     ConvergenceWarning,
     EigenResult,
@@ -487,6 +487,63 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         eigsh(sp.csr_array((9, 8)), 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("sigma", "x", "sigma: got 'x'; give a real number"),
+        ("sigma", 1j, "sigma: got 1j; give a real number"),
+        ("sigma", np.nan, "sigma: got nan; give a finite number"),
+        ("tol", "x", "tol: got 'x'; give a real number"),
+        ("norm", "x", "norm: got 'x'; give a real number"),
+        ("time_limit", "x", "time_limit: got 'x'; give a real number"),
+        ("callback", 3, "callback: got 3; give a function"),
+        ("rng", "x", "rng: got 'x'; give None, an integer or a Generator"),
+        ("k", "3", "k: got '3'; give an integer"),
+        ("ncv", 2.5, "ncv: got 2.5; give an integer"),
+        ("block_size", "x", "block_size: got 'x'; give an integer"),
+        ("maxiter", 1.5, "maxiter: got 1.5; give an integer"),
+        ("which", None, "which: got None; give one of"),
+        ("v0", "x", "v0: got a str"),
+        ("v0", np.ones((9, 1, 1)), "v0: got 3 dimensions"),
+        ("v0", np.full(9, np.inf), "v0 holds NaN or Inf"),
+        ("orthogonal_to", np.full(9, np.nan), "orthogonal_to holds NaN or Inf"),
+        ("preconditioner", np.eye(3), r"preconditioner has shape \(3, 3\) but A has \(9, 9\)"),
+        ("M", np.eye(3), "M is 3 x 3 but A is 9 x 9"),
+        ("M", "x", "M is a str"),
+        ("M", np.diag([np.nan, *[1.0] * 8]), "M holds NaN or Inf"),
+        ("A", "x", "A is a str"),
+        ("A", None, "A is a NoneType"),
+        ("A", np.ones(9), "A has 1 dimensions"),
+        ("A", np.full((9, 9), np.nan), "A returned NaN or Inf"),
+        ("A", sp.csr_array(np.diag([np.inf, *[1.0] * 8])), "A returned NaN or Inf"),
+        ("A", lambda X: X, "A is a function; give shape="),
+    ],
+    ids=lambda value: value[:25] if isinstance(value, str) else "",
+)
+def test_values_of_another_kind_are_refused_by_name(name: str, value: Any, message: str) -> None:
+    arguments = {"A": models.model("laplace1d:n=9"), "k": 3, "which": "LM", "method": "auto", name: value}
+    with pytest.raises((OptionError, ShapeError, DTypeError, BreakdownError), match=message):
+        eigsh(**arguments)
+
+
+@pytest.mark.parametrize("result", [np.ones((5, 2)), "x", None])
+def test_an_operator_that_returns_another_shape_is_told_both(result: Any) -> None:
+    with pytest.raises(ShapeError, match=r"returned shape .* for a block of shape \(625, 2\)"):
+        eigsh(lambda X: result, 3, shape=(625, 625))
+
+
+def test_what_lives_on_another_device_is_refused_by_name() -> None:
+    A = models.model("laplace1d:n=9")
+    elsewhere = as_operator(A)
+    elsewhere.__class__ = type("Elsewhere", (type(elsewhere),), {"device": "cuda:0"})
+    with pytest.raises(DeviceError, match="preconditioner is on cuda:0 but A is on cpu"):
+        eigsh(A, 3, preconditioner=elsewhere)
+    with pytest.raises(DeviceError, match=r"A: is on cuda:0, but factorisations run on the host.* or OPinv"):
+        eigsh(elsewhere, 3, sigma=1.0)
+    with pytest.raises(DeviceError, match="A: is on cuda:0"):
+        eigsh(elsewhere, 3, M=np.eye(9))
+
+
 def test_a_matrix_that_is_not_hermitian_is_refused(real_matrix: Callable[[str], Any]) -> None:
     with pytest.raises(OptionError, match="A is not Hermitian"):
         eigsh(real_matrix("qc324"), 3)
@@ -503,8 +560,12 @@ def test_nan_from_the_operator_is_an_error_and_no_answer() -> None:
         calls[0] += 1
         return matrix @ X if calls[0] < 6 else np.full_like(X, np.nan)
 
-    with pytest.raises(BreakdownError, match="NaN or Inf"):
-        eigsh(fails_later, 3, shape=matrix.shape, method="lanczos")
+    for method in ITERATIONS:
+        calls[0] = 0
+        with pytest.raises(BreakdownError, match="A returned NaN or Inf for a finite block"):
+            eigsh(fails_later, 3, shape=matrix.shape, method=method)
+    with pytest.raises(BreakdownError, match="A or the preconditioner returned NaN or Inf"):
+        eigsh(matrix, 3, which="SA", preconditioner=lambda X: np.full_like(X, np.nan))
     with pytest.raises(BreakdownError, match="NaN or Inf"):
         eigsh(sp.csr_array(np.full((9, 9), np.inf)), 3, check_hermitian=False)
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, splu
 
 from blockvec import models
-from blockvec.errors import OptionError, ShapeError
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, eigsh
 from solvers.factorised import count_below, proof, shift_outside
 from solvers.transformations import gram_factor, standard_form
@@ -146,6 +146,45 @@ def test_starts_and_deflated_vectors_are_those_of_the_users_problem(
     check(solve(A, 6, v0=vectors[:, :6], **options), A, M, values[:6])
     rest = solve(A, 5, orthogonal_to=vectors[:, :3], **options)
     assert np.allclose(rest.eigenvalues, values[3:8], rtol=1e-8)
+
+
+def test_a_shift_at_an_eigenvalue_is_refused_by_name() -> None:
+    A = models.model("laplace2d:n=25")
+    values = np.linalg.eigvalsh(A.toarray())
+    for sigma in (values[0], values[10], values[-1]):
+        with pytest.raises(OptionError, match=r"sigma: A - sigma M is singular for sigma = .* move sigma"):
+            eigsh(A, 3, sigma=sigma)
+        for distance in (1e-3, 1e-9, 1e-12):  # close by, one value drowns the others
+            near = solve(A, 4, sigma=sigma + distance)
+            check(near, A, None, nearest(values, sigma + distance, 4))
+
+
+@pytest.mark.parametrize("M", [None, sp.diags_array(np.linspace(1, 2, 400), format="csr")])
+def test_smallest_magnitudes_of_a_singular_matrix(M: Any) -> None:
+    A = models.model("laplace2d:n=20")
+    A = A - sp.diags_array(A.sum(axis=1))  # a graph's Laplacian: constants are its null space
+    values = sl.eigh(A.toarray(), None if M is None else M.toarray(), eigvals_only=True)
+    check(solve(A, 5, M=M, which="SM"), A, M, values[:5])
+
+
+def test_an_inverse_is_checked_by_name() -> None:
+    A = models.model("laplace2d:n=25")
+    with pytest.raises(ShapeError, match=r"OPinv has shape \(3, 3\) but A has \(625, 625\)"):
+        eigsh(A, 3, sigma=1.05, OPinv=np.eye(3))
+    with pytest.raises(OptionError, match="OPinv: got 'x'; give a linear operator"):
+        eigsh(A, 3, sigma=1.05, OPinv="x")
+    with pytest.raises(BreakdownError, match=r"OPinv.* returned NaN or Inf"):
+        eigsh(A, 3, sigma=1.05, OPinv=lambda X: X * np.nan)
+
+
+def test_a_singular_mass_matrix_of_any_kind_does_with_a_shift(real_matrix: Callable[[str], Any]) -> None:
+    mass = real_matrix("bcsstm13")  # semidefinite, of rank 1241, and not only by rows of zeros
+    n = mass.shape[0]
+    A = sp.csr_array(mass + sp.diags_array(np.full(n, float(abs(mass).max()))))
+    with pytest.raises(OptionError, match="M is singular; give sigma"):
+        eigsh(A, 3, M=mass)
+    expected = np.sort(1 / sl.eigh(mass.toarray(), A.toarray(), eigvals_only=True)[-4:])
+    check(solve(A, 4, M=mass, sigma=0.0), A, mass, expected)
 
 
 def test_a_run_that_is_stopped_comes_back_in_the_users_vectors() -> None:
