@@ -130,7 +130,7 @@ def eigsh(
         LAPACK for n up to 500, or where k is more than a third of n, unless options that only an iteration
         can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
         which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
-        `info` says why. Where an extremal end of an explicit matrix or pair of the host with up to 20 000 rows
+        `info` says why. Where an extremal end of an explicit matrix or pair of the host of up to 20 000 rows
         has not converged after 40 restarts, as at the stiff lower end of a stiffness matrix, it goes on by
         shift-invert from just outside the spectrum, and proves by an inertia count that nothing is missing
         (unless `maxiter` is given).
