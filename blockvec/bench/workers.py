@@ -19,6 +19,7 @@ from ..errors import BlockvecError
 
 __all__ = ["LostError", "Workers", "notice"]
 
+START_S = 120.0  # for a process to start and to import what a call needs, many at a time
 _RESULT, _ERROR, _STEP = range(3)
 _to_parent: Connection | None = None  # in a worker
 
@@ -56,7 +57,7 @@ class Workers(ThreadPoolExecutor):
     count : int
         Processes.
     limit_s : float
-        Seconds, also for starting a process.
+        Seconds.
     """
 
     def __init__(self, count: int, limit_s: float) -> None:
@@ -107,7 +108,9 @@ class _Worker:
         step = None
         try:
             self._pipe.send(job)
-            while self._pipe.poll(limit_s):
+            left_s = START_S
+            while self._pipe.poll(left_s):
+                left_s = limit_s
                 kind, value = self._pipe.recv()
                 if kind == _RESULT:
                     return value
@@ -133,6 +136,7 @@ def _serve(pipe: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             function, arguments, named = pipe.recv()
+            notice(None)
             try:
                 answer = _RESULT, function(*arguments, **named)
             except BlockvecError as error:

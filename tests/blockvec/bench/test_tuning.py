@@ -214,13 +214,13 @@ def test_kernels_that_hang_or_crash_are_named_and_the_others_meet(monkeypatch: p
     monkeypatch.setattr(tuning, "_meet", _meeting)
     ready = [Entrant(name, place=i) for i, name in enumerate(("hangs", "crashes", "runs"))]
     said: list[str] = []
-    with Workers(1, 3.0) as device:
+    with Workers(1, 1.0) as device:
         outcome = tuning._contest(_Rivals(), _Prepared(problem, ready), 1.0, device, said.append)
     assert outcome is not None
     assert outcome.best.entrant.kernel == "runs"
     assert {(t.entrant.kernel, t.fault) for t in outcome.faults} == {
         ("broken", "compiling: not done after 60 s"),
-        ("hangs", "not done after 3 s"),
+        ("hangs", "not done after 1 s"),
         ("crashes", "its process ended with exit code 1"),
     }
     assert len(said) == 3
