@@ -117,7 +117,7 @@ class Decomposition:
         ranges, self.first = self.first, None
         if self.V is None:
             return Coefficients([], (0, self.width), self.dtype)
-        if ranges is None and self.M is None and self._transform is not None and self._is_square():
+        if ranges is None and self.M is None and self._is_square():
             whole = self.X.combine_dot(self._small(self._transform), self.V)
             self._changed()
             parts = [(0, self.V.shape[1], whole)]
@@ -160,7 +160,7 @@ class Decomposition:
                 f"orthogonalize: x^H M x = {lengths.min():.3g} for a column of the block; M must be positive "
                 "definite."
             )
-        self.learn_noise(np.maximum(lengths, 0))
+        self.learn_rounding(np.maximum(lengths, 0))
         return (G + G.conj().T) / 2
 
     def sketch(self, rows: int, seed: int) -> Array:
@@ -178,7 +178,7 @@ class Decomposition:
         self._count()
         return self.X.array, getattr(self.X, "comm", None)
 
-    def learn_noise(self, squares: Array) -> None:
+    def learn_rounding(self, squares: Array) -> None:
         """Take levels of rounding from the squared lengths of X's columns, after a projection or at first.
 
         Lengths before a projection follow from V being orthonormal: ||w||^2 = ||s||^2 + ||x||^2. From then
@@ -235,6 +235,7 @@ class Decomposition:
         factors = factors.astype(np.zeros(0, self.X.dtype).real.dtype)
         self.X.axpy(array_namespace(self.X.array).asarray(factors), self._random(columns, key))
         self._changed()
+        self.lost = np.zeros(columns, bool)
 
     def finish(self, into: Block | None) -> Array:
         """Carry out what is pending, put a copy of X into `into`, and return S."""

@@ -100,7 +100,7 @@ class BCGSIPlus:
         self.intra(d)
         d.limit_rank()
         d.project(d.dot())
-        d.apply(cholesky(d.gram(), d.lost))
+        d.apply(definite(d.gram(), d, "BCGSIPlus"))
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,9 @@ class Adaptive:
 
     Use it for anything: it is the default. The first half multiplies rounding errors by ||R^-1||, and passes
     on what V lacks in orthogonality by a factor ||S R^-1||; where that is at most one nothing builds up over
-    many blocks. Both come from matrices that are at hand. Where the first projection covers a part of V, one
-    on all of it follows before anything is waited for. The second half goes on as long as a pass takes half
-    of a column.
+    many blocks. Both come from matrices that are at hand. The second half goes on as long as a pass takes
+    half of a column. Where the first projection covers a part of V, one on all of it follows before anything
+    is waited for.
 
     Parameters
     ----------

@@ -207,7 +207,7 @@ def _from_factor(d: Decomposition, F: Array) -> Step:
     """Return the step of a factor of X that was found without a Gram matrix."""
     if not np.isfinite(F).all():
         raise BreakdownError("orthogonalize: the block holds NaN or Inf.")
-    d.learn_noise((np.abs(F) ** 2).sum(axis=0))
+    d.learn_rounding((np.abs(F) ** 2).sum(axis=0))
     return triangular(F, d.noise, d.unit)
 
 
