@@ -66,7 +66,7 @@ def cholesky(G: Array, lost: Array | None = None) -> Step:
 
 
 def shifted(G: Array, noise: Array, unit: float) -> Step:
-    """Return the Cholesky factor of G + s I, for columns of unit length, the largest pivot coming first.
+    """Return the Cholesky factor of G + s I, for columns of unit length, in the order of `ranked`.
 
     References
     ----------
@@ -76,7 +76,8 @@ def shifted(G: Array, noise: Array, unit: float) -> Step:
     scaled, lengths, inverse, dead = _scaled(G, noise)
     width = len(G)
     shift = SHIFT * width * (width + 2) * unit * np.linalg.norm(scaled, 2)
-    R, order, lost = _pivoted(scaled + shift * np.eye(width), np.ones(width), dead, unit, False)
+    relative = np.where(dead, 1.0, noise * inverse)
+    R, order, lost = _pivoted(scaled + shift * np.eye(width), relative, dead, unit, False)
     return _step(R, order, lost, lengths, inverse)
 
 
@@ -124,7 +125,8 @@ def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
 def triangular(F: Array, noise: Array, unit: float) -> Step:
     """Return T = R^-1 from a factor F with F^H F = X^H X, to working precision and not to its square root.
 
-    Diagonal elements that are not resolved are raised; nothing is lost but columns of noise.
+    The order is that of `ranked`: columns are pivoted in units of their noise. Diagonal elements that are not
+    resolved are raised; nothing is lost but columns of noise.
 
     Parameters
     ----------
@@ -133,8 +135,9 @@ def triangular(F: Array, noise: Array, unit: float) -> Step:
     """
     lengths = np.linalg.norm(F, axis=0)
     inverse, dead = _inverse(lengths, noise)
-    R, order = scipy.linalg.qr(F * inverse, mode="r", pivoting=True, check_finite=False)
-    R = R[: len(noise)]
+    level = np.where(dead, 1, np.maximum(noise, unit * lengths))
+    R, order = scipy.linalg.qr(F * (~dead / level), mode="r", pivoting=True, check_finite=False)
+    R = R[: len(noise)] * (level * inverse)[order]
     small = np.abs(np.diagonal(R)) < len(noise) * unit
     place = np.arange(len(noise))
     R[place[small], place[small]] = len(noise) * unit

@@ -126,7 +126,8 @@ def orthogonalize(
         Where W holds NaN or Inf, M is not positive definite, or a policy that decides no rank meets a
         block that it cannot factorise.
     OptionError, ShapeError
-        For a policy within a block beside V, `first` without a second pass, and where there is no room.
+        For a policy within a block beside V, `first` with another policy than the default, and where there
+        is no room.
 
     Examples
     --------
@@ -161,8 +162,11 @@ def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int 
         raise OptionError(
             f"orthogonalize: {name} works within a block, and a basis is given; take BCGSIPlus({name}())."
         )
-    if first is not None and type(policy) is PIP:
-        raise OptionError("orthogonalize: PIP makes one pass, and first leaves the rest to a second.")
+    if first is not None and not isinstance(policy, Adaptive):
+        raise OptionError(
+            f"orthogonalize: {name} does not look at what a pass over a part of V has left; leave first out, "
+            "or take Adaptive()."
+        )
     columns = W.shape[1] if max_rank is None else max_rank
     taken = 0 if V is None else V.shape[1]
     if getattr(W, "comm", None) is None and columns + taken > W.shape[0]:
