@@ -35,9 +35,9 @@ RealArray = NDArray[np.float64]
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
 Stop = Literal["adaptive", "power"]
 
-MINRES_STEPS = {False: 100, True: 200}  # inside a spectrum or not; stopping tests end most long before
+MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum: systems are indefinite, a new shift serves better
 GMRES_STEPS = 30  # one cycle
-GAIN = 0.1  # of its eigenresidual is what a pair is to lose by one correction, at an end of the spectrum
+GAIN = {1: 0.1, 0: 0.3}  # share of its residual that is enough for a pair, at an end and inside a spectrum
 BELOW_LIMIT = 1 / 1.8  # a correction may end once the pair is expected to be this far below its limit
 TRIAL = 4  # corrections with that gain after which "auto" knows how good a preconditioner is
 STRONG = 8.0  # steps that a gain of a tenth takes on average; below, one application is a better bargain
@@ -59,7 +59,7 @@ class CorrectionProblem:
     shift : array, shape (b,)
         theta, or the initial shift.
     Q : BlockVector, shape (n, q)
-        Orthonormal: converged vectors, then X.
+        Orthonormal: converged vectors, then X, and on a GPU perhaps zeros.
     tol : array, shape (b,)
         The share of each residual that the linear systems are to be solved to, where "power" rules.
     preconditioner : callable or None
@@ -109,7 +109,7 @@ class AdaptiveStop:
     References
     ----------
     Stathopoulos, SIAM J. Sci. Comput. 29 (2007) 481, section 3; with the test on a tenth of the residual,
-    which is left out inside a spectrum, it is JDQMR with "ETolerance" of McCombs and Stathopoulos' PRIMME.
+    a third inside a spectrum, it is JDQMR with "ETolerance" of McCombs and Stathopoulos' PRIMME.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class AdaptiveStop:
         )
         if self.step > 1:
             behind = (self.linear <= pair) | (self.pair <= linear)
-            enough = extremal & (pair <= GAIN * self.norms)
+            enough = pair <= np.where(extremal, GAIN[1], GAIN[0]) * self.norms
             done = np.minimum(linear, pair) <= BELOW_LIMIT * self.limits
             worse |= behind | enough | done
         self.value, self.linear, self.pair = value, linear, pair
@@ -160,6 +160,8 @@ class Corrector:
     stop : {"adaptive", "power"}
     interior : bool
         Whether the wanted values are inside the spectrum.
+    padded : callable
+        Rounds a width of Q up to one that kernels exist for.
 
     Attributes
     ----------
@@ -175,9 +177,10 @@ class Corrector:
         steps: int | None,
         stop: Stop,
         interior: bool,
+        padded: Callable[[int], int],
     ) -> None:
         self.operator = _Counted(operator)
-        self.preconditioner, self.stop = preconditioner, stop
+        self.preconditioner, self.stop, self.padded = preconditioner, stop, padded
         self.minres_steps = MINRES_STEPS[interior] if steps is None else steps
         self.gmres_steps = GMRES_STEPS if steps is None else steps
         self.method: Correction | CorrectionSolver = "minres" if method == "auto" else method
@@ -219,8 +222,10 @@ class Corrector:
     ) -> CorrectionProblem:
         """Return the problem of some pairs beside those that have converged."""
         c, b = converged.shape[1], X.shape[1]
-        Q = X.like(c + b)
-        Q[:, :c], Q[:, c:] = converged, X
+        width = self.padded(c + b) if self.preconditioner is None else c + b
+        Q = X.like(width)
+        Q[:, :c], Q[:, c : c + b] = converged, X
+        Q[:, c + b :].array[...] = 0
         return CorrectionProblem(self.operator, X, R, shift, Q, tol, self.preconditioner)
 
     def _solved(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
@@ -251,7 +256,7 @@ class Corrector:
 
     def _decide(self, solved: Linear, stop: AdaptiveStop) -> None:
         """Take the cheap correction from now on where the preconditioner makes MINRES stop at once."""
-        gained = stop.pair <= GAIN * stop.norms
+        gained = stop.pair <= GAIN[1] * stop.norms
         self.tried += int(np.count_nonzero(gained))
         self.taken += int(solved.iterations[gained].sum())
         if self.tried >= TRIAL:

@@ -40,6 +40,7 @@ STALLED = 240  # corrections without a gain, of
 STALLED_COLUMNS = 2000  # operator columns, after which the space is made anew, and then given up
 GAIN = 0.1  # decades of all residuals together that count as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # loses at most this many u of orthogonality
+WIDTHS = 4  # pairs are looked at in multiples of it: every width is a kernel to compile
 NEW = 1e-8  # relative length below which a direction that a restart retains is none
 MIN_SEARCH = 200  # degree that a search for missed values may always have
 MAX_SEARCH_WIDTH = 8
@@ -141,20 +142,22 @@ class _JacobiDavidson(Iteration):
         options = self.options
         self.operator, self.how, self.start, self.random_start = operator, how, start, random_start
         self.target, self.preconditioner = target, preconditioner
-        n_locked = 0 if locked is None else locked.shape[1]
-        capacity = min(options.ncv, start.shape[0] - n_locked)
-        buffer = start.like(n_locked + capacity)
-        if locked is not None:
-            buffer[:, :n_locked] = locked
+        capacity = min(options.ncv, start.shape[0] - (0 if locked is None else locked.shape[1]))
         self.space = SearchSpace(
-            operator, buffer, n_locked, options.which, target, how.extraction, self.rng, self.counts
+            operator, start, capacity, locked, options.which, target, how.extraction, self.rng, self.counts
         )
         k, b = options.k, options.block_size
         self.kept = how.min_basis or least_basis(k, capacity, b)
         self.retained = b if how.retained is None else how.retained
         self.look_ahead = max(b, 2 * b if how.look_ahead is None else how.look_ahead)
         self.corrector = Corrector(
-            operator, how.correction, preconditioner, how.inner_steps, how.inner_stop, target is not None
+            operator,
+            how.correction,
+            preconditioner,
+            how.inner_steps,
+            how.inner_stop,
+            target is not None,
+            self.space.padded,
         )
         self.attempts = np.zeros(k, np.intp)
         self.n_converged = 0  # pairs that had converged in the last iteration
@@ -244,7 +247,7 @@ class _JacobiDavidson(Iteration):
         theta = self.extracted.theta[:k]
         limits = np.broadcast_to(self.options.tolerance.limits(theta, self._norm()), (k,))
         residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # until they are known
-        seen = min(k, self.n_converged + self.look_ahead)
+        seen = min(k, -(-(self.n_converged + self.look_ahead) // WIDTHS) * WIDTHS)
         if self.counts.restarts + 1 == self.options.maxiter:
             seen = k
         self._form(seen)

@@ -27,7 +27,7 @@ class JacobiDavidsonOptions:
         maps a `CorrectionProblem` to a block. "auto" takes "minres", and goes on with "davidson" where
         the preconditioner is so good that corrections end after a few steps.
     inner_steps : int, optional
-        Steps of MINRES or GMRES at most; default 100 (200 around `sigma`) for MINRES, 30 for GMRES.
+        Steps of MINRES or GMRES at most; default 100 (60 around `sigma`) for MINRES, 30 for GMRES.
     inner_stop : {"adaptive", "power"}
         When a correction by MINRES ends before: by Stathopoulos' tests (JDQMR), or where the linear residual
         is ``inner_base**j`` of what it was, the j-th time the pair comes up. GMRES has the second only.

@@ -33,6 +33,7 @@ Array = Any
 Block = Any
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
+PADDING = 8  # columns that widths of blocks on a GPU are rounded up to: every width is a kernel to compile
 SAME_DISTANCE = 0.02  # distances that differ by less may belong to values on both sides of the target
 
 
@@ -59,10 +60,12 @@ class SearchSpace:
     ----------
     operator : Operator
         Hermitian, with ``apply(X, shift=...)``.
-    buffer : BlockVector, shape (n, c + capacity)
-        Its first c columns hold the locked ones, orthonormal; the others are for V.
-    n_locked : int
-        c.
+    like : BlockVector, shape (n, any)
+        Says size, type and device.
+    capacity : int
+        Columns that V may have.
+    locked : BlockVector, shape (n, c), or None
+        Orthonormal.
     which : {"LA", "SA", "LM"}
     target : float or None
         tau, for the eigenvalues nearest to it.
@@ -71,6 +74,8 @@ class SearchSpace:
     rng : numpy.random.Generator
         For random directions where a new block brings nothing new.
     counts : Counts
+    padding : int, optional
+        Widths of products are rounded up to multiples of it, by columns of zeros; default 8 on a GPU.
 
     Attributes
     ----------
@@ -83,22 +88,29 @@ class SearchSpace:
     def __init__(
         self,
         operator: Any,
-        buffer: Block,
-        n_locked: int,
+        like: Block,
+        capacity: int,
+        locked: Block | None,
         which: Which,
         target: float | None,
         extraction: Extraction,
         rng: Any,
         counts: Counts,
+        padding: int | None = None,
     ) -> None:
-        self.operator, self.buffer, self.n_locked = operator, buffer, n_locked
-        self.extraction = extraction
+        self.operator, self.capacity, self.extraction = operator, capacity, extraction
+        self.n_locked = 0 if locked is None else locked.shape[1]
+        self.padding = padding or (1 if like.device == "cpu" else PADDING)
+        self.buffer = like.like(self.padded(self.n_locked + capacity))
+        self.buffer.array[...] = 0  # columns beyond V stay zero: products may be wider than V
+        if locked is not None:
+            self.buffer[:, : self.n_locked] = locked
         self.which, self.target, self.rng, self.counts = which, target, rng, counts
-        self.capacity = buffer.shape[1] - n_locked
         self.m = 0
         self.norm = 0.0
-        self._W = buffer.like(self.capacity)
-        dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
+        self._W = like.like(self.padded(capacity))
+        self._W.array[...] = 0
+        dtype = np.complex128 if like.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._R = np.eye(self.capacity, dtype=dtype)
 
@@ -121,14 +133,31 @@ class SearchSpace:
         """Return a view of columns of V."""
         return self.buffer[:, self.n_locked + begin : self.n_locked + end]
 
+    def padded(self, width: int) -> int:
+        """Return the width of a product over so many columns."""
+        return -(-width // self.padding) * self.padding
+
+    def _dot(self, end: int, D: Block) -> Array:
+        """Return the products of the first columns of V with D, on the host."""
+        c = self.n_locked
+        products = self.buffer[:, : self.padded(c + end)].dot(D)
+        return to_host(products)[c : c + end]
+
+    def _combine(self, Y: Array) -> Block:
+        """Return V Y."""
+        c, (m, s) = self.n_locked, Y.shape
+        C = np.zeros((self.padded(c + m), s), Y.dtype)
+        C[c : c + m] = Y
+        return self.buffer[:, : len(C)].combine(self.small(C))
+
     # --- growth ---------------------------------------------------------------------------------
 
     def extend(self, T: Block) -> None:
         """Append the directions of a block, which is overwritten; as many as there is room for."""
         width = min(T.shape[1], self.capacity - self.m, self.room)
-        basis = self.buffer[:, : self.n_locked + self.m]
-        into = self.columns(self.m, self.m + width)
-        result = orthogonalize(T, basis, max_rank=width, into=into, rng=self.rng)
+        basis = self.buffer[:, : self.padded(self.n_locked + self.m)]
+        result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
+        self.columns(self.m, self.m + width)[:, :] = T[:, :width]
         self.counts.reductions += result.reductions
         self._accept(width)
 
@@ -140,7 +169,7 @@ class SearchSpace:
         self.counts.apply(width)
         if self.locked is not None:
             self.locked.combine(self.locked.dot(D), out=D, alpha=-1, beta=1)
-        H = to_host(self.columns(0, end).dot(D))
+        H = self._dot(end, D)
         self._H[:end, begin:end] = H
         self._H[begin:end, :begin] = H[:begin].conj().T
         self._H[begin:end, begin:end] = (H[begin:] + H[begin:].conj().T) / 2
@@ -151,10 +180,10 @@ class SearchSpace:
             self._W[:, begin:end] = D
             return
         scale = self.norm + abs(self.tau)
-        into = self._W[:, begin:end]
-        result = orthogonalize(D, self._W[:, :begin], scale=scale, into=into, rng=self.rng)
+        result = orthogonalize(D, self._W[:, : self.padded(begin)], scale=scale, rng=self.rng)
+        self._W[:, begin:end] = D
         self.counts.reductions += result.reductions
-        self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S, result.R
+        self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S[:begin], result.R
         self._R[begin:end, :begin] = 0
 
     # --- extraction -----------------------------------------------------------------------------
@@ -219,11 +248,14 @@ class SearchSpace:
 
     def vectors(self, Y: Array) -> Block:
         """Return V Y for coefficients of shape (m, s)."""
-        return self.columns(0, self.m).combine(self.small(Y))
+        return self._combine(Y)
 
     def residuals(self, X: Block, Y: Array, theta: NDArray[np.float64]) -> Block:
         """Return A X - X theta for X = V Y, from what is known of A V."""
-        R = self._W[:, : self.m].combine(self.small(self._R[: self.m, : self.m] @ Y))
+        m = self.m
+        C = np.zeros((self.padded(m), Y.shape[1]), self._R.dtype)
+        C[:m] = self._R[:m, :m] @ Y
+        R = self._W[:, : len(C)].combine(self.small(C))
         shift = array_namespace(X.array).asarray((self.tau - theta).astype(X.array.real.dtype))
         return R.axpy(shift, X)
 
@@ -237,6 +269,7 @@ class SearchSpace:
         R = self._R[:m, :m] @ Y
         U = Y if self.target is None else np.linalg.qr(R)[0]
         self._transform(self._W[:, :m], U)
+        self._clear(s, m)
         self._H[:s, :s] = (H + H.conj().T) / 2
         self._R[:s, :s] = np.eye(s) if self.target is None else U.conj().T @ R
         self.m = s
@@ -284,8 +317,14 @@ class SearchSpace:
         """Make V orthonormal to rounding again and apply the operator to it anew."""
         m = self.m
         V = self.columns(0, m).copy()
+        self._clear(0, m)
         self.m = 0
         self.extend(V)
+
+    def _clear(self, begin: int, end: int) -> None:
+        """Set columns to zero that no longer belong to V."""
+        for block in (self.columns(begin, end), self._W[:, begin:end]):
+            block.array[...] = 0
 
     def _transform(self, block: Block, C: Array) -> None:
         block.combine(self.small(C), out=block[:, : C.shape[1]])

@@ -100,9 +100,9 @@ def test_no_refined_vector_is_nearer_than_there_are_eigenvalues_for() -> None:
     values = np.r_[-np.linspace(1, 3, 30), np.linspace(1, 3, 30)]
     nearest = {"Ritz": np.inf, "refined": np.inf}
     for seed in range(20):
-        buffer = BlockVector.zeros(60, 12)
-        space = SearchSpace(as_operator(np.diag(values)), buffer, 0, "LM", 0.0, "auto", 0, Counts())
-        space.extend(BlockVector.random(60, 12, rng=seed))
+        start = BlockVector.random(60, 12, rng=seed)
+        space = SearchSpace(as_operator(np.diag(values)), start, 12, None, "LM", 0.0, "auto", 0, Counts())
+        space.extend(start)
         V = space.vectors(space.extract().Y)
         distances = np.linalg.norm(values[:, None] * V.array, axis=0)
         assert np.all(np.diff(distances) >= -1e-14)
@@ -117,45 +117,48 @@ def test_values_on_both_sides_of_the_target_are_told_apart() -> None:
     Q = np.linalg.qr(rng.standard_normal((40, 40)))[0]
     values = np.r_[-0.5, 0.5, 0.0, np.linspace(1, 3, 37)]
     A = (Q * values) @ Q.T
-    buffer = BlockVector.zeros(40, 8)
-    space = SearchSpace(as_operator((A + A.T) / 2), buffer, 0, "LM", 0.0, "auto", 0, Counts())
-    space.extend(BlockVector(np.ascontiguousarray(Q[:, :8] @ rng.standard_normal((8, 8)))))
+    start = BlockVector(np.ascontiguousarray(Q[:, :8] @ rng.standard_normal((8, 8))))
+    space = SearchSpace(as_operator((A + A.T) / 2), start, 8, None, "LM", 0.0, "auto", 0, Counts())
+    space.extend(start)
     assert np.allclose(np.sort(space.extract().theta[:3]), [-0.5, 0, 0.5], atol=1e-13)
 
 
-def test_a_search_space_keeps_its_relations(operator_for: Callable[[Any], Any], block_type: Any) -> None:
+@pytest.mark.parametrize("padding", [1, 8])
+@pytest.mark.parametrize("tau", [None, 0.3])
+def test_a_search_space_keeps_its_relations(
+    operator_for: Callable[[Any], Any], block_type: Any, tau: float | None, padding: int
+) -> None:
     A = models.model("hofstadter:nx=9,ny=8").toarray()
-    for tau in (None, 0.3):
-        buffer = block_type.random(72, 22, A.dtype, rng=0)
-        C = np.linalg.qr(buffer.array[:, :2])[0]
-        buffer.array[:, :2] = C
-        P = np.eye(72) - C @ C.conj().T
-        space = SearchSpace(operator_for(A), buffer, 2, "SA", tau, "auto", np.random.default_rng(0), Counts())
+    C = np.linalg.qr(block_type.random(72, 2, A.dtype, rng=0).array)[0]
+    P = np.eye(72) - C @ C.conj().T
+    rng = np.random.default_rng(0)
+    locked = block_type(np.ascontiguousarray(C))
+    space = SearchSpace(operator_for(A), locked, 20, locked, "SA", tau, "auto", rng, Counts(), padding)
 
-        def relations(space: SearchSpace = space, P: Any = P) -> None:
-            m = space.m
-            V, W = space.columns(0, m).array, space._W[:, :m].array
-            shifted = P @ (A @ V - space.tau * V)
-            assert np.allclose(V.conj().T @ V, np.eye(m), atol=1e-14)
-            assert np.allclose(P @ V, V, atol=1e-14)
-            assert np.allclose(W @ space._R[:m, :m], shifted, atol=1e-13)
-            assert np.allclose(V.conj().T @ shifted, space._H[:m, :m], atol=1e-13)
+    def relations() -> None:
+        m = space.m
+        V, W = space.columns(0, m).array, space._W[:, :m].array
+        shifted = P @ (A @ V - space.tau * V)
+        assert np.allclose(V.conj().T @ V, np.eye(m), atol=1e-14)
+        assert np.allclose(P @ V, V, atol=1e-14)
+        assert np.allclose(W @ space._R[:m, :m], shifted, atol=1e-13)
+        assert np.allclose(V.conj().T @ shifted, space._H[:m, :m], atol=1e-13)
 
-        for width in (4, 3, 5):
-            space.extend(block_type.random(72, width, A.dtype, rng=width))
-        relations()
-        found = space.extract()
-        X = space.vectors(found.Y[:, :3])
-        R = space.residuals(X, found.Y[:, :3], found.theta[:3])
-        assert np.allclose(R.array, P @ A @ X.array - X.array * found.theta[:3], atol=1e-12)
-        space.shrink(found.Y[:, :6])
-        relations()
-        space.extend(space.images(4))
-        space.reorthonormalize()
-        relations()
-        space.refresh()
-        assert space.m == 10
-        relations()
+    for width in (4, 3, 5):
+        space.extend(block_type.random(72, width, A.dtype, rng=width))
+    relations()
+    found = space.extract()
+    X = space.vectors(found.Y[:, :3])
+    R = space.residuals(X, found.Y[:, :3], found.theta[:3])
+    assert np.allclose(R.array, P @ A @ X.array - X.array * found.theta[:3], atol=1e-12)
+    space.shrink(found.Y[:, :6])
+    relations()
+    space.extend(space.images(4))
+    space.reorthonormalize()
+    relations()
+    space.refresh()
+    assert space.m == 10
+    relations()
 
 
 def test_it_needs_nothing_but_the_block_interface(
@@ -300,10 +303,10 @@ def test_every_extraction_finds_values_inside_a_spectrum(extraction: Any) -> Non
 
 def test_harmonic_vectors_solve_the_harmonic_problem() -> None:
     A = models.model("laplace1d:n=40").toarray()
-    space = SearchSpace(
-        as_operator(A), BlockVector.zeros(40, 7), 0, "LM", 1.7, "harmonic", np.random.default_rng(0), Counts()
-    )
-    space.extend(BlockVector.random(40, 7, rng=1))
+    start = BlockVector.random(40, 7, rng=1)
+    rng = np.random.default_rng(0)
+    space = SearchSpace(as_operator(A), start, 7, None, "LM", 1.7, "harmonic", rng, Counts())
+    space.extend(start)
     V, B = space.columns(0, 7).array, A - 1.7 * np.eye(40)
     nu, Y = dense.eigh(V.T @ B @ V, V.T @ B @ B @ V)
     best = V @ Y[:, np.argmax(np.abs(nu))]
