@@ -33,7 +33,7 @@ Array = Any
 Block = Any
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
-PADDING = 8  # columns that widths of blocks on a GPU are rounded up to: every width is a kernel to compile
+PADDING = 16  # columns that widths of blocks on a GPU are rounded up to: every width is a kernel to compile
 SAME_DISTANCE = 0.02  # distances that differ by less may belong to values on both sides of the target
 
 
@@ -75,7 +75,7 @@ class SearchSpace:
         For random directions where a new block brings nothing new.
     counts : Counts
     padding : int, optional
-        Widths of products are rounded up to multiples of it, by columns of zeros; default 8 on a GPU.
+        Widths of products are rounded up to multiples of it, by columns of zeros; default 16 on a GPU.
 
     Attributes
     ----------

@@ -74,6 +74,8 @@ class Run:
     deadline: float
     limit_s: float
     size: int
+    pairs: tuple[int, ...]
+    block_sizes: tuple[int, ...]
 
     @property
     def left_s(self) -> float:
@@ -304,8 +306,8 @@ def block_rows(run: Run) -> Iterator[dict[str, Any]]:
     for name in BLOCKS[run.device]:
         A = run.matrix(name)
         norm = norm_of(A)
-        for k in (20, 5, 50):
-            for b in (1, 2, 4, 8):
+        for k in run.pairs:
+            for b in run.block_sizes:
                 # One basis for all block sizes: what differs is the block alone.
                 options = {"which": "SA", "block_size": b, "ncv": k + max(k, 56), "verify": "never"}
                 result, time_s = solve(run, A, k, norm, **options)
@@ -342,6 +344,8 @@ def main() -> int:
         default=os.environ.get("BLOCKVEC_TEST_MATRICES"),
         help="folder of the Matrix Market files (default: BLOCKVEC_TEST_MATRICES)",
     )
+    parser.add_argument("--pairs", type=int, nargs="+", default=(5, 20, 50), help="of the table of blocks")
+    parser.add_argument("--block-sizes", type=int, nargs="+", default=(1, 2, 4, 8), help="of that table")
     parser.add_argument("--size", type=int, default=32, help="points a side of the preconditioned boxes")
     parser.add_argument("--budget", type=float, default=600.0, metavar="S", help="for everything (600)")
     parser.add_argument("--time-limit", type=float, default=120.0, metavar="S", help="for one solve (120)")
@@ -349,7 +353,15 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep other tables that the file holds")
     arguments = parser.parse_args()
     deadline = time.perf_counter() + arguments.budget
-    run = Run(arguments.device, arguments.matrices, deadline, arguments.time_limit, arguments.size)
+    run = Run(
+        arguments.device,
+        arguments.matrices,
+        deadline,
+        arguments.time_limit,
+        arguments.size,
+        tuple(arguments.pairs),
+        tuple(arguments.block_sizes),
+    )
     backend = backend_for(arguments.device)
     chosen = arguments.tables.split(",")
     records: list[dict[str, Any]] = []
