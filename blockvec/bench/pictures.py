@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..kernels.cache import replace_file
-from . import orthogonality_pictures, paper_pictures, sparse_pictures
+from . import davidson_pictures, orthogonality_pictures, paper_pictures, sparse_pictures
 
 __all__ = ["check_plotting", "draw"]
 
@@ -76,6 +76,8 @@ def draw(document: Record, path: str | Path) -> None:
         painter, records = orthogonality_pictures.paint_times, orthogonalized
     elif latencies:
         painter, records = _latency_curves, latencies
+    elif solver and all("table" in r for r in solver):
+        painter, records = davidson_pictures.paint, solver
     elif solver:
         painter, records = _solver_bars, solver
     elif sparse and len(sparse) == len(kernels):

@@ -41,6 +41,11 @@ def sweep(policy: str, M: int, N: int) -> dict[str, Any]:
     return kernel("orthogonalize", M, N) | {"policy": policy}
 
 
+def davidson(table: str, **more: Any) -> dict[str, Any]:
+    found = {"table": table, "block_size": 1, "converged": 3, "operator_columns": 90}
+    return solve("bcsstk09", **found) | more
+
+
 APART = {"peers": {"plain": 0.9, "separate": 1.4}}
 DOCUMENTS = {
     "sparse": [
@@ -62,6 +67,16 @@ DOCUMENTS = {
     ],
     "orthogonalisation": [sweep(p, M, N) for p in ("PIP", "SVQB") for M in (0, 16, 64) for N in (4, 8)],
     "orthogonalisation within a block alone": [sweep("SVQB", 0, 4)],
+    "Jacobi-Davidson": [
+        *(
+            davidson("primme", correction=c, peers={"P": {"time_s": 1.0, "operator_columns": 80}})
+            for c in ("davidson", "minres")
+        ),
+        davidson("primme", correction="minres", block_size=4, peers={"P": {"time_s": None}}),
+        davidson("preconditioned", preconditioner="amg", peers={"lobpcg": {"time_s": None}}),
+        davidson("interior", sigma=0.0, converged=2, peers={"shift-invert": {"time_s": 2.0}}),
+        *(davidson("blocks", block_size=b, k=k, converged=3) for b in (2, 1) for k in (3, 5)),
+    ],
     "solver": [solve("laplace3d:n=64"), solve("bcsstk09", time_s=None, missed=None)],
 }
 
