@@ -158,6 +158,8 @@ class Corrector:
     steps : int or None
         Of MINRES or GMRES at most.
     stop : {"adaptive", "power"}
+    together : bool
+        Whether corrections of a block end as soon as one has.
     interior : bool
         Whether the wanted values are inside the spectrum.
     padded : callable
@@ -176,11 +178,13 @@ class Corrector:
         preconditioner: Preconditioner | None,
         steps: int | None,
         stop: Stop,
+        together: bool,
         interior: bool,
         padded: Callable[[int], int],
     ) -> None:
         self.operator = _Counted(operator)
         self.preconditioner, self.stop, self.padded = preconditioner, stop, padded
+        self.together = together
         self.minres_steps = MINRES_STEPS[interior] if steps is None else steps
         self.gmres_steps = GMRES_STEPS if steps is None else steps
         self.method: Correction | CorrectionSolver = "minres" if method == "auto" else method
@@ -245,6 +249,7 @@ class Corrector:
                     maxiter=self.minres_steps,
                     Q=projection,
                     stop=stop if adaptive else None,
+                    with_first=self.together,
                 )
             self.reductions += solved.reductions
             self.preconditioned += solved.preconditioner_columns
@@ -266,7 +271,13 @@ class Corrector:
 
     def _gmres(self, problem: CorrectionProblem, B: Block, projection: Projection) -> Linear:
         return block_gmres(
-            self.operator, B, shift=problem.shift, tol=problem.tol, maxiter=self.gmres_steps, Q=projection
+            self.operator,
+            B,
+            shift=problem.shift,
+            tol=problem.tol,
+            maxiter=self.gmres_steps,
+            Q=projection,
+            with_first=self.together,
         )
 
     def _preconditioned(self, problem: CorrectionProblem) -> Block | None:

@@ -34,6 +34,7 @@ def block_gmres(
     restart: int = 30,
     preconditioner: Preconditioner | None = None,
     Q: Block | Projection | None = None,
+    with_first: bool = False,
 ) -> Linear:
     """Solve (A - sigma_j I) x_j = b_j, one shift a column, by restarted GMRES, preconditioned on the right.
 
@@ -53,6 +54,8 @@ def block_gmres(
         Maps a block to a new block; linear, of any kind.
     Q : BlockVector, shape (n, q), or Projection, optional
         Orthonormal columns: solve in their complement. A `Projection` brings its own preconditioner.
+    with_first : bool, default False
+        Whether all stop as soon as one has.
 
     Returns
     -------
@@ -86,14 +89,15 @@ def block_gmres(
     projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
     system = LinearSystems(A, B, shift, tol, projection)
     steps = system.n if maxiter is None else maxiter
-    return _Gmres(system, B, min(restart, max(steps, 1))).run(steps)
+    return _Gmres(system, B, min(restart, max(steps, 1)), with_first).run(steps)
 
 
 class _Gmres(Columns):
     """Cycles of Arnoldi's method, a Hessenberg matrix a column, all bases side by side in one buffer."""
 
-    def __init__(self, system: LinearSystems, B: Block, steps: int) -> None:
+    def __init__(self, system: LinearSystems, B: Block, steps: int, with_first: bool) -> None:
         super().__init__(system, B)
+        self.with_first = with_first
         self.B = system.projection.project(B.copy())
         self.begin(system.norms(self.B))
         self.steps = steps
@@ -103,10 +107,10 @@ class _Gmres(Columns):
     def run(self, maxiter: int) -> Linear:
         left = maxiter
         R = self.B.copy()
-        while left > 0 and self.active.any():
+        while left > 0 and not self.ended(self.with_first):
             before = self.residuals.copy()
             left -= self._cycle(R, min(self.steps, left))
-            if left > 0 and self.active.any():
+            if left > 0 and not self.ended(self.with_first):
                 R = self.system.projection.project(self.system.apply(self.X, R)).axpby(1, self.B, -1)
                 self.residuals = np.where(self.active, self.system.norms(R), self.residuals)
                 self.finish_converged()
@@ -138,7 +142,7 @@ class _Gmres(Columns):
             self.iterations += self.active
             self.finish_converged()
             self.finish(length <= EXHAUSTED * system.unit * scale, "converged")
-            if not self.active.any():
+            if self.ended(self.with_first):
                 break
             V, P = P.scale(system.factors(self.inverse(length), P)), V
         self._update(H, G, taken)

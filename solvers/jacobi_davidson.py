@@ -156,6 +156,7 @@ class _JacobiDavidson(Iteration):
             preconditioner,
             how.inner_steps,
             how.inner_stop,
+            how.inner_together,
             target is not None,
             self.space.padded,
         )

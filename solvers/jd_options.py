@@ -32,6 +32,8 @@ class JacobiDavidsonOptions:
         When a correction by MINRES ends before: by Stathopoulos' tests (JDQMR), or where the linear residual
         is ``inner_base**j`` of what it was, the j-th time the pair comes up. GMRES has the second only.
     inner_base : float
+    inner_together : bool
+        Whether all corrections of a block end as soon as one has.
     extraction : {"auto", "ritz", "harmonic", "refined"}
         How vectors are taken from the space. At an end of the spectrum "ritz" is all there is; around
         `sigma` "auto" is "refined".
@@ -55,6 +57,7 @@ class JacobiDavidsonOptions:
     inner_steps: int | None = None
     inner_stop: Stop = "adaptive"
     inner_base: float = 0.1
+    inner_together: bool = False
     extraction: Extraction = "auto"
     retained: int | None = None
     min_basis: int | None = None

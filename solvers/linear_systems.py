@@ -247,6 +247,10 @@ class Columns:
         """Return 1 / values of active columns, zero for the others."""
         return np.where(self.active, 1 / np.where(self.active, values, 1), 0.0)
 
+    def ended(self, with_first: bool) -> bool:
+        """Whether nothing is left to do: all columns have stopped, or one has where that is enough."""
+        return not (self.active.all() if with_first else self.active.any())
+
     def result(self) -> Linear:
         """Return the solutions."""
         how = (self.residuals, self.initial, self.iterations, tuple(self.reasons))

@@ -38,6 +38,7 @@ def block_minres(
     preconditioner: Preconditioner | None = None,
     Q: Block | Projection | None = None,
     stop: Stop | None = None,
+    with_first: bool = False,
 ) -> Linear:
     """Solve (A - sigma_j I) x_j = b_j for Hermitian A, one real shift a column, by MINRES.
 
@@ -57,6 +58,8 @@ def block_minres(
         Orthonormal columns: solve in their complement. A `Projection` brings its own preconditioner.
     stop : callable, optional
         Called after every step with a `Progress`; returns which systems are to stop.
+    with_first : bool, default False
+        Whether all stop as soon as one has.
 
     Returns
     -------
@@ -91,7 +94,7 @@ def block_minres(
     """
     projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
     system = LinearSystems(A, B, shift, tol, projection)
-    return _Minres(system, B, stop).run(system.n if maxiter is None else maxiter)
+    return _Minres(system, B, stop).run(system.n if maxiter is None else maxiter, with_first)
 
 
 class _Minres(Columns):
@@ -116,10 +119,10 @@ class _Minres(Columns):
         self.inside = None if stop is None else _Coordinates(self.initial)
         self._normalize()
 
-    def run(self, maxiter: int) -> Linear:
+    def run(self, maxiter: int, with_first: bool) -> Linear:
         """Take at most so many steps."""
         for _ in range(maxiter):
-            if not self.active.any():
+            if self.ended(with_first):
                 break
             self._narrow()
             self._step()

@@ -61,7 +61,7 @@ INTERIOR = {
         ("graphene:nx=2000,ny=2000", 0.0, 10),
     ),
 }
-BLOCKS = {"cpu": ("laplace3d:n=40", "xxz:sites=18,up=9"), "gpu": ("laplace3d:n=100", "xxz:sites=22,up=11")}
+BLOCKS = {"cpu": ("laplace3d:n=32", "xxz:sites=16,up=8"), "gpu": ("laplace3d:n=100", "xxz:sites=22,up=11")}
 LARGEST_FACTOR = 300_000  # rows of a two-dimensional matrix that is factorised for comparison
 
 
@@ -346,7 +346,7 @@ def main() -> int:
     )
     parser.add_argument("--pairs", type=int, nargs="+", default=(5, 20, 50), help="of the table of blocks")
     parser.add_argument("--block-sizes", type=int, nargs="+", default=(1, 2, 4, 8), help="of that table")
-    parser.add_argument("--size", type=int, default=32, help="points a side of the preconditioned boxes")
+    parser.add_argument("--size", type=int, default=24, help="points a side of the preconditioned boxes")
     parser.add_argument("--budget", type=float, default=600.0, metavar="S", help="for everything (600)")
     parser.add_argument("--time-limit", type=float, default=120.0, metavar="S", help="for one solve (120)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")

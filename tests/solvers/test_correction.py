@@ -193,6 +193,18 @@ def test_single_precision_stays_single(method: Method) -> None:
     assert solved.X.dtype == np.float32
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_all_columns_may_stop_with_the_first(method: Method) -> None:
+    A = indefinite("real")
+    B, tol = BlockVector.random(60, 3, rng=0), [1e-12, 1e-2, 1e-12]
+    together = method(A, B, tol=tol, with_first=True)
+    alone = method(A, B[:, 1:2], tol=1e-2)
+    assert together.reasons == ("maxiter", "converged", "maxiter")
+    assert together.iterations.tolist() == alone.iterations.tolist() * 3
+    R = residual(A, B, together)
+    assert np.allclose(np.linalg.norm(R, axis=0), together.residuals, rtol=1e-8)
+
+
 def test_what_does_not_fit_is_refused_by_name() -> None:
     A, B = models.model("laplace1d:n=9"), BlockVector.random(9, 2, rng=0)
     with pytest.raises(ShapeError, match=r"A has shape \(9, 9\) but B has 8 rows"):
