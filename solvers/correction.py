@@ -2,10 +2,10 @@
 
 For pairs (theta, x) with residuals r = A x - theta x, from the cheapest to the most thorough:
 
-    davidson        t = K^-1 r
-    olsen           t = K^-1 r less its skew projection along the vectors x
-    minres, gmres   (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r, solved to a point,
-                    Q = [converged vectors, the vectors x]
+- davidson: t = K^-1 r;
+- olsen: t = K^-1 r less its skew projection along the vectors x;
+- minres, gmres: (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r, solved to a point, where Q holds the converged
+  vectors and the vectors x;
 
 or a function of the user's.
 """

@@ -50,7 +50,7 @@ POLISHING = 20  # restarts to get the last digits where those were not enough
 FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
 FACTOR_ENTRIES = 2_000_000
 SOON = 40  # restarts after which it has not converged soon
-MANY_PAIRS = 20  # from here on Jacobi-Davidson corrects four vectors at a time, else two
+MANY_PAIRS = 20  # from here on, or with a preconditioner, Jacobi-Davidson corrects four vectors at a time
 
 
 def eigsh(
@@ -279,7 +279,8 @@ def eigsh(
         iterative |= {"preconditioner": preconditioner, "jd_options": jd_options, "checkpoint": saved}
         given = [name for name, value in iterative.items() if value is not None]
         if by_corrections and block_size is None:
-            block_size = min(4 if k >= MANY_PAIRS else 2, op.shape[0])
+            many = k >= MANY_PAIRS or (preconditioner is not None and k >= 4)
+            block_size = min(4 if many else 2, op.shape[0])
         block_size, ncv = basis_sizes(op, k, block_size, ncv, locked, start)
         chosen, degree, why = choose_method(method, op, k, (block_size, ncv), given)
         request = Request(
