@@ -75,7 +75,8 @@ def jacobi_davidson(
         Wanted are the eigenvalues nearest to it; then `which` is "LM", as of (A - target)^-1.
     preconditioner : callable, optional
         Maps a block to a new one: about (A - target)^-1. Where it has a method ``update(theta)``, that is
-        called whenever another pair has become the first to be corrected.
+        called whenever another pair is the first to be corrected, or its value has moved by more than its
+        residual.
     how : JacobiDavidsonOptions, optional
     locked : BlockVector, shape (n, c), optional
         Orthonormal columns to stay orthogonal to.
@@ -325,7 +326,7 @@ class _JacobiDavidson(Iteration):
         converged = np.flatnonzero(state.residuals <= state.limits)
         self.attempts[converged] = 0
         self.attempts[failing] += 1
-        self._update_preconditioner(int(failing[0]), float(state.eigenvalues[failing[0]]))
+        self._update_preconditioner(int(failing[0]), state)
         theta = state.eigenvalues[failing]
         shift = theta.copy()
         initial = self.target if how.initial_shift is None else how.initial_shift
@@ -352,10 +353,12 @@ class _JacobiDavidson(Iteration):
         counts.preconditioner_columns = corrector.preconditioned
         return T
 
-    def _update_preconditioner(self, first: int, theta: float) -> None:
-        """Let a preconditioner that follows the shift know which one is next."""
+    def _update_preconditioner(self, first: int, state: IterationState) -> None:
+        """Let a preconditioner that follows the shift know where it is, once it has moved beyond its error."""
         update = getattr(self.preconditioner, "update", None)
-        if update is not None and first != self.updated_for:
+        theta = float(state.eigenvalues[first])
+        moved = abs(theta - self.followed) > state.residuals[first]
+        if update is not None and (first != self.updated_for or moved):
             update(theta)
             self.corrector.forget()
             self.updated_for, self.followed = first, theta

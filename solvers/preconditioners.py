@@ -1,7 +1,8 @@
 """Preconditioners for Jacobi-Davidson: functions of a block, which may follow the value that is computed.
 
 Any function that maps a row-major array of shape (n, b) to a new one will do. Where it has a method
-``update(theta)``, that is called whenever another pair has become the first to be corrected.
+``update(theta)``, that is called whenever another pair has become the first to be corrected, or its value has
+moved by more than its residual.
 """
 
 from __future__ import annotations

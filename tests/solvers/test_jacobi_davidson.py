@@ -349,11 +349,12 @@ def test_a_preconditioner_may_follow_the_values() -> None:
 
     A = sp.csr_array(sp.diags_array(np.arange(300) ** 1.5) + models.model("laplace1d:n=300"))
     K = Diagonal(A)
-    result = solve(A, 4, which="SA", preconditioner=K, jd_options=JacobiDavidsonOptions(correction="olsen"))
+    how = JacobiDavidsonOptions(correction="olsen")
+    result = solve(A, 4, which="SA", preconditioner=K, jd_options=how, block_size=1)
     exact = np.linalg.eigvalsh(A.toarray())[:4]
     assert np.allclose(result.eigenvalues, exact, atol=1e-8)
-    assert 4 <= len(K.thetas) < result.info["restarts"]
-    assert np.all(np.min(np.abs(np.array(K.thetas)[-3:, None] - exact), axis=1) < 1)
+    assert 4 < len(K.thetas) < result.info["restarts"]
+    assert abs(K.thetas[-1] - exact[-1]) < 0.1
 
 
 @pytest.mark.parametrize("options", [{"which": "SA"}, {"sigma": 0.4}, {"which": "LA", "precondition": True}])
