@@ -354,7 +354,7 @@ class _JacobiDavidson(Iteration):
         return T
 
     def _update_preconditioner(self, first: int, state: IterationState) -> None:
-        """Let a preconditioner that follows the shift know where it is, once it has moved beyond its error."""
+        """Tell a preconditioner that follows the shift, once that has moved beyond its error."""
         update = getattr(self.preconditioner, "update", None)
         theta = float(state.eigenvalues[first])
         moved = abs(theta - self.followed) > state.residuals[first]

@@ -1,6 +1,6 @@
 """Eigenvalues of graphene around the Dirac point, deep inside its spectrum, without a factorisation.
 
-    python docs/examples/graphene_interior.py [--sites 96 --k 12 --disorder 0.3 --picture graphene_interior.svg]
+    python docs/examples/graphene_interior.py --sites 96 --k 12 --picture graphene_interior.svg
 
 The picture has the residuals of all pairs over the operator columns spent, what was found among the values
 of the clean sheet, and the density of the state nearest to the Dirac point.
@@ -47,6 +47,7 @@ def draw(result: EigenResult, sites: int, path: str) -> None:
 
 
 def main() -> None:
+    """Solve, print, and draw."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--sites", type=int, default=96, help="of a side, even (default 96)")
     parser.add_argument("--k", type=int, default=12, help="eigenvalues (default 12)")

@@ -1,7 +1,4 @@
-"""The lowest modes of a box with algebraic multigrid as the preconditioner: pyamg, a V-cycle a column.
-
-    python docs/examples/multigrid.py [--points 40]
-"""
+"""The lowest modes of a box with algebraic multigrid as the preconditioner: pyamg, a V-cycle a column."""
 
 from __future__ import annotations
 
@@ -33,13 +30,14 @@ def solve(points: int, preconditioned: bool) -> EigenResult:
 
 
 def main() -> None:
+    """Print what both ways cost."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--points", type=int, default=40, help="of a side (default 40)")
     points = parser.parse_args().points
     for preconditioned in (False, True):
         result = solve(points, preconditioned)
         info = result.info
-        cost = f"{info['operator_columns']} columns of A, {info['preconditioner_columns']} of the preconditioner"
+        cost = f"{info['operator_columns']} columns of A, {info['preconditioner_columns']} of multigrid"
         print(f"{'multigrid' if preconditioned else 'plain':10} {cost}, {info['time_s']:.2f} s")
 
 
