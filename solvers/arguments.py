@@ -152,12 +152,12 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
 
 
 def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
-    """Return where to save an iteration, or None; what is a checkpoint already stays one."""
+    """Return where to save an iteration, or None."""
     seconds = real("checkpoint_interval", interval)
     if not seconds >= 0:
         raise OptionError(f"checkpoint_interval: got {interval!r}; give seconds, at least 0.")
-    if value is None or isinstance(value, Checkpoint):
-        return value
+    if value is None:
+        return None
     if not isinstance(value, str | os.PathLike):
         raise OptionError(f"checkpoint: got {value!r}; give the path of a file.")
     return Checkpoint(value, seconds)

@@ -5,52 +5,33 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator, array_namespace, as_operator
-from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec import as_operator
+from blockvec.errors import OptionError
 
 from .arguments import (
     checkpoint_for,
     corrects,
     finite,
     generator,
-    integer,
     is_explicit,
-    orthonormal_block,
-    positive,
-    preconditioner_for,
     refuse_unavailable,
     require_one_of,
-    tall_block,
-    tolerance_for,
 )
-from .factorised import proof, shift_outside
 from .iteration import IterationState
 from .jd_options import JacobiDavidsonOptions
-from .preconditioners import following
-from .rayleigh_ritz import RealArray, Selection, Tolerance, to_host
+from .requests import Options, request_for, solve
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-from .stages import both_ends, continued, staged, time_left, totals, within_time
-from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
-from .transformations import StandardForm, form_at_zero, restored, standard_form
+from .standard import Method
+from .stiff_ends import is_factorable, solve_or_factorise, solve_pair
+from .transformations import form_at_zero, standard_form
+from .transformed import solve_transformed
 
 __all__ = ["eigsh"]
-
-MAX_RESTARTS = 5000
-MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
-TRANSFORMED_DIGITS = 0.7  # share of the digits asked of a transformed problem at first
-TRANSFORMED_SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
-DOMINANT = 30.0  # times the least wanted magnitude, from which on one drowns the digits of that
-POLISHING = 20  # restarts to get the last digits where those were not enough
-FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
-FACTOR_ENTRIES = 2_000_000
-SOON = 40  # restarts after which it has not converged soon
-MANY_PAIRS = 20  # from here on, or with a preconditioner, Jacobi-Davidson corrects four vectors at a time
 
 
 def eigsh(
@@ -236,82 +217,48 @@ def eigsh(
     saved = checkpoint_for(checkpoint, checkpoint_interval)
     if not (callback is None or callable(callback)):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
-    source_of_random = generator(rng)
     sigma = None if sigma is None else finite("sigma", sigma)
     at_zero = which == "SM"
     if at_zero:
         sigma, which = 0.0, "LM"
     by_corrections = corrects(method, preconditioner, jd_options)
+    options = Options(
+        which=which,  # type: ignore[arg-type]
+        rng=generator(rng),
+        begin_s=begin_s,
+        ncv=ncv,
+        maxiter=maxiter,
+        tol=tol,
+        v0=v0,
+        method=method,
+        block_size=block_size,
+        preconditioner=preconditioner,
+        jd_options=jd_options,
+        orthogonal_to=orthogonal_to,
+        convergence=convergence,
+        norm=norm,
+        callback=callback,
+        time_limit=time_limit,
+        verify=verify,
+        check_hermitian=check_hermitian,
+        target=sigma if by_corrections else None,
+        checkpoint=saved,
+    )
+    untried = method == "auto" and not by_corrections and maxiter is None and is_explicit(A)
     if M is not None or (sigma is not None and not by_corrections):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
         if at_zero and not by_corrections:
             form = form_at_zero(source, M, OPinv, mode, device)
         else:
             form = standard_form(source, M, None if by_corrections else sigma, OPinv, mode, device)
-        options: dict[str, Any] = {"which": which, "ncv": ncv, "maxiter": maxiter, "method": method}
-        options |= {"block_size": block_size, "callback": callback, "time_limit": time_limit}
-        options |= {"verify": verify, "rng": source_of_random, "checkpoint": saved}
-        if by_corrections:
-            options |= {"sigma": sigma, "jd_options": jd_options, "tol": tol, "convergence": convergence}
-            if preconditioner is not None:
-                apply = preconditioner_for(preconditioner, form.A)
-                options["preconditioner"] = following(form.preconditioner(apply), preconditioner)
-        tolerance = tolerance_for(tol, convergence, form.A)
-        norm = None if norm is None else positive("norm", norm)
-        alone = sigma is None and maxiter is None and orthogonal_to is None and is_explicit(A)
-        if method == "auto" and alone and not by_corrections and _is_factorable(form.A, which):
-            matrix, mass = (sp.csc_array(given).astype(form.operator.dtype) for given in (A, M))
-            end = _End(matrix, mass, which, k, tolerance, norm, begin_s)  # type: ignore[arg-type]
-            result = _solve_pair(form, end, options, v0, check_hermitian)
+        if untried and sigma is None and orthogonal_to is None and is_factorable(form.A, which):
+            result = solve_pair(form, A, M, k, options)
         else:
-            blocks = {"v0": v0, "orthogonal_to": orthogonal_to}
-            result = _solve_transformed(form, k, options, blocks, tolerance, norm, check_hermitian)
+            result = solve_transformed(form, k, options)
     else:
-        op = as_operator(A, shape=shape, dtype=dtype, device=device)
-        if op.shape[0] != op.shape[1]:
-            raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; eigenvalues need a square matrix.")
-        if check_hermitian:
-            op.check_hermitian(source_of_random)
-        locked = None if orthogonal_to is None else orthonormal_block("orthogonal_to", orthogonal_to, op)
-        k = integer("k", k, 1, op.shape[0] - (locked.shape[1] if locked is not None else 0))
-        start = None if v0 is None else tall_block("v0", v0, op)
-        iterative = {"v0": v0, "block_size": block_size, "orthogonal_to": orthogonal_to}
-        iterative |= {"preconditioner": preconditioner, "jd_options": jd_options, "checkpoint": saved}
-        given = [name for name, value in iterative.items() if value is not None]
-        if by_corrections and block_size is None:
-            many = k >= MANY_PAIRS or (preconditioner is not None and k >= 4)
-            block_size = min(4 if many else 2, op.shape[0])
-        block_size, ncv = basis_sizes(op, k, block_size, ncv, locked, start)
-        chosen, degree, why = choose_method(method, op, k, (block_size, ncv), given)
-        request = Request(
-            operator=op,
-            k=k,
-            which=which,  # type: ignore[arg-type]
-            tolerance=tolerance_for(tol, convergence, op),
-            block_size=block_size,
-            ncv=ncv,
-            maxiter=(MAX_OUTER if by_corrections else MAX_RESTARTS)
-            if maxiter is None
-            else integer("maxiter", maxiter, 1),
-            norm=None if norm is None else positive("norm", norm),
-            time_limit=None if time_limit is None else positive("time_limit", time_limit),
-            verify=verify,
-            start=start,
-            locked=locked,
-            callback=callback,
-            checkpoint=saved,
-            rng=source_of_random,
-            method=chosen,
-            degree=degree,
-            sigma=sigma,
-            preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
-            jd_options=JacobiDavidsonOptions() if jd_options is None else jd_options,
-            why=why,
-            begin_s=begin_s,
-            checked=check_hermitian,
-        )
-        result = _solve(request, A if method == "auto" and maxiter is None and is_explicit(A) else None)
-    if saved is not None and saved is not checkpoint and result.info["stopped"] == "converged":
+        request = request_for(as_operator(A, shape=shape, dtype=dtype, device=device), k, options)
+        result = solve_or_factorise(request, A) if untried else solve(request)
+    if saved is not None and result.info["stopped"] == "converged":
         saved.remove()
     return _answer(result, on_unconverged, return_eigenvectors, return_info)
 
@@ -323,178 +270,6 @@ def _answer(result: EigenResult, on_unconverged: str, return_eigenvectors: bool,
     if return_info:
         return result
     return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
-
-
-# --- solving ----------------------------------------------------------------------------------------
-
-
-def _solve(request: Request, matrix: Any) -> EigenResult:
-    """Solve a standard problem; `matrix` is the explicit one where it may be factorised, else None."""
-    if request.method == "dense":
-        return solve_dense(request)
-    if request.which == "BE":
-        return both_ends(request, lambda end: _solve(end, matrix))
-    invariant = request.locked is None or len(request.deflated) > 0
-    if matrix is not None and invariant and _is_factorable(request.operator, request.which):
-        return _solve_or_factorise(request, matrix)
-    return solve_iteratively(request)
-
-
-def _solve_transformed(
-    form: StandardForm,
-    k: int,
-    options: dict[str, Any],
-    blocks: dict[str, Any],
-    tolerance: Tolerance,
-    norm: float | None,
-    check_hermitian: bool,
-) -> EigenResult:
-    """Solve the standard problem that a generalised or shifted one has become, and come back."""
-    if form.A.shape[0] != form.A.shape[1]:
-        raise ShapeError(f"A is {form.A.shape[0]} x {form.A.shape[1]}; eigenvalues need a square matrix.")
-    if check_hermitian:
-        form.A.check_hermitian(0)
-    given = {
-        name: form.into(tall_block(name, block, form.A).array)
-        for name, block in blocks.items()
-        if block is not None
-    }
-    options |= {"check_hermitian": False, "on_unconverged": "return", "return_info": True}
-    if options.get("tol"):
-        options["tol"] *= TRANSFORMED_SHARE
-    else:
-        # The last solve, which takes the vectors back, is a step of inverse iteration more.
-        options |= {"tol": float(tolerance.unit**TRANSFORMED_DIGITS), "convergence": "value"}
-    try:
-        inner = eigsh(form.operator, k, **options, **given)
-        result = restored(form, inner, tolerance, norm)
-        if not result.converged.all() and inner.info["stopped"] == "converged":
-            polish = {"tol": 0, "verify": "never", "v0": inner.eigenvectors}
-            polish |= {} if "jd_options" in options else {"maxiter": POLISHING}
-            if options["checkpoint"] is not None:
-                polish["checkpoint"] = options["checkpoint"].stage("polished")
-            again = restored(form, _polished(form, inner, options | given | polish), tolerance, norm)
-            result = again if again.converged.sum() >= result.converged.sum() else result
-    except Interrupted as stop:
-        raise Interrupted(str(stop), restored(form, stop.result, tolerance, norm)) from None
-    except BreakdownError as error:
-        raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
-    return result
-
-
-def _polished(form: StandardForm, inner: EigenResult, options: dict[str, Any]) -> EigenResult:
-    """Go on from a result, in the complement of pairs so near to the shift that they drown the others."""
-    k, theta = len(inner.eigenvalues), np.abs(to_host(inner.eigenvalues))
-    near = np.flatnonzero(theta > DOMINANT * theta.min())
-    rest: EigenResult
-    if len(near) == 0:
-        rest = eigsh(form.operator, k, **options)
-        return rest
-    xp = array_namespace(inner.eigenvectors)
-    Y, W = (inner.eigenvectors[:, xp.asarray(part)] for part in (near, np.setdiff1d(np.arange(k), near)))
-    locked = [Y] if "orthogonal_to" not in options else [Y, options["orthogonal_to"]]
-    options = options | {"v0": xp.ascontiguousarray(W), "orthogonal_to": xp.hstack(locked)}
-    rest = eigsh(form.operator, k - len(near), **options)
-    return replace(
-        rest,
-        eigenvalues=xp.concatenate([inner.eigenvalues[xp.asarray(near)], rest.eigenvalues]),
-        eigenvectors=xp.hstack([Y, rest.eigenvectors]),
-        info=inner.info | totals(inner, rest),
-        history=continued(inner, rest),
-    )
-
-
-@dataclass(frozen=True)
-class _End:
-    """One end of the spectrum of an explicit matrix or pair on the host, whose factors are affordable."""
-
-    matrix: Any
-    mass: Any
-    which: Selection
-    k: int
-    tolerance: Tolerance
-    norm: float | None
-    begin_s: float
-    locked: BlockVector | None = None
-    deflated: RealArray = field(default_factory=lambda: np.zeros(0))
-
-
-def _is_factorable(A: Operator, which: str) -> bool:
-    """Whether a factorisation of A - sigma M takes seconds, and serves what is asked for."""
-    n = A.shape[0]
-    small = n <= FACTOR_ROWS and getattr(A, "nnz", n * n) <= FACTOR_ENTRIES
-    return A.device == "cpu" and small and which in ("SA", "LA")
-
-
-def _solve_or_factorise(request: Request, A: Any) -> EigenResult:
-    """Iterate; where that does not converge soon, go on by shift-invert from just outside the spectrum."""
-    first = solve_iteratively(replace(staged(request, "begun"), maxiter=SOON))
-    if first.info["stopped"] != "maxiter":
-        return first
-    end = _End(
-        matrix=sp.csc_array(A).astype(request.operator.dtype),
-        mass=None,
-        **{name: getattr(request, name) for name in ("which", "k", "tolerance", "norm", "begin_s")},
-        locked=request.locked,
-        deflated=request.deflated,
-    )
-    rest = within_time(staged(request, "factorised"))
-    options = {
-        name: getattr(rest, name) for name in ("rng", "callback", "time_limit", "verify", "checkpoint")
-    }
-    result = _by_shift_invert(first, end, options)
-    if result is None:
-        request = replace(request, start=BlockVector(first.eigenvectors))
-        result = solve_iteratively(within_time(staged(request, "continued")))
-    return result
-
-
-def _solve_pair(
-    form: StandardForm, end: _End, options: dict[str, Any], v0: Any, check_hermitian: bool
-) -> EigenResult:
-    """Do the same for a pair: iterate on its standard form, then go on by shift-invert."""
-
-    def part(name: str) -> dict[str, Any]:
-        saved = options["checkpoint"]
-        return options | {
-            "time_limit": time_left(options["time_limit"], end.begin_s),
-            "checkpoint": None if saved is None else saved.stage(name),
-        }
-
-    how = end.tolerance, end.norm, check_hermitian
-    first = _solve_transformed(form, end.k, part("begun") | {"maxiter": SOON}, {"v0": v0}, *how)
-    if first.converged.all() or first.info["stopped"] not in ("maxiter", "converged"):
-        return first
-    result = _by_shift_invert(first, end, part("factorised"))
-    if result is None:
-        result = _solve_transformed(form, end.k, part("continued"), {"v0": first.eigenvectors}, *how)
-    return result
-
-
-def _by_shift_invert(first: EigenResult, end: _End, options: dict[str, Any]) -> EigenResult | None:
-    """Go on from a first result by shift-invert; None where no shift outside the spectrum is found."""
-    theta = to_host(first.eigenvalues).astype(np.float64)
-    scale = first.info["norm"] if end.mass is None else first.info["norm"] / float(abs(end.mass).max())
-    sigma = shift_outside(end.matrix, theta, scale, end.which, end.mass)
-    if sigma is None:
-        return None
-    form = standard_form(end.matrix, end.mass, sigma, None, "normal", None)
-    options = options | {"which": "LM", "method": "lanczos"}
-    blocks = {"v0": first.eigenvectors, "orthogonal_to": end.locked}
-    result = _solve_transformed(form, end.k, options, blocks, end.tolerance, end.norm, False)
-    values = to_host(result.eigenvalues)
-    text, missing = proof(end.matrix, values, result.limits, end.which, end.deflated, end.mass)
-    before = f"{first.info['method']} had not converged after {first.info['restarts']} restarts"
-    info = {
-        "method": "shift-invert",
-        "why": f"{before}; {form.why}",
-        "which": end.which,
-        "verification": text,
-        "missing": missing,
-        "time_s": time.perf_counter() - end.begin_s,
-    }
-    info |= totals(first, result)
-    return replace(result, info=result.info | info, history=continued(first, result))
 
 
 def _report(result: EigenResult, on_unconverged: str) -> None:

@@ -1,0 +1,144 @@
+"""The options of a call: what every form of a problem passes on, and a request to solve made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from blockvec import Operator
+from blockvec.errors import ShapeError
+
+from .arguments import (
+    corrects,
+    integer,
+    orthonormal_block,
+    positive,
+    preconditioner_for,
+    tall_block,
+    tolerance_for,
+)
+from .checkpoint import Checkpoint
+from .iteration import IterationState
+from .jd_options import JacobiDavidsonOptions
+from .rayleigh_ritz import Selection
+from .result import EigenResult
+from .stages import both_ends
+from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
+
+__all__ = ["Options", "request_for", "solve", "solve_standard"]
+
+MAX_RESTARTS = 5000
+MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
+MANY_PAIRS = 20  # from here on, or with a preconditioner, Jacobi-Davidson corrects four vectors at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Options of `eigsh` as they were given, but for what makes another problem of A.
+
+    Attributes
+    ----------
+    which, ncv, maxiter, tol, v0, rng, method, block_size, preconditioner, jd_options, orthogonal_to,
+    convergence, norm, callback, time_limit, verify, check_hermitian
+        Of `eigsh`.
+    target : float or None
+        `sigma`, where Jacobi-Davidson looks for the eigenvalues nearest to it.
+    checkpoint : Checkpoint or None
+    begin_s : float
+        When the call began.
+    """
+
+    which: Selection
+    rng: np.random.Generator
+    begin_s: float
+    ncv: int | None = None
+    maxiter: int | None = None
+    tol: float = 0
+    v0: Any = None
+    method: Method = "auto"
+    block_size: int | None = None
+    preconditioner: Any = None
+    jd_options: JacobiDavidsonOptions | None = None
+    orthogonal_to: Any = None
+    convergence: Literal["value", "norm", "absolute"] = "value"
+    norm: float | None = None
+    callback: Callable[[IterationState], object] | None = None
+    time_limit: float | None = None
+    verify: Literal["auto", "always", "never"] = "auto"
+    check_hermitian: bool = True
+    target: float | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def corrects(self) -> bool:
+        """Whether they ask for Jacobi-Davidson."""
+        return corrects(self.method, self.preconditioner, self.jd_options)
+
+
+def request_for(op: Operator, k: Any, options: Options) -> Request:
+    """Check the options against an operator, and choose the method.
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError, BreakdownError
+        As `eigsh` does.
+    """
+    n = op.shape[0]
+    if n != op.shape[1]:
+        raise ShapeError(f"A is {n} x {op.shape[1]}; eigenvalues need a square matrix.")
+    if options.check_hermitian:
+        op.check_hermitian(options.rng)
+    complement = options.orthogonal_to
+    locked = None if complement is None else orthonormal_block("orthogonal_to", complement, op)
+    k = integer("k", k, 1, n - (0 if locked is None else locked.n_cols))
+    start = None if options.v0 is None else tall_block("v0", options.v0, op)
+    names = ("v0", "block_size", "orthogonal_to", "preconditioner", "jd_options", "checkpoint")
+    given = [name for name in names if getattr(options, name) is not None]
+    block_size = options.block_size
+    if options.corrects and block_size is None:
+        many = k >= MANY_PAIRS or (options.preconditioner is not None and k >= 4)
+        block_size = min(4 if many else 2, n)
+    block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start)
+    method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)
+    most = MAX_OUTER if options.corrects else MAX_RESTARTS
+    preconditioner, norm, limit = options.preconditioner, options.norm, options.time_limit
+    return Request(
+        operator=op,
+        k=k,
+        which=options.which,
+        tolerance=tolerance_for(options.tol, options.convergence, op),
+        block_size=block_size,
+        ncv=ncv,
+        maxiter=most if options.maxiter is None else integer("maxiter", options.maxiter, 1),
+        norm=None if norm is None else positive("norm", norm),
+        time_limit=None if limit is None else positive("time_limit", limit),
+        verify=options.verify,
+        start=start,
+        locked=locked,
+        callback=options.callback,
+        checkpoint=options.checkpoint,
+        rng=options.rng,
+        method=method,
+        degree=degree,
+        sigma=options.target,
+        preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
+        jd_options=JacobiDavidsonOptions() if options.jd_options is None else options.jd_options,
+        why=why,
+        begin_s=options.begin_s,
+        checked=options.check_hermitian,
+    )
+
+
+def solve(request: Request) -> EigenResult:
+    """Solve a standard problem by the method of the request."""
+    if request.method == "dense":
+        return solve_dense(request)
+    return both_ends(request, solve_iteratively) if request.which == "BE" else solve_iteratively(request)
+
+
+def solve_standard(op: Operator, k: int, options: Options) -> EigenResult:
+    """Solve a standard problem."""
+    return solve(request_for(op, k, options))
