@@ -25,6 +25,7 @@ OPERAND_BYTES = 1 << 30
 WIDTHS = (*range(1, 17), *range(18, 33, 2), 31, 33, *range(36, 65, 4), 57)
 SAMPLED_WIDTHS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64)
 TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)
+COMBINED_WIDTHS = (2, 7, 8, 12, 16, 24, 32, 48, 64)
 MAP_WIDTH = 32
 TILINGS = 4  # of each permutation and width, by the model
 RESIDENT_WARPS = (64, 48, 32, 24, 16, 12, 8, 4)  # of a multiprocessor, the most that fit are taken
@@ -133,7 +134,7 @@ def _reductions(device: DeviceInfo) -> Iterator[Point]:
 
 def _combinations(device: DeviceInfo) -> Iterator[Point]:
     """Threads a row, where C is read, and rows a thread, over the width; the best of other options counts."""
-    for width in (2, 7, *SAMPLED_WIDTHS):
+    for width in COMBINED_WIDTHS:
         problem = _tsmm(width)
         for spread in (1, 2, 4, 8, 16):
             for coefficients in ("registers", "shared", "cache"):
