@@ -30,7 +30,7 @@ from .workers import LostError, Workers, notice
 __all__ = ["COMPILE_S", "FIRST", "Todo", "Tuned", "heading", "problem_of", "problems", "ship", "tune_all"]
 
 FIRST = 10  # configurations by the model's order that its quality is judged by
-AHEAD = 64  # problems whose kernels are compiled while others are measured
+AHEAD = 32  # problems whose kernels are compiled while others are measured
 COMPILE_S = 60.0  # for one kernel, which takes a tenth to two of them ...
 STEP_S = 30.0  # ... and for a kernel's check and its timing, which take milliseconds
 ROWS = 1 << 24  # any number that makes problems large; tuning takes its own

@@ -172,7 +172,8 @@ class Preparation:
 
     def _compile(self, field: concurrent.futures.Future[list[Entrant]]) -> None:
         try:
-            self._jobs = build_ahead(self.problem, field.result(), *self._how)
+            if not field.cancelled() and field.exception() is None:  # which `wait` raises
+                self._jobs = build_ahead(self.problem, field.result(), *self._how)
         finally:
             self._submitted.set()
 
