@@ -21,6 +21,36 @@ Record = dict[str, Any]
 
 CAPPED = 0.95
 
+SINGLE = (0.75, 0.92)
+DOUBLE_PAIRS = (0.85, 0.95)
+GOALS: dict[
+    tuple[str, str, str], tuple[float, float]
+] = {  # least and median fraction by table, operation, type
+    ("equal", "tsmttsm", "float64"): (0.94, 0.97),
+    ("equal", "tsmttsm", "complex128"): (0.85, 0.95),
+    ("equal", "tsmm", "float64"): (0.93, 0.955),
+    ("equal", "tsmm", "complex128"): (0.85, 0.94),
+    ("gram", "gram", "float64"): (0.90, 0.0),
+    **{("single", op, dtype): SINGLE for op in ("tsmttsm", "tsmm") for dtype in ("float32", "complex64")},
+    **{("fma", op, "float64"): (0.90, 0.0) for op in ("tsmttsm", "tsmm")},
+    **{
+        (table, op, dtype): goal
+        for table, goal in (("rectangular", DOUBLE_PAIRS), ("wide", (0.85, 0.0)), ("views", (0.75, 0.0)))
+        for op in ("tsmttsm", "tsmm")
+        for dtype in ("float64", "complex128")
+    },
+    **{
+        (table, op, dtype): (1 / 1.15, 0.0)
+        for table, op in (
+            ("update", "update"),
+            ("update", "in place"),
+            ("sweeps", "combine_dot"),
+            ("sweeps", "update_gram"),
+        )
+        for dtype in ("float64", "complex128")
+    },
+}
+
 
 def own_fraction(record: Record) -> float | None:
     """Return the fraction that blockvec's own kernels reach; None where none was reached in time."""
@@ -37,27 +67,31 @@ def speed_up(record: Record) -> float | None:
     return min(times) / record["time_s"] if times else None
 
 
-def groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
-    """Yield the records of each operation and type."""
-    found: dict[str, list[Record]] = {}
+def groups(records: Sequence[Record]) -> Iterator[tuple[str, str, list[Record]]]:
+    """Yield operation, type and records of each group of a table."""
+    found: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         kind = "in place" if record.get("inplace") else "update" if _adds(record) else record["operation"]
-        found.setdefault(f"{kind:12} {record['dtype']:10}", []).append(record)
-    yield from found.items()
+        found.setdefault((kind, record["dtype"]), []).append(record)
+    for (kind, dtype), members in found.items():
+        yield kind, dtype, members
 
 
 def _adds(record: Record) -> bool:
     return bool(record.get("beta", "zero") != "zero")
 
 
-def line(kind: str, records: Sequence[Record]) -> str:
+def line(table: str, kind: str, dtype: str, records: Sequence[Record]) -> str:
     """Return what there is to say about one operation and type of a table."""
     reached = [(f, r["M"], r["N"]) for r in records if (f := own_fraction(r)) is not None]
-    text = f"{kind} {len(records):4d}"
+    text = f"{table:12} {kind:12} {dtype:10} {len(records):4d}"
     if reached:
         least, M, N = min(reached)
         middle = statistics.median(f for f, *_ in reached)
         text += f"   min {least:.3f} at {M:3d} x {N:<3d} median {middle:.3f}"
+        goal = GOALS.get((table, kind, dtype))
+        if goal:
+            text += "  met  " if least >= goal[0] and middle >= goal[1] else "  SHORT"
     ratios = [ratio for r in records if (ratio := speed_up(r)) is not None]
     if ratios:
         text += f"   peers: least {min(ratios):5.2f}x mean {_mean(ratios):5.2f}x"
@@ -95,8 +129,8 @@ def main() -> None:
         for text in reductions([r for r in records if "figure" in r]):
             print(f"{file.stem:12} {text}")
         records = [r for r in records if not {"figure", "replay_s", "matrix"} & r.keys()]
-        for kind, members in groups(records):
-            print(f"{file.stem:12} {line(kind, members)}")
+        for kind, dtype, members in groups(records):
+            print(line(file.stem, kind, dtype, members))
 
 
 if __name__ == "__main__":
