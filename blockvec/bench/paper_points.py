@@ -123,9 +123,8 @@ def _tiles(device: DeviceInfo) -> Iterator[Point]:
 def _reductions(device: DeviceInfo) -> Iterator[Point]:
     """Ways to sum up, over the number of rows."""
     for width in REDUCED_WIDTHS:
-        large = _tsmttsm(width)
-        config = tsmttsm_fma.choose(large, device)
-        for rows in (*REDUCED_ROWS, large.K):
+        for rows in (*REDUCED_ROWS, _tsmttsm(width).K):
+            config = tsmttsm_fma.choose(_tsmttsm(width, rows=rows), device)
             for reduction in REDUCTIONS:
                 setting: dict[str, Any] = {"reduction": reduction}
                 changed = replace(config, **setting)
