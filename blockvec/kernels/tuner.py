@@ -212,10 +212,10 @@ def build_ahead(
 
 def _build(source: str, architecture: str, cache_dir: Path) -> str:
     try:
-        build(source, architecture, cache_dir=cache_dir)
+        spilled = build(source, architecture, cache_dir=cache_dir).resources.spill_bytes
     except CompileError as error:
         return str(error)
-    return ""
+    return f"spills {spilled} bytes" if spilled else ""
 
 
 def tournament(

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blockvec.errors import CompileError
 from blockvec.kernels import compile as compiler
+from blockvec.kernels import tuner
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES, families_of, ranked
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.tuner import Entrant, build_ahead, entrants, tournament
+from blockvec.kernels.roofline import Ceilings
+from blockvec.kernels.tuner import Entrant, Preparation, build_ahead, entrants, tournament
 
 D8 = TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
 PROBLEMS = [
@@ -137,6 +140,25 @@ def test_the_order_is_that_of_the_modelled_times(problem: TsmttsmProblem) -> Non
 
 def test_sparse_products_have_no_families_of_this_kind() -> None:
     assert families_of(SpmmvProblem(9, 9, 9, 2, "float64", "float64", 2, 2)) == ()
+
+
+def test_kernels_that_spill_registers_or_do_not_compile_take_no_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter((0, 16, None))
+
+    def build(*_: object, **__: object) -> compiler.Cubin:
+        spilled = next(answers)
+        if spilled is None:
+            raise CompileError("no such instruction")
+        return compiler.Cubin("", b"", compiler.Resources(255, spilled, 0, 0))
+
+    monkeypatch.setattr(tuner, "build", build)
+    with ThreadPoolExecutor(1) as executor:
+        limits = Ceilings(4600, 4400, 4200)
+        ready, faults = Preparation(D8, H200, limits, executor, tmp_path, first=3).wait()
+    assert [entrant.place for entrant in ready] == [0]
+    assert [trial.fault for trial in faults] == ["spills 16 bytes", "no such instruction"]
 
 
 def test_kernels_are_compiled_ahead_into_the_cache(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blockvec.kernels import families, spmmv_csr, winners
+from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.winners import Winner, find, representative, store, table_of
@@ -160,6 +162,20 @@ def test_every_shipped_winner_is_valid_on_the_device_it_was_measured_on(
         assert representative(sized) == problem
         if winner.config is not None:
             assert families.CONFIGURED[winner.kernel].refuse(sized, winner.config, H200) is None
+
+
+def test_shipped_winners_compile_without_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC is not installed")
+    monkeypatch.undo()
+    shipped = [
+        (dataclasses.replace(problem, **_sizes(problem, winner.rows)), winner)
+        for problem, winner in winners._shipped(H200.architecture).items()
+        if winner.kernel in families.FAMILIES
+    ]
+    for problem, winner in random.Random(1).sample(shipped, 6):  # tuning lets none that spills win
+        source = families.FAMILIES[winner.kernel].source(problem, winner.config, H200)
+        resources = compile_source(source, H200.architecture).resources
+        assert resources.spill_bytes == resources.stack_bytes == 0, (problem, winner)
 
 
 def _sizes(problem: Any, rows: int) -> dict[str, int]:
