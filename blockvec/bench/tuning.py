@@ -229,6 +229,8 @@ def tune_all(
     cuda: Any = backend
     with Workers(os.cpu_count() or 1, COMPILE_S) as compilers, Workers(1, STEP_S) as device:
         begin = time.perf_counter()
+        for _ in range(os.cpu_count() or 1):
+            compilers.submit(_start)
         ceilings = device.submit(_ceilings, backend.name).result()
         left, ahead = iter(todo), deque[tuple[Todo, Preparation]]()
         while True:
@@ -274,6 +276,10 @@ def _contest(
     if outcome is None:
         say(f"{_head(problem)} no kernel is right")
     return outcome
+
+
+def _start() -> None:
+    """In a compiler's process: be there, with all imports, when it is needed."""
 
 
 def _ceilings(name: str) -> Ceilings:
