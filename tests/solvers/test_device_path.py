@@ -19,7 +19,7 @@ from solvers.krylov import BlockKrylov, Counts
 from solvers.rayleigh_ritz import Tolerance
 from solvers.spectrum import sketch_spectrum
 
-WAITS_A_STEP = 9  # a norm, two projections in up to two ranges each, two Gram matrices, a third pass
+WAITS_A_STEP = 7  # a norm, a Gram matrix, coefficients of two projections; as much again after a loss of rank
 
 
 class DeviceNamespace:
