@@ -46,6 +46,7 @@ __all__ = [
 Array = Any
 Block = Any
 
+BLIND = (PIP, PIPPlus, BCGSIPlus)  # to what a first pass over a part of the basis has left
 WITHIN = (CholQR2, RankedCholQR, ShiftedCholQR3, SVQB, TSQR, RandomizedCholQR)
 
 
@@ -126,7 +127,7 @@ def orthogonalize(
         Where W holds NaN or Inf, M is not positive definite, or a policy that decides no rank meets a
         block that it cannot factorise.
     OptionError, ShapeError
-        For a policy within a block beside V, `first` with another policy than the default, and where there
+        For a policy within a block beside V, `first` with one that cannot see what is left, and where there
         is no room.
 
     Examples
@@ -162,7 +163,7 @@ def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int 
         raise OptionError(
             f"orthogonalize: {name} works within a block, and a basis is given; take BCGSIPlus({name}())."
         )
-    if first is not None and not isinstance(policy, Adaptive):
+    if first is not None and isinstance(policy, BLIND):
         raise OptionError(
             f"orthogonalize: {name} does not look at what a pass over a part of V has left; leave first out, "
             "or take Adaptive()."
