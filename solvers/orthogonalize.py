@@ -158,8 +158,8 @@ def orthogonalize(
 
 
 def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int | None) -> None:
-    name = type(policy).__name__
-    if V is not None and isinstance(policy, WITHIN):
+    name, taken = type(policy).__name__, 0 if V is None else V.shape[1]
+    if taken and isinstance(policy, WITHIN):
         raise OptionError(
             f"orthogonalize: {name} works within a block, and a basis is given; take BCGSIPlus({name}())."
         )
@@ -168,8 +168,7 @@ def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int 
             f"orthogonalize: {name} does not look at what a pass over a part of V has left; leave first out, "
             "or take Adaptive()."
         )
-    columns = W.shape[1] if max_rank is None else max_rank
-    taken = 0 if V is None else V.shape[1]
+    columns = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
     if getattr(W, "comm", None) is None and columns + taken > W.shape[0]:
         raise ShapeError(
             f"orthogonalize: vectors of {W.shape[0]} elements have no room for {columns} columns beside a "

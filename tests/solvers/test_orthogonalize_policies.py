@@ -181,6 +181,7 @@ def test_no_policy_takes_nan_for_a_rank_decision(policy: Any, bad: float, block_
 
 def test_a_policy_within_a_block_beside_a_basis_is_refused_with_the_one_to_take(block_type: Any) -> None:
     W, V = problem()
+    assert orthogonalize(block_type(W.copy()), block_type(V[:, :0]), policy=SVQB()).S.shape == (0, B)
     with pytest.raises(OptionError, match=r"SVQB works within a block.*take BCGSIPlus\(SVQB\(\)\)"):
         orthogonalize(block_type(W), block_type(V), policy=SVQB())
     with pytest.raises(OptionError, match=r"BCGSIPlus does not look at .* take Adaptive\(\)"):
