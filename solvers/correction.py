@@ -39,8 +39,9 @@ MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum: systems are indefini
 GMRES_STEPS = 30  # one cycle
 GAIN = {1: 0.1, 0: 0.3}  # share of its residual that is enough for a pair, at an end and inside a spectrum
 BELOW_LIMIT = 1 / 1.8  # a correction may end once the pair is expected to be this far below its limit
-TRIAL = 4  # corrections with that gain after which "auto" knows how good a preconditioner is
-STRONG = 8.0  # steps that a gain of a tenth takes on average; below, one application is a better bargain
+# Corrections a pair by one application of a preconditioner, after which equations are solved instead: good
+# preconditioners were seen to take 6 to 21, Jacobi's 48 to 114.
+PATIENCE = 25
 SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is not computed again
 
 
@@ -152,8 +153,8 @@ class Corrector:
     ----------
     operator : Operator
     method : {"auto", "davidson", "olsen", "minres", "gmres"} or callable
-        A callable maps a `CorrectionProblem` to a block of shape (n, b). "auto" begins with "minres", and
-        goes on with "davidson" where steps with the preconditioner gain much.
+        A callable maps a `CorrectionProblem` to a block of shape (n, b). "auto" is "minres"; with a
+        preconditioner it begins with "davidson" and changes where that takes too many corrections a pair.
     preconditioner : callable or None
     steps : int or None
         Of MINRES or GMRES at most.
@@ -187,9 +188,11 @@ class Corrector:
         self.together = together
         self.minres_steps = MINRES_STEPS[interior] if steps is None else steps
         self.gmres_steps = GMRES_STEPS if steps is None else steps
-        self.method: Correction | CorrectionSolver = "minres" if method == "auto" else method
         self.undecided = method == "auto" and preconditioner is not None
-        self.tried = self.taken = 0  # corrections that gained, and their steps
+        self.corrections = 0
+        if method == "auto":
+            method = "davidson" if self.undecided else "minres"
+        self.method = method
         self.reductions = self.preconditioned = 0
         self._known: tuple[Block, Block] | None = None
 
@@ -203,8 +206,10 @@ class Corrector:
         """Blocks that the operator was applied to so far."""
         return self.operator.applications
 
-    def solve(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
-        """Return a block of corrections, shape (n, b)."""
+    def solve(self, problem: CorrectionProblem, stop: AdaptiveStop, converged: int) -> Block:
+        """Return a block of corrections, shape (n, b), where so many pairs have converged."""
+        if self.undecided:
+            self._decide(problem.R.shape[1], converged)
         if callable(self.method):
             return _checked("correction", self.method(problem), problem.R)
         if self.method == "davidson":
@@ -254,20 +259,14 @@ class Corrector:
             self.reductions += solved.reductions
             self.preconditioned += solved.preconditioner_columns
             if "indefinite preconditioner" not in solved.reasons:
-                if self.undecided and adaptive:
-                    self._decide(solved, stop)
                 return solved.X
             self.method, adaptive = "gmres", False
 
-    def _decide(self, solved: Linear, stop: AdaptiveStop) -> None:
-        """Take the cheap correction from now on where the preconditioner makes MINRES stop at once."""
-        gained = stop.pair <= GAIN[1] * stop.norms
-        self.tried += int(np.count_nonzero(gained))
-        self.taken += int(solved.iterations[gained].sum())
-        if self.tried >= TRIAL:
-            self.undecided = False
-            if self.taken < STRONG * self.tried and self.method == "minres":
-                self.method = "davidson"
+    def _decide(self, corrections: int, converged: int) -> None:
+        """Solve equations from now on where applying the preconditioner once does not get on."""
+        self.corrections += corrections
+        if self.corrections > PATIENCE * (converged + corrections):
+            self.undecided, self.method = False, "minres"
 
     def _gmres(self, problem: CorrectionProblem, B: Block, projection: Projection) -> Linear:
         return block_gmres(
@@ -315,14 +314,13 @@ class Corrector:
         return known | {
             "correction": self.method if isinstance(self.method, str) else "",
             "undecided": self.undecided,
-            "tried": self.tried,
-            "taken": self.taken,
+            "corrections": self.corrections,
         }
 
     def resume(self, saved: dict[str, Any], like: Block) -> None:
         """Take up a state that `snapshot` has returned; blocks are to be as `like`."""
         self.method = saved["correction"] or self.method
-        self.undecided, self.tried, self.taken = saved["undecided"], saved["tried"], saved["taken"]
+        self.undecided, self.corrections = saved["undecided"], saved["corrections"]
         if "preconditioned_from" in saved:
             xp = array_namespace(like.array)
             blocks = []

@@ -345,7 +345,7 @@ class _JacobiDavidson(Iteration):
             state.residuals[failing], state.limits[failing], theta - shift, direction.astype(np.intp)
         )
         before = (corrector.columns, corrector.applications, corrector.reductions)
-        T = corrector.solve(problem, stop)
+        T = corrector.solve(problem, stop, len(converged))
         counts = self.counts
         counts.operator_columns += corrector.columns - before[0]
         counts.block_applications += corrector.applications - before[1]

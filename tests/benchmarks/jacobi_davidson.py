@@ -127,11 +127,11 @@ def solve(run: Run, A: Any, k: int, norm: float, **options: Any) -> tuple[EigenR
 def entry(result: EigenResult, time_s: float, norm: float) -> dict[str, Any]:
     """Return what goes on record of a run."""
     info = result.info
-    keys = ("block_size", "ncv", "operator_columns", "preconditioner_columns", "restarts", "stopped")
+    keys = ("block_size", "ncv", "operator_columns", "verification_columns", "preconditioner_columns")
     return {
         "method": "jd",
         "time_s": time_s,
-        **{key: info[key] for key in keys},
+        **{key: info[key] for key in (*keys, "restarts", "stopped")},
         "converged": int(result.converged.sum()),
         "residual": float(result.residuals.max()) / norm,
         "verification": info["verification"],
