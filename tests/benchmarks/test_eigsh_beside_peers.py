@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.benchmarks.eigsh_beside_peers import (
-    HOST_SOLVERS,
-    TARGET,
-    Problem,
-    Run,
-    Task,
-    compare,
-    lines,
-    missed,
-    union,
-)
+from tests.benchmarks.eigen_problems import TARGET, Problem, Run, Source, Task, missed, problems, union
+from tests.benchmarks.eigen_solvers import HOST_PEERS, arpack_runs, first_accepted
+from tests.benchmarks.eigsh_beside_peers import advantage, compare, lines, summary
 
 SMALL = Task("laplace3d:n=8", 7, "SA")  # 1 + 3 + 3 copies
 
@@ -33,8 +25,12 @@ def test_what_solvers_found_together_holds_the_most_copies_of_each() -> None:
     assert union([one, other], Task("m", 2, "LA"), 1e-8).tolist() == [2.0, 3.0]
 
 
+def small_problem() -> Problem:
+    return next(problems([SMALL], None, "cpu"))
+
+
 def test_residuals_and_orthogonality_are_judged_truly() -> None:
-    problem = Problem(SMALL, None, "cpu")
+    problem = small_problem()
     w, V = np.linalg.eigh(problem.host.toarray())
     good = problem.judge(Run(1.0, 1, w[:7], V[:, :7]))
     assert max(good.residual, good.orthogonality) < 1e-13
@@ -45,23 +41,38 @@ def test_residuals_and_orthogonality_are_judged_truly() -> None:
 
 
 def test_all_solvers_meet_the_rule_on_a_small_matrix_and_blockvec_misses_nothing() -> None:
-    problem = Problem(SMALL, None, "cpu")
-    record = compare(problem, HOST_SOLVERS, time_limit_s=60.0)
+    record = compare(small_problem(), HOST_PEERS, limit_s=60.0)
     assert (record["operation"], record["matrix"], record["n"]) == ("eigsh", SMALL.matrix, 512)
     assert record["missed"] == 0
-    for entry in (record, *record["peers"].values()):
+    right = [record, *(peer for peer in record["peers"].values() if peer["time_s"] is not None)]
+    assert len(right) >= 2  # a right peer's time limits the others
+    for entry in right:
         assert entry["residual"] <= TARGET
         assert entry["operator_columns"] > 0
-    assert list(record["peers"]) == ["scipy eigsh", "scipy lobpcg"]
-    assert len(list(lines(record))) == 3
+    assert list(record["peers"]) == list(HOST_PEERS)
+    assert len(list(lines(record))) == 1 + len(HOST_PEERS)
+
+
+def test_the_closed_form_of_graphene_is_its_spectrum() -> None:
+    source = Source.of("graphene:nx=6,ny=8", None)
+    w = np.linalg.eigvalsh(source.matrix.toarray())
+    assert source.spectrum is not None
+    np.testing.assert_allclose(source.spectrum[0], w, atol=1e-13)
 
 
 def test_a_solver_that_is_out_of_time_gave_up() -> None:
-    problem = Problem(SMALL, None, "cpu")
-    record = compare(
-        problem, {"blockvec": HOST_SOLVERS["blockvec"], "slow": HOST_SOLVERS["scipy eigsh"]}, 60.0
-    )
-    assert record["peers"]["slow"]["time_s"] is not None
-    out = compare(problem, {"blockvec": HOST_SOLVERS["scipy eigsh"]}, time_limit_s=-1.0)
-    assert out["time_s"] is None
-    assert "not done" in out["note"]
+    judged = first_accepted(arpack_runs, small_problem(), limit_s=0.0)
+    assert judged.run is None
+    assert judged.limit_s == 0.0
+    assert "not done" in judged.note
+
+
+def test_only_right_peers_count_and_stopped_ones_give_a_bound() -> None:
+    peers = {"wrong": {"time_s": 1.0, "missed": 1}, "right": {"time_s": 6.0, "missed": 0}}
+    stopped = {"slow": {"time_s": None, "limit_s": 4.0}, "failed": {"time_s": None, "limit_s": None}}
+    exact = {"time_s": 2.0, "missed": 0, "peers": peers}
+    bound = {"time_s": 2.0, "missed": 0, "peers": {"wrong": peers["wrong"]} | stopped}
+    assert advantage(exact) == (3.0, True)
+    assert advantage(bound) == (2.0, False)
+    assert advantage({"time_s": 2.0, "missed": 1, "peers": peers}) is None
+    assert "2.45 times as fast (geometric mean of 2, 1 of them lower bounds)" in summary([exact, bound])

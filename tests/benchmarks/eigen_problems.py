@@ -1,0 +1,180 @@
+"""Eigenproblems of the benchmarks, and the rule by which all solvers are judged.
+
+A solver has done its work when every pair that it returns has a true residual ||A x - theta x|| of at most
+1e-8 ||A||. Copies of multiple eigenvalues that it does not return are missed against the closed form, the
+reference beside the matrix file, or all that the solvers found together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blockvec import array_namespace, as_operator, models
+from blockvec.errors import BlockvecError
+from blockvec.io import open_matrix
+from solvers import eigsh
+
+TARGET = 1e-8  # of ||A||
+ORTHONORMAL = 1e-6  # beyond, two vectors might be one
+KNOWN = 64  # eigenvalues of a closed form that are kept, of each end
+
+
+@dataclass(frozen=True)
+class Task:
+    """Eigenvalues to compute."""
+
+    matrix: str
+    k: int
+    which: str = "SA"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A matrix on the host and the ends of its spectrum, where a formula or a file knows them."""
+
+    matrix: Any
+    spectrum: tuple[np.ndarray, np.ndarray] | None
+
+    @classmethod
+    def of(cls, name: str, folder: Path | None) -> Source:
+        path = folder / f"{name}.mtx" if folder else None
+        return cls(open_matrix(path if path and path.exists() else name), _known_spectrum(name, folder))
+
+
+@dataclass
+class Run:
+    """What a solver returned, and what it took; operator columns where they were counted."""
+
+    time_s: float
+    operator_columns: int | None
+    values: Any
+    vectors: Any
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A run under the common rule, or none and a note that says why; `limit_s` where time ran out."""
+
+    run: Run | None
+    residual: float
+    orthogonality: float
+    note: str = ""
+    limit_s: float | None = None
+
+    @property
+    def values(self) -> np.ndarray:
+        return np.sort(self.run.values) if self.run else np.empty(0)
+
+
+class Problem:
+    """A matrix on its device, its norm, and its wanted eigenvalues where they are known."""
+
+    def __init__(self, task: Task, source: Source, device: str) -> None:
+        self.task, self.host = task, source.matrix
+        self.n = self.host.shape[0]
+        self.operator = as_operator(self.host, device=device)
+        if device == "cpu":
+            self.matrix: Any = self.host
+        else:
+            from cupyx.scipy.sparse import csr_matrix
+
+            self.matrix = csr_matrix(self.host)
+        if source.spectrum is None:
+            edge = eigsh(self.operator, 1, tol=1e-4, rng=0, return_eigenvectors=False)
+            self.norm, self.reference = float(abs(edge[0])), None
+        else:
+            lowest, highest = source.spectrum
+            self.norm = float(max(abs(lowest[0]), abs(highest[-1])))
+            self.reference = lowest[: task.k] if task.which == "SA" else highest[-task.k :]
+
+    def judge(self, run: Run) -> Judged:
+        """Apply the common rule to true residuals."""
+        xp = array_namespace(run.vectors)
+        X, theta = run.vectors, xp.asarray(run.values)
+        residuals = xp.linalg.norm(self.matrix @ X - X * theta, axis=0) / xp.linalg.norm(X, axis=0)
+        gram = X.conj().T @ X - xp.eye(X.shape[1])
+        return Judged(run, float(residuals.max()) / self.norm, float(abs(gram).max()))
+
+
+def problems(tasks: Sequence[Task], folder: Path | None, device: str) -> Iterator[Problem]:
+    """Yield the problems one by one; for a GPU matrices are made ahead by other processes meanwhile."""
+    names = list(dict.fromkeys(task.matrix for task in tasks))
+    ahead: dict[str, Future[Source]] = {}
+    pool = None
+    if device != "cpu" and names:
+        pool = ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), mp_context=get_context("spawn"))
+        ahead = {name: pool.submit(Source.of, name, folder) for name in names}
+    sources: dict[str, Source | None] = {}
+    try:
+        for task in tasks:
+            if task.matrix not in sources:
+                sources = {task.matrix: _source(task.matrix, folder, ahead)}  # the one before is let go
+            source = sources[task.matrix]
+            if source is not None:
+                yield Problem(task, source, device)
+    finally:
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _source(name: str, folder: Path | None, ahead: dict[str, Future[Source]]) -> Source | None:
+    try:
+        return ahead.pop(name).result() if ahead else Source.of(name, folder)
+    except (BlockvecError, OSError) as error:
+        print(f"{name}: left out: {error}", file=sys.stderr)
+        return None
+
+
+def _known_spectrum(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the lowest and the highest eigenvalues, ascending, from a closed form or a reference file."""
+    model, _, text = name.partition(":")
+    sizes = {key: int(value) for key, value in (pair.split("=") for pair in text.split(",") if text)}
+    if model == "laplace3d":
+        values = models.spectra.laplace_eigenvalues([sizes["n"]] * 3)
+    elif model == "graphene":
+        values = models.spectra.graphene_eigenvalues(**sizes)
+    else:
+        listed = folder / "reference_eigenvalues.json" if folder else None
+        if listed and listed.exists() and name in (known := json.loads(listed.read_text())):
+            return np.array(known[name]["lowest"]), np.array(known[name]["highest"])
+        return None
+    return values[:KNOWN], values[-KNOWN:]
+
+
+def missed(values: np.ndarray, wanted: np.ndarray, tolerance: float) -> int:
+    """Count the wanted eigenvalues, with their copies, that values do not hold."""
+    rest = list(values)
+    count = 0
+    for value in wanted:
+        near = min(rest, key=lambda other: abs(other - value), default=None)
+        if near is not None and abs(near - value) <= tolerance:
+            rest.remove(near)
+        else:
+            count += 1
+    return count
+
+
+def union(found: Sequence[np.ndarray], task: Task, tolerance: float) -> np.ndarray:
+    """Return the wanted end of all that was found: of each value the most copies that one solver has."""
+    merged: list[float] = []
+    for values in found:
+        rest = merged.copy()
+        for value in values:
+            near = min(rest, key=lambda other: abs(other - value), default=None)
+            if near is not None and abs(near - value) <= tolerance:
+                rest.remove(near)
+            else:
+                merged.append(float(value))
+    merged.sort()
+    return np.array(merged[: task.k] if task.which == "SA" else merged[-task.k :])
