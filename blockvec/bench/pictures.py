@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..kernels.cache import replace_file
-from . import davidson_pictures, orthogonality_pictures, paper_pictures, sparse_pictures
+from . import davidson_pictures, orthogonality_pictures, paper_pictures, solver_pictures, sparse_pictures
 
 __all__ = ["check_plotting", "draw"]
 
@@ -61,6 +61,7 @@ def draw(document: Record, path: str | Path) -> None:
     path = Path(path)
     figures = [r for r in document["records"] if "figure" in r]
     solver = [r for r in document["records"] if r.get("operation") == "eigsh"]
+    blocks = [r for r in document["records"] if r.get("operation") == "eigsh_blocks"]
     kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
     rectangular = [r for r in kernels if r["M"] != r["N"]]
     losses = [r for r in document["records"] if r.get("operation") == "orthogonality"]
@@ -79,7 +80,9 @@ def draw(document: Record, path: str | Path) -> None:
     elif solver and all("table" in r for r in solver):
         painter, records = davidson_pictures.paint, solver
     elif solver:
-        painter, records = _solver_bars, solver
+        painter, records = solver_pictures.paint_times, solver
+    elif blocks:
+        painter, records = solver_pictures.paint_block_sizes, blocks
     elif sparse and len(sparse) == len(kernels):
         painter, records = sparse_pictures.paint, sparse
     elif rectangular:
@@ -250,37 +253,3 @@ def _maps(figure: Any, records: Sequence[Record]) -> None:
         axes.set_xlabel("N")
         axes.set_ylabel("M")
         figure.colorbar(image, ax=axes, shrink=0.9)
-
-
-def _solver_bars(figure: Any, records: Sequence[Record]) -> None:
-    """Time to the same residual, a group of bars a matrix; what misses an eigenvalue is hatched."""
-    figure.set_size_inches(7.5, 0.8 + 0.9 * len(records))
-    axes = figure.add_subplot()
-    peers = sorted({name for r in records for name in r["peers"]})
-    names = ["blockvec", *peers]
-    height = 0.8 / len(names)
-    for index, name in enumerate(names):
-        color, label = f"C{index}", name
-        for place, r in enumerate(records):
-            run = r if name == "blockvec" else r["peers"].get(name)
-            y = place + (index - (len(names) - 1) / 2) * height
-            if run is None:
-                continue
-            if not run["time_s"]:
-                left = axes.get_yaxis_transform()  # x as a part of the axes
-                axes.text(0.01, y, f"{name} gave up", va="center", fontsize=7, color=color, transform=left)
-                continue
-            missed = bool(run.get("missed"))
-            axes.barh(
-                y, run["time_s"], 0.9 * height, color=color, label=label, hatch="//" if missed else None
-            )
-            note = f" {run['time_s']:.3g} s" + (f", misses {run['missed']}" if missed else "")
-            axes.text(run["time_s"], y, note, va="center", fontsize=7)
-            label = "_"  # one entry of the legend is enough
-    axes.set_xscale("log")
-    axes.margins(x=0.2)
-    axes.set_yticks(range(len(records)), [f"{r['matrix']}\nk={r['k']} {r['which']}" for r in records])
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds until every residual is at most 1e-8 of the norm")
-    axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=7)

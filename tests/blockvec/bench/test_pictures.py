@@ -27,6 +27,13 @@ def solve(matrix: str, **ours: Any) -> dict[str, Any]:
     return head | {"time_s": 1.0, "missed": 0, "peers": peers} | ours
 
 
+def blocks(matrix: str, k: int, b: int) -> dict[str, Any]:
+    methods = {"lanczos": {"time_s": 1.0 / b, "operator_columns": 100 * b}, "primme": {"time_s": None}}
+    return {"operation": "eigsh_blocks", "matrix": matrix, "k": k, "which": "SA", "block_size": b} | {
+        "methods": methods
+    }
+
+
 def product(matrix: str, width: int, dtype: str, **more: Any) -> dict[str, Any]:
     return kernel("spmmv", width, width, dtype) | {"matrix": matrix, "fraction_gather": 0.9} | more
 
@@ -77,6 +84,7 @@ DOCUMENTS = {
         davidson("interior", sigma=0.0, converged=2, peers={"shift-invert": {"time_s": 2.0}}),
         *(davidson("blocks", block_size=b, k=k, converged=3) for b in (2, 1) for k in (3, 5)),
     ],
+    "block sizes": [blocks(matrix, k, b) for matrix, k in (("a", 5), ("a", 9), ("b", 5)) for b in (1, 4)],
     "solver": [solve("laplace3d:n=64"), solve("bcsstk09", time_s=None, missed=None)],
 }
 
