@@ -51,7 +51,7 @@ __all__ = ["ChebyshevOperator", "Filter", "FilteredRestart", "choose_degree", "d
 Block = Any
 
 SKETCH_STEPS = 24
-SKETCH_WIDTH = 4  # vectors
+SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
 MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more would cost orthogonality, and gain nothing
@@ -62,6 +62,7 @@ THINNEST = 1e-3  # half of the interval's length, in units of ||A||
 SLOWEST = 1e-6  # growth of the last wanted value in a step that is none, for all that rounding leaves
 KEPT_SHARE = 0.4  # of the basis: more kept vectors would leave no room for steps
 PROMISE = 0.5  # residual of A in units of ||A|| r/phi: two to five times what was seen
+BROKEN_PROMISE = 2.0  # times what would have been needed is asked of the next one
 STALLED = 3  # cycles without a gain after which rounding is what limits a filter, and A itself takes over
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be what rounding leaves
 MAX_DESIGNS = 6
@@ -239,6 +240,8 @@ class FilteredRestart(ThickRestart):
     retired = False  # whether the filter has done what it can
     best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
     stalled = 0
+    promised = np.inf  # the largest residual, relative to its limit, that the end of a cycle promised
+    doubt = 1.0  # factor between what was found and what had been promised
 
     def _begin(self) -> None:
         if self.random_start:
@@ -261,7 +264,7 @@ class FilteredRestart(ThickRestart):
     def _sketch(self) -> None:
         """Learn the bounds of the spectrum and place the edge of the filter."""
         options, like = self.options, self.krylov.buffer
-        sketch = sketch_spectrum(self.operator, like, options.block_size, SKETCH_STEPS, self.rng, self.locked)
+        sketch = sketch_spectrum(self.operator, like, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked)
         counts = self.counts
         counts.operator_columns += sketch.columns
         counts.block_applications += sketch.applications
@@ -283,7 +286,7 @@ class FilteredRestart(ThickRestart):
         if self.designs > MAX_DESIGNS:
             self.filter = None
         self.retired = self.filter is None
-        self.best, self.stalled = np.inf, 0
+        self.best, self.stalled, self.doubt = np.inf, 0, 1.0
         if self.filter is not None:
             self.degree = max(self.degree, self.filter.degree)
 
@@ -310,7 +313,9 @@ class FilteredRestart(ThickRestart):
         if amplified[-1] <= 1:
             return False
         limits = self.options.tolerance.limits(self.filter.value(amplified), self._norm())
-        return bool(np.all(PROMISE * self._norm() * ritz.residuals[best] / amplified <= limits))
+        promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits
+        self.promised = float(promised.max())
+        return self.doubt * self.promised <= 1
 
     def _rayleigh_ritz(self) -> IterationState:
         if self.filter is None:
@@ -380,6 +385,8 @@ class FilteredRestart(ThickRestart):
         worst = float(np.max(state.residuals / np.maximum(state.limits, np.finfo(float).tiny)))
         self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
         self.best = min(self.best, worst)
+        if self.doubt * self.promised <= 1 < worst:
+            self.doubt = BROKEN_PROMISE * worst / self.promised if self.promised > 0 else math.inf
         stalled = self.stalled >= STALLED
         values = desire(self.theta, options.which)
         wrong = self.least < self.filter.low and options.which != "LM"

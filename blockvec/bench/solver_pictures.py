@@ -67,7 +67,8 @@ def paint_block_sizes(figure: Any, records: Sequence[Record]) -> None:
             place.set_yscale("log")
             place.set_ylabel({"operator_columns": "operator columns", "time_s": "seconds"}[quantity])
             place.grid(alpha=0.3, which="both")
-        axes[0].legend(fontsize=6)
+        if axes[0].lines:
+            axes[0].legend(fontsize=6)
         for place in axes:
             place.set_xlabel("block size")
 
