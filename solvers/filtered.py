@@ -3,8 +3,8 @@
 A Chebyshev polynomial F = T_d of A has A's eigenvectors; it squeezes the unwanted part of the spectrum into
 [-1, 1] and spreads the wanted end out. A step of Lanczos on F does what d steps on A do, and
 orthogonalises once: where applying A costs less than orthogonalising the result, as on every machine that
-waits for memory, this is the better operator. After every cycle a Rayleigh-Ritz step with A itself on the
-kept vectors gives values and true residuals.
+waits for memory, this is the better operator. A Rayleigh-Ritz step with A itself on the kept vectors gives
+values and true residuals, after some cycles and always before the end.
 
 The interval to damp need not be known well. Its edge comes from a sketch of the density of eigenvalues and
 lies well inside the unwanted part: what F does not damp, Lanczos on F still separates. Degrees are even, so
@@ -18,7 +18,7 @@ References
 Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 219 (2006) 172 (Chebyshev-filtered subspaces); Li, Xi,
 Vecharynski, Yang, Saad, SIAM J. Sci. Comput. 38 (2016) A2512 (thick-restart Lanczos on a filter). Deviations:
 (1) blocks; (2) the interval is only rough, chosen for the number of values outside it; (3) Rayleigh-Ritz with
-A on all kept vectors at every restart, so that convergence is that of true residuals.
+A on all kept vectors where the filter's residuals promise convergence, which is that of true residuals.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import numpy as np
 from blockvec import array_namespace
 
 from .block_lanczos import ThickRestart
-from .iteration import IterationState
-from .krylov import BlockKrylov
+from .iteration import IterationState, LanczosResult
+from .krylov import BlockKrylov, Ritz
 from .rayleigh_ritz import (
     SAME_RITZ_VALUE,
     Which,
@@ -50,11 +50,14 @@ __all__ = ["ChebyshevOperator", "Filter", "FilteredRestart", "choose_degree", "d
 
 Block = Any
 
-SKETCH_STEPS = 24
+SKETCH_STEPS = 40
 SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
 MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more would cost orthogonality, and gain nothing
+# Logarithm of the growth of the last wanted value below which a cycle gains little, so that a degree of up to
+# so many times the cheapest pays.
+LEAST_GROWTH, STIFF = 2.0, 2
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
 UNFORESEEN = 10.0  # times the spread that was planned for: more means a wrong sketch
 MARGIN = 0.01  # of the interval's length, added at its far end
@@ -63,9 +66,11 @@ SLOWEST = 1e-6  # growth of the last wanted value in a step that is none, for al
 KEPT_SHARE = 0.4  # of the basis: more kept vectors would leave no room for steps
 PROMISE = 0.5  # residual of A in units of ||A|| r/phi: two to five times what was seen
 BROKEN_PROMISE = 2.0  # times what would have been needed is asked of the next one
+MAX_DOUBT = 1e6
 STALLED = 3  # cycles without a gain after which rounding is what limits a filter, and A itself takes over
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be what rounding leaves
 MAX_DESIGNS = 6
+CYCLES_BETWEEN_LOOKS = 4  # at values and residuals of A, which cost as much as a third of a cycle
 WIDE_START = 4  # a Krylov space may start from as many vectors as fit this often into the basis
 
 
@@ -171,7 +176,8 @@ def design_filter(
     norm : float
         ||A||.
     degree : int
-        Wanted degree; less is taken where the filter would set the wanted values too far apart.
+        Wanted degree: more is taken where the filter would hardly amplify the last wanted value, less where
+        it would set the wanted values too far apart.
     spread : float
         How far they may be apart.
 
@@ -191,6 +197,7 @@ def design_filter(
     rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
     if rates[1] < SLOWEST:
         return None
+    degree = max(degree, min(int(LEAST_GROWTH / rates[1]), STIFF * degree))
     degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
     if rates[0] > rates[1]:
         degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
@@ -233,7 +240,10 @@ class ChebyshevOperator:
 class FilteredRestart(ThickRestart):
     """Thick-restart block Lanczos on a filtered operator; on A itself where a filter cannot help."""
 
-    PROGRESS = (*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled")
+    PROGRESS = (
+        *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
+        *("promised", "doubt", "looked"),
+    )
 
     filter: Filter | None = None
     designs = 0
@@ -242,6 +252,7 @@ class FilteredRestart(ThickRestart):
     stalled = 0
     promised = np.inf  # the largest residual, relative to its limit, that the end of a cycle promised
     doubt = 1.0  # factor between what was found and what had been promised
+    looked = True  # whether values and residual estimates are A's, not the filter's
 
     def _begin(self) -> None:
         if self.random_start:
@@ -299,18 +310,22 @@ class FilteredRestart(ThickRestart):
         )
 
     def _seems_done(self) -> bool:
-        """Whether residuals of the filter promise those of A that are asked for: the cycle may end early.
+        """Whether residuals of the filter promise those of A that are asked for: the cycle may end early."""
+        if self.filter is None or self.krylov.m < self.options.k + self.options.block_size:
+            return False
+        return self._promises(self.krylov.ritz())
+
+    def _promises(self, ritz: Ritz) -> bool:
+        """Whether residuals of A may be expected to be small enough, from those of the filter.
 
         A residual r of the filter at the value phi is an error of r/phi in the vector, and one of up to
         2 r/phi ||A|| in the residual of A. A quarter of that is still on the safe side in practice.
         """
-        k = self.options.k
-        if self.filter is None or self.krylov.m < k + self.options.block_size:
-            return False
-        ritz = self.krylov.ritz()
-        best = select(ritz.theta, "LA")[:k]
+        assert self.filter is not None
+        best = select(ritz.theta, "LA")[: self.options.k]
         amplified = ritz.theta[best]
-        if amplified[-1] <= 1:
+        if len(best) < self.options.k or amplified[-1] <= 1:
+            self.promised = math.inf
             return False
         limits = self.options.tolerance.limits(self.filter.value(amplified), self._norm())
         promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits
@@ -318,11 +333,29 @@ class FilteredRestart(ThickRestart):
         return self.doubt * self.promised <= 1
 
     def _rayleigh_ritz(self) -> IterationState:
-        if self.filter is None:
+        """Restart; where it may be the end, and once in a while, take values and residuals from A itself."""
+        filter = self.filter
+        if filter is None:
+            self.looked = True
             return super()._rayleigh_ritz()
         krylov, which = self.krylov, self.options.which
         ritz = krylov.ritz()
-        krylov.restart(ritz, select(ritz.theta, "LA")[: self._keep(len(ritz.theta))])
+        kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta))]
+        krylov.restart(ritz, kept)
+        promising = self._promises(ritz) or which == "LM"  # whose values may have either sign
+        self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
+        if self.looked:
+            self._look()
+        else:
+            amplified = ritz.theta[kept]
+            self.theta = filter.value(amplified) * (-1 if which == "SA" else 1)
+            errors = ritz.residuals[kept] / np.maximum(amplified, 1.0)
+            self.estimates = PROMISE * self.doubt * self._norm() * errors
+        return self._state()
+
+    def _look(self) -> None:
+        """Rotate the kept vectors to Ritz vectors of A, for their values and residuals."""
+        krylov, which = self.krylov, self.options.which
         X = krylov.columns(0, krylov.m)
         AX = self._image_space(krylov.m)
         self.operator.apply(X, out=AX)
@@ -349,7 +382,13 @@ class FilteredRestart(ThickRestart):
             theta, G = theta[order], copies.conj().T @ G @ copies
             krylov.rotate(copies)
         self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
-        return self._state()
+
+    def _result(self, state: IterationState, reason: str) -> LanczosResult:
+        if not self.looked:
+            self._look()
+            self.residuals = None
+            state = self._state()
+        return super()._result(state, reason)
 
     def _image_space(self, columns: int) -> Block:
         """Return a block for A X: the unused end of the buffer where it is wide enough."""
@@ -386,7 +425,7 @@ class FilteredRestart(ThickRestart):
         self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
         self.best = min(self.best, worst)
         if self.doubt * self.promised <= 1 < worst:
-            self.doubt = BROKEN_PROMISE * worst / self.promised if self.promised > 0 else math.inf
+            self.doubt = BROKEN_PROMISE * worst / max(self.promised, worst / MAX_DOUBT)
         stalled = self.stalled >= STALLED
         values = desire(self.theta, options.which)
         wrong = self.least < self.filter.low and options.which != "LM"
