@@ -69,6 +69,8 @@ def refuse_unavailable(
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
     if corrects(method, preconditioner, jd_options):
         _refuse_beside_corrections(OPinv=OPinv, sigma=sigma, mode=mode, which=which)
+    if method == "filter" and sigma is not None and M is None and OPinv is None and which != "LM":
+        raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
     if which == "SM" and sigma is not None:
         raise OptionError("which: 'SM' with sigma would be the values furthest from it; use 'LM'.")
     require_one_of("which", which, (*WHICH, "BE", "SM"))

@@ -86,7 +86,8 @@ def eigsh(
         semidefinite; in buckling mode indefinite (A is then definite). It is factorised.
     sigma : float, optional
         Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
-        With ``method="jd"`` the eigenvalues nearest to sigma, without a factorisation.
+        With ``method="jd"`` or ``method="filter"`` the eigenvalues nearest to sigma, without a factorisation;
+        what the latter shows of its iteration is that of (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Largest magnitude, largest or smallest (algebraic) values, both ends (half of them from each, the
         larger half from the high one), or smallest magnitude (shift-invert at zero). With `sigma` it refers,
@@ -222,6 +223,7 @@ def eigsh(
     if at_zero:
         sigma, which = 0.0, "LM"
     by_corrections = corrects(method, preconditioner, jd_options)
+    by_filter = method == "filter" and M is None and OPinv is None and mode == "normal"
     options = Options(
         which=which,  # type: ignore[arg-type]
         rng=generator(rng),
@@ -241,11 +243,11 @@ def eigsh(
         time_limit=time_limit,
         verify=verify,
         check_hermitian=check_hermitian,
-        target=sigma if by_corrections else None,
+        target=sigma if by_corrections or by_filter else None,
         checkpoint=saved,
     )
     untried = method == "auto" and not by_corrections and maxiter is None and is_explicit(A)
-    if M is not None or (sigma is not None and not by_corrections):
+    if M is not None or (sigma is not None and not (by_corrections or by_filter)):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
         if at_zero and not by_corrections:
             form = form_at_zero(source, M, OPinv, mode, device)

@@ -27,6 +27,7 @@ from .rayleigh_ritz import Selection
 from .result import EigenResult
 from .stages import both_ends
 from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
+from .window import solve_window
 
 __all__ = ["Options", "request_for", "solve", "solve_standard"]
 
@@ -45,7 +46,7 @@ class Options:
     convergence, norm, callback, time_limit, verify, check_hermitian
         Of `eigsh`.
     target : float or None
-        `sigma`, where Jacobi-Davidson looks for the eigenvalues nearest to it.
+        `sigma`, where Jacobi-Davidson or a filter looks for the eigenvalues nearest to it.
     checkpoint : Checkpoint or None
     begin_s : float
         When the call began.
@@ -136,6 +137,8 @@ def solve(request: Request) -> EigenResult:
     """Solve a standard problem by the method of the request."""
     if request.method == "dense":
         return solve_dense(request)
+    if request.method == "filter" and request.sigma is not None:
+        return solve_window(request)
     return both_ends(request, solve_iteratively) if request.which == "BE" else solve_iteratively(request)
 
 
