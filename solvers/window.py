@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,7 +63,10 @@ class SquaredTolerance(Tolerance):
         distance = np.sqrt(np.abs(theta))
         nearest = np.abs(abs(self.sigma) - distance)  # what abs(lambda) is at least
         wanted = Tolerance.limits(self, nearest, _norm_of_root(norm, self.sigma, self.norm))
-        return np.maximum(self.share * wanted * distance.max(initial=0.0), self.floor(theta, norm))
+        limits: RealArray = np.maximum(
+            self.share * wanted * distance.max(initial=0.0), self.floor(theta, norm)
+        )
+        return limits
 
 
 def _norm_of_root(norm: float, sigma: float, given: float | None) -> float:
@@ -85,7 +88,10 @@ def solve_window(request: Request) -> EigenResult:
     assert request.sigma is not None
     folded: Any = FoldedOperator(request.operator, request.sigma, request.locked)
     room = request.n - (0 if request.locked is None else request.locked.n_cols)
-    tolerance = SquaredTolerance(*astuple(request.tolerance), request.sigma, norm=request.norm)
+    asked = request.tolerance
+    tolerance = SquaredTolerance(
+        asked.tol, asked.convergence, asked.unit, sigma=request.sigma, norm=request.norm
+    )
     extra, start, result = SPARE, request.start, None
     for turn in range(ROUNDS):
         k = min(request.k + extra, room)
