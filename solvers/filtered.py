@@ -53,6 +53,7 @@ Block = Any
 SKETCH_STEPS = 40
 SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
+LEAST_DEGREE = 4  # less is all that widely spread wanted values leave, which A itself finds as fast
 MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more would cost orthogonality, and gain nothing
 # Logarithm of the growth of the last wanted value below which a cycle gains little, so that a degree of up to
@@ -202,7 +203,11 @@ def design_filter(
     if rates[0] > rates[1]:
         degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
     degree -= degree % 2
-    return Filter(low, edge, degree, math.exp(degree * (rates[0] - rates[1])), which) if degree > 1 else None
+    return (
+        Filter(low, edge, degree, math.exp(degree * (rates[0] - rates[1])), which)
+        if degree >= LEAST_DEGREE
+        else None
+    )
 
 
 class ChebyshevOperator:

@@ -40,7 +40,7 @@ DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and can
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
 CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two calls
-MIN_DEGREE = 3  # below this a filter's own Rayleigh-Ritz steps cost what it saves
+MIN_DEGREE = 6  # below this a filter's sketch and Rayleigh-Ritz steps cost what it saves
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]

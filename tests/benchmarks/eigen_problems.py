@@ -26,6 +26,7 @@ from blockvec.io import open_matrix
 
 TARGET = 1e-8  # of ||A||
 ORTHONORMAL = 1e-6  # beyond, two vectors might be one
+CLOSED_FORMS = ("laplace3d", "graphene")  # named by their sizes alone
 KNOWN = 64  # eigenvalues of a closed form that are kept, of each end
 
 
@@ -147,11 +148,11 @@ def _source(name: str, folder: Path | None, ahead: dict[str, Future[Source]]) ->
 def _known_spectrum(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest eigenvalues, ascending, from a closed form or a reference file."""
     model, _, text = name.partition(":")
-    sizes = {key: int(value) for key, value in (pair.split("=") for pair in text.split(",") if text)}
+    sizes = [int(pair.partition("=")[2]) for pair in text.split(",")] if model in CLOSED_FORMS else []
     if model == "laplace3d":
-        values = models.spectra.laplace_eigenvalues([sizes["n"]] * 3)
+        values = models.spectra.laplace_eigenvalues(sizes * 3)
     elif model == "graphene":
-        values = models.spectra.graphene_eigenvalues(**sizes)
+        values = models.spectra.graphene_eigenvalues(*sizes)
     else:
         listed = folder / "reference_eigenvalues.json" if folder else None
         if listed and listed.exists() and name in (known := json.loads(listed.read_text())):
