@@ -40,8 +40,8 @@ GMRES_STEPS = 30  # one cycle
 GAIN = {1: 0.1, 0: 0.3}  # share of its residual that is enough for a pair, at an end and inside a spectrum
 BELOW_LIMIT = 1 / 1.8  # a correction may end once the pair is expected to be this far below its limit
 # Corrections a pair by one application of a preconditioner, after which equations are solved instead: good
-# preconditioners were seen to take 6 to 21, Jacobi's 48 to 114.
-PATIENCE = 25
+# preconditioners were seen to take 6 to 24, Jacobi's 48 to 114.
+PATIENCE = 40
 SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is not computed again
 
 

@@ -25,7 +25,7 @@ class JacobiDavidsonOptions:
         How corrections are computed. "davidson" applies the preconditioner to the residuals once, "olsen"
         projects that skew to the vectors, "minres" and "gmres" solve the correction equation; a callable
         maps a `CorrectionProblem` to a block. "auto" takes "minres"; with a preconditioner
-        it begins with "davidson", and changes where that takes more than 25 corrections a pair.
+        it begins with "davidson", and changes where that takes more than 40 corrections a pair.
     inner_steps : int, optional
         Steps of MINRES or GMRES at most; default 100 (60 around `sigma`) for MINRES, 30 for GMRES.
     inner_stop : {"adaptive", "power"}
