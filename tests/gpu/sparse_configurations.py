@@ -1,0 +1,87 @@
+"""Run every kind of sparse kernel once on small matrices and exact numbers; meant for compute-sanitizer.
+
+    compute-sanitizer --tool memcheck python -m tests.gpu.sparse_configurations
+    compute-sanitizer --tool racecheck python -m tests.gpu.sparse_configurations
+
+Exits with 1 if a result is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from blockvec import BlockVector, as_operator, models
+from blockvec.backends import backend_for
+from blockvec.backends.sparse_tuner import SparseArena
+from blockvec.kernels import spmmv_csr
+from blockvec.kernels.problem import SpmmvProblem
+from blockvec.kernels.spmmv_csr import Config
+from blockvec.kernels.tuner import Entrant
+
+VARIANTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"planes": 2, "apart": True, "warps": 2, "blocks": 1},
+    {"pair": 2, "warps": 4, "blocks": 1},
+    {"flat": True, "rows": 16, "entries": 128, "long_row": 64, "warps": 4, "blocks": 1},
+    {"swizzle": True, "split": 2, "warps": 4, "blocks": 2, "entries": 256, "long_row": 128},
+    {"outer": True, "lanes": 2, "vectors": 1, "apart": True, "warps": 1, "blocks": 1},
+)
+SHAPES = (("float64", 1), ("float64", 16), ("complex128", 3), ("float32", 20))
+
+
+def matrices() -> Iterator[tuple[str, Any]]:
+    """Yield a grid, and a matrix with empty, long and very long rows in both index types."""
+    yield "grid", models.laplace3d(n=24)
+    rng = np.random.default_rng(0)
+    lengths = np.minimum(rng.pareto(1.1, 3000) * 3, 6000).astype(np.int64)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    columns = rng.integers(0, 3000, indptr[-1])
+    uneven = sp.csr_array((np.ones(indptr[-1]), columns, indptr), shape=(3000, 3000))
+    yield "uneven, 64-bit indices", uneven
+    uneven = sp.csr_array(
+        (uneven.data, columns.astype(np.int32), indptr.astype(np.int32)), shape=(3000, 3000)
+    )
+    yield "uneven", uneven
+
+
+def configurations(problem: SpmmvProblem, device: Any) -> Iterator[Config]:
+    """Yield valid configurations of every kind."""
+    choice = spmmv_csr.choose(problem, device)
+    for variant in VARIANTS:
+        for groups in (1, 2, 4, 8, 16, 32):  # rows a unit must be a multiple of, however many lanes share one
+            config = replace(choice, **variant)
+            rows = max(config.rows // groups, 1) * groups
+            if spmmv_csr.refuse(problem, replace(config, rows=min(rows, 32)), device) is None:
+                yield replace(config, rows=min(rows, 32))
+                break
+
+
+def main() -> int:
+    """Run all, print what is wrong, and return the exit code."""
+    backend: Any = backend_for("gpu")
+    count, wrong = 0, 0
+    for name, matrix in matrices():
+        for dtype, width in SHAPES:
+            operator = as_operator(matrix.astype(dtype), device="gpu")
+            problem, _ = operator.explain(BlockVector.empty(matrix.shape[1], width, dtype, device="gpu"))
+            arena = SparseArena(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
+            for config in dict.fromkeys(configurations(problem, backend.device)):
+                fault = arena.check(Entrant(spmmv_csr.__name__.rpartition(".")[2], config))
+                count, wrong = count + 1, wrong + bool(fault)
+                if fault:
+                    print(f"{name}, {dtype}, {width} columns, {config}: {fault}")
+            if name == "grid":
+                X = BlockVector.random(matrix.shape[1], width, dtype, device="gpu", rng=0)
+                operator.apply(X, shift=2.0, dots=("xx", "xy", "yy"), gram=("xy", "yy"))
+    print(f"{count} configurations, {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
