@@ -169,13 +169,13 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
             "WARPS": config.warps,
             "BLOCKS": config.blocks,
             "PLANES": config.planes,
-            "PAIR": config.pair,
             "FLAT": config.flat,
             "SWIZZLE": config.swizzle,
-            "OUTER": config.outer,
+            "AHEAD": config.ahead,
         }
     else:
-        unroll, warps = max(1, 4 // config.vectors), long_warps(problem, config)
+        warps = long_warps(problem, config)
+        unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
         constants |= {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
     types |= {
         "SReal": _C_TYPES[problem.dtype_matrix],
@@ -263,7 +263,7 @@ def _grid(
     problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan, sides: Sides | None = None
 ) -> _Grid:
     n_units, tiles = _units(config, plan).n_units, ceil_div(problem.width, config.tile)
-    most = max(1, device.multiprocessors * config.blocks // (1 if config.outer else tiles))
+    most = max(1, device.multiprocessors * config.blocks // tiles)
     lines = config.warps // config.planes
     line = max(1, round(plan.line / config.rows))
     if n_units < 4 * line * config.warps:
@@ -330,6 +330,7 @@ def bind(
     matrix = address(plan.indptr), *entries, index(plan.n_rows)
     dealt = address(units.cuts), index(units.n_units), *map(np.int32, (grid.passes, grid.line, grid.plane))
     shared_out = np.int32(grid.first_blocks * tiles), np.int32(grid.first_visits)
+    reach = index(plan.reach if config.ahead and problem.n_rows == problem.n_cols else 0)
     long_threads = (WARP * long_warps(problem, config),)
     long_rows = [
         (kernel, (len(tasks), tiles), address(tasks))
@@ -356,7 +357,7 @@ def bind(
             raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
         factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
         operands = X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
-        lots = address(table), tickets_ptr, *shared_out
+        lots = address(table), tickets_ptr, *shared_out, reach
         kernels.rows(blocks, threads, (*matrix, *dealt, *lots, workspace_ptr, *operands))
         for kernel, long_blocks, tasks_ptr in long_rows:
             kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))

@@ -39,6 +39,7 @@ GRAM_LANES = (1, 2, 4, 8)  # of a row, where the rows that a warp completes at a
 GRAM_SIDE = 2  # tiles of eight columns a side of a Gram matrix: registers grow with the square
 GRAM_WIDTH = 8 * GRAM_SIDE
 _LONG_WARPS = 2  # at most, of a block that sums up a part of a long row: most are little longer than others
+_LONG_LANES = 2  # of a row of X, up to which one warp has enough of a part in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +66,12 @@ class Config:
         Neighbouring units that a warp works on before it moves on.
     planes : int
         On a grid of three dimensions, planes that the warps of a block work on at a time.
-    pair : int
-        Neighbouring rows, 1 or 2, that a group of lanes works on at a time.
     flat : bool
         Whether entries are dealt out to lanes whatever row they are of.
     swizzle : bool
         Whether rows of a power of two entries are kept from beginning in one bank of shared memory.
-    outer : bool
-        Whether tiles of columns are worked on one after the other.
+    ahead : bool
+        Whether rows of X that are needed in order are fetched to L2 ahead of their use.
     apart : bool
         Whether multiprocessors beside one part of L2 work on rows apart from those beside the other.
     aligned_x, aligned_y : bool
@@ -92,10 +91,9 @@ class Config:
     blocks: int = 3
     passes: int = 4
     planes: int = 1
-    pair: int = 1
     flat: bool = False
     swizzle: bool = False
-    outer: bool = False
+    ahead: bool = False
     apart: bool = False
     aligned_x: bool = True
     aligned_y: bool = True
@@ -153,6 +151,8 @@ def carveout(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> int:
 
 def long_warps(problem: SpmmvProblem, config: Config) -> int:
     """Return the warps of a block that sums up a part of a long row; shared memory holds a sum a lane."""
+    if config.lanes <= _LONG_LANES:
+        return 1
     warp_bytes = WARP * config.vectors * config.vector * itemsize(problem.dtype)
     return max(1, min(_LONG_WARPS, (STATIC_SHARED_LIMIT - 1024) // warp_bytes))
 
@@ -168,14 +168,13 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
     fused += _gram_registers(problem, config)
     wide = 12 if problem.index_bytes == 8 else 0
-    ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
+    ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0) + (8 if config.ahead else 0)
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
     products = 8 if is_complex(problem.dtype_matrix) else 0
     temporary = (8 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
     temporary += 4 if is_complex(problem.dtype) and problem.beta == "general" else 0
     gathers = config.unroll * (pack_x + 2)  # with their addresses
-    of_rows = config.pair * (gathers + pack_y + fused) + 10 * (config.pair - 1)
-    return of_rows + wide + ahead + converted + products + temporary + 26
+    return gathers + pack_y + fused + wide + ahead + converted + products + temporary + 26
 
 
 def _gram_side(config: Config) -> int:
@@ -197,7 +196,7 @@ def _refuse_gram(config: Config, width: int) -> str | None:
     """Say why a configuration cannot make Gram matrices, or None when it can."""
     elements = config.vectors * config.vector
     whole = config.lanes in GRAM_LANES and (config.lanes > 1 or elements % 2 == 0)
-    if not whole or config.split * config.pair > 1 or config.tile < width:
+    if not whole or config.split > 1 or config.tile < width:
         return f"{config.lanes} lanes in {config.split} parts do not fill fragments for Gram matrices"
     if _gram_side(config) > GRAM_SIDE:
         return f"{elements} columns a lane make too many tiles of Gram matrices"
@@ -225,9 +224,8 @@ def refuse(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> str | N
         return f"operands are aligned to {align_x} and {align_y} bytes, packs have {size_x} and {size_y}"
     if problem.gram and (reason := _refuse_gram(config, problem.width)) is not None:
         return reason
-    at_a_time = config.groups * config.pair
-    if not at_a_time <= config.rows <= MAX_ROWS or config.rows % at_a_time:
-        return f"{config.rows} rows for {config.groups} groups of lanes with {config.pair} each"
+    if not config.groups <= config.rows <= MAX_ROWS or config.rows % config.groups:
+        return f"{config.rows} rows for {config.groups} groups of lanes"
     if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:
         return f"long rows of {config.long_row} entries for units of {config.entries}"
     if config.warps % config.planes:

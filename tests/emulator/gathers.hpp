@@ -54,6 +54,7 @@ inline int launch_tiles(u32 blocks, u32 tiles, int threads, u64 seed, std::funct
 
 }  // namespace emulator
 
+inline void prefetch_line(const void* line) { emulator::check_global(line, 1); }
 inline u32 multiprocessor() { return emulator::current->block->index % 3; }
 
 #undef blockIdx

@@ -4,7 +4,7 @@
 //     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp; LINES = WARPS / PLANES warps work `line`
 //       units apart, and PLANES such lots `plane` units apart (a unit has at most ROWS rows with at most ENTRIES entries)
 //       its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
-//       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes, PAIR neighbours to each
+//       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
 //         for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
 //           sum[:] += value[k] X[column[k]][:]                                      LANES lanes, VECTORS packs of VECTOR columns each
 //         the parts are added up, in a fixed order, and the first one stores Y[i][:]
@@ -16,8 +16,8 @@
 // never wait for each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS
 // rows. A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
 //
-// PAIR = 2: where an entry is in the column of the next entry of the row before, as in most rows of a stencil, the row of X is in registers
-// already. What gathers that L1 serves wait for is its one line of 128 bytes a cycle, and this saves a third of them on 27 points.
+// AHEAD: of a grid or a band, rows of X come from memory in order: a row is needed first by the row of S that is `reach` before it.
+// They are fetched to L2 a unit ahead of that, or the few rows in flight would wait for memory and nothing else.
 //
 // FLAT: the entries of a unit are dealt out to groups of LANES lanes whatever row they are of, so that no lane waits for a long row; their
 // products take the way to the rows' sums through shared memory.
@@ -35,9 +35,9 @@
 // matrices with long rows.
 //
 // Types and problem: see spmmv.cuh.
-// Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL, PAIR; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS a block, BLOCKS a
-//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE, OUTER.
-// Registers: PAIR UNROLL VECTORS packs of X, PAIR VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
+// Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS a block, BLOCKS a
+//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE, AHEAD.
+// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries; FLAT: and as many times WARPS rows of a tile.
 #include "spmmv_gram.cuh"
 
@@ -47,7 +47,6 @@ constexpr int GROUPS = 32 / SHARE;
 constexpr int ALIGN = 4;  // entries: copies start at 16-byte boundaries of columns and values
 constexpr int SLOT_ALIGN = SWIZZLE ? 32 : ALIGN;  // entries: whole lines of columns and values
 constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1) + SLOT_ALIGN - ALIGN) / SLOT_ALIGN * SLOT_ALIGN;
-static_assert(PAIR == 1 || GRAM == 0);
 static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2 && WARPS % PLANES == 0);
 
 struct alignas(SWIZZLE ? 128 : 16) Slot {
@@ -161,39 +160,24 @@ __device__ __forceinline__ void add_products(const Products& products, int start
                 sums.at[v][i] = add(sums.at[v][i], products.at[(k * VECTORS + v) * LANES + lane % LANES].at[i]);
 }
 
-// Sums of rows: entries from start[i] on, every SPLIT-th, up to stop[i].
-__device__ __forceinline__ void gather(const Lane& block, const Slot& slot, const int (&start)[PAIR], const int (&stop)[PAIR], Sums (&sums)[PAIR]) {
-    const int apart = start[PAIR - 1] - start[0], end = max(stop[0], stop[PAIR - 1] - apart);
-    for (int k = start[0]; k < end; k += UNROLL * SPLIT) {
-        PackX x[PAIR][UNROLL][VECTORS];
-        Index columns[PAIR][UNROLL];
-        bool wanted[PAIR][UNROLL], shared[UNROLL];  // with the row before: its next entry is in the same column
+__device__ __forceinline__ void gather(const Lane& block, const Slot& slot, int start, int stop, Sums& sums) {
+    for (int k = start; k < stop; k += UNROLL * SPLIT) {
+        PackX x[UNROLL][VECTORS];
 #pragma unroll
-        for (int i = 0; i < PAIR; ++i)
+        for (int u = 0; u < UNROLL; ++u) {
+            const char* from = block.x_row(entry(slot.columns, k + u * SPLIT));
 #pragma unroll
-            for (int u = 0; u < UNROLL; ++u) {
-                const int at = k + u * SPLIT + i * apart;
-                wanted[i][u] = at < stop[i];
-                columns[i][u] = entry(slot.columns, i == 0 ? at : min(at, stop[i]));
-                if (i > 0) shared[u] = u + 1 < UNROLL && wanted[0][(u + 1) % UNROLL] && columns[0][(u + 1) % UNROLL] == columns[i][u];
-                const char* from = block.x_row(columns[i][u]);
+            for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * SPLIT < stop && block.has(v));
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (k + u * SPLIT < stop) {
+                const S s = entry(slot.values, k + u * SPLIT);
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v)
-                    x[i][u][v].load_constant(Lane::x_at(from, v), wanted[i][u] && !(i > 0 && shared[u]) && block.has(v));
+#pragma unroll
+                    for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], s, x[u][v].at[i]);
             }
-#pragma unroll
-        for (int i = 0; i < PAIR; ++i)
-#pragma unroll
-            for (int u = 0; u < UNROLL; ++u)
-                if (wanted[i][u]) {
-                    const S s = entry(slot.values, k + u * SPLIT + i * apart);
-#pragma unroll
-                    for (int v = 0; v < VECTORS; ++v) {
-                        if (i > 0 && shared[u]) x[i][u][v] = x[0][(u + 1) % UNROLL][v];
-#pragma unroll
-                        for (int c = 0; c < VECTOR; ++c) sums[i].at[v][c] = multiply_add(sums[i].at[v][c], s, x[i][u][v].at[c]);
-                    }
-                }
     }
 }
 
@@ -204,37 +188,26 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
     if constexpr (FLAT)
         multiply_entries(block, slot, __shfl_sync(FULL, unit.range, 0) & 0xffff, __shfl_sync(FULL, unit.range, rows - 1 & 31) >> 16, lane, products);
 #pragma unroll 1
-    for (int first = 0; first < rows; first += GROUPS * PAIR) {
-        int start[PAIR], stop[PAIR];
-        bool busy[PAIR];
-        Lane::Own own[PAIR];
-        Sums sums[PAIR];
+    for (int first = 0; first < rows; first += GROUPS) {
+        const int row = first + group;
+        const bool busy = group < GROUPS && row < rows && (WIDTH % TILE == 0 || block.has(0));
+        const u32 range = __shfl_sync(FULL, unit.range, row & 31);
+        const int start = range & 0xffff, stop = busy ? range >> 16 : start;
+        Lane::Own own;
+        if (busy && part == 0) block.load(own, unit.first + row);
+        Sums sums;
+        if constexpr (FLAT)
+            add_products(products, start + part, stop, lane, sums);
+        else
+            gather(block, slot, start + part, stop, sums);
 #pragma unroll
-        for (int i = 0; i < PAIR; ++i) {
-            const int row = first + group * PAIR + i;
-            busy[i] = group < GROUPS && row < rows && (WIDTH % TILE == 0 || block.has(0));
-            const u32 range = __shfl_sync(FULL, unit.range, row & 31);
-            start[i] = i == 0 || busy[i] ? static_cast<int>(range & 0xffff) + part : start[0];
-            stop[i] = busy[i] ? static_cast<int>(range >> 16) : start[i];
-            if (busy[i] && part == 0) block.load(own[i], unit.first + row);
-        }
-        if constexpr (FLAT) {
+        for (int parts = SPLIT / 2; parts > 0; parts /= 2)
 #pragma unroll
-            for (int i = 0; i < PAIR; ++i) add_products(products, start[i], stop[i], lane, sums[i]);
-        } else {
-            gather(block, slot, start, stop, sums);
-        }
+            for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
-        for (int i = 0; i < PAIR; ++i) {
-#pragma unroll
-            for (int parts = SPLIT / 2; parts > 0; parts /= 2)
-#pragma unroll
-                for (int v = 0; v < VECTORS; ++v)
-#pragma unroll
-                    for (int c = 0; c < VECTOR; ++c) sums[i].at[v][c] = add(sums[i].at[v][c], shuffle_down(sums[i].at[v][c], parts * LANES));
-            if (busy[i] && part == 0) block.finish(unit.first + first + group * PAIR + i, sums[i], own[i], dots);
-        }
-        if constexpr (GRAM != 0) grams.take(block, unit.first + first, rows - first, busy[0], sums[0], lane);
+                for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = add(sums.at[v][i], shuffle_down(sums.at[v][i], parts * LANES));
+        if (busy && part == 0) block.finish(unit.first + row, sums, own, dots);
+        if constexpr (GRAM != 0) grams.take(block, unit.first + first, rows - first, busy, sums, lane);
     }
 }
 
@@ -272,6 +245,17 @@ __device__ __forceinline__ void store_grams(Memory& memory, const Grams& grams, 
     for (int at = threadIdx.x; at < GRAM_SUMS; at += 32 * WARPS) sums[at] = memory.grams[at];
 }
 
+// Starts to fetch `count` rows of `bytes`, `pitch` apart, to L2.
+__device__ __forceinline__ void prefetch_rows(const char* rows, i64 pitch, int count, int bytes, int lane) {
+    if constexpr (TILE * sizeof(X) < 128) {  // rows share lines
+        const i64 step = pitch > 128 ? pitch : 128;
+        for (i64 at = lane * step; at < count * pitch; at += 32 * step) prefetch_line(rows + at);
+    } else {
+        const int lines = (bytes + 127) / 128;
+        for (int i = lane; i < count * lines; i += 32) prefetch_line(rows + i / lines * pitch + i % lines * 128);
+    }
+}
+
 // A block's place among the blocks of its side, of all tiles together.
 struct Lot {
     int ticket, blocks;
@@ -299,14 +283,14 @@ __device__ __forceinline__ Lot draw_lot(const unsigned char* sides, u32* tickets
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, int line,
-           int plane, const unsigned char* sides, u32* tickets, int first_blocks, int first_visits, Dot* parts, const X* x, i64 ldx, Y* y,
+           int plane, const unsigned char* sides, u32* tickets, int first_blocks, int first_visits, Index reach, Dot* parts, const X* x, i64 ldx, Y* y,
            i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
     __shared__ Memory memory;
     Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Lot lot = draw_lot(sides, tickets, first_blocks);
     const int blocks = lot.blocks / TILES;  // of a side and a tile
-    const int tile = OUTER ? lot.ticket / blocks : lot.ticket % TILES, number = OUTER ? lot.ticket % blocks : lot.ticket / TILES;
+    const int tile = lot.ticket % TILES, number = lot.ticket / TILES;
     const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
     Dots dots;
     Grams grams;
@@ -331,6 +315,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         return {first, static_cast<int>(end - first)};
     };
 
+    const char* const columns_of_tile = reinterpret_cast<const char*>(x + tile * TILE);
+    const int row_bytes = min(TILE, WIDTH - tile * TILE) * static_cast<int>(sizeof(X));
+    const auto prefetch = [&](Rows rows) {
+        const Index first = rows.first + reach, left = n_rows - reach - rows.first;
+        const int count = left < rows.count ? static_cast<int>(left) : rows.count;
+        if (AHEAD && reach > 0) prefetch_rows(columns_of_tile + first * static_cast<i64>(ldx * sizeof(X)), ldx * sizeof(X), count, row_bytes, lane);
+    };
+
     // In flight: entries of STAGES - 1 units, the bounds of one more, the rows of the one after that.
     Bounds bounds = bounds_of(pointers, next_rows(), lane);
     Rows rows = next_rows();
@@ -344,6 +336,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (int stage = 0; units[0].first < n_rows;) {
         const int free = stage == 0 ? STAGES - 1 : stage - 1;
         units[STAGES - 1] = fetch(slots[warp][free], bounds, columns, values, lane);
+        prefetch(bounds.rows);
         bounds = bounds_of(pointers, rows, lane);
         rows = next_rows();
         stream_wait<STAGES - 1>();

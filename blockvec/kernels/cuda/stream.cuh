@@ -27,6 +27,9 @@ __device__ __forceinline__ void stream_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// Starts to fetch a line of 128 bytes to L2.
+__device__ __forceinline__ void prefetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
 // Number of the multiprocessor that the thread runs on.
 __device__ __forceinline__ u32 multiprocessor() {
     u32 number;

@@ -291,7 +291,6 @@ def visited(
     width=st.sampled_from([1, 64, 70, 3000]),
     grid=st.sampled_from([(0, 0), (50, 0), (160, 25600), (160, 1000), (50, 333), (3000, 9000)]),
     planes=st.sampled_from([1, 2, 4]),
-    outer=st.booleans(),
     share=st.sampled_from([1.0, 0.5, 0.4]),
 )
 def test_a_launch_comes_by_every_unit_once(
@@ -301,14 +300,13 @@ def test_a_launch_comes_by_every_unit_once(
     width: int,
     grid: tuple[int, int],
     planes: int,
-    outer: bool,
     share: float,
 ) -> None:
     indptr = np.zeros(n_rows + 1, f"int{8 * index}")
     plan = family.prepare(indptr, indptr[:0], np.zeros(0))
     plan.line, plan.plane = grid
     p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
-    config = replace(family.choose(p, H200), passes=passes, planes=planes, outer=outer, apart=True)
+    config = replace(family.choose(p, H200), passes=passes, planes=planes, apart=True)
     rows = Recorder()
     sides = family.Sides(np.zeros(132, np.uint8), share)
     family.bind(family.Kernels(rows), p, config, H200, plan, sides)(16, 32)
@@ -317,7 +315,7 @@ def test_a_launch_comes_by_every_unit_once(
     assert threads == 32 * config.warps
     n_units, in_a_row, line, plane = map(int, arguments[5:9])
     assert blocks % tiles == 0
-    assert blocks <= max(H200.multiprocessors * config.blocks * (tiles if outer else 1), tiles)
+    assert blocks <= max(H200.multiprocessors * config.blocks, tiles)
     assert n_units == -(-n_rows // config.rows)
     first_blocks, first_visits = map(int, arguments[11:13])
     assert first_blocks % tiles == 0
@@ -508,7 +506,7 @@ MIXED = ("float64", "complex128")
 SIMPLE = {
     **{"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16},
     **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0, "rows": 130},
-    **{"sides": False, "banded": False},
+    **{"sides": False, "reach": 0},
 }
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 1, "types": "float64", "config": None},
@@ -562,9 +560,10 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 18,
         "types": "complex64",
-        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 4, 1, 1, planes=2, swizzle=True, outer=True),
+        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 4, 1, 1, planes=2, ahead=True, swizzle=True),
         "line": 10,
         "plane": 50,
+        "reach": 50,
         "dots": ("yy",),
         "index": np.int64,
     },
@@ -575,25 +574,10 @@ HOST_CASES: list[dict[str, Any]] = [
     {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 2, 3, 1), "gram": ("yy",)},
     {"width": 2, "types": MIXED, "config": None, "gram": ("xy",), "delta": 2},
     {
-        "width": 6,
-        "types": "float64",
-        "config": Config(3, 1, 2, 1, 3, 20, 200, 80, 2, 2, 1, 1, pair=2),
-        "long": LONG,
-        "index": np.int64,
-        "banded": True,
-    },
-    {
-        "width": 2,
-        "types": MIXED,
-        "config": Config(1, 2, 1, 2, 2, 32, 200, 80, 2, 1, 1, 1, pair=2, swizzle=True),
-        "banded": True,
-        "shift": "scalar",
-        "dots": ("xy",),
-    },
-    {
         "width": 4,
         "types": "float64",
-        "config": Config(1, 1, 2, 1, 2, 32, 400, 40, 2, 1, 2, 1, apart=True),
+        "config": Config(1, 1, 2, 1, 2, 32, 400, 40, 2, 1, 2, 1, ahead=True, apart=True),
+        "reach": 17,
         "dots": ("xy",),
         "rows": 5000,
         "sides": True,
@@ -614,9 +598,6 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     lengths = rng.integers(0, 13, n)
     lengths[list(case["long"])] = list(case["long"].values())
     S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, dtype_s, case["index"])
-    if case["banded"]:  # where rows have columns in common
-        rows = np.repeat(np.arange(n), np.diff(S.indptr))
-        S.indices[:] = np.clip(rows + np.arange(S.nnz) - S.indptr[rows] - 6, 0, n - 1)
     X, _ = framed(numbers(rng, (n, width), dtype_x), width + case["pitches"][0], case["align"])
     given_y = numbers(rng, (n, width), dtype)
     Y, memory_y = framed(given_y, width + case["pitches"][1], case["align"])
@@ -644,7 +625,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
     assert family.refuse(p, config, device) is None
     plan = family.prepare(S.indptr, S.indices, S.data)
-    plan.line, plan.plane = case["line"], case["plane"]
+    plan.line, plan.plane, plan.reach = case["line"], case["plane"], case["reach"]
     workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
     written = [Y, Z, workspace, *out.values(), *matrices.values()]
     sides = family.Sides(np.array([0, 1, 1], np.uint8), 1 / 3) if case["sides"] else None
