@@ -14,10 +14,9 @@ from ..kernels.winners import configure_sparse
 from .base import Array, Candidate, Fused
 from .cusparse import DeviceCsr
 from .gpu import Gpu
-from .l2_sides import l2_sides
 from .workspace import HEADER_BYTES, workspace
 
-__all__ = ["Launch", "candidate", "launcher", "tickets"]
+__all__ = ["Launch", "candidate", "launcher"]
 
 Launch = Callable[..., None]
 
@@ -75,7 +74,6 @@ def _spmmv(
         eta=fused.eta,
         dots={kind: out.data.ptr for kind, out in fused.dots.items()},
         gram={kind: out.data.ptr for kind, out in fused.gram.items()},
-        tickets_ptr=tickets(gpu),
     )
 
 
@@ -89,14 +87,8 @@ def launcher(gpu: Gpu, problem: SpmmvProblem, config: spmmv_csr.Config, S: Devic
     """Compile and load a configuration for a matrix; return what starts it, and its bytes of workspace."""
     kernels = _kernels(gpu, problem, config, spmmv_csr.parts(problem, config, S.plan))
     needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
-    sides = l2_sides(gpu) if config.apart else None
-    launch = spmmv_csr.bind(kernels, problem, config, gpu.info, S.plan, sides)
+    launch = spmmv_csr.bind(kernels, problem, config, gpu.info, S.plan)
     return launch, HEADER_BYTES + needed if needed else 0
-
-
-def tickets(gpu: Gpu) -> int:
-    """Return the address of the tickets of the current stream: they are at the end of its counters."""
-    return int(workspace(gpu, HEADER_BYTES).data.ptr) + HEADER_BYTES - spmmv_csr.TICKET_BYTES
 
 
 @functools.lru_cache(maxsize=4096)

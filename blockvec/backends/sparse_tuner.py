@@ -97,8 +97,7 @@ class SparseArena:
             return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
         launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
         scratch = workspace(self._gpu, needed).data.ptr + HEADER_BYTES if needed else 0
-        places = {"workspace_ptr": scratch, "tickets_ptr": gpu_sparse.tickets(self._gpu)}
-        return lambda: launch(self._X.data.ptr, self._Y.data.ptr, **places)
+        return lambda: launch(self._X.data.ptr, self._Y.data.ptr, workspace_ptr=scratch)
 
 
 class SparseTuning:

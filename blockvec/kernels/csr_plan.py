@@ -19,7 +19,6 @@ __all__ = ["TASK_ENTRIES", "Plan", "Units", "prepare"]
 TASK_ENTRIES = 2048  # of a long row that one block sums up: some microseconds, long against its start
 _SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries of each, that say what grid a matrix lives on
 _LEAST_LINE = 32  # rows: shorter lines fit a unit
-_BAND = 16  # part of the matrix that a band is
 _UNEVEN = 8  # times the average: the length of a row from which on rows count as uneven
 _ALIGNMENT = 16  # bytes: of the copies that fetch entries
 
@@ -68,9 +67,6 @@ class Plan:
         which most rows have entries; 0 where there is none.
     plane : int
         Rows of a plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
-    reach : int
-        The largest usual distance, or without one the width of the band, if that is a small part of the matrix;
-        or 0.
     """
 
     def __init__(self, indptr: Array, indices: Array, data: Array) -> None:
@@ -82,7 +78,7 @@ class Plan:
         self.n_rows = len(indptr) - 1
         self.nnz = len(data)
         self.longest = int((indptr[1:] - indptr[:-1]).max()) if self.n_rows else 0
-        self.line, self.plane, self.reach = _distances(indptr, self.indices)
+        self.line, self.plane = _lines(indptr, self.indices)
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
 
@@ -167,22 +163,21 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-def _distances(indptr: Array, indices: Array) -> tuple[int, int, int]:
-    """Find line, plane and reach from a sample of rows; see `Plan`."""
+def _lines(indptr: Array, indices: Array) -> tuple[int, int]:
+    """Find the distances between neighbouring lines and planes from a sample of rows; see `Plan`."""
     n_rows = len(indptr) - 1
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
-        return 0, 0, 0
+        return 0, 0
     xp = _namespace(indptr)
     rows = xp.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64)
     at = indptr[rows][:, None] + xp.arange(_SAMPLE_ENTRIES)
     inside = at < indptr[rows + 1][:, None]
-    ahead = _to_host((indices[xp.minimum(at, len(indices) - 1)] - rows[:, None])[inside])
-    found, counts = np.unique(abs(ahead), return_counts=True)
+    distances = abs(indices[xp.minimum(at, len(indices) - 1)] - rows[:, None])
+    found, counts = np.unique(_to_host(distances[inside]), return_counts=True)
     usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
     # On a grid with diagonal neighbours a distance comes with those next to it.
     line = _middle_of_run(usual, 1)
-    reach = int(usual[-1] if len(usual) else ahead.max(initial=0))
-    return line, _middle_of_run(usual[usual > 2 * line], 2 * line), reach if reach < n_rows // _BAND else 0
+    return line, _middle_of_run(usual[usual > 2 * line], 2 * line)
 
 
 def _middle_of_run(numbers: Any, gap: int) -> int:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from .source import render
 
-__all__ = ["CacheProbe", "FmaProbe", "SidesProbe", "StreamKind", "StreamProbe", "TensorProbe"]
+__all__ = ["CacheProbe", "FmaProbe", "StreamKind", "StreamProbe", "TensorProbe"]
 
 StreamKind = Literal["read", "write", "scale"]
 
@@ -53,23 +53,6 @@ class CacheProbe:
     def source(self) -> str:
         """Return CUDA C++."""
         return render(self.name, "cache_probe.cu", {"THREADS": self.threads, "UNROLL": self.unroll})
-
-
-@dataclass(frozen=True, slots=True)
-class SidesProbe:
-    """Times atomic additions from every multiprocessor to places in L2; see cuda/sides_probe.cu."""
-
-    lines: int = 64
-    stride: int = 1056  # words of 4 bytes: on other pages of 4 KB, and at other places in them
-    repeats: int = 6
-
-    threads = 32
-    name = "sides_probe"
-
-    def source(self) -> str:
-        """Return CUDA C++."""
-        constants = {"LINES": self.lines, "STRIDE": self.stride, "REPEATS": self.repeats}
-        return render(self.name, "sides_probe.cu", constants)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ import numpy as np
 from .csr_plan import TASK_ENTRIES, Plan, Units, address, prepare
 from .device import DeviceInfo
 from .problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
-from .sides import Sides
 from .source import render
 from .spmmv_csr_config import (
     GRAM_WIDTH,
@@ -33,11 +32,9 @@ from .spmmv_csr_config import (
 from .spmmv_csr_model import choose, predict, space
 
 __all__ = [
-    "TICKET_BYTES",
     "Config",
     "Kernels",
     "Part",
-    "Sides",
     "bind",
     "carveout",
     "chain_length",
@@ -61,8 +58,6 @@ Part = Literal["rows", "tasks", "sums", "totals"]
 
 _MAX_PITCH = 2**31  # bytes
 _TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring ones
-TICKET_BYTES = 16
-_LEAST_VISITS = 32  # of a plane, to share them out between the sides of L2
 _LEAST_PATCHES = 8  # of a block, so that the last ones do not leave the others idle for long
 _SHORT = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 _C_TYPES = {"float32": "float", "float64": "double", "complex64": "float", "complex128": "double"}
@@ -171,7 +166,6 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
             "PLANES": config.planes,
             "FLAT": config.flat,
             "SWIZZLE": config.swizzle,
-            "AHEAD": config.ahead,
         }
     else:
         warps = long_warps(problem, config)
@@ -250,45 +244,30 @@ class _Grid:
     passes: int
     line: int
     plane: int
-    first_blocks: int  # of a tile
-    first_visits: int  # of a plane
-
-    @property
-    def has_sides(self) -> bool:
-        """Whether multiprocessors beside one part of L2 work apart from the others."""
-        return self.first_blocks < self.blocks
 
 
-def _grid(
-    problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan, sides: Sides | None = None
-) -> _Grid:
+def _grid(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> _Grid:
     n_units, tiles = _units(config, plan).n_units, ceil_div(problem.width, config.tile)
     most = max(1, device.multiprocessors * config.blocks // tiles)
     lines = config.warps // config.planes
-    line = max(1, round(plan.line / config.rows))
+    line, plane = max(1, round(plan.line / config.rows)), round(plan.plane / config.rows)
     if n_units < 4 * line * config.warps:
         line = 1  # too few lines to go round
-    plane, share = round(plan.plane / config.rows), sides.share if sides and config.apart else 1.0
-    if line == 1 or plane <= line or n_units < 4 * plane * config.planes:
-        plane = n_units if share < 1 else line * lines
-    elif config.planes == 1 and share == 1:
-        plane = line * lines  # the same order without a remainder
-    in_plane = ceil_div(plane, line * lines) * line
-    visits = ceil_div(n_units, config.warps)
+    if config.planes == 1 or line == 1 or plane <= line or n_units < 4 * plane * config.planes:
+        plane = line * lines
+    visits = ceil_div(n_units, plane * config.planes) * ceil_div(plane, line * lines) * line
     passes = max(1, min(config.passes, visits // (most * _LEAST_PATCHES)))
-    blocks = min(most, ceil_div(visits, passes))
-    if share == 1 or blocks < most or in_plane < _LEAST_VISITS:
-        return _Grid(blocks, passes, line, plane, blocks, in_plane)
-    return _Grid(blocks, passes, line, plane, round(blocks * share), round(in_plane * share))
+    return _Grid(min(most, ceil_div(visits, passes)), passes, line, plane)
+
+
+def _divisor(d: int) -> int:
+    """Return what the kernel's `divide` takes for a division by `d`."""
+    shift = (d - 1).bit_length()
+    return ceil_div(1 << 31 + shift, d) + (shift << 32)
 
 
 def bind(
-    kernels: Kernels,
-    problem: SpmmvProblem,
-    config: Config,
-    device: DeviceInfo,
-    plan: Plan,
-    sides: Sides | None = None,
+    kernels: Kernels, problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan
 ) -> Callable[..., None]:
     """Return what starts the kernels on CuPy's current stream, all but its operands worked out.
 
@@ -300,17 +279,14 @@ def bind(
         What they were made for; n_rows, nnz and leading dimensions may be others.
     plan : Plan
         The matrix, its indices of `problem.index_bytes`.
-    sides : Sides, optional
-        Of the device's L2, for a configuration that has use for them.
 
     Returns
     -------
     callable
         ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, workspace_ptr=0, Z_ptr=0, delta=0, eta=0,
-        dots={}, gram={}, tickets_ptr=0)``: device addresses, aligned as the problem says, and the factors in
-        its classes. Shifts a column are contiguous and of Y's type; `workspace_bytes` bytes belong to the
-        stream; `dots` and `gram` map the names of the problem's column dots and Gram matrices to addresses;
-        `TICKET_BYTES` of zeros belong to the stream and are zeros again afterwards.
+        dots={}, gram={})``: device addresses, aligned as the problem says, and the factors in its classes.
+        Shifts a column are contiguous and of Y's type; `workspace_bytes` bytes belong to the stream; `dots`
+        and `gram` map the names of the problem's column dots and Gram matrices to addresses.
 
     Raises
     ------
@@ -322,15 +298,15 @@ def bind(
     n_sums = _sums(problem)
     if units.tasks is not None and n_sums:
         raise ValueError(f"spmmv_csr: no sums in the pass over a matrix with rows of {plan.longest} entries")
-    grid, needed = _grid(problem, config, device, plan, sides), workspace_bytes(problem, config, device, plan)
-    table = sides.table if sides and grid.has_sides else None
+    grid, needed = _grid(problem, config, device, plan), workspace_bytes(problem, config, device, plan)
     index = np.int32 if problem.index_bytes == 4 else np.int64
     entries = address(plan.indices), address(plan.data)
     blocks, threads = (grid.blocks * tiles, 1), (WARP * config.warps,)
     matrix = address(plan.indptr), *entries, index(plan.n_rows)
-    dealt = address(units.cuts), index(units.n_units), *map(np.int32, (grid.passes, grid.line, grid.plane))
-    shared_out = np.int32(grid.first_blocks * tiles), np.int32(grid.first_visits)
-    reach = index(plan.reach if config.ahead and problem.n_rows == problem.n_cols else 0)
+    lots = ceil_div(grid.plane, grid.line * (config.warps // config.planes))
+    line = np.int32(grid.line), np.int64(_divisor(grid.line))
+    walk = np.int32(grid.passes), *line, np.int32(lots), np.int64(_divisor(lots)), np.int32(grid.plane)
+    dealt = address(units.cuts), index(units.n_units), *walk
     long_threads = (WARP * long_warps(problem, config),)
     long_rows = [
         (kernel, (len(tasks), tiles), address(tasks))
@@ -351,14 +327,12 @@ def bind(
         eta: complex = 0,
         dots: Mapping[str, int] = MappingProxyType({}),
         gram: Mapping[str, int] = MappingProxyType({}),
-        tickets_ptr: int = 0,
     ) -> None:
         if needed and not workspace_ptr:
             raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
         factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
         operands = X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
-        lots = address(table), tickets_ptr, *shared_out, reach
-        kernels.rows(blocks, threads, (*matrix, *dealt, *lots, workspace_ptr, *operands))
+        kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *operands))
         for kernel, long_blocks, tasks_ptr in long_rows:
             kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))
         if n_sums:

@@ -70,10 +70,6 @@ class Config:
         Whether entries are dealt out to lanes whatever row they are of.
     swizzle : bool
         Whether rows of a power of two entries are kept from beginning in one bank of shared memory.
-    ahead : bool
-        Whether rows of X that are needed in order are fetched to L2 ahead of their use.
-    apart : bool
-        Whether multiprocessors beside one part of L2 work on rows apart from those beside the other.
     aligned_x, aligned_y : bool
         Whether packs of X and Y start at multiples of their size.
     """
@@ -93,8 +89,6 @@ class Config:
     planes: int = 1
     flat: bool = False
     swizzle: bool = False
-    ahead: bool = False
-    apart: bool = False
     aligned_x: bool = True
     aligned_y: bool = True
 
@@ -168,7 +162,7 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
     fused += _gram_registers(problem, config)
     wide = 12 if problem.index_bytes == 8 else 0
-    ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0) + (8 if config.ahead else 0)
+    ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
     products = 8 if is_complex(problem.dtype_matrix) else 0
     temporary = (8 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)

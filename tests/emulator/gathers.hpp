@@ -54,8 +54,7 @@ inline int launch_tiles(u32 blocks, u32 tiles, int threads, u64 seed, std::funct
 
 }  // namespace emulator
 
-inline void prefetch_line(const void* line) { emulator::check_global(line, 1); }
-inline u32 multiprocessor() { return emulator::current->block->index % 3; }
+inline u32 __umulhi(u32 a, u32 b) { return static_cast<u32>(u64(a) * b >> 32); }
 
 #undef blockIdx
 #define blockIdx (Dim{emulator::current->block->index, emulator::tile, 0})

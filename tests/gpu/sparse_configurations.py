@@ -26,10 +26,10 @@ from blockvec.kernels.tuner import Entrant
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
-    {"planes": 2, "ahead": True, "apart": True, "warps": 2, "blocks": 1},
+    {"planes": 2, "warps": 2, "blocks": 1},
     {"flat": True, "rows": 16, "entries": 128, "long_row": 64, "warps": 4, "blocks": 1},
     {"swizzle": True, "split": 2, "warps": 4, "blocks": 2, "entries": 256, "long_row": 128},
-    {"lanes": 2, "vectors": 1, "ahead": True, "apart": True, "warps": 1, "blocks": 1},
+    {"lanes": 2, "vectors": 1, "warps": 1, "blocks": 1},
 )
 SHAPES = (("float64", 1), ("float64", 16), ("complex128", 3), ("float32", 20))
 

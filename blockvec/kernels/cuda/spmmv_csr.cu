@@ -2,7 +2,7 @@
 //
 //   for each patch of units, dealt out to the blocks of each tile of columns
 //     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp; LINES = WARPS / PLANES warps work `line`
-//       units apart, and PLANES such lots `plane` units apart (a unit has at most ROWS rows with at most ENTRIES entries)
+//       units apart, PLANES such lots of lines `plane` units apart, and a plane has `lots` of them (a unit has at most ROWS rows with at most ENTRIES entries)
 //       its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
 //       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
 //         for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
@@ -16,19 +16,11 @@
 // never wait for each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS
 // rows. A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
 //
-// AHEAD: of a grid or a band, rows of X come from memory in order: a row is needed first by the row of S that is `reach` before it.
-// They are fetched to L2 a unit ahead of that, or the few rows in flight would wait for memory and nothing else.
-//
 // FLAT: the entries of a unit are dealt out to groups of LANES lanes whatever row they are of, so that no lane waits for a long row; their
 // products take the way to the rows' sums through shared memory.
 //
 // SWIZZLE: the 16-byte pieces of every 128 bytes of a slot change places, in another way in each of eight such lines, so that rows
 // whose lengths are multiples of a power of two do not begin in one bank.
-//
-// With `sides`, of each plane (or of all units) the blocks on multiprocessors beside one part of L2 work on the first `first_visits`
-// visits, and the others on the rest: a row of X that crosses from the other part crosses once for each part that needs it, and takes
-// room in both. Which blocks these are shows when they start: they draw tickets, of which there are `first_blocks` for the first side,
-// and what a ticket stands for does not depend on who draws it. `tickets` are zeros between launches.
 //
 // DOTS: a lane sums up over its rows in registers, in double precision; at the end the groups of a warp and the warps of a block are
 // added up in a fixed order, and parts[number][kind][column] takes the sums of the blocks of that number, one of each tile. Not for
@@ -36,7 +28,7 @@
 //
 // Types and problem: see spmmv.cuh.
 // Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS a block, BLOCKS a
-//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE, AHEAD.
+//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries; FLAT: and as many times WARPS rows of a tile.
 #include "spmmv_gram.cuh"
@@ -245,63 +237,29 @@ __device__ __forceinline__ void store_grams(Memory& memory, const Grams& grams, 
     for (int at = threadIdx.x; at < GRAM_SUMS; at += 32 * WARPS) sums[at] = memory.grams[at];
 }
 
-// Starts to fetch `count` rows of `bytes`, `pitch` apart, to L2.
-__device__ __forceinline__ void prefetch_rows(const char* rows, i64 pitch, int count, int bytes, int lane) {
-    if constexpr (TILE * sizeof(X) < 128) {  // rows share lines
-        const i64 step = pitch > 128 ? pitch : 128;
-        for (i64 at = lane * step; at < count * pitch; at += 32 * step) prefetch_line(rows + at);
-    } else {
-        const int lines = (bytes + 127) / 128;
-        for (int i = lane; i < count * lines; i += 32) prefetch_line(rows + i / lines * pitch + i % lines * 128);
-    }
-}
-
-// A block's place among the blocks of its side, of all tiles together.
-struct Lot {
-    int ticket, blocks;
-    bool second;
-};
-
-__device__ __forceinline__ Lot draw_lot(const unsigned char* sides, u32* tickets, int first_blocks) {
-    const int second_blocks = static_cast<int>(gridDim.x) - first_blocks;
-    if (!sides) return {static_cast<int>(blockIdx.x), first_blocks, false};
-    __shared__ int drawn;
-    if (threadIdx.x == 0) {
-        bool second = sides[multiprocessor()] != 0;
-        int ticket = static_cast<int>(atomicAdd(tickets + second, 1u));
-        if (ticket >= (second ? second_blocks : first_blocks)) {  // none left: the other side has one
-            second = !second;
-            ticket = static_cast<int>(atomicAdd(tickets + second, 1u));
-        }
-        __threadfence();
-        if (atomicAdd(tickets + 2, 1u) == gridDim.x - 1) tickets[0] = tickets[1] = tickets[2] = 0;
-        drawn = second ? ~ticket : ticket;
-    }
-    __syncthreads();
-    return drawn < 0 ? Lot{~drawn, second_blocks, true} : Lot{drawn, first_blocks, false};
+// n / d for n < 2^31, where `by` is ceil(2^(31 + l) / d) + 2^32 l and l = ceil(log2 d): a warp asks for its next unit too often to divide.
+__device__ __forceinline__ int divide(int n, i64 by) {
+    return static_cast<int>(__umulhi(2 * static_cast<u32>(n), static_cast<u32>(by)) >> static_cast<int>(by >> 32));
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, int line,
-           int plane, const unsigned char* sides, u32* tickets, int first_blocks, int first_visits, Index reach, Dot* parts, const X* x, i64 ldx, Y* y,
-           i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
+           i64 by_line, int lots, i64 by_lots, int plane, Dot* parts, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
+           Factor eta, const Y* shifts) {
     __shared__ Memory memory;
     Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const Lot lot = draw_lot(sides, tickets, first_blocks);
-    const int blocks = lot.blocks / TILES;  // of a side and a tile
-    const int tile = lot.ticket % TILES, number = lot.ticket / TILES;
+    const int tile = blockIdx.x % TILES, number = blockIdx.x / TILES, blocks = gridDim.x / TILES;  // of a tile
     const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
     Dots dots;
     Grams grams;
 
     constexpr int LINES = WARPS / PLANES;
-    const int visits_a_plane = (plane + line * LINES - 1) / (line * LINES) * line;
-    const int first_visit = lot.second ? first_visits : 0, visits = lot.second ? visits_a_plane - first_visits : first_visits;
     int visit = number * passes, left = passes;
     const auto next_rows = [&]() -> Rows {
-        const int in_plane = first_visit + visit % visits, at = (in_plane / line * LINES + warp % LINES) * line + in_plane % line;
-        const Index first_plane = static_cast<Index>(visit / visits) * PLANES;
+        const int lines = divide(visit, by_line), planes = divide(lines, by_lots);
+        const int at = ((lines - planes * lots) * LINES + warp % LINES) * line + visit - lines * line;
+        const Index first_plane = static_cast<Index>(planes) * PLANES;
         if (first_plane * plane >= n_units) return {n_rows, 0};
         ++visit;
         if (--left == 0) {
@@ -313,14 +271,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         const Index first = cuts ? __ldg(cuts + unit) : unit * ROWS;
         const Index end = cuts ? __ldg(cuts + unit + 1) : n_rows - first > ROWS ? first + ROWS : n_rows;
         return {first, static_cast<int>(end - first)};
-    };
-
-    const char* const columns_of_tile = reinterpret_cast<const char*>(x + tile * TILE);
-    const int row_bytes = min(TILE, WIDTH - tile * TILE) * static_cast<int>(sizeof(X));
-    const auto prefetch = [&](Rows rows) {
-        const Index first = rows.first + reach, left = n_rows - reach - rows.first;
-        const int count = left < rows.count ? static_cast<int>(left) : rows.count;
-        if (AHEAD && reach > 0) prefetch_rows(columns_of_tile + first * static_cast<i64>(ldx * sizeof(X)), ldx * sizeof(X), count, row_bytes, lane);
     };
 
     // In flight: entries of STAGES - 1 units, the bounds of one more, the rows of the one after that.
@@ -336,7 +286,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     for (int stage = 0; units[0].first < n_rows;) {
         const int free = stage == 0 ? STAGES - 1 : stage - 1;
         units[STAGES - 1] = fetch(slots[warp][free], bounds, columns, values, lane);
-        prefetch(bounds.rows);
         bounds = bounds_of(pointers, rows, lane);
         rows = next_rows();
         stream_wait<STAGES - 1>();
@@ -348,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         for (int s = 0; s < STAGES - 1; ++s) units[s] = units[s + 1];
     }
     stream_wait<0>();
-    Dot* own_parts = parts + (number + (lot.second ? first_blocks / TILES : 0)) * static_cast<i64>(DOT_KINDS * WIDTH + GRAM_SUMS);
+    Dot* own_parts = parts + static_cast<i64>(number) * (DOT_KINDS * WIDTH + GRAM_SUMS);
     if constexpr (DOTS != 0) store_dots(memory, dots, warp, lane, tile, own_parts);
     if constexpr (GRAM != 0) store_grams(memory, grams, warp, lane, own_parts + DOT_KINDS * WIDTH);
 }

@@ -27,16 +27,6 @@ __device__ __forceinline__ void stream_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// Starts to fetch a line of 128 bytes to L2.
-__device__ __forceinline__ void prefetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
-
-// Number of the multiprocessor that the thread runs on.
-__device__ __forceinline__ u32 multiprocessor() {
-    u32 number;
-    asm("mov.u32 %0, %%smid;" : "=r"(number));
-    return number;
-}
-
 // base + row pitch, in one instruction where the row is of 32 bits.
 template <class Index>
 __device__ __forceinline__ const char* row_address(const char* base, Index row, u32 pitch) {

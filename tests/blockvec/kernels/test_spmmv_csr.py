@@ -253,26 +253,15 @@ class Recorder:
         self.calls.append((grid, block, arguments))
 
 
-def visited(
-    blocks: int,
-    config: Config,
-    passes: int,
-    line: int,
-    plane: int,
-    n_units: int,
-    visits: tuple[int, int] | None = None,
-) -> list[int]:
-    """The units that all warps of a tile's blocks come by, as the kernel walks them.
-
-    Of each plane these are a side's `visits`, first and end; or all.
-    """
+def visited(blocks: int, config: Config, passes: int, line: int, plane: int, n_units: int) -> list[int]:
+    """The units that all warps of a tile's blocks come by, as the kernel walks them."""
     found = []
     lines = config.warps // config.planes
-    first, end = visits or (0, -(-plane // (line * lines)) * line)
+    visits_a_plane = -(-plane // (line * lines)) * line
     for block, warp in itertools.product(range(blocks), range(config.warps)):
         visit, left = block * passes, passes
-        while (first_plane := visit // (end - first) * config.planes) * plane < n_units:
-            in_plane = first + visit % (end - first)
+        while (first_plane := visit // visits_a_plane * config.planes) * plane < n_units:
+            in_plane = visit % visits_a_plane
             at = (in_plane // line * lines + warp % lines) * line + in_plane % line
             unit = (first_plane + warp // lines) * plane + at
             if at < plane and unit < n_units:
@@ -291,7 +280,6 @@ def visited(
     width=st.sampled_from([1, 64, 70, 3000]),
     grid=st.sampled_from([(0, 0), (50, 0), (160, 25600), (160, 1000), (50, 333), (3000, 9000)]),
     planes=st.sampled_from([1, 2, 4]),
-    share=st.sampled_from([1.0, 0.5, 0.4]),
 )
 def test_a_launch_comes_by_every_unit_once(
     n_rows: int,
@@ -300,33 +288,26 @@ def test_a_launch_comes_by_every_unit_once(
     width: int,
     grid: tuple[int, int],
     planes: int,
-    share: float,
 ) -> None:
     indptr = np.zeros(n_rows + 1, f"int{8 * index}")
     plan = family.prepare(indptr, indptr[:0], np.zeros(0))
     plan.line, plan.plane = grid
     p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
-    config = replace(family.choose(p, H200), passes=passes, planes=planes, apart=True)
+    config = replace(family.choose(p, H200), passes=passes, planes=planes)
     rows = Recorder()
-    sides = family.Sides(np.zeros(132, np.uint8), share)
-    family.bind(family.Kernels(rows), p, config, H200, plan, sides)(16, 32)
+    family.bind(family.Kernels(rows), p, config, H200, plan)(16, 32)
     [((blocks, _), (threads,), arguments)] = rows.calls
     tiles = -(-width // config.tile)
     assert threads == 32 * config.warps
-    n_units, in_a_row, line, plane = map(int, arguments[5:9])
+    n_units, in_a_row, line, by_line, lots, by_lots, plane = map(int, arguments[5:12])
+    assert lots == -(-plane // (line * config.warps // planes))
+    for divisor, by in ((line, by_line), (lots, by_lots)):
+        for n in (0, 1, divisor - 1, divisor, n_units, 2**31 - 1, 2**31 - divisor):
+            assert (2 * n * (by % 2**32) >> 32) >> (by >> 32) == n // divisor
     assert blocks % tiles == 0
     assert blocks <= max(H200.multiprocessors * config.blocks, tiles)
     assert n_units == -(-n_rows // config.rows)
-    first_blocks, first_visits = map(int, arguments[11:13])
-    assert first_blocks % tiles == 0
-    steps = in_a_row, line, plane, n_units
-    if arguments[9]:
-        end = -(-plane // (line * config.warps // planes)) * line
-        units = visited(first_blocks // tiles, config, *steps, (0, first_visits))
-        units += visited((blocks - first_blocks) // tiles, config, *steps, (first_visits, end))
-    else:
-        assert first_blocks == blocks
-        units = visited(blocks // tiles, config, *steps)
+    units = visited(blocks // tiles, config, in_a_row, line, plane, n_units)
     assert sorted(units) == list(range(n_units))
     kinds = {4: np.int32, 8: np.int64}
     assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
@@ -505,8 +486,7 @@ LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
 MIXED = ("float64", "complex128")
 SIMPLE = {
     **{"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16},
-    **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0, "rows": 130},
-    **{"sides": False, "reach": 0},
+    **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0},
 }
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 1, "types": "float64", "config": None},
@@ -560,10 +540,9 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 18,
         "types": "complex64",
-        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 4, 1, 1, planes=2, ahead=True, swizzle=True),
+        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 4, 1, 1, planes=2, swizzle=True),
         "line": 10,
         "plane": 50,
-        "reach": 50,
         "dots": ("yy",),
         "index": np.int64,
     },
@@ -573,15 +552,6 @@ HOST_CASES: list[dict[str, Any]] = [
     {"width": 4, "types": ("complex64", "float32"), "config": None, "gram": ("xy", "yy")},
     {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 2, 3, 1), "gram": ("yy",)},
     {"width": 2, "types": MIXED, "config": None, "gram": ("xy",), "delta": 2},
-    {
-        "width": 4,
-        "types": "float64",
-        "config": Config(1, 1, 2, 1, 2, 32, 400, 40, 2, 1, 2, 1, ahead=True, apart=True),
-        "reach": 17,
-        "dots": ("xy",),
-        "rows": 5000,
-        "sides": True,
-    },
 ]
 
 
@@ -592,7 +562,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
 ) -> None:
     case = SIMPLE | case
     rng = np.random.default_rng(case["width"])
-    n, width, types = case["rows"], case["width"], case["types"]
+    n, width, types = 130, case["width"], case["types"]
     dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
     dtype = promote(dtype_s, dtype_x)
     lengths = rng.integers(0, 13, n)
@@ -625,11 +595,9 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
     assert family.refuse(p, config, device) is None
     plan = family.prepare(S.indptr, S.indices, S.data)
-    plan.line, plan.plane, plan.reach = case["line"], case["plane"], case["reach"]
+    plan.line, plan.plane = case["line"], case["plane"]
     workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
     written = [Y, Z, workspace, *out.values(), *matrices.values()]
-    sides = family.Sides(np.array([0, 1, 1], np.uint8), 1 / 3) if case["sides"] else None
-    tickets = np.zeros(4, np.uint32)
     kernels = host_kernels(p, config, plan, tmp_path, [X, Y, Z, shifts, workspace], written)
     assert bool(case["long"]) == (kernels.tasks is not None)
 
@@ -644,7 +612,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
         for kernel in (kernels.rows, kernels.tasks, kernels.sums):
             if kernel:
                 kernel.seed = seed
-        family.bind(kernels, p, config, device, plan, sides)(
+        family.bind(kernels, p, config, device, plan)(
             *(address(X), address(Y), alpha, beta),
             shift=3 if shift == "scalar" else 0,
             shifts_ptr=address(shifts) if shift == "column" else 0,
@@ -654,9 +622,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
             eta=eta,
             dots={kind: address(array) for kind, array in out.items()},
             gram={kind: address(array) for kind, array in matrices.items()},
-            tickets_ptr=address(tickets),
         )
-        assert not tickets.any()
         np.testing.assert_array_equal(Y, expected.astype(dtype))
         if delta is not None:
             np.testing.assert_array_equal(Z, delta * given_z + eta * expected)
