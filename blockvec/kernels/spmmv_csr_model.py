@@ -48,6 +48,7 @@ class _Choices:
     blocks: tuple[tuple[int, int], ...]
     stages: tuple[int, ...]
     passes: tuple[int, ...]
+    planes: tuple[int, ...] = (1,)
 
 
 _SPACE = _Choices(
@@ -57,8 +58,9 @@ _SPACE = _Choices(
     unit_entries=(48, 96, 224),
     long_rows=(4, 16),
     blocks=((4, 2), (4, 4), (4, 5), (4, 7), (4, 10), (8, 2), (8, 3), (8, 4), (14, 2)),
-    stages=(2, 3),
+    stages=(2,),
     passes=(1, 4),
+    planes=(1, 2, 4),
 )
 # What the model chooses from: settings whose effect it does not describe are fixed.
 _SHORT_LIST = _Choices(
@@ -82,15 +84,17 @@ def _enumerate(problem: SpmmvProblem, choices: _Choices) -> Iterator[Config]:
     average = row_entries(problem)
     mappings = _mappings(problem, choices.tile_bytes, choices.most_vectors)
     for base in _gram_mappings(problem) if problem.gram else mappings:
-        for split in [1] if problem.gram else _splits(base.lanes, average):
-            dealt = replace(base, split=split)
+        splits = [1] if problem.gram else _splits(base.lanes, average)
+        for split, (flat, swizzle) in itertools.product(splits, _kinds(problem, base)):
+            dealt = replace(base, split=split, flat=flat, swizzle=swizzle)
             for long_rows, target in itertools.product(choices.long_rows, choices.unit_entries):
                 rows, entries, long_row = _unit_shape(problem, dealt, target, long_rows)
-                for unroll, (warps, blocks), stages, passes in itertools.product(
+                for unroll, (warps, blocks), stages, passes, planes in itertools.product(
                     _unrolls(average / split, choices.unrolls),
                     choices.blocks,
                     choices.stages,
                     choices.passes,
+                    choices.planes if problem.pattern == "planes" else (1,),
                 ):
                     yield replace(
                         dealt,
@@ -102,7 +106,16 @@ def _enumerate(problem: SpmmvProblem, choices: _Choices) -> Iterator[Config]:
                         warps=warps,
                         blocks=blocks,
                         passes=passes,
+                        planes=planes,
                     )
+
+
+def _kinds(problem: SpmmvProblem, config: Config) -> list[tuple[bool, bool]]:
+    """Ways to deal out entries, flat or by rows, and to keep them, swizzled or not, that suit a pattern."""
+    if problem.pattern == "uneven" and config.lanes * config.vectors <= _FLAT_PACKS and not problem.gram:
+        return [(True, True)]
+    crowded = problem.pattern == "scattered" and config.lanes <= _SWIZZLED_LANES
+    return [(False, True), (False, False)] if crowded else [(False, False)]
 
 
 def _mappings(problem: SpmmvProblem, tile_bytes: tuple[int, ...], most_vectors: int) -> Iterator[Config]:
@@ -145,15 +158,23 @@ def _unit_shape(problem: SpmmvProblem, config: Config, target: int, long_rows: i
 
     Rows count as long from `long_rows` times the average of each part on.
     """
+    if config.flat:  # whatever the rows are like
+        product_bytes = config.tile * itemsize(problem.dtype)
+        fit = STATIC_SHARED_LIMIT // (LEAST_WARPS * (2 * _entry_bytes(problem) + product_bytes))
+        entries = min(max(target, _FLAT_ENTRIES) + _SLACK, fit // 32 * 32 - 32)
+        return MAX_ROWS // config.groups * config.groups, entries, entries - _SLACK
     average = row_entries(problem)
-    entry_bytes = itemsize(problem.dtype_matrix) + problem.index_bytes
-    most = STATIC_SHARED_LIMIT // (LEAST_WARPS * 2 * entry_bytes) - 8
+    most = STATIC_SHARED_LIMIT // (LEAST_WARPS * 2 * _entry_bytes(problem)) - 8
     long_row = min(most, max(32, ceil_div(round(long_rows * average), 8) * 8) * config.split)
     steps = max(1, round(target / max(average, 1) / config.groups))
     rows = min(steps, MAX_ROWS // config.groups) * config.groups
     # An eighth above the average keeps most units of a nearly regular matrix whole.
     entries = min(most, ceil_div(math.ceil(rows * average * 1.125) + 8, 4) * 4)
     return rows, max(entries, long_row), long_row
+
+
+def _entry_bytes(problem: SpmmvProblem) -> int:
+    return itemsize(problem.dtype_matrix) + problem.index_bytes
 
 
 def _unrolls(entries: float, count: int) -> list[int]:
@@ -172,6 +193,7 @@ def _unrolls(entries: float, count: int) -> list[int]:
 
 _CLOCK_HZ = 1.755e9  # a Hopper GPU under load
 _L2_BYTES_A_SECOND = 8.0e12
+_L2_REQUESTS_A_SECOND = 140e9  # lines of which one sector or more is wanted
 _LAUNCH_S = 2.5e-6
 # Fitted to some hundred runs over stencils, lattice models, bands and a power-law graph on an H200:
 _ATTAINED = 0.93  # of the memory's rate
@@ -189,6 +211,10 @@ _WINDOW_BYTES = (
     11e6  # of rows of X worked on at a time, from which on L2 loses rows before their last use ...
 )
 _LOST = 0.3  # ... this share of X for every further such amount, up to three
+_FLAT_PACKS = 1  # of a row of X, up to which products take less shared memory than entries
+_FLAT_ENTRIES, _SLACK = 240, 16  # of a unit: what a warp has in flight at a time, and a row's begin and end
+_CROWDED = 2.0  # turns of shared memory more where rows begin in few banks
+_SWIZZLED_LANES = 2  # of a row of X, up to which the beginnings of many rows meet in shared memory
 _TRUSTED_WARPS = 16  # of a multiprocessor
 _SMOOTHING = 5  # exponent of the norm that takes the slowest of five resources
 
@@ -207,7 +233,8 @@ def predict(
     tiles = ceil_div(problem.width, config.tile)
     units = problem.n_rows / config.rows * tiles
     row_steps = ceil_div(config.rows, config.groups)  # of a unit
-    uneven = 1 + _UNEVEN * math.log2(config.groups) if average >= _UNEVEN_ENTRIES else 1.0
+    waits = average >= _UNEVEN_ENTRIES and not config.flat
+    uneven = 1 + _UNEVEN * math.log2(config.groups) if waits else 1.0
     batches = row_steps * math.ceil(average / (config.split * config.unroll)) * uneven
 
     size_s, size_x = itemsize(problem.dtype_matrix), itemsize(problem.dtype_x)
@@ -217,6 +244,8 @@ def predict(
     by_step = 40 + 14 * config.vectors + sums
     instructions = units * (batches * config.unroll * slot + row_steps * by_step + 90 + 12 * copies)
     waves = config.vectors * _gather_cycles(problem, config) + 1 + max(1, size_s // 8)
+    if problem.pattern == "scattered" and config.lanes <= _SWIZZLED_LANES and not config.swizzle:
+        waves += _CROWDED
     shared = units * (row_steps * (average / config.split * uneven * waves + 6) + 8 * copies)
 
     moved = traffic(problem)
@@ -231,7 +260,7 @@ def predict(
     cycles = _CLOCK_HZ * device.multiprocessors
     times = (
         memory_time(moved, rates) / _ATTAINED + again + lost,
-        gathers / _L2_BYTES_A_SECOND,
+        max(gathers / _L2_BYTES_A_SECOND, _requests(problem) / _L2_REQUESTS_A_SECOND),
         _ISSUE * instructions / 4 / cycles,
         _SHARED * shared / cycles,
         rounds * (batches * _GATHER_S + row_steps * _STEP_S + _UNIT_S),
@@ -240,6 +269,14 @@ def predict(
     return float(
         _LAUNCH_S + slowest * sum((time / slowest) ** _SMOOTHING for time in times) ** (1 / _SMOOTHING)
     )
+
+
+def _requests(problem: SpmmvProblem) -> float:
+    """Return the lines asked of L2 where no two entries nearby share one."""
+    if problem.pattern in ("lines", "planes"):
+        return 0.0
+    row = problem.width * itemsize(problem.dtype_x)
+    return problem.nnz * (1 + (row - min(row & -row, _LINE)) / _LINE)
 
 
 def _multiply_cycles(problem: SpmmvProblem) -> int:

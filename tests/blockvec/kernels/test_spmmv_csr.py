@@ -89,7 +89,7 @@ def test_views_at_any_alignment_have_a_valid_choice(align: int, dtype: str) -> N
 
 def test_stencils_are_predicted_near_the_roofline_and_nothing_beyond_it() -> None:
     for width in (1, 2, 4, 8, 16, 32, 64):
-        p = problem(width, n_rows=4_096_000, n_cols=4_096_000, nnz=28_518_400)
+        p = problem(width, n_rows=4_096_000, n_cols=4_096_000, nnz=28_518_400, pattern="planes")
         limit = memory_time(traffic(p), CEILINGS)
         predicted = family.predict(p, family.choose(p, H200, CEILINGS), H200, CEILINGS)
         assert limit < predicted < 2 * limit
