@@ -40,7 +40,6 @@ __all__ = [
     "chain_length",
     "choose",
     "conversion",
-    "fitted",
     "kernel_name",
     "parts",
     "predict",
@@ -88,15 +87,6 @@ def refuse_sums(problem: SpmmvProblem, config: Config) -> str | None:
     if (problem.dots or problem.gram) and problem.longest > config.long_row:
         return f"rows of {problem.longest} entries are made apart from the others, and sums take all rows"
     return None
-
-
-def fitted(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> Config | None:
-    """Return a configuration found for the plain product as it suits what is fused; None where nothing does.
-
-    What is fused takes registers, and they may leave room for fewer blocks.
-    """
-    fewer = (replace(config, blocks=blocks) for blocks in range(config.blocks, 0, -1))
-    return next((c for c in fewer if refuse(problem, c, device) is None), None)
 
 
 def chain_length(problem: SpmmvProblem, config: Config) -> int:

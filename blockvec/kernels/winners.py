@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from . import spmmv_csr
 from .cache import load_json, store_json
 from .device import DeviceInfo
-from .families import CONFIGURED, FAMILIES, config_from
+from .families import CONFIGURED, config_from
 from .problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from .roofline import traffic
 
@@ -78,7 +78,7 @@ def representative(problem: Problem) -> TunedProblem | None:
 
     Numbers of rows do not matter once operands are large, nor does the pitch of a view, the value of
     alpha, or conjugation. Sparse matrices of one pattern and nearly as many entries a row are alike, and a
-    product is configured as without what is fused.
+    product with what is fused is run as without, where registers allow.
     """
     if not isinstance(problem, TunedProblem) or traffic(problem).total_bytes < LEAST_BYTES:
         return None
@@ -130,10 +130,7 @@ def find(problem: Problem, device: DeviceInfo, cache_dir: Path) -> Winner | None
     winner = _find(key, device, cache_dir)
     if winner is None or winner.config is None:
         return winner
-    if isinstance(problem, SpmmvProblem):
-        fitted = spmmv_csr.fitted(problem, winner.config, device)
-        return None if fitted is None else dataclasses.replace(winner, config=fitted)
-    refused = FAMILIES[winner.kernel].refuse(problem, winner.config, device)
+    refused = CONFIGURED[winner.kernel].refuse(problem, winner.config, device)
     return None if refused else winner
 
 

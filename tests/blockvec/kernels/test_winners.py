@@ -82,14 +82,17 @@ def test_sparse_products_share_a_record_where_matrices_are_alike(tmp_path: Path)
     alike = [
         sparse(rows=10**6),
         sparse(nnz=68 * 10**6),
-        sparse(shift="scalar", beta="general"),
-        sparse(dots=("xx", "xy", "yy"), beta="general", alpha="general", shift="column"),
     ]
     for problem in alike:
         found = find(problem, H200, tmp_path)
         assert found is not None
-        assert spmmv_csr.refuse(problem, found.config, H200) is None
-        assert dataclasses.replace(found.config, blocks=config.blocks) == config
+        assert found.config == config
+    crowded = sparse(dots=("xx", "xy", "yy"), beta="general", alpha="general", shift="column")
+    assert spmmv_csr.refuse(crowded, config, H200)
+    assert find(crowded, H200, tmp_path) is None, "registers leave no room for what is fused"
+    roomy = dataclasses.replace(config, blocks=2)
+    assert store(sparse(), Winner("spmmv_csr", roomy, 10**7, 1e-3, 0.8, ""), H200, tmp_path)
+    assert find(crowded, H200, tmp_path) is not None
     others = [sparse(7), sparse(nnz=27 * 10**7), sparse(pattern="planes"), sparse(index_bytes=8)]
     others += [sparse(ldx=9), sparse(align_y=8), sparse(dtype_x="complex128"), sparse(rows=1000)]
     assert [find(problem, H200, tmp_path) for problem in others] == [None] * len(others)
