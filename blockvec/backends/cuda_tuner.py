@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from ..errors import BlockvecError
 from ..kernels.measure import Stopwatch, Timing, measure_beside
-from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..kernels.tuner import Entrant
 from . import cuda_elementwise, generated
 from .base import Array, Candidate
 from .cuda_graph import replay
-from .gpu import Gpu
+from .gpu import Gpu, type_name
 
 __all__ = ["Arena", "with_rows"]
 
@@ -24,6 +27,8 @@ OPERAND_BYTES = 2 << 30  # of the wider operand, while it is timed
 BEYOND_CACHES = 512 << 20  # operands below are rotated
 EXACT_BYTES = 48 << 20  # of the wider operand, while it is checked
 RAGGED_ROWS = 37  # so that no tile height divides the rows
+SHIFT, SPARE_NUMBERS = 1009, 8192  # exact operands begin at different places of one sequence, which is longer
+SMALL_BYTES = 1 << 20  # results up to here are compared on the host
 
 
 class Arena:
@@ -54,7 +59,9 @@ class Arena:
         self._exact = _operands(gpu, self._small, 1, _fill_exact)[0]
         sets = 1 if problem.K * max(problem.lda, problem.ldb) * itemsize(problem.dtype) > BEYOND_CACHES else 2
         self._sets = itertools.cycle(_operands(gpu, self.problem, sets, _fill_random))
-        self._expected = self._reference()
+        expected = self._reference()
+        # CuPy compiles a reduction anew for every few sizes, and seconds long beside busy compilers.
+        self._expected = expected.get() if expected.nbytes <= SMALL_BYTES else expected
 
     def _reference(self) -> Array:
         """Return the product of the exact operands: small integers, the same in any order of summation."""
@@ -64,9 +71,9 @@ class Arena:
         wide = "complex128" if is_complex(self.problem.dtype) else "float64"
         if isinstance(self.problem, TsmttsmProblem):
             left = first.conj() if self._small.conj else first
-            return cupy.matmul(left.T.astype(wide), second.astype(wide))
-        product = cupy.matmul(first.astype(wide), second.astype(wide))
-        return product + (third if self.problem.beta != "zero" else 0)
+            return cupy.matmul(left.T.astype(wide, copy=False), second.astype(wide, copy=False))
+        product = cupy.matmul(first.astype(wide, copy=False), second.astype(wide, copy=False))
+        return product if self.problem.beta == "zero" else product + third
 
     def check(self, entrant: Entrant) -> str:
         """Run an entrant on the exact operands; return what is wrong, "" for nothing."""
@@ -79,7 +86,10 @@ class Arena:
             out.fill(float("nan"))
         try:
             self._runner(entrant, self._small)(first, second, out, 1, beta)
-            right = bool(cupy.array_equal(out, self._expected))
+            if isinstance(self._expected, np.ndarray):
+                right = np.array_equal(out.get(), self._expected)
+            else:
+                right = bool(cupy.array_equal(out, self._expected))
         except (BlockvecError, cupy.cuda.driver.CUDADriverError) as error:
             return f"{type(error).__name__}: {error}"
         finally:
@@ -131,11 +141,18 @@ def _fill_random(gpu: Gpu, flat: Array, seed: int) -> None:
 
 def _fill_exact(gpu: Gpu, flat: Array, seed: int) -> None:
     """Fill with -1, 0 and 1, whose sums of products are exact in any order."""
+    begin = SHIFT * seed
+    flat[...] = _exact_numbers(gpu, type_name(flat))[begin : begin + flat.size]
+
+
+@functools.lru_cache(maxsize=1)
+def _exact_numbers(gpu: Gpu, dtype: str) -> Array:
+    """Return more numbers than the wider operand has; made on the host, for CuPy to compile nothing."""
     import cupy
 
-    _fill_random(gpu, flat, seed)
-    parts = flat.view(flat.real.dtype)
-    parts[...] = cupy.sign(parts) * (abs(parts) > 1 / 3)
+    size = EXACT_BYTES // itemsize(dtype) + SPARE_NUMBERS
+    parts = np.random.default_rng(1).integers(-1, 2, (2 if is_complex(dtype) else 1) * size, dtype=np.int8)
+    return cupy.asarray(parts.astype(f"f{real_bytes(dtype)}").view(dtype))
 
 
 def _operands(gpu: Gpu, problem: Product, count: int, fill: Fill) -> list[tuple[Array, ...]]:
@@ -162,7 +179,9 @@ def _operands(gpu: Gpu, problem: Product, count: int, fill: Fill) -> list[tuple[
         C = cupy.empty((M, N), problem.dtype_c)
         fill(gpu, C.reshape(-1), next(seeds))
         if problem.inplace and fill is _fill_random:
-            C /= abs(C).sum(axis=0).max()  # or repeated products would overflow
+            numbers = C.get()
+            numbers /= np.abs(numbers).sum(axis=0).max()  # or repeated products would overflow
+            C.set(numbers)
         B = A[:, :N] if problem.inplace else tall(N, problem.ldb, problem.align_b, problem.dtype)
         sets.append((A, C, B))
     return sets
