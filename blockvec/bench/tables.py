@@ -42,16 +42,16 @@ def _todo(
 def _equal() -> Iterator[Todo]:
     """Yield equal widths in double precision."""
     yield from _todo("dot", [DOUBLE], EQUAL, 4, 1)
-    yield from _todo("combine", [DOUBLE], EQUAL, 14, 2)
+    yield from _todo("combine", [DOUBLE], EQUAL, 12, 2)
     yield from _todo("dot", [COMPLEX], EQUAL, 7, 1)
-    yield from _todo("combine", [COMPLEX], EQUAL, 14, 2)
+    yield from _todo("combine", [COMPLEX], EQUAL, 12, 2)
 
 
 def _single() -> Iterator[Todo]:
     """Yield equal widths in single precision."""
     for dtype in (SINGLE, SINGLE_COMPLEX):
-        yield from _todo("dot", [dtype], EQUAL, 7, 1)
-        yield from _todo("combine", [dtype], EQUAL, 10, 2)
+        yield from _todo("dot", [dtype], EQUAL, 5, 1)
+        yield from _todo("combine", [dtype], EQUAL, 8, 1)
 
 
 def _gram() -> Iterator[Todo]:
@@ -62,7 +62,7 @@ def _gram() -> Iterator[Todo]:
 def _rectangular() -> Iterator[Todo]:
     """Yield pairs of some widths that differ."""
     yield from _todo("dot", BOTH, PAIRS, 4)
-    yield from _todo("combine", BOTH, PAIRS, 8)
+    yield from _todo("combine", BOTH, PAIRS, 6)
 
 
 def _wide() -> Iterator[Todo]:
@@ -73,8 +73,8 @@ def _wide() -> Iterator[Todo]:
 
 def _update() -> Iterator[Todo]:
     """Yield products added to what is there, and in place."""
-    yield from _todo("combine", BOTH, FEW, 12, 2, beta=True)
-    yield from _todo("inplace", BOTH, FEW, 12, 2)
+    yield from _todo("combine", BOTH, FEW, 9, 2, beta=True)
+    yield from _todo("inplace", BOTH, FEW, 9, 2)
 
 
 def _views() -> Iterator[Todo]:
