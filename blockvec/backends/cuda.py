@@ -144,8 +144,10 @@ class CudaBackend:
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Whether nobody tuned a problem's kind yet; False while a graph is captured."""
-        if isinstance(problem, SpmmvProblem) and not operands:
-            return False
+        if isinstance(problem, SpmmvProblem):
+            if not operands:
+                return False  # the matrix is what it would be measured with
+            problem = problem.plain
         if representative(problem) is None or find(problem, self.device, options().cache_dir):
             return False
         return not self.xp.cuda.get_current_stream().is_capturing()
