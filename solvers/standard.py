@@ -127,16 +127,15 @@ def basis_sizes(
     Four columns at a time halve the cost of a column against one (basis and matrix are read once for all),
     and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
     cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
-    where many pairs are wanted and a column is known to be cheap. On the host that pays from 16 pairs on: for
-    fewer, blocks of eight need half as many columns more, and with more of them a lattice in three
-    dimensions has values of multiplicity six, for which four at a time would have to be followed by a search.
+    where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
+    fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
+    need a search for further copies that can take longer than the solve.
     """
     n = op.shape[0]
     room = n - (0 if locked is None else locked.n_cols)
     if block_size is None:
         cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
-        many = 16 if op.device == "cpu" else 8
-        b = 8 if k >= many and cheap else 4 if k >= 4 else 2
+        b = 8 if k >= 8 and cheap else 4 if k >= 4 else 2
     else:
         b = integer("block_size", block_size, 1, n)
     b = min(b, room)
