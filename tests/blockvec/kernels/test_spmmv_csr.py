@@ -540,9 +540,9 @@ HOST_CASES: list[dict[str, Any]] = [
     {
         "width": 18,
         "types": "complex64",
-        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 4, 1, 1, planes=2, swizzle=True),
-        "line": 10,
-        "plane": 50,
+        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 2, 2, 1, planes=2, swizzle=True),
+        "line": 8,
+        "plane": 16,
         "dots": ("yy",),
         "index": np.int64,
     },
