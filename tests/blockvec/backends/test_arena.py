@@ -1,4 +1,4 @@
-"""Checks of the tuner, NumPy in the place of CuPy: right products pass, wrong ones do not, nothing is spoilt."""
+"""Checks of the tuner on NumPy arrays: right products pass, wrong ones do not, nothing is spoilt."""
 
 from __future__ import annotations
 
