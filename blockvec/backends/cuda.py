@@ -178,7 +178,7 @@ class CudaBackend:
         **how: int,
     ) -> SparseTuning:
         """Start compiling what is to be measured for products with a matrix; see `SparseTuning`."""
-        candidates = self.candidates(problem.plain)
+        candidates = self.candidates(problem.kind)
         make = self._gpu.here(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
         return make(self._gpu, problem, matrix, candidates, ceilings, self.stopwatch, executor)  # type: ignore[no-any-return]
 

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 from ..config import options
 from ..errors import BlockvecError, CompileError, OptionError
@@ -15,7 +16,7 @@ from ..kernels import spmmv_csr
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.measure import Stopwatch, Timing, measure_beside
-from ..kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize
+from ..kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Entrant, Outcome, tournament
 from ..kernels.winners import Winner, store
@@ -38,7 +39,7 @@ class SparseArena:
     gpu : Gpu
         CuPy's current device.
     problem : SpmmvProblem
-        Without anything fused.
+        A `kind` of them.
     matrix : DeviceCsr
         What is timed.
     others : dict of str to Candidate
@@ -67,18 +68,27 @@ class SparseArena:
         self._X = _block(problem.n_cols, problem.width, problem.ldx, problem.align_x, problem.dtype_x)
         self._Y = _block(problem.n_rows, problem.width, problem.ldy, problem.align_y, problem.dtype)
         _fill_exact(gpu, self._X, 1)
-        # Sums of products of -1, 0 and 1 are the same in any order.
-        cusparse.spmmv(gpu, problem, self._exact, self._X, self._Y, 1, 0, 0)
-        self._expected = self._Y.copy()
+        # Sums of products of small integers are the same in any order.
+        cusparse.spmmv(gpu, problem.plain, self._exact, self._X, self._Y, 1, 0, 0)
+        self._factors, self._expected = (1, 0, 0), self._Y.copy()
+        if problem.beta != "zero":
+            self._factors = 2, -1, 1
+            self._expected = 2 * (self._expected - self._X) - self._X
+        self._expected_sums = _sums(problem, self._X, self._expected)
+        self._sums = [
+            {name: cupy.empty_like(array) for name, array in sums.items()} for sums in self._expected_sums
+        ]
 
     def check(self, entrant: Entrant) -> str:
         """Run an entrant on small integers; return what is wrong, "" for nothing."""
         import cupy
 
-        self._Y.fill(float("nan"))
+        self._Y[...] = float("nan") if self.problem.beta == "zero" else self._X
         try:
             self._call(entrant, self._exact)()
             right = bool(cupy.array_equal(self._Y, self._expected))
+            for sums, expected in zip(self._sums, self._expected_sums, strict=True):
+                right &= all(bool(cupy.array_equal(sums[name], expected[name])) for name in sums)
         except (BlockvecError, cupy.cuda.driver.CUDADriverError) as error:
             return f"{type(error).__name__}: {error}"
         return "" if right else "differs from the reference"
@@ -97,7 +107,11 @@ class SparseArena:
             return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
         launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
         scratch = workspace(self._gpu, needed).data.ptr + HEADER_BYTES if needed else 0
-        return lambda: launch(self._X.data.ptr, self._Y.data.ptr, workspace_ptr=scratch)
+        places = {
+            key: {name: array.data.ptr for name, array in sums.items()}
+            for key, sums in zip(("dots", "gram"), self._sums, strict=True)
+        }
+        return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors, workspace_ptr=scratch, **places)
 
 
 class SparseTuning:
@@ -108,7 +122,7 @@ class SparseTuning:
     gpu : Gpu
         The device, CuPy's current one.
     problem : SpmmvProblem
-        What to tune; what is fused is left out.
+        What to tune, or rather the `kind` that stands for it.
     matrix : DeviceCsr
         The matrix.
     candidates : sequence of Candidate
@@ -135,7 +149,7 @@ class SparseTuning:
         *,
         first: int = 10,
     ) -> None:
-        self.problem = problem.plain
+        self.problem = problem.kind
         self._gpu, self._matrix, self._ceilings, self._stopwatch = gpu, matrix, ceilings, stopwatch
         self._others = {c.name: c for c in candidates if not c.refusal and c.name != FAMILY}
         self._cache_dir = options().cache_dir
@@ -184,7 +198,8 @@ def _ranked(
     """Return the choice where nothing was measured, then the others by modelled time, the shortest first."""
     choice = spmmv_csr.choose(problem, device, ceilings)
     valid = (c for c in spmmv_csr.space(problem) if spmmv_csr.refuse(problem, c, device) is None)
-    configs = dict.fromkeys(itertools.chain([choice], valid))
+    every = dict.fromkeys(itertools.chain([choice], valid))
+    configs = [config for config in every if spmmv_csr.refuse_sums(problem, config) is None]
     timed = [(spmmv_csr.predict(problem, config, device, ceilings), config) for config in configs]
     return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
 
@@ -204,6 +219,21 @@ def _block(rows: int, width: int, ld: int, align: int, dtype: str) -> Array:
     offset = max(1, align // itemsize(dtype)) if align < MAX_ALIGNMENT else 0
     memory = cupy.empty(rows * ld + offset, dtype)
     return memory[offset:].reshape(rows, ld)[:, :width]
+
+
+def _sums(problem: SpmmvProblem, X: Array, Y: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the column dots and Gram matrices of a problem."""
+    wide = promote(problem.dtype, "float64")
+    blocks = {"x": X.astype(wide), "y": Y.astype(wide)}
+    dots, gram = {}, {}
+    for name in problem.dots:
+        left, right = (blocks[letter] for letter in name)
+        sums = (left.conj() * right).sum(axis=0)
+        dots[name] = sums.astype(Y.dtype) if name == "xy" else sums.real.astype(Y.real.dtype)
+    for name in problem.gram:
+        left, right = (blocks[letter] for letter in name)
+        gram[name] = (left.conj().T @ right).astype(Y.dtype)
+    return dots, gram
 
 
 def _fill_exact(gpu: Gpu, array: Array, seed: int) -> None:

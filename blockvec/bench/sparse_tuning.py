@@ -14,12 +14,14 @@ from typing import Any
 
 from ..backends import Backend
 from ..blockvector import BlockVector
-from ..dispatch import forget
+from ..dispatch import accepts, forget
+from ..kernels.problem import GRAMS, SpmmvProblem
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Outcome
 from ..kernels.winners import representative
 from ..operators import SparseOperator
 from ..results import kernel_record
+from .sparse import FUSED, FUSED_WIDTHS
 
 __all__ = ["heading", "tune_matrices"]
 
@@ -68,8 +70,9 @@ def tune_matrices(
                 S = SparseOperator(matrix_of(name).astype(dtype), backend)
                 for width in widths:
                     X = BlockVector.empty(S.shape[1], width, dtype, device=backend.name)
-                    problem, _ = S.explain(X)
-                    yield name, device.sparse_tuning(problem, S.prepared, ceilings, executor, first=first)
+                    plain, _ = S.explain(X)
+                    for problem in _kinds(plain, backend):
+                        yield name, device.sparse_tuning(problem, S.prepared, ceilings, executor, first=first)
 
         left, begin = coming(), time.perf_counter()
         ahead: deque[tuple[str, Any]] = deque()
@@ -84,6 +87,14 @@ def tune_matrices(
             forget()
             yield _record(name, tuning, outcome, ceilings), _line(name, tuning.problem, outcome, ceilings)
         executor.shutdown(cancel_futures=True)
+
+
+def _kinds(plain: SpmmvProblem, backend: Backend) -> list[SpmmvProblem]:
+    """Return what is tuned of a product: itself, and what of the fused ones on record kernels take."""
+    if plain.dtype != "float64" or plain.width not in FUSED_WIDTHS:
+        return [plain]
+    kinds = [dataclasses.replace(plain, **sums).kind for sums in (FUSED, {"gram": GRAMS})]
+    return [plain, *(kind for kind in kinds if kind.fused and accepts(kind, backend))]
 
 
 def _times(outcome: Outcome) -> tuple[float | None, float | None, float | None]:
@@ -120,7 +131,7 @@ def _record(name: str, tuning: Any, outcome: Outcome, ceilings: Ceilings) -> Rec
 def heading() -> str:
     """Return the head of the table; fractions are of the memory roofline."""
     return (
-        f"{'matrix':12} {'type':10} {'M':>3} {'best':>7} {'model':>7} {'own':>7} {'others':>7} {'runs':>4} "
+        f"{'matrix':17} {'type':10} {'M':>3} {'best':>7} {'model':>7} {'own':>7} {'others':>7} {'runs':>4} "
         f"{'bad':>3}  winner"
     )
 
@@ -132,6 +143,7 @@ def _line(name: str, problem: Any, outcome: Outcome, ceilings: Ceilings) -> str:
     choice, own, others = map(share, _times(outcome))
     best = outcome.best.entrant
     config = "" if best.config is None else ",".join(str(v) for v in dataclasses.astuple(best.config))
-    head = f"{name.split(':')[0]:12} {problem.dtype:10} {problem.width:3d}"
+    sums = "+gram" if problem.gram else "+dots" if problem.dots else ""
+    head = f"{name.split(':')[0] + sums:17} {problem.dtype:10} {problem.width:3d}"
     runs = f"{len(outcome.trials):4d} {len(outcome.faults):3d}"
     return f"{head} {share(outcome.seconds)} {choice} {own} {others} {runs}  {best.kernel} {config}"

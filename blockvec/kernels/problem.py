@@ -254,6 +254,17 @@ class SpmmvProblem:
         return replace(self, **classes, ldz=0, align_z=MAX_ALIGNMENT, dots=(), gram=())
 
     @property
+    def kind(self) -> SpmmvProblem:
+        """The product tuned for it: plain, a step of a recurrence with its dots, or with Gram matrices."""
+        square = self.n_rows == self.n_cols
+        if square and self.gram:
+            return replace(self.plain, gram=GRAMS)
+        if square and self.dots:
+            step = replace(self.plain, alpha="general", beta="general", shift="scalar")
+            return replace(step, dots=("xy", "yy"))
+        return self.plain
+
+    @property
     def fused(self) -> bool:
         """Whether anything but Y is asked for."""
         return self.chain != "none" or bool(self.dots or self.gram)

@@ -78,7 +78,8 @@ def representative(problem: Problem) -> TunedProblem | None:
 
     Numbers of rows do not matter once operands are large, nor does the pitch of a view, the value of
     alpha, or conjugation. Sparse matrices of one pattern and nearly as many entries a row are alike, and a
-    product with what is fused is run as without, where registers allow.
+    product is run as others of its kind (`SpmmvProblem.kind`), or else as without what is fused, where registers
+    allow.
     """
     if not isinstance(problem, TunedProblem) or traffic(problem).total_bytes < LEAST_BYTES:
         return None
@@ -99,7 +100,7 @@ def representative(problem: Problem) -> TunedProblem | None:
 def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
     average = max(1.0, problem.nnz / problem.n_rows)
     return dataclasses.replace(
-        problem.plain,
+        problem.kind,
         n_rows=1,
         n_cols=1,
         nnz=round(2 ** (round(4 * math.log2(average)) / 4)),  # steps of a fifth
@@ -128,6 +129,8 @@ def find(problem: Problem, device: DeviceInfo, cache_dir: Path) -> Winner | None
     if key is None or device.kind != "cuda":
         return None
     winner = _find(key, device, cache_dir)
+    if winner is None and isinstance(key, SpmmvProblem):
+        winner = _find(key.plain, device, cache_dir)
     if winner is None or winner.config is None:
         return winner
     refused = CONFIGURED[winner.kernel].refuse(problem, winner.config, device)

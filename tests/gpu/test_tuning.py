@@ -79,9 +79,13 @@ def test_sparse_products_are_tuned_with_their_matrix(tmp_path: Path, backend: An
         assert abs(plain - host(S @ V)).max() < 1e-13
 
 
-def test_a_wrong_sparse_product_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("sums", [{}, {"dots": ("yy",)}, {"gram": ("yy",)}], ids=["plain", "dots", "gram"])
+def test_a_wrong_sparse_product_is_noticed(
+    backend: Any, monkeypatch: pytest.MonkeyPatch, sums: dict[str, Any]
+) -> None:
     S = as_operator(models.laplace2d(n=300), device="gpu")
-    problem, _ = S.explain(BlockVector.empty(S.shape[1], 3, device="gpu"))
+    plain, _ = S.explain(BlockVector.empty(S.shape[1], 3, device="gpu"))
+    problem = dataclasses.replace(plain, **sums).kind
     arena = SparseArena(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
     entrant = Entrant("spmmv_csr", spmmv_csr.choose(problem, backend.device), 1.0, 0)
     assert arena.check(entrant) == ""
