@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
 
 from ..config import options
 from ..errors import BlockvecError, CompileError, OptionError
@@ -111,7 +110,9 @@ class SparseArena:
             key: {name: array.data.ptr for name, array in sums.items()}
             for key, sums in zip(("dots", "gram"), self._sums, strict=True)
         }
-        return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors, workspace_ptr=scratch, **places)
+        return lambda: launch(
+            self._X.data.ptr, self._Y.data.ptr, *self._factors, workspace_ptr=scratch, **places
+        )
 
 
 class SparseTuning:

@@ -38,6 +38,7 @@ _L1_LEAST_BYTES = 32 << 10  # what shared memory must leave to gathers
 GRAM_LANES = (1, 2, 4, 8)  # of a row, where the rows that a warp completes at a time fill whole fragments
 GRAM_SIDE = 2  # tiles of eight columns a side of a Gram matrix: registers grow with the square
 GRAM_WIDTH = 8 * GRAM_SIDE
+_TENSOR_REGISTERS = 56  # with fewer the compiler refuses FP64 tensor-core products
 _LONG_WARPS = 2  # at most, of a block that sums up a part of a long row: most are little longer than others
 _LONG_LANES = 2  # of a row of X, up to which one warp has enough of a part in flight
 
@@ -155,20 +156,21 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     """Return the registers a thread needs, at least nearly."""
     pack_x = config.vectors * config.vector * itemsize(problem.dtype_x) // 4
     pack_y = config.vectors * config.vector * itemsize(problem.dtype) // 4
-    needs_x = problem.shift != "none" or "xx" in problem.dots or "xy" in problem.dots
-    fused = (pack_x if needs_x else 0) + (pack_y if problem.beta != "zero" else 0)
+    fused = pack_y if problem.beta != "zero" else 0
     fused += pack_y if problem.chain in ("one", "general") else 0
     elements = config.vectors * config.vector
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
-    fused += _gram_registers(problem, config)
+    fused += _gram_registers(problem, config) + (2 * elements if problem.shift == "column" else 0)
     wide = 12 if problem.index_bytes == 8 else 0
     ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
     products = 8 if is_complex(problem.dtype_matrix) else 0
-    temporary = (8 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
+    temporary = (12 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
     temporary += 4 if is_complex(problem.dtype) and problem.beta == "general" else 0
     gathers = config.unroll * (pack_x + 2)  # with their addresses
-    return gathers + pack_y + fused + wide + ahead + converted + products + temporary + 26
+    around = 22 + 4 * (config.vectors - 1)
+    needed = gathers + pack_y + fused + wide + ahead + converted + products + temporary + around
+    return max(needed, _TENSOR_REGISTERS) if problem.gram else needed
 
 
 def _gram_side(config: Config) -> int:
@@ -183,7 +185,7 @@ def _gram_registers(problem: SpmmvProblem, config: Config) -> int:
         return 0
     side, parts = _gram_side(config), 2 if is_complex(problem.dtype) else 1
     tiles = {"xy": side**2, "yy": side * (side + 1) // 2}
-    return parts * (sum(4 * tiles[kind] for kind in problem.gram) + 8 * (side - 1))
+    return parts * (sum(4 * tiles[kind] for kind in problem.gram) + 8 * side - 4)
 
 
 def _refuse_gram(config: Config, width: int) -> str | None:

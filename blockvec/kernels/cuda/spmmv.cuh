@@ -127,9 +127,9 @@ struct Lane {
         return row + pack * (STRIDE * static_cast<int>(sizeof(X)));
     }
 
-    // The rows of X, Y and Z that the results take besides the sums, loaded early.
+    // The rows of Y and Z that the results take besides the sums, loaded early. That of X was most likely gathered for the diagonal: it
+    // comes from L1 when it is needed, and takes no registers before.
     struct Own {
-        PackX x[VECTORS];
         PackY y[VECTORS], z[VECTORS];
     };
 
@@ -145,7 +145,6 @@ struct Lane {
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v)
             if (has(v)) {
-                if constexpr (NEEDS_X) own.x[v].load_constant(x_at(x_row(row), v), true);
                 if constexpr (!BETA_ZERO) own.y[v].load(y_at(row, v));
                 if constexpr (CHAIN == 1) own.z[v].load(z_at(row, v));
             }
@@ -160,6 +159,10 @@ struct Lane {
 
     // Turns sums into the row of Y, and stores it.
     __device__ __forceinline__ void finish(i64 row, Sums& sums, const Own& own, Dots& dots) const {
+        PackX x[VECTORS];
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+            if (NEEDS_X && has(v)) x[v].load_constant(x_at(x_row(row), v), true);
 #pragma unroll
         for (int v = 0; v < VECTORS; ++v) {
             if (!has(v)) continue;
@@ -168,13 +171,13 @@ struct Lane {
             for (int i = 0; i < VECTOR; ++i) {
                 Y y = sums.at[v][i];
                 if constexpr (SHIFT != 0) {
-                    y = add(y, negate(scale(shift_of(column + v * STRIDE + i), convert<Y>(own.x[v].at[i]))));
+                    y = add(y, negate(scale(shift_of(column + v * STRIDE + i), convert<Y>(x[v].at[i]))));
                 }
                 if constexpr (!ALPHA_ONE) y = scale(factor_of<Y>(alpha), y);
                 if constexpr (BETA_ONE) y = add(y, own.y[v].at[i]);
                 if constexpr (!BETA_ZERO && !BETA_ONE) y = add(y, scale(factor_of<Y>(beta), own.y[v].at[i]));
                 result.at[i] = sums.at[v][i] = y;
-                if constexpr (DOTS != 0) dots.take(v, i, own.x[v].at[i], y);
+                if constexpr (DOTS != 0) dots.take(v, i, x[v].at[i], y);
                 if constexpr (CHAIN != 0) chained.at[i] = scale(factor_of<Y>(eta), y);
                 if constexpr (CHAIN == 1) chained.at[i] = add(chained.at[i], scale(factor_of<Y>(delta), own.z[v].at[i]));
             }
