@@ -28,6 +28,7 @@ from .spmmv_csr_config import (
     ceil_div,
     long_warps,
     refuse,
+    row_entries,
 )
 from .spmmv_csr_model import choose, predict, space
 
@@ -56,6 +57,9 @@ __all__ = [
 Part = Literal["rows", "tasks", "sums", "totals"]
 
 _MAX_PITCH = 2**31  # bytes
+# Entries of a row, times tiles of eight columns a side, beyond which the warps that a Gram matrix costs by
+# its registers are worth more than the passes it saves; the 27-point stencil with 16 columns just gains.
+_GRAM_ENTRIES = 64
 _TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring ones
 _LEAST_PATCHES = 8  # of a block, so that the last ones do not leave the others idle for long
 _SHORT = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
@@ -79,6 +83,8 @@ def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         return f"{problem.n_rows} rows need 64-bit indices"
     if problem.gram and not 1 < problem.width <= GRAM_WIDTH:
         return f"makes Gram matrices of 2 to {GRAM_WIDTH} columns"
+    if problem.gram and row_entries(problem) > (most := _GRAM_ENTRIES // ceil_div(problem.width, 8)):
+        return f"Gram matrices are faster on their own beside more than {most} entries a row"
     return None
 
 

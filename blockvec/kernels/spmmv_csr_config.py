@@ -160,7 +160,7 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     fused += pack_y if problem.chain in ("one", "general") else 0
     elements = config.vectors * config.vector
     fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
-    fused += _gram_registers(problem, config) + (2 * elements if problem.shift == "column" else 0)
+    fused += _gram_registers(problem, config) + (2 * elements + 2 if problem.shift == "column" else 0)
     wide = 12 if problem.index_bytes == 8 else 0
     ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
     converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
@@ -168,7 +168,8 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     temporary = (12 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
     temporary += 4 if is_complex(problem.dtype) and problem.beta == "general" else 0
     gathers = config.unroll * (pack_x + 2)  # with their addresses
-    around = 22 + 4 * (config.vectors - 1)
+    around = 22 + 4 * (config.vectors - 1) + (4 if config.vector > 2 else 0)
+    around += 6 if config.tile < problem.width else 0
     needed = gathers + pack_y + fused + wide + ahead + converted + products + temporary + around
     return max(needed, _TENSOR_REGISTERS) if problem.gram else needed
 

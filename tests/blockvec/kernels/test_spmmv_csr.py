@@ -124,6 +124,8 @@ def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
     assert "no rows" in str(family.supports(problem(4, n_rows=0), H200))
     assert "apart" in str(family.supports(problem(4, ldx=2**28), H200))
     assert "64-bit" in str(family.supports(problem(4, n_rows=2**31 - 1), H200))
+    assert "on their own" in str(family.supports(problem(9, average=33, gram=("yy",)), H200))
+    assert family.supports(problem(8, average=33, gram=("yy",)), H200) is None
     assert "2 to 16" in str(family.supports(problem(17, gram=("yy",)), H200))
     assert family.supports(problem(4, n_rows=2**33, index_bytes=8), H200) is None
 
