@@ -9,16 +9,32 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import elementwise, products
-from .arrays import memory_of, overlaps
+from .arrays import memory_of, overlaps, type_name
 from .backends import Array, Backend
 from .backends.base import Fused
 from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from .kernels.problem import DOTS, GRAMS, beta_class
+from .kernels.problem import DOTS, GRAMS, MAX_ALIGNMENT, ChainClass, beta_class
 
-__all__ = ["Applied", "Extras", "Sums"]
+__all__ = ["NOTHING_FUSED", "Applied", "Extras", "FusedClasses", "Sums"]
 
 Sums = dict[str, Array]
+
+
+REAL_TYPES = {"complex64": "float32", "complex128": "float64"}
+
+
+class FusedClasses(NamedTuple):
+    """The fields of an `SpmmvProblem` that describe what is fused, in their order."""
+
+    chain: ChainClass
+    ldz: int
+    align_z: int
+    dots: tuple[str, ...]
+    gram: tuple[str, ...]
+
+
+NOTHING_FUSED = FusedClasses("none", 0, MAX_ALIGNMENT, (), ())
 
 
 class Applied(NamedTuple):
@@ -77,13 +93,12 @@ class Extras:
         """The column dots to sum up: not those on the diagonal of a Gram matrix."""
         return tuple(name for name in self.dots if name not in self.gram)
 
-    def classes(self) -> dict[str, Any]:
-        """Return the fields of an `SpmmvProblem` that describe it."""
-        sums = {"dots": self.summed, "gram": self.gram}
+    def classes(self) -> FusedClasses:
+        """Return what describes it."""
         if self.Z is None:
-            return sums
+            return NOTHING_FUSED._replace(dots=self.summed, gram=self.gram)
         where = memory_of(self.Z)
-        return {"chain": beta_class(self.delta), "ldz": where.ld, "align_z": where.align, **sums}
+        return FusedClasses(beta_class(self.delta), where.ld, where.align, self.summed, self.gram)
 
     def fusible(self) -> Iterator[Extras]:
         """Yield what to look for a fused kernel for: all of it first, then less and less."""
@@ -113,8 +128,8 @@ class Extras:
     def outputs(self, X: Array, Y: Array, backend: Backend) -> Fused:
         """Return what a fused kernel writes to."""
         width = X.shape[1]
-        dots = {name: backend.empty((width,), _dot_dtype(name, X, Y).name) for name in self.summed}
-        gram = {name: backend.empty((width, width), Y.dtype.name) for name in self.gram}
+        dots = {name: backend.empty((width,), _dot_type(name, X, Y)) for name in self.summed}
+        gram = {name: backend.empty((width, width), type_name(Y)) for name in self.gram}
         return Fused(self.Z, self.delta, self.eta, dots, gram)
 
     def separately(self, X: Array, Y: Array) -> tuple[Sums, Sums]:
@@ -123,7 +138,7 @@ class Extras:
             elementwise.axpby("apply", Y, self.Z, self.Z, self.eta, self.delta)
         blocks = {"x": X, "y": Y}
         dots = {
-            name: elementwise.column_dot(blocks[name[0]], blocks[name[1]], _dot_dtype(name, X, Y))
+            name: elementwise.column_dot(blocks[name[0]], blocks[name[1]], np.dtype(_dot_type(name, X, Y)))
             for name in self.summed
         }
         gram = {
@@ -135,10 +150,10 @@ class Extras:
         return dots, gram
 
 
-def _dot_dtype(name: str, X: Array, Y: Array) -> np.dtype[Any]:
+def _dot_type(name: str, X: Array, Y: Array) -> str:
     """Return the type of a column dot; squares of norms are real."""
-    kept: np.dtype[Any] = X.dtype if name == "xx" else Y.dtype
-    return kept if name == "xy" else np.zeros(0, kept).real.dtype
+    kept = type_name(X if name == "xx" else Y)
+    return kept if name == "xy" else REAL_TYPES.get(kept, kept)
 
 
 def _names(option: str, given: str | Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import warnings
 from abc import ABC, abstractmethod
@@ -18,10 +17,12 @@ from .arrays import memory_of, overlaps
 from .backends import Array, Backend, backend_for, backend_of, is_cupy
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from .fused import Applied, Extras, Sums
+from .fused import NOTHING_FUSED, Applied, Extras, FusedClasses, Sums
 from .kernels.problem import MAX_ALIGNMENT, Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
 
 __all__ = ["FunctionOperator", "Operator", "SparseOperator", "as_operator"]
+
+MAX_PROBLEMS = 256  # that an operator remembers the descriptions of
 
 
 class Operator(ABC):
@@ -277,23 +278,35 @@ class SparseOperator(Operator):
         self.nnz = int(matrix.nnz)
         self._index_bytes = int(matrix.indices.dtype.itemsize)
         self.prepared = backend.prepare_sparse(matrix)
+        self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
 
     def _problem(
-        self, X: Array, ldy: int, align_y: int, alpha: complex, beta: complex, shift: Any
+        self,
+        X: Array,
+        ldy: int,
+        align_y: int,
+        alpha: complex,
+        beta: complex,
+        shift: Any,
+        fused: FusedClasses = NOTHING_FUSED,
     ) -> SpmmvProblem:
+        """Return the description of a product, the same object for the same one: it is not hashed again."""
         x = memory_of(X)
         shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
-        return SpmmvProblem(
-            *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
-            index_bytes=self._index_bytes,
-            align_x=x.align,
-            align_y=align_y,
-            alpha=scalar_class(alpha),
-            beta=beta_class(beta),
-            shift=shift_class,
-            pattern=self.prepared.pattern,
-            longest=self.prepared.longest,
-        )
+        factors = scalar_class(alpha), beta_class(beta), shift_class
+        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *factors, *fused
+        if key not in self._problems:
+            if len(self._problems) >= MAX_PROBLEMS:
+                self._problems.clear()
+            self._problems[key] = SpmmvProblem(
+                *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
+                *(self._index_bytes, x.align, align_y),
+                *factors,
+                **fused._asdict(),
+                pattern=self.prepared.pattern,
+                longest=self.prepared.longest,
+            )
+        return self._problems[key]
 
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
         y = memory_of(Y)
@@ -304,13 +317,14 @@ class SparseOperator(Operator):
         self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
         y = memory_of(Y)
-        plain = self._problem(X, y.ld, y.align, alpha, beta, shift)
         for part in extras.fusible():
-            problem = dataclasses.replace(plain, **part.classes())
+            problem = self._problem(X, y.ld, y.align, alpha, beta, shift, part.classes())
             if dispatch.accepts(problem, self.backend):
                 fused = part.outputs(X, Y, self.backend)
                 operands = (self.prepared, X, Y, alpha, beta, shift, fused)
                 dispatch.run(problem, self.backend, *operands)
+                if part is extras:
+                    return dict(fused.dots), dict(fused.gram)
                 dots, gram = extras.without(part).separately(X, Y)
                 return {**fused.dots, **dots}, {**fused.gram, **gram}
         return super()._run_fused(X, Y, alpha, beta, shift, extras)
