@@ -78,8 +78,8 @@ def representative(problem: Problem) -> TunedProblem | None:
 
     Numbers of rows do not matter once operands are large, nor does the pitch of a view, the value of
     alpha, or conjugation. Sparse matrices of one pattern and nearly as many entries a row are alike, and a
-    product is run as others of its kind (`SpmmvProblem.kind`), or else as without what is fused, where registers
-    allow.
+    product is run as others of its kind (`SpmmvProblem.kind`), or else as without what is fused, where
+    registers allow.
     """
     if not isinstance(problem, TunedProblem) or traffic(problem).total_bytes < LEAST_BYTES:
         return None
