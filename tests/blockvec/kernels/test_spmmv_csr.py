@@ -548,12 +548,18 @@ HOST_CASES: list[dict[str, Any]] = [
         "dots": ("yy",),
         "index": np.int64,
     },
-    {"width": 16, "types": "float64", "config": None, "gram": ("xy", "yy"), "shift": "column", "beta": 1},
+    {
+        "width": 10,
+        "types": "float64",
+        "config": Config(8, 1, 2, 1, 4, 8, 64, 32, 2, 2, 1),
+        "gram": ("xy", "yy"),
+        "shift": "column",
+        "beta": 1,
+    },
     {"width": 6, "types": "float32", "config": None, "gram": ("xy", "yy"), "pitches": (2, 2)},
     {"width": 7, "types": "complex128", "config": None, "gram": ("xy", "yy"), "dots": ("xx",), "alpha": 1j},
-    {"width": 4, "types": ("complex64", "float32"), "config": None, "gram": ("xy", "yy")},
+    {"width": 4, "types": ("complex64", "float32"), "config": None, "gram": ("xy",), "delta": 2},
     {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 2, 3, 1), "gram": ("yy",)},
-    {"width": 2, "types": MIXED, "config": None, "gram": ("xy",), "delta": 2},
 ]
 
 
