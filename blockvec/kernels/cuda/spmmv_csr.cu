@@ -2,7 +2,8 @@
 //
 //   for each patch of units, dealt out to the blocks of each tile of columns
 //     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp; LINES = WARPS / PLANES warps work `line`
-//       units apart, PLANES such lots of lines `plane` units apart, and a plane has `lots` of them (a unit has at most ROWS rows with at most ENTRIES entries)
+//       units apart, PLANES such lots of lines `plane` units apart, and a plane has `lots` of them
+//       (a unit has at most ROWS rows with at most ENTRIES entries)
 //       its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
 //       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
 //         for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
@@ -11,8 +12,8 @@
 //
 // The matrix is one stream of whole lines whatever the row lengths, and a warp finds its entries in shared memory: what it waits for are
 // the rows of X alone. Wide blocks are held up by the rate at which rows of X cross from L2 to L1, so they should cross seldom: the
-// warps of a block work on neighbouring units, or on a grid whose lines are `stride` units long on units of neighbouring lines, and L1
-// serves what those share. Tiles of the same rows are worked on at the same time, so that L2 serves the matrix to all but one. Warps
+// warps of a block work on neighbouring units, or on a grid on units of neighbouring lines and planes, and L1 serves what those
+// share. Tiles of the same rows are worked on at the same time, so that L2 serves the matrix to all but one. Warps
 // never wait for each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS
 // rows. A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
 //
