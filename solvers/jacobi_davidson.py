@@ -344,13 +344,13 @@ class _JacobiDavidson(Iteration):
         stop = AdaptiveStop(
             state.residuals[failing], state.limits[failing], theta - shift, direction.astype(np.intp)
         )
-        before = (corrector.columns, corrector.applications, corrector.reductions)
+        before = (corrector.columns, corrector.applications, corrector.reductions, corrector.preconditioned)
         T = corrector.solve(problem, stop, len(converged))
         counts = self.counts
         counts.operator_columns += corrector.columns - before[0]
         counts.block_applications += corrector.applications - before[1]
         counts.reductions += corrector.reductions - before[2]
-        counts.preconditioner_columns = corrector.preconditioned
+        counts.preconditioner_columns += corrector.preconditioned - before[3]
         return T
 
     def _update_preconditioner(self, first: int, state: IterationState) -> None:
