@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from . import elementwise, products
-from .arrays import as_rows
+from .arrays import Memory, as_rows, memory_of
 from .backends import Array, array_namespace
 from .block import Block
 from .errors import DTypeError, ShapeError
@@ -27,7 +27,7 @@ class Arithmetic(Block):
 
     def axpby(self, alpha: Any, X: Any, beta: Any) -> Self:
         """Set V = alpha X + beta V; factors are scalars or hold one value a column. Returns V."""
-        elementwise.axpby("axpby", self._tall("axpby", X), self.array, self.array, alpha, beta)
+        elementwise.axpby("axpby", self._tall("axpby", X).array, self.array, self.array, alpha, beta)
         return self
 
     def axpy(self, alpha: Any, X: Any) -> Self:
@@ -41,7 +41,7 @@ class Arithmetic(Block):
 
     def column_dot(self, W: Any) -> Array:
         """Return the M inner products v_j^H w_j, shape (M,)."""
-        other = self._tall("column_dot", W)
+        other = self._tall("column_dot", W).array
         part = elementwise.column_dot(self.array, other, products.result_type(self.array, other))
         return products.sum_over(self.comm, part)
 
@@ -57,13 +57,13 @@ class Arithmetic(Block):
         self.scale(1 / array_namespace(norms).where(norms > 0, norms, 1))
         return norms
 
-    def _tall(self, operation: str, other: Any) -> Array:
-        """Return the array of the other tall operand."""
+    def _tall(self, operation: str, other: Any) -> Memory:
+        """Return where the other tall operand lies."""
         if isinstance(other, Block):
-            return other.array
+            return other._place()
         if isinstance(other, Transposed):
             raise DTypeError(f"{operation}: got a transposed block; both operands are tall, as in V.T @ W.")
-        return as_rows(other)
+        return memory_of(as_rows(other))
 
     def _plus(self, other: Any, alpha: int, beta: int) -> Any:
         """Return alpha V + beta W, where W may also be a number or hold one value a column."""
@@ -71,7 +71,7 @@ class Arithmetic(Block):
             return NotImplemented
         if not _is_block(other):
             return (self if alpha == 1 else self * alpha)._apply(operator.add, beta * other)
-        W = self._tall("+", other)
+        W = self._tall("+", other).array
         elementwise.check_same_shape("+", self.array, W)
         result = self.like(dtype=products.result_type(self.array, W))
         elementwise.axpby("+", self.array, W, result.array, alpha, beta)

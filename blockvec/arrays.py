@@ -158,6 +158,10 @@ class Memory(NamedTuple):
         Of the first element.
     size : int
         Bytes of an element.
+    end : int
+        Address behind the last element; 0 where there is none.
+    array : Array
+        The view itself.
     """
 
     backend: Backend
@@ -168,10 +172,17 @@ class Memory(NamedTuple):
     align: int
     address: int
     size: int
+    end: int
+    array: Array
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether rows follow each other without gaps."""
+        return self.ld == self.n_cols or self.n_rows < 2
 
     @property
     def kind(self) -> Kind:
-        """All but the address."""
+        """All but the place in memory."""
         return self[:6]
 
     def overlaps(self, other: Memory) -> bool:
@@ -180,15 +191,12 @@ class Memory(NamedTuple):
         Exact for column ranges of one parent (equal row pitch), where ranges of addresses interleave without
         meeting; for other pairs by address range, which may say yes where the gaps of a view hold the other.
         """
-        if self.backend is not other.backend or 0 in (self.n_rows, self.n_cols, other.n_rows, other.n_cols):
+        if self.end <= other.address or other.end <= self.address:
+            return False
+        if self.backend is not other.backend:
             return False
         pitch, other_pitch = self.ld * self.size, other.ld * other.size
         row, other_row = self.n_cols * self.size, other.n_cols * other.size
-        if (
-            self.address + (self.n_rows - 1) * pitch + row <= other.address
-            or other.address + (other.n_rows - 1) * other_pitch + other_row <= self.address
-        ):
-            return False
         if pitch == other_pitch and min(self.n_rows, other.n_rows) > 1:
             offset = (other.address - self.address) % pitch
             return offset < row or offset + other_row > pitch
@@ -202,7 +210,8 @@ def memory_of(array: Array) -> Memory:
     backend = backend_of(array)
     address = array.ctypes.data if backend.xp is np else array.data.ptr
     bits = address | MAX_ALIGNMENT | (0 if ld == M else ld * size)
-    return Memory(backend, K, M, _NAMES[array.dtype], ld, bits & -bits, address, size)
+    end = address + ((K - 1) * ld + M) * size if K and M else 0
+    return Memory(backend, K, M, _NAMES[array.dtype], ld, bits & -bits, address, size, end, array)
 
 
 def overlaps(a: Array, b: Array) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from . import elementwise, io
-from .arrays import as_range, as_rows, check_dtype, is_range, leading_dimension
+from .arrays import Memory, as_range, as_rows, check_dtype, is_range, leading_dimension, memory_of
 from .backends import Array, Backend, array_namespace, backend_for, backend_of
 from .errors import OptionError, ShapeError
 
@@ -21,7 +21,7 @@ FROM_FUNCTION_ROWS = 1 << 16  # rows evaluated at a time, so that index arrays s
 class Block:
     """The part of `BlockVector` that wraps an array: construction, extents, views, other libraries."""
 
-    __slots__ = ("array", "backend", "comm")
+    __slots__ = ("_memory", "array", "backend", "comm")
     __array_ufunc__ = None  # NumPy and CuPy hand mixed operators to us
     __iter__ = None  # a block is not a sequence of rows
     ndim = 2
@@ -33,17 +33,24 @@ class Block:
         self.array: Array = as_rows(a, copy=copy, dtype=dtype)
         self.comm: Any = comm
         self.backend: Backend = backend_of(self.array)
+        self._memory: Memory | None = None
 
     @classmethod
     def _of(cls, array: Array, comm: Any, backend: Backend) -> Self:
         """Wrap an array whose layout is known to be right."""
         block = object.__new__(cls)
-        block.array, block.comm, block.backend = array, comm, backend
+        block.array, block.comm, block.backend, block._memory = array, comm, backend, None
         return block
 
     def _wrap(self, array: Array) -> Self:
         """Wrap an array of this device with this block's communicator."""
         return self._of(array, self.comm, self.backend)
+
+    def _place(self) -> Memory:
+        """Return where the block lies: asked for once, since that takes longer than a launch."""
+        if self._memory is None:
+            self._memory = memory_of(self.array)
+        return self._memory
 
     # --- construction ---------------------------------------------------------------------------
 

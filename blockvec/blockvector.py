@@ -101,7 +101,7 @@ class BlockVector(Arithmetic):
         if vector and out is not None:
             out = out[:, None] if out.ndim == 1 else out
         product = products.dot(
-            self.array, self._tall("dot", W), conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm
+            self._place(), self._tall("dot", W), conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm
         )
         return product[:, 0] if vector else product
 
@@ -142,7 +142,7 @@ class BlockVector(Arithmetic):
         C = arrays.as_array(C)
         target = None if out is None else as_rows(out.array if isinstance(out, BlockVector) else out)
         result = products.combine(
-            self.array, C[:, None] if C.ndim == 1 else C, alpha=alpha, beta=beta, out=target
+            self._place(), C[:, None] if C.ndim == 1 else C, alpha=alpha, beta=beta, out=target
         )
         return out if isinstance(out, BlockVector) else self._wrap(result)
 
@@ -182,7 +182,7 @@ class BlockVector(Arithmetic):
         [[50.0], [50.0]]
         """
         return sweeps.combine_dot(
-            self.array, arrays.as_array(C), self._tall("combine_dot", W), comm=self.comm
+            self.array, arrays.as_array(C), self._tall("combine_dot", W).array, comm=self.comm
         )
 
     def update_gram(self, W: Any, C: Any) -> Array:
@@ -222,7 +222,7 @@ class BlockVector(Arithmetic):
         [[100.0]]
         """
         return sweeps.update_gram(
-            self.array, self._tall("update_gram", W), arrays.as_array(C), comm=self.comm
+            self.array, self._tall("update_gram", W).array, arrays.as_array(C), comm=self.comm
         )
 
     def __matmul__(self, C: Any) -> BlockVector:

@@ -141,9 +141,10 @@ class Extras:
             name: elementwise.column_dot(blocks[name[0]], blocks[name[1]], np.dtype(_dot_type(name, X, Y)))
             for name in self.summed
         }
+        places = {name: memory_of(block) for name, block in blocks.items()} if self.gram else {}
         gram = {
             name: products.dot(
-                blocks[name[0]], blocks[name[1]], conj=True, alpha=1, beta=0, out=None, comm=None
+                places[name[0]], places[name[1]], conj=True, alpha=1, beta=0, out=None, comm=None
             )
             for name in self.gram
         }

@@ -104,16 +104,14 @@ def _alpha_class(kind: FactorKind) -> ScalarClass:
 
 
 def dot(
-    A: Array, B: Array, *, conj: bool, alpha: complex, beta: complex, out: Array | None, comm: Any
+    a: Memory, b: Memory, *, conj: bool, alpha: complex, beta: complex, out: Array | None, comm: Any
 ) -> Array:
     """Return alpha A^H B + beta out, or A^T B without `conj`; see `BlockVector.dot`."""
-    a = memory_of(A)
-    b = a if B is A else memory_of(B)
+    A, B = a.array, b.array
     factors = (_kind("alpha", alpha),) if out is None else (_kind("alpha", alpha), _kind("beta", beta))
     plan = _dot_plan(a.kind, b.kind, B is A, conj, factors)
-    if out is not None:
-        _check_out("dot", out, plan.shape, plan.dtype, (a, b))
-    if comm is None and plan.direct and (out is None or out.flags.c_contiguous):
+    there = None if out is None else _check_out("dot", out, plan.shape, plan.dtype, (a, b))
+    if comm is None and plan.direct and (there is None or there.is_contiguous):
         result = a.backend.empty(plan.shape, plan.problem.dtype) if out is None else out
         dispatch.run(plan.problem, a.backend, A, B, result, alpha, 0 if out is None else beta)
         return result
@@ -151,16 +149,14 @@ def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: co
     return problem
 
 
-def combine(A: Array, C: Array, *, alpha: complex, beta: complex, out: Array | None) -> Array:
+def combine(a: Memory, C: Array, *, alpha: complex, beta: complex, out: Array | None) -> Array:
     """Return alpha A C + beta out; see `BlockVector.combine`."""
-    check_same_device("combine", A, C)
-    if C.ndim != 2 or C.shape[0] != A.shape[1]:
+    _check_same_backend("combine", a.backend, backend_of(C))
+    if C.ndim != 2 or C.shape[0] != a.n_cols:
         raise ShapeError(
-            f"combine: the block has {A.shape[1]} columns but C has shape {C.shape}; C needs "
-            f"{A.shape[1]} rows."
+            f"combine: the block has {a.n_cols} columns but C has shape {C.shape}; C needs {a.n_cols} rows."
         )
-    C = coefficients(A, C)
-    a = memory_of(A)
+    C = coefficients(a.array, C)
     factors = (_kind("alpha", alpha),) if out is None else (_kind("alpha", alpha), _kind("beta", beta))
     dtype = _promoted((a.dtype, type_name(C)), factors)
     if promote(a.dtype, type_name(C)) != dtype.name:  # a complex factor on real operands: C carries it
@@ -171,7 +167,7 @@ def combine(A: Array, C: Array, *, alpha: complex, beta: complex, out: Array | N
     else:
         b = _check_out("combine", out, (a.n_rows, C.shape[1]), dtype, (memory_of(C),))
     problem = _tsmm_problem(a, C, b, factors)
-    dispatch.run(problem, a.backend, A, C, out, alpha, beta)
+    dispatch.run(problem, a.backend, a.array, C, out, alpha, beta)
     return out
 
 
@@ -224,9 +220,9 @@ def _check_out(
         raise ShapeError(f"{operation}: out has shape {tuple(out.shape)} but the result has {shape}.")
     if out.dtype != dtype:
         raise DTypeError(f"{operation}: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
-    if not getattr(out.flags, "writeable", True):
-        raise LayoutError(f"{operation}: out is read-only; give a writable array.")
     there = memory_of(out)
+    if there.backend.xp is np and not out.flags.writeable:
+        raise LayoutError(f"{operation}: out is read-only; give a writable array.")
     for operand in inputs:
         _check_same_backend(operation, operand.backend, there.backend)
         if operand.overlaps(there):

@@ -23,8 +23,9 @@ def combine_dot(V: Array, C: Array, W: Array, *, comm: Any) -> Array:
     problem = sweep_problem("combine_dot", V, C, W)
     if dispatch.accepts(problem, backend_of(V)):
         return _run(problem, V, C, W, comm)
-    products.combine(V, C, alpha=1, beta=0, out=V)
-    return products.dot(W, V, conj=True, alpha=1, beta=0, out=None, comm=comm)
+    v = memory_of(V)
+    products.combine(v, C, alpha=1, beta=0, out=V)
+    return products.dot(memory_of(W), v, conj=True, alpha=1, beta=0, out=None, comm=comm)
 
 
 def update_gram(V: Array, W: Array, C: Array, *, comm: Any) -> Array:
@@ -33,8 +34,9 @@ def update_gram(V: Array, W: Array, C: Array, *, comm: Any) -> Array:
     problem = sweep_problem("update_gram", V, C, W)
     if dispatch.accepts(problem, backend_of(V)):
         return _run(problem, V, C, W, comm)
-    products.combine(W, C, alpha=-1, beta=1, out=V)
-    return products.dot(V, V, conj=True, alpha=1, beta=0, out=None, comm=comm)
+    v = memory_of(V)
+    products.combine(memory_of(W), C, alpha=-1, beta=1, out=V)
+    return products.dot(v, v, conj=True, alpha=1, beta=0, out=None, comm=comm)
 
 
 def sweep_problem(operation: SweepOperation, V: Array, C: Array, W: Array) -> SweepProblem:

@@ -16,7 +16,13 @@ __all__ = ["Array", "Backend", "Candidate", "array_namespace", "backend_for", "b
 
 def is_cupy(array: object) -> bool:
     """Whether an object is a CuPy array, without importing CuPy."""
-    return type(array).__module__.partition(".")[0] == "cupy"
+    kind = type(array)
+    if kind not in _of_cupy:
+        _of_cupy[kind] = kind.__module__.partition(".")[0] == "cupy"
+    return _of_cupy[kind]
+
+
+_of_cupy: dict[type, bool] = {}
 
 
 def backend_of(array: Array) -> Backend:

@@ -12,7 +12,7 @@ from ..kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_vi
 from ..kernels.winners import Winner
 from .base import Candidate
 from .gpu import Gpu
-from .workspace import workspace
+from .workspace import Scratch
 
 __all__ = ["candidate", "launcher"]
 
@@ -60,13 +60,12 @@ def launcher(gpu: Gpu, name: str, problem: Product, config: Any) -> Launch:
     shared = family.shared_bytes(problem, config, gpu.info)
     kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared)
     start = family.bind(kernel, problem, config, gpu.info)
-    count = 4 if isinstance(problem, SweepProblem) else 3  # arrays; factors follow
-    if isinstance(problem, TsmmProblem):
-        return lambda *operands: start(*[array.data.ptr for array in operands[:3]], *operands[3:])
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
-
-    def launch(*operands: Any) -> None:
-        pointers = [array.data.ptr for array in operands[:count]]
-        start(*pointers, *operands[count:], workspace(gpu, bytes_needed).data.ptr)
-
-    return launch
+    if not bytes_needed:
+        return lambda A, B, C, alpha, beta: start(A.data.ptr, B.data.ptr, C.data.ptr, alpha, beta)
+    scratch = Scratch(gpu, bytes_needed)
+    if isinstance(problem, SweepProblem):
+        return lambda W, V, C, S: start(W.data.ptr, V.data.ptr, C.data.ptr, S.data.ptr, scratch.address())
+    return lambda A, B, C, alpha, beta: start(
+        A.data.ptr, B.data.ptr, C.data.ptr, alpha, beta, scratch.address()
+    )

@@ -53,8 +53,10 @@ class Gpu:
         """Return a function that runs with this device as CuPy's current one."""
         import cupy
 
+        current_device = cupy.cuda.runtime.getDevice
+
         def on_device(*arguments: Any) -> Any:
-            if cupy.cuda.runtime.getDevice() == self.id:
+            if current_device() == self.id:
                 return run(*arguments)
             with cupy.cuda.Device(self.id):
                 return run(*arguments)

@@ -7,7 +7,7 @@ from typing import Any
 from .base import Array
 from .gpu import Gpu
 
-__all__ = ["HEADER_BYTES", "workspace"]
+__all__ = ["HEADER_BYTES", "Scratch", "workspace"]
 
 HEADER_BYTES = 128  # counters of kernels that sum over their blocks, as in kernels/cuda/reduce.cuh
 MIN_WORKSPACE_BYTES = 16 << 20  # partial sums of 132 blocks of a 64 x 64 complex product are half of it
@@ -26,3 +26,22 @@ def workspace(gpu: Gpu, bytes_needed: int) -> Array:
     if not generations or generations[-1].nbytes < bytes_needed:
         generations.append(cupy.zeros(max(bytes_needed, MIN_WORKSPACE_BYTES) // 8 + 1))
     return generations[-1]
+
+
+class Scratch:
+    """Where one kernel's workspaces are, by stream: asked at every launch, so remembered."""
+
+    def __init__(self, gpu: Gpu, bytes_needed: int) -> None:
+        import cupy
+
+        self._gpu, self._bytes_needed = gpu, bytes_needed
+        self._current_stream = cupy.cuda.get_current_stream
+        self._addresses: dict[int, int] = {}
+
+    def address(self) -> int:
+        """Return the address of the current stream's workspace."""
+        stream = self._current_stream().ptr
+        known = self._addresses.get(stream)
+        if known is None:
+            known = self._addresses[stream] = workspace(self._gpu, self._bytes_needed).data.ptr
+        return known

@@ -46,6 +46,9 @@ class Family(Protocol):
     def shared_bytes(self, problem: Any, config: Any, device: DeviceInfo) -> int:
         """Return the dynamic shared memory of a block."""
 
+    def workspace_bytes(self, problem: Any, config: Any, device: DeviceInfo) -> int:
+        """Return the bytes of scratch memory a launch takes, 0 if it takes none."""
+
     def bind(self, function: Any, problem: Any, config: Any, device: DeviceInfo) -> Callable[..., None]:
         """Return what starts the kernel on CuPy's current stream."""
 

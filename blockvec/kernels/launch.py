@@ -35,22 +35,24 @@ def bind_product(
     Returns
     -------
     callable
-        ``launch(A, B, C, alpha, beta, workspace)`` for TSMTTSM and ``launch(A, C, B, alpha, beta)`` for TSMM,
-        with device addresses and the factors in the problem's classes. C is contiguous; the workspace has the
-        family's `workspace_bytes` and belongs to the stream. Raises `LayoutError` for an address that is less
-        aligned than the problem says.
+        ``launch(A, B, C, alpha, beta, workspace)`` for TSMTTSM and ``launch(A, C, B, alpha, beta,
+        workspace)`` for TSMM, with device addresses and the factors in the problem's classes. C is
+        contiguous; the workspace has the family's `workspace_bytes`, belongs to the stream, and is left out
+        where they are 0. Raises `LayoutError` for an address that is less aligned than the problem says.
     """
     grid, block = (blocks,), (threads,)
     extents = problem.K, *(pitches or (problem.lda, problem.ldb))
     combines = isinstance(problem, TsmmProblem)
+    align_a, align_b = (problem.align_a, problem.align_b) if problem.K > 0 else (1, 1)
+    plain = problem.alpha == "one" and problem.beta == "zero"
 
     def launch(A: int, second: int, third: int, alpha: complex, beta: complex, *workspace: int) -> None:
         if problem.K == 0 and combines:
             return
         B = third if combines else second
-        if problem.K > 0 and (A % problem.align_a or B % problem.align_b):
+        if A % align_a or B % align_b:
             _refuse(problem, A, B)
-        a, b = complex(alpha), complex(beta)
+        a, b = (1 + 0j, 0j) if plain else (complex(alpha), complex(beta))
         factors = a.real, a.imag, b.real, b.imag
         function(grid, block, (A, second, third, *extents, *factors, *workspace), shared_mem=shared_bytes)
 

@@ -98,9 +98,9 @@ def source(problem: SweepLike, config: Config, device: DeviceInfo) -> str:
 
 
 def workspace_bytes(problem: SweepLike, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch needs: see ``tsmttsm_mma.workspace_bytes``."""
+    """Return the bytes of workspace a launch takes, 0 for A C: see ``tsmttsm_mma.workspace_bytes``."""
     shape = shape_of(problem)
-    return GRID_HEADER_BYTES + (grid(problem, config, device) * shape.sum_bytes if shape.has_sum else 0)
+    return GRID_HEADER_BYTES + grid(problem, config, device) * shape.sum_bytes if shape.has_sum else 0
 
 
 def bind(function: Any, problem: SweepLike, config: Config, device: DeviceInfo) -> Callable[..., None]:

@@ -33,6 +33,7 @@ __all__ = [
     "source",
     "space",
     "supports",
+    "workspace_bytes",
 ]
 
 
@@ -94,6 +95,11 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "C_OFFSET": plan.c_offset,
     }
     return render(kernel_name(problem), "tsmm_fma.cu", constants, types)
+
+
+def workspace_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the bytes of workspace a launch takes: none."""
+    return 0
 
 
 def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:

@@ -1,11 +1,12 @@
-"""TSMM on FP64 tensor cores: B = alpha A C + beta B from sm_90 on, A and C of one type, any of the four.
+"""TSMM on FP64 tensor cores: B = alpha A C + beta B, A and C of one type, any of the four.
 
 Single precision is converted on its way to the tensor cores, whose peak is that of its own multiply-adds, and
 rounded once on its way back.
 
 The kernel is ``cuda/tsmm_mma.cu``: groups of warps, each with a pipeline of its own, stage tiles of rows in
 shared memory, multiply them by the coefficient matrix on the tensor cores and send finished tiles back.
-Contiguous operands move by bulk copies of whole slabs, whatever the width; views by pieces of 4 to 16 bytes.
+Contiguous operands move by bulk copies of whole slabs, whatever the width; views, and everything before
+sm_90, by pieces of 4 to 16 bytes.
 Here are its search space, the rule that says which configurations are valid, the cost model that orders
 them, and the launch. Nothing here needs a GPU.
 """
@@ -24,6 +25,7 @@ from .launch import bind_product
 from .problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from .roofline import Ceilings, memory_time, traffic
 from .source import C_TYPES, SHORT_NAMES, render
+from .tsmttsm_mma_config import architecture_of
 
 __all__ = [
     "Config",
@@ -37,13 +39,18 @@ __all__ = [
     "source",
     "space",
     "supports",
+    "workspace_bytes",
 ]
 
 MAX_WIDTH = 64
+COUNTER_BYTES = 8
 
 _QUADRANTS = 4  # of an SM, each with a tensor pipe; warp w runs in quadrant w % 4
-_CYCLES_PER_MMA = 16  # of a quadrant's tensor pipe, for one m16n8k4 (1024 flops)
+_MMA_CYCLES = 16  # of a quadrant's tensor pipe on Hopper, for one m16n8k4 (1024 flops)
 _SHARED_BYTES_PER_CYCLE = 128
+_COPY_BYTES_PER_CYCLE = 16.7  # of an SM of an H200, both directions together
+# Tiles in order gain 2 to 7 per cent where memory decides, and cost up to 4 where tensor pipes do.
+_IN_ORDER_SHARE = 0.8
 _NAMED_BARRIERS = 15
 _REGISTER_FILE = 65536  # 32-bit registers of an SM; allocated to warps in units of 8 a lane
 _MAX_TILES = 2**31  # tile numbers are 32-bit
@@ -99,9 +106,10 @@ class _Shape(NamedTuple):
 
 
 @functools.lru_cache(maxsize=1024)
-def _shape(problem: TsmmProblem) -> _Shape:
+def _shape(problem: TsmmProblem, device: DeviceInfo) -> _Shape:
     parts = 2 if is_complex(problem.dtype_a) else 1
     size = itemsize(problem.dtype_a)
+    bulk = architecture_of(device) >= 90
     return _Shape(
         parts=parts,
         size=size,
@@ -109,14 +117,14 @@ def _shape(problem: TsmmProblem) -> _Shape:
         block=16 // parts,
         kt=-(-problem.M // 4),
         nt=-(-problem.N * parts // 8),
-        piece_a=_piece(problem.M * size, problem.lda * size, problem.align_a),
-        piece_b=_piece(problem.N * size, problem.ldb * size, problem.align_b),
+        piece_a=_piece(problem.M * size, problem.lda * size, problem.align_a, bulk),
+        piece_b=_piece(problem.N * size, problem.ldb * size, problem.align_b, bulk),
     )
 
 
-def _piece(row_bytes: int, pitch_bytes: int, align: int) -> int:
+def _piece(row_bytes: int, pitch_bytes: int, align: int, bulk: bool) -> int:
     """Return the bytes a lane moves at a time; 0 where rows are one aligned slab for bulk copies."""
-    if align == MAX_ALIGNMENT and row_bytes == pitch_bytes:
+    if bulk and align == MAX_ALIGNMENT and row_bytes == pitch_bytes:
         return 0
     bits = align | row_bytes | pitch_bytes
     return bits & -bits
@@ -124,10 +132,8 @@ def _piece(row_bytes: int, pitch_bytes: int, align: int) -> int:
 
 def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
     """Return None if the family can run a problem on a device, else the reason why not."""
-    if device.kind != "cuda" or not device.architecture.startswith("sm_"):
-        return f"tsmm_mma runs on CUDA devices, not on {device.name}"
-    if int(device.architecture.removeprefix("sm_").rstrip("af")) < 90:
-        return f"tsmm_mma needs bulk copies, which begin with sm_90; the device is {device.architecture}"
+    if device.kind != "cuda" or architecture_of(device) < 80:
+        return f"{device.name} has no FP64 tensor cores"
     if problem.dtype_a != problem.dtype_c:
         return f"tsmm_mma takes A and C of one type, not {problem.dtype_a} and {problem.dtype_c}"
     if not (1 <= problem.M <= MAX_WIDTH and 1 <= problem.N <= MAX_WIDTH):
@@ -149,7 +155,7 @@ def refuse(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | No
 
 
 def _invalid(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | None:
-    shape = _shape(problem)
+    shape = _shape(problem, device)
     if config.warps % _QUADRANTS or not _QUADRANTS <= config.warps <= 32:
         return f"{config.warps} warps; tensor pipes want a multiple of {_QUADRANTS}, at most 32"
     if config.split not in (1, 2, 4) or config.split > shape.nt:
@@ -166,7 +172,7 @@ def _invalid(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str | 
     needed, limit = shared_bytes(problem, config, device), device.shared_bytes_per_block
     if needed > limit:
         return f"{needed} bytes of shared memory; a thread block gets {limit}"
-    registers, limit = _registers(problem, config), _register_limit(config.warps)
+    registers, limit = _registers(problem, config, device), _register_limit(config.warps)
     if registers > limit:
         return f"{registers} registers a thread estimated; {config.warps} warps leave {limit}"
     return None
@@ -178,13 +184,19 @@ def _tile_bytes(width: int, rows: int, shape: _Shape) -> int:
     return -(-shape.subs * sub // 128) * 128
 
 
+def _pipe_share(shape: _Shape, problem: TsmmProblem) -> float:
+    """Return the time of the tensor products over that of the memory, both by themselves."""
+    pipes = shape.kt * shape.nt * _MMA_CYCLES / _QUADRANTS / shape.block  # cycles a row of an SM
+    return pipes / ((problem.M + problem.N) * shape.size / _COPY_BYTES_PER_CYCLE)
+
+
 def shared_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
     """Return the dynamic shared memory of a thread block in bytes."""
-    shape = _shape(problem)
-    tile_a = _tile_bytes(problem.M, config.rows, shape)
-    tile_b = _tile_bytes(problem.N, config.rows, shape)
+    shape = _shape(problem, device)
+    tile_a, tile_b = (_tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
     stage = tile_a + (tile_b if problem.beta != "zero" else 0)
-    group = config.stages * (stage + 8) + config.slabs * tile_b
+    state = -(-12 * config.stages // 8) * 8
+    group = config.stages * stage + config.slabs * tile_b + state
     return config.groups * group + (shape.kt * shape.nt * 256 if config.shared_coefficients else 0)
 
 
@@ -192,13 +204,13 @@ def _register_limit(warps: int) -> int:
     return min(255, _REGISTER_FILE // (32 * warps) // 8 * 8)
 
 
-def _registers(problem: TsmmProblem, config: Config) -> int:
+def _registers(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
     """Return how many registers a thread needs for the compiler to spill none.
 
     The reserve beside what must live at once was found by compiling some 5,000 configurations: ptxas renames
     accumulators and loads fragments far ahead, and where that nearly fits it spills.
     """
-    shape = _shape(problem)
+    shape = _shape(problem, device)
     tiles = -(-shape.nt // config.split)
     fragments = tiles * (1 if config.shared_coefficients else shape.kt)
     live = 2 * (fragments + 4 * config.unroll * tiles + 4 * config.unroll)
@@ -212,11 +224,13 @@ def space(problem: TsmmProblem, device: DeviceInfo) -> tuple[Config, ...]:
     """Return every valid configuration worth trying, a few hundred, in no order of merit."""
     if supports(problem, device) is not None:
         return ()
-    return tuple(config for config in _candidates(problem) if _invalid(problem, config, device) is None)
+    return tuple(
+        config for config in _candidates(problem, device) if _invalid(problem, config, device) is None
+    )
 
 
-def _candidates(problem: TsmmProblem) -> Iterator[Config]:
-    shape = _shape(problem)
+def _candidates(problem: TsmmProblem, device: DeviceInfo) -> Iterator[Config]:
+    shape = _shape(problem, device)
     row_bytes = max(problem.M, problem.N) * shape.size
     for shared in (False, True):
         if shared and shape.kt * shape.nt < 24:
@@ -250,11 +264,12 @@ def predict(
     tiles wait for their chain of products and for memory (Little's law). A smooth maximum joins them: limits
     that are close get in each other's way.
     """
-    shape = _shape(problem)
+    shape = _shape(problem, device)
     sms = device.multiprocessors
     ceilings = ceilings or _CEILINGS
     peak = ceilings.gflop_s.get("float64") or _CEILINGS.gflop_s["float64"]
-    clock = peak * 1e9 / (sms * _QUADRANTS * 1024 / _CYCLES_PER_MMA)
+    cycles_per_mma = _MMA_CYCLES if architecture_of(device) >= 90 else 2 * _MMA_CYCLES
+    clock = peak * 1e9 / (sms * _QUADRANTS * 1024 / cycles_per_mma)
     tiles = -(-problem.K // config.rows) if problem.K else 0
     rounds = -(-tiles // (sms * config.groups))
     beta = problem.beta != "zero"
@@ -262,7 +277,7 @@ def predict(
     passes = config.rows // (shape.block * config.unroll)
     share = -(-shape.nt // config.split)
     products = config.rows // shape.block * shape.kt * shape.nt  # m16n8k4 a tile
-    tensor = rounds * config.groups * products * _CYCLES_PER_MMA / _QUADRANTS / _PIPE_RATE
+    tensor = rounds * config.groups * products * cycles_per_mma / _QUADRANTS / _PIPE_RATE
     # A group waits for its warp with the most columns, though quadrants get equal shares.
     tensor *= _imbalance(shape.nt, config) * (share * config.split / shape.nt) ** 0.6
 
@@ -273,7 +288,7 @@ def predict(
     shared = rounds * config.groups * (staged + fragments) / (_SHARED_BYTES_PER_CYCLE * _SHARED_RATE)
 
     latency = _MMA_LATENCY + (_LOAD_LATENCY if config.shared_coefficients else 0)
-    chain = shape.kt * max(config.unroll * share * _CYCLES_PER_MMA, latency)
+    chain = shape.kt * max(config.unroll * share * cycles_per_mma, latency)
     work: float = _TILE_CYCLES + (_BARRIER_CYCLES if config.split > 1 else 0)
     work += passes * (_PASS_CYCLES + chain + _STORE_CYCLES * config.unroll * share)
     work += _piece_cycles(problem.M, shape.piece_a, config, shape)
@@ -282,7 +297,8 @@ def predict(
     storing = (_MEMORY_CYCLES / 2 + work) / config.slabs
 
     tile_bytes = config.rows * shape.size * max(problem.M, problem.N)
-    memory = memory_time(traffic(problem), ceilings) / _MEMORY_RATE
+    in_order = _pipe_share(shape, problem) < _IN_ORDER_SHARE and not (shape.piece_a or shape.piece_b)
+    memory = memory_time(traffic(problem), ceilings) / (_IN_ORDER_RATE if in_order else _MEMORY_RATE)
     memory *= 1 + _TILE_COST * abs(math.log2(tile_bytes / _BEST_TILE_BYTES))
     converted = 0.0
     if real_bytes(problem.dtype) == 4:
@@ -310,7 +326,8 @@ _STORE_CYCLES = 7  # of a block of the result, from accumulators to the slab
 _TILE_CYCLES = 360  # waiting, issuing copies ...
 _BARRIER_CYCLES = 720  # ... and where warps of a group wait for each other
 _MEMORY_CYCLES = 300  # of a copy beyond what the others in flight hide
-_MEMORY_RATE = 0.953  # of the copy rate, at the tile size that suits memory best
+_MEMORY_RATE = 0.953  # of the copy rate, at the tile size that suits memory best ...
+_IN_ORDER_RATE = 0.98  # ... and where tiles are taken in order
 _BEST_TILE_BYTES, _TILE_COST = 4096, 0.012  # and what is lost a factor of two from it
 _SHARPNESS = 10
 _LAUNCH_S = 3e-6
@@ -372,7 +389,7 @@ def chain_length(problem: TsmmProblem, config: Config, device: DeviceInfo) -> in
     """Return the longest chain of additions, in the result's precision, that makes an element of B."""
     if real_bytes(problem.dtype) == 4:
         return 2  # sums are in double precision
-    return _shape(problem).parts * problem.M + (problem.beta != "zero")
+    return _shape(problem, device).parts * problem.M + (problem.beta != "zero")
 
 
 def kernel_name(problem: TsmmProblem) -> str:
@@ -382,7 +399,7 @@ def kernel_name(problem: TsmmProblem) -> str:
 
 def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
     """Return the CUDA source of a configuration; it depends neither on K nor on the length of a pitch."""
-    shape = _shape(problem)
+    shape = _shape(problem, device)
     constants: dict[str, bool | int | float] = {
         "M": problem.M,
         "N": problem.N,
@@ -398,9 +415,15 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "STAGES": config.stages,
         "SLABS": config.slabs,
         "SHARED_C": config.shared_coefficients,
+        "IN_ORDER": _pipe_share(shape, problem) < _IN_ORDER_SHARE,
     }
     types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
     return render(kernel_name(problem), "tsmm_mma.cu", constants, types)
+
+
+def workspace_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the bytes of workspace a launch takes: counters, zero before the first launch and after each."""
+    return COUNTER_BYTES
 
 
 def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:

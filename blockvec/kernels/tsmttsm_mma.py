@@ -66,8 +66,9 @@ def chain_length(problem: TsmttsmProblem, config: Config, device: DeviceInfo) ->
         return 2  # sums are in double precision
     blocks = grid(problem, config, device)
     turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
-    steps = ceil_div(config.rows // 4 // config.kstep, config.wk)
-    products = turns * steps * 4 * config.kstep * (2 if is_complex(problem.dtype) else 1)
+    steps = config.rows // 4 // config.kstep
+    chain = ceil_div(turns, config.wk) * steps if config.takes_turns else turns * ceil_div(steps, config.wk)
+    products = chain * 4 * config.kstep * (2 if is_complex(problem.dtype) else 1)
     sums = 0 if blocks == 1 else ceil_div(blocks, min(_MAX_SUMS, blocks)) + min(_MAX_SUMS, blocks)
     return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
 

@@ -52,7 +52,8 @@ class Config:
     stages : int
         Stages of the ring.
     wm, wn, wk : int
-        Warps that share the columns of A, the columns of B and the rows of a stage.
+        Warps that share the columns of A, the columns of B and the rows: those of a stage, or see
+        `takes_turns`.
     kstep : int
         Sets of 4 rows in one tensor product: 1, 2 or 4.
     fold : int
@@ -88,6 +89,11 @@ class Config:
     def warps(self) -> int:
         """Warps that multiply."""
         return self.wm * self.wn * self.wk
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the `wk` warps of a tile take whole stages in turn."""
+        return self.ahead and self.stages > self.wk
 
     @property
     def threads(self) -> int:
@@ -232,7 +238,7 @@ def registers(problem: TsmttsmProblem, config: Config) -> int:
     fragments = 2 * parts * (im + (0 if is_triangle(problem, config) else in_)) * config.kstep
     fragments *= 1 + config.ahead
     swapped = 8 * config.kstep if parts == 2 else 0
-    return 4 * parts * tile_blocks(problem, config) + fragments + swapped + 40
+    return 4 * parts * tile_blocks(problem, config) + fragments + swapped + (48 if config.ahead else 40)
 
 
 def register_limit(config: Config, device: DeviceInfo) -> int:
@@ -257,12 +263,12 @@ def _refuse_shape(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
             return f"a chunk of {chunk * row} bytes; bulk copies take multiples of {_BULK_UNIT}"
     if config.wm > groups_m or config.wn > groups_n:
         return f"{config.wm} x {config.wn} warps for {groups_m} x {groups_n} groups of columns"
-    if config.wk > chunk // config.kstep:
+    if config.wk > chunk // config.kstep and not config.takes_turns:
         return f"{config.wk} warps for {chunk // config.kstep} steps"
     if config.ahead:
         if tile_blocks(problem, config) < _MIN_AHEAD or not is_complex(problem.dtype):
             return f"loading ahead is for complex tiles of at least {_MIN_AHEAD} blocks"
-        if chunk // config.kstep % config.wk:
+        if not config.takes_turns and chunk // config.kstep % config.wk:
             return f"loading ahead needs equal shares of {chunk // config.kstep} steps for {config.wk} warps"
     in_pieces = bool(where.a_piece or where.b_piece)
     if config.fold > 1 and in_pieces:
@@ -282,7 +288,8 @@ def _refuse_resources(problem: TsmttsmProblem, config: Config, device: DeviceInf
     needed, limit = registers(problem, config), register_limit(config, device)
     if limit < 64:
         return f"tensor products need 64 registers of {limit}"
-    if needed > limit:
+    # Where a warp loads ahead, the assembler spills if that nearly fits.
+    if needed > limit - (8 if config.ahead and limit < _MAX_REGISTERS else 0):
         return f"needs {needed} registers of {limit}"
     shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES
     if shared > device.shared_bytes_per_block:

@@ -61,7 +61,7 @@ class _Choices:
 
 _SPACE = _Choices(
     ksteps=(1, 2),
-    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 64 << 10, 72 << 10),
+    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 40 << 10, 64 << 10, 72 << 10),
     ring_bytes=(64 << 10, 224 << 10),
     blocks=(1, 2),
     producers=(0, 1),
@@ -71,7 +71,7 @@ _SPACE = _Choices(
 # What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
 _SHORT_LIST = _Choices(
     ksteps=(1,),
-    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 64 << 10),
+    stage_bytes=(8 << 10, 16 << 10, 32 << 10, 40 << 10, 64 << 10),
     ring_bytes=(224 << 10,),
     blocks=(1, 2),
     producers=(1, 0),
@@ -230,7 +230,10 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
     groups_m, groups_n = groups(problem, config)
     where = layout(problem, config, device)
     chunk = config.rows // 4
-    steps = ceil_div(chunk // config.kstep, config.wk)
+    # Of a warp, a stage: the mean where warps take stages in turn.
+    steps = (
+        chunk / config.kstep / config.wk if config.takes_turns else ceil_div(chunk // config.kstep, config.wk)
+    )
     triangle = is_triangle(problem, config)
     tiles = [
         (_share(groups_m, config.wm, m, parts == 2), _share(groups_n, config.wn, n, parts == 2))
@@ -251,7 +254,7 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
     warp = steps * max(max(products) * product_cycles, 30)  # products of one tile wait for each other
     if config.ahead:
         pipe = pipe / _AHEAD_PIPE_RATE + _AHEAD_BUBBLE_CYCLES / config.blocks
-        warp += _AHEAD_BUBBLE_CYCLES
+        warp += _AHEAD_BUBBLE_CYCLES / (config.wk if config.takes_turns else 1)
     else:
         im, in_ = tiles[0]
         loads = (im * conflicts_a + (0 if triangle else in_ * conflicts_b)) * config.kstep * size // 4

@@ -72,8 +72,12 @@ def run(
         device.architecture,
         family.shared_bytes(problem, config, device),
     )
+    import cupy
+
     addresses = [operand.data.ptr for operand in operands]
-    family.bind(function, problem, config, device)(*addresses, alpha, beta)
+    counters = cupy.zeros(family.workspace_bytes(problem, config, device), cupy.uint8)
+    family.bind(function, problem, config, device)(*addresses, alpha, beta, counters.data.ptr)
+    assert not counters.any()
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact: bool) -> np.ndarray:

@@ -167,9 +167,12 @@ struct Cursor {
     int stage = 0;
     u32 parity = 0;
 
+    template <int BY = 1>
     __device__ __forceinline__ void advance() {
-        if (++stage == STAGES) {
-            stage = 0;
+        static_assert(BY <= STAGES, "one turn at most");
+        stage += BY;
+        if (stage >= STAGES) {
+            stage -= STAGES;
             parity ^= 1;
         }
     }

@@ -62,7 +62,10 @@ __device__ __forceinline__ void grid_sum(void* workspace, double* scratch, bool 
         int turn = -1, turns = 1;
         __threadfence();
         if (slices == 1) {
-            if (atomicAdd(&counters->arrived, 1u) == blocks - 1u) turn = 0;
+            if (atomicAdd(&counters->arrived, 1u) == blocks - 1u) {
+                turn = 0;
+                __threadfence();
+            }
         } else {
             const int rank = atomicAdd(&counters->arrived, all_started ? 0x10001u : 1u) >> 16;
             if (all_started && rank < slices) {
@@ -73,7 +76,6 @@ __device__ __forceinline__ void grid_sum(void* workspace, double* scratch, bool 
                 turns = arrived >> 16;
             }
         }
-        __threadfence();
         shared_turn = turn;
         shared_turns = turns;
     }

@@ -1,6 +1,6 @@
 // B (K x N) = alpha A C + beta B on FP64 tensor cores (sm_90): A (K x M) and B tall, row-major; C (M x N) small, contiguous.
 //
-//   for each tile of ROWS rows, dealt to the groups of SPLIT warps of all blocks:
+//   for each tile of ROWS rows, taken in order by the groups of SPLIT warps of all blocks:
 //       A's rows, and B's if beta != 0  ->  a stage in shared memory               asynchronous, STAGES tiles ahead
 //       for each UNROLL blocks of its rows:
 //           for x < KT, y < this warp's share of NT, m < UNROLL:
@@ -31,7 +31,7 @@
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
 // from rows of any pitch; WARPS of a thread block, one an SM; SPLIT: warps of a group, among which columns are divided; ROWS
-// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; SHARED_C: C's fragments stay in shared memory.
+// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order; SHARED_C: C's fragments stay in shared memory.
 
 #include "mma.cuh"
 #include "pipeline.cuh"
@@ -67,11 +67,17 @@ struct Tile {
     static constexpr int BYTES = (SUBS * SUB + 127) / 128 * 128;
 };
 
+constexpr int RUN_BYTES = 16 << 10;  // of A
 constexpr int STAGE_BYTES = Tile<M>::BYTES + (BETA ? Tile<N>::BYTES : 0);
 constexpr int GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
 constexpr int FRAGMENT_BYTES = SHARED_C ? KT * NT * 32 * 8 : 0;
 // Arrivals at the barrier of a stage: one for a matrix' bulk copies, or for each lane that moves pieces.
 constexpr int ARRIVALS = (PIECE_A ? LANES : 1) + (BETA ? (PIECE_B ? LANES : 1) : 0);
+// Some multiprocessors are faster than others, and memory likes the order of addresses: so a group takes the next tiles that nobody
+// has, RUN at a time since a counter in memory answers some hundred million times a second. Where all lanes of a group load pieces
+// they would have to wait for a tile's number: there tiles are dealt in turns.
+constexpr bool LOADS_IN_BULK = PIECE_A == 0 && (BETA == 0 || PIECE_B == 0);
+constexpr int RUN = (RUN_BYTES + ROWS * M * SIZE - 1) / (ROWS * M * SIZE);
 
 struct Operands {
     const char* A;
@@ -79,6 +85,13 @@ struct Operands {
     char* B;
     i64 K, pitch_a, pitch_b;  // pitches in bytes
     Element alpha, beta;
+    u32* counters;  // runs taken beyond the first tiles, blocks done; zero between launches
+};
+
+// Of a group: which of its stages are full, and of which tile.
+struct Stages {
+    u64 full[STAGES];
+    volatile u32 tile[STAGES];
 };
 
 struct Lane {
@@ -237,11 +250,40 @@ __device__ __forceinline__ void sync_group(int group) {
     }
 }
 
+// The numbers of a group's tiles beyond the first ones, for the warp that loads them.
+struct Runs {
+    u32* counter;  // none: the tiles are dealt in turns
+    u32 first;     // tile beyond those that are dealt
+    u32 tile, left = 0, taken;
+
+    // Asks for a run ahead of time: the answer takes a microsecond.
+    __device__ __forceinline__ void ask(const Lane& lane) {
+        if (lane.index % 32 == 0) taken = atomicAdd(counter, 1);
+    }
+
+    __device__ __forceinline__ u32 next(const Lane& lane) {
+        if (left == 0) {
+            tile = first + RUN * __shfl_sync(0xffffffffu, taken, 0);
+            left = RUN;
+            ask(lane);
+        }
+        --left;
+        return tile++;
+    }
+};
+
 // All tiles of a group.
-__device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full, const double* fragments, const Lane& lane) {
+__device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& state, const double* fragments, const Lane& lane) {
+    u64* const full = state.full;
     const u32 tiles = (o.K + ROWS - 1) / ROWS, step = gridDim.x * GROUPS, first = lane.group * gridDim.x + blockIdx.x;
+    const bool in_order = IN_ORDER && LOADS_IN_BULK && tiles > STAGES * step;
     char* const slabs = stages + STAGES * STAGE_BYTES;
     auto fill = [&](u32 tile, int stage) {
+        if (in_order && lane.loader && elect_one()) {
+            state.tile[stage] = tile;
+            if (tile >= tiles)
+                for (int i = 0; i < ARRIVALS; i++) arrive(full + stage);
+        }
         if (tile >= tiles) return;
         const i64 row = static_cast<i64>(tile) * ROWS;
         const int rows = min(static_cast<i64>(ROWS), o.K - row);
@@ -252,6 +294,8 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
     };
 #pragma unroll 1
     for (int s = 0; s < STAGES; s++) fill(first + s * step, s);
+    Runs runs = {o.counters, STAGES * step};
+    if (in_order && lane.loader) runs.ask(lane);
 
     double c[SHARED_C ? 1 : KT][TILES];
     if constexpr (!SHARED_C) {
@@ -264,10 +308,13 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
     Cursor<STAGES> at;
     int slab = 0;
 #pragma unroll 1
-    for (u32 tile = first; tile < tiles; tile += step) {
+    for (u32 tile = first;; tile += step) {
+        if (!in_order && tile >= tiles) break;
         const char* staged = stages + at.stage * STAGE_BYTES;
         char* out = slabs + slab * Tile<N>::BYTES;
         wait(full + at.stage, at.parity);
+        if (in_order) tile = state.tile[at.stage];
+        if (tile >= tiles) break;
         double a[2][UNROLL][2][1];
         load_fragments(a[0], staged + fragment_offset<M>(lane), 0, lane);
 #pragma unroll 1
@@ -327,20 +374,21 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, u64* full
         const i64 row = static_cast<i64>(tile) * ROWS;
         const int rows = min(static_cast<i64>(ROWS), o.K - row);
         store_tile<N, PIECE_B>(o.B + row * o.pitch_b, out, o.pitch_b, rows, lane);
-        fill(tile + STAGES * step, at.stage);
+        fill(in_order && lane.loader ? runs.next(lane) : tile + STAGES * step, at.stage);
         at.advance();
         if (++slab == SLABS) slab = 0;
     }
     if (PIECE_B == 0 && lane.storer) bulk_store_wait<0>();
+    if (in_order && lane.loader) __threadfence();  // its last run is counted
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im,
-           double beta_re, double beta_im) {
-    extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then the barriers
+           double beta_re, double beta_im, u32* counters) {
+    extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then their states
     double* const fragments = reinterpret_cast<double*>(memory);
     char* const groups = memory + FRAGMENT_BYTES;
-    u64* const full = reinterpret_cast<u64*>(groups + GROUPS * GROUP_BYTES);
+    Stages* const states = reinterpret_cast<Stages*>(groups + GROUPS * GROUP_BYTES);
 
     const int thread = threadIdx.x, l = thread % 32;
     // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
@@ -354,10 +402,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
     lane.loader = rank == SPLIT - 1;
     lane.storer = rank == 0;
-    const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im), element(beta_re, beta_im)};
+    const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im), element(beta_re, beta_im), counters};
 
     if (thread == 0) {  // one thread: see Ring::init
-        for (int stage = 0; stage < GROUPS * STAGES; ++stage) barrier_init(full + stage, ARRIVALS);
+        for (int group = 0; group < GROUPS; ++group)
+            for (int stage = 0; stage < STAGES; ++stage) barrier_init(states[group].full + stage, ARRIVALS);
         barrier_init_fence();
     }
     if constexpr (SHARED_C) {
@@ -368,6 +417,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     __syncthreads();
 
     char* const own = groups + lane.group * GROUP_BYTES;
-    u64* const barriers = full + lane.group * STAGES;
-    sweep(o, own, barriers, fragments + 32 * lane.share + l, lane);
+    sweep(o, own, states[lane.group], fragments + 32 * lane.share + l, lane);
+    if constexpr (LOADS_IN_BULK) {
+        __syncthreads();
+        if (thread == 0 && atomicAdd(counters + 1, 1) == gridDim.x - 1) counters[0] = counters[1] = 0;
+    }
 }

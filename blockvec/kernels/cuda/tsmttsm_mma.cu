@@ -48,130 +48,30 @@ constexpr int GM = (MF + 7) / 8, GN = (NF + 7) / 8;  // groups of 8 columns
 constexpr int IM = (GM + WM - 1) / WM, IN = (GN + WN - 1) / WN;  // groups of a warp, at most
 constexpr int IM_LEAST = COMPLEX ? GM / WM : IM, IN_LEAST = COMPLEX ? GN / WN : IN;
 constexpr int WARPS = WM * WN * WK, CONSUMERS = 32 * WARPS;
+// The WK warps of a tile share the steps of a stage or, where they load ahead and there are stages enough, take the stages in turn:
+// then they go on to the next stage at different times, and one keeps the tensor pipe busy meanwhile.
+constexpr int TAKERS = AHEAD && STAGES > WK ? WK : 1, SHARERS = WK / TAKERS, READERS = WARPS / TAKERS;
 constexpr bool TRIANGLE = SAME && WM * WN == 1;
+// An odd number of groups squared, by 2 x 2 warps: a pinwheel of four IM_LEAST x IM tiles around a block that the first one takes.
+constexpr bool PINWHEEL = COMPLEX && WM == 2 && WN == 2 && GM == GN && GM % 2 == 1;
 constexpr bool B_IS_D = IN <= IM;                    // which operand plays d in complex products
 constexpr bool A_BULK = A_PIECE == 0, B_BULK = B_PIECE == 0 && !SAME;
 constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 0 && !SAME);
 
 static_assert(ROWS % 4 == 0 && CHUNK % KSTEP == 0, "whole steps");
 
-// ---- filling the ring
+// What of its IM x IN blocks a warp has, as a sum.
+constexpr int ALL_M = 1, ALL_N = 2;  // all groups of A, of B, and not one less
+constexpr int CORNER = 4;            // the last block
 
-// The stages of this block, and where their rows lie.
-struct Source {
-    const char *A, *B;
-    i64 K, lda, ldb;
-
-    __device__ __forceinline__ i64 stages() const { return (K + ROWS * FOLD - 1) / (ROWS * FOLD); }
-    __device__ __forceinline__ bool is_whole(i64 stage) const { return (stage + 1) * (ROWS * FOLD) <= K; }
-};
-
-// A contiguous operand: its rows are linear memory, a stage one bulk copy, or two with a gap between them.
-template <int WIDTH, int GAP>
-struct Bulk {
-    static constexpr int CHUNK_BYTES = CHUNK * FOLD * WIDTH * SIZE;
-
-    static __device__ __forceinline__ int offset(int chunk) { return chunk * CHUNK_BYTES + chunk / 2 * GAP; }
-
-    static __device__ __forceinline__ void copy_whole(char* shared, const char* global, i64 stage, u64* full) {
-        const char* from = global + stage * (4 * CHUNK_BYTES);
-        if constexpr (GAP == 0) {
-            bulk_load(shared, from, 4 * CHUNK_BYTES, full);
-        } else {
-            bulk_load(shared, from, 2 * CHUNK_BYTES, full);
-            bulk_load(shared + offset(2), from + 2 * CHUNK_BYTES, 2 * CHUNK_BYTES, full);
-        }
-    }
-
-    // Bytes of a chunk that exist; bulk copies take the multiple of 16 below.
-    static __device__ __forceinline__ int valid_bytes(i64 stage, int chunk, i64 K) {
-        const i64 left = K * (WIDTH * SIZE) - (4 * stage + chunk) * CHUNK_BYTES;
-        return static_cast<int>(max(0LL, min(left, static_cast<i64>(CHUNK_BYTES))));
-    }
-
-    // By a warp: what bulk copies of the last stage leave, less than 16 bytes and zeros. Returns the bytes they will bring.
-    static __device__ __forceinline__ u32 clear_tail(char* shared, const char* global, i64 stage, i64 K, int lane) {
-        u32 copied = 0;
-        for (int chunk = 0; chunk < 4; ++chunk) {
-            const int valid = valid_bytes(stage, chunk, K), bulk = valid & ~15;
-            copied += bulk;
-            const char* from = global + (4 * stage + chunk) * CHUNK_BYTES;
-            for (int byte = bulk + REAL * lane; byte < CHUNK_BYTES; byte += REAL * 32)
-                *reinterpret_cast<Real*>(shared + offset(chunk) + byte) = byte < valid ? *reinterpret_cast<const Real*>(from + byte) : Real(0);
-        }
-        return copied;
-    }
-
-    static __device__ __forceinline__ void copy_tail(char* shared, const char* global, i64 stage, i64 K, u64* full) {
-        for (int chunk = 0; chunk < 4; ++chunk) {
-            const int bulk = valid_bytes(stage, chunk, K) & ~15;
-            if (bulk) bulk_load(shared + offset(chunk), global + (4 * stage + chunk) * CHUNK_BYTES, bulk, full);
-        }
-    }
-};
-
-using BulkA = Bulk<M, A_GAP>;
-using BulkB = Bulk<N, B_GAP>;
-
-// By a warp: announces and starts the bulk copies of one stage.
-__device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& source, i64 stage, int lane) {
-    char* to_b = to_a + B_OFFSET;
-    if (source.is_whole(stage)) {
-        if (elect_one()) {
-            expect(full, (A_BULK ? 4 * BulkA::CHUNK_BYTES : 0) + (B_BULK ? 4 * BulkB::CHUNK_BYTES : 0));
-            if constexpr (A_BULK) BulkA::copy_whole(to_a, source.A, stage, full);
-            if constexpr (B_BULK) BulkB::copy_whole(to_b, source.B, stage, full);
-        }
-    } else {
-        u32 bytes = 0;
-        if constexpr (A_BULK) bytes += BulkA::clear_tail(to_a, source.A, stage, source.K, lane);
-        if constexpr (B_BULK) bytes += BulkB::clear_tail(to_b, source.B, stage, source.K, lane);
-        __syncwarp();
-        if (elect_one()) {
-            expect(full, bytes);
-            if constexpr (A_BULK) BulkA::copy_tail(to_a, source.A, stage, source.K, full);
-            if constexpr (B_BULK) BulkB::copy_tail(to_b, source.B, stage, source.K, full);
-        }
-    }
+constexpr __device__ __forceinline__ bool has_block(int shape, int i, int j) {
+    return ((i < IM_LEAST || shape & ALL_M) && (j < IN_LEAST || shape & ALL_N)) || (shape & CORNER && i == IM - 1 && j == IN - 1);
 }
 
-// By all producer threads: cp.async copies of one operand's stage, row by row, for views and unaligned bases.
-template <int WIDTH, int ROW, int PITCH, int PIECE>
-__device__ __forceinline__ void copy_pieces(char* shared, const char* global, i64 stage, i64 K, i64 ld, int thread) {
-    constexpr int PIECES = (WIDTH * SIZE + PIECE - 1) / PIECE;
-    constexpr int PASSES = (PIECES + 31) / 32, LANES = (PIECES + PASSES - 1) / PASSES;  // LANES threads a row
-    constexpr int AT_ONCE = 32 * PRODUCERS / LANES;
-    const int rows = static_cast<int>(min(K - stage * ROWS, static_cast<i64>(ROWS)));
-    const int first = thread / LANES, lane = thread % LANES;
-    const char* from = global + (stage * ROWS + first) * ld * SIZE;
-    if (first >= AT_ONCE) return;
-#pragma unroll 4
-    for (int row = first; row < ROWS; row += AT_ONCE, from += AT_ONCE * ld * SIZE)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-            const int byte = (pass * LANES + lane) * PIECE;
-            if (PIECES % PASSES && byte >= PIECES * PIECE) continue;
-            const int bytes = row < rows ? min(PIECE, WIDTH * SIZE - byte) : 0;  // zeros fill the rest
-            async_copy<PIECE>(shared + row / CHUNK * PITCH + row % CHUNK * ROW + byte, row < rows ? from + byte : global, bytes);
-        }
-}
+constexpr __device__ __forceinline__ int groups_of_a(int shape) { return shape & (ALL_M | CORNER) ? IM : IM_LEAST; }
+constexpr __device__ __forceinline__ int groups_of_b(int shape) { return shape & (ALL_N | CORNER) ? IN : IN_LEAST; }
 
-// Dedicated producer warps keep filling stages that the consumers have given back.
-__device__ __forceinline__ void produce(char* shared, Ring<STAGES>& ring, const Source& source) {
-    const int thread = threadIdx.x - CONSUMERS;
-    const i64 stages = source.stages();
-    Cursor<STAGES> at;
-    for (i64 stage = blockIdx.x; stage < stages; stage += gridDim.x, at.advance()) {
-        char* to = shared + at.stage * STAGE_BYTES;
-        u64* full = ring.full + at.stage;
-        wait(ring.empty + at.stage, at.parity ^ 1);
-        if (ANY_BULK && thread < 32) fill_bulk(to, full, source, stage, thread);
-        if constexpr (!A_BULK) copy_pieces<M, A_ROW, A_PITCH, A_PIECE>(to, source.A, stage, source.K, source.lda, thread);
-        if constexpr (B_PIECE != 0 && !SAME)
-            copy_pieces<N, B_ROW, B_PITCH, B_PIECE>(to + B_OFFSET, source.B, stage, source.K, source.ldb, thread);
-        if constexpr (ANY_PIECES) async_arrive(full);
-    }
-}
+#include "tsmttsm_stages.cuh"
 
 // ---- consumers
 
@@ -184,9 +84,9 @@ template <int GROUPS, int ROW>
 struct Fragments {
     double part[PARTS][GROUPS][KSTEP];
 
-    __device__ __forceinline__ void load(const char* lane_base, int step) {
+    __device__ __forceinline__ void load(const char* lane_base, int step, int groups) {
 #pragma unroll
-        for (int group = 0; group < GROUPS; ++group)
+        for (int group = 0; group < groups; ++group)
 #pragma unroll
             for (int u = 0; u < KSTEP; ++u) {
                 const char* from = lane_base + (step * KSTEP + u) * ROW + group * 8 * SIZE;
@@ -201,10 +101,10 @@ struct Fragments {
     }
 
     // A word that is known once all loads have returned.
-    __device__ __forceinline__ u32 token() const {
+    __device__ __forceinline__ u32 token(int groups) const {
         u32 word = 0;
 #pragma unroll
-        for (int group = 0; group < GROUPS; ++group)
+        for (int group = 0; group < groups; ++group)
 #pragma unroll
             for (int u = 0; u < KSTEP; ++u) word |= __double2loint(part[0][group][u]);
         return word;
@@ -257,8 +157,7 @@ struct Accumulators {
         }
     }
 
-    // ALL_M, ALL_N: whether this warp has all of IM, IN groups, or one less.
-    template <bool ALL_M, bool ALL_N, class D, class S>
+    template <int SHAPE, class D, class S>
     __device__ __forceinline__ void add_complex(const D& d, const S& s) {
         constexpr int GROUPS_D = B_IS_D ? IN : IM, GROUPS_S = B_IS_D ? IM : IN;
 #pragma unroll
@@ -274,8 +173,7 @@ struct Accumulators {
                 for (int x = 0; x < GROUPS_S; ++x) {
                     const int i = B_IS_D ? x : y, j = B_IS_D ? y : x;
                     if (TRIANGLE && i > j) continue;
-                    if ((i < IM_LEAST || ALL_M) && (j < IN_LEAST || ALL_N))
-                        mma_m16n8(value[i][j][0], value[i][j][PARTS - 1], top, bottom, s_part[x]);
+                    if (has_block(SHAPE, i, j)) mma_m16n8(value[i][j][0], value[i][j][PARTS - 1], top, bottom, s_part[x]);
                 }
             };
             products(d.part[0][y], d.part[PARTS - 1][y], s.part[0]);
@@ -283,16 +181,16 @@ struct Accumulators {
         }
     }
 
-    template <bool ALL_M, bool ALL_N>
+    template <int SHAPE>
     __device__ __forceinline__ void add(const FragmentsA& a, const FragmentsB& b) {
         if constexpr (!COMPLEX) {
             add_real(a, b);
         } else if constexpr (TRIANGLE) {
-            add_complex<true, true>(a, a);
+            add_complex<SHAPE>(a, a);
         } else if constexpr (B_IS_D) {
-            add_complex<ALL_M, ALL_N>(b, a);
+            add_complex<SHAPE>(b, a);
         } else {
-            add_complex<ALL_M, ALL_N>(a, b);
+            add_complex<SHAPE>(a, b);
         }
     }
 
@@ -322,14 +220,14 @@ struct Accumulators {
     }
 
     // Writes the tile whose first groups are (m0, n0) into the MF x NF product in shared memory.
-    __device__ __forceinline__ void store(double* product, int m0, int n0, bool all_m, bool all_n, int lane) const {
+    __device__ __forceinline__ void store(double* product, int m0, int n0, int shape, int lane) const {
         const int g = lane / 4, t = lane % 4;
 #pragma unroll
         for (int i = 0; i < IM; ++i)
 #pragma unroll
             for (int j = 0; j < IN; ++j) {
                 if (TRIANGLE && i > j) continue;
-                if ((i >= IM_LEAST && !all_m) || (j >= IN_LEAST && !all_n)) continue;  // a neighbour's
+                if (!has_block(shape, i, j)) continue;  // a neighbour's
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
                     const bool swap = transposed(i, j);
@@ -352,47 +250,54 @@ struct Accumulators {
 struct Place {
     int offset_a, offset_b, wk;
 
+    template <int SHAPE>
     __device__ __forceinline__ void load(FragmentsA& a, FragmentsB& b, const char* stage, int turn) const {
-        const int step = turn * WK + wk;
-        a.load(stage + offset_a, step);
-        if (!TRIANGLE) b.load(stage + offset_b, step);
+        const int step = turn * SHARERS + (TAKERS > 1 ? 0 : wk);
+        a.load(stage + offset_a, step, groups_of_a(SHAPE));
+        if (!TRIANGLE) b.load(stage + offset_b, step, groups_of_b(SHAPE));
     }
 
-    __device__ __forceinline__ u32 token(const FragmentsA& a, const FragmentsB& b) const { return a.token() | (TRIANGLE ? 0 : b.token()); }
+    template <int SHAPE>
+    __device__ __forceinline__ u32 token(const FragmentsA& a, const FragmentsB& b) const {
+        return a.token(groups_of_a(SHAPE)) | (TRIANGLE ? 0 : b.token(groups_of_b(SHAPE)));
+    }
 };
 
 // All stages of a consumer warp.
-template <bool ALL_M, bool ALL_N>
+template <int SHAPE>
 __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, char* shared, Ring<STAGES>& ring, const Source& source, int lane) {
     const i64 stages = source.stages();
+    const i64 step = TAKERS * static_cast<i64>(gridDim.x);
     Cursor<STAGES> at;
+    if (TAKERS > 1) at.stage = place.wk;
+    i64 stage = blockIdx.x + at.stage * static_cast<i64>(gridDim.x);
     FragmentsA a[2];
     FragmentsB b[2];
-    if (AHEAD && blockIdx.x < stages) {
-        wait(ring.full, 0);
-        place.load(a[0], b[0], shared, 0);
+    if (AHEAD && stage < stages) {
+        wait(ring.full + at.stage, at.parity);
+        place.load<SHAPE>(a[0], b[0], shared + at.stage * STAGE_BYTES, 0);
     }
-    for (i64 stage = blockIdx.x; stage < stages; stage += gridDim.x) {
+    for (; stage < stages; stage += step) {
         const Cursor<STAGES> now = at;
         char* from = shared + now.stage * STAGE_BYTES;
         int emptied = now.stage;
-        at.advance();
+        at.advance<TAKERS>();
         if constexpr (AHEAD) {
-            constexpr int TURNS = STEPS / WK;
+            constexpr int TURNS = STEPS / SHARERS;
 #pragma unroll
             for (int turn = 0; turn < TURNS; ++turn) {
                 const int next = (turn + 1) % 2;
                 if (turn + 1 < TURNS) {
-                    place.load(a[next], b[next], from, turn + 1);
-                } else if (stage + gridDim.x < stages) {
+                    place.load<SHAPE>(a[next], b[next], from, turn + 1);
+                } else if (stage + step < stages) {
                     wait(ring.full + at.stage, at.parity);
-                    place.load(a[next], b[next], shared + at.stage * STAGE_BYTES, 0);
+                    place.load<SHAPE>(a[next], b[next], shared + at.stage * STAGE_BYTES, 0);
                 }
-                acc.add<ALL_M, ALL_N>(a[turn % 2], b[turn % 2]);
+                acc.add<SHAPE>(a[turn % 2], b[turn % 2]);
             }
             // The assembler moves the arrival ahead of products without waiting for the loads that they need; where loads queue for their
             // banks the copy engine would overtake them. So the arrival is made to depend on them.
-            emptied += place.token(a[(TURNS + 1) % 2], b[(TURNS + 1) % 2]) & acc.keep;
+            emptied += place.token<SHAPE>(a[(TURNS + 1) % 2], b[(TURNS + 1) % 2]) & acc.keep;
             a[0] = a[TURNS % 2];
             b[0] = b[TURNS % 2];
         } else {
@@ -400,14 +305,14 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
             // The trip count is not the same for all warps as the compiler sees it, so that this stays a loop and its loads before its end.
 #pragma unroll UNROLL
             for (int turn = 0; turn * WK + place.wk < STEPS; ++turn) {
-                place.load(a[0], b[0], from, turn);
-                acc.add<ALL_M, ALL_N>(a[0], b[0]);
+                place.load<SHAPE>(a[0], b[0], from, turn);
+                acc.add<SHAPE>(a[0], b[0]);
             }
         }
         __syncwarp();
         if constexpr (PRODUCERS > 0) {
             if (lane == 0) arrive(ring.empty + emptied);
-        } else if (ring.is_last_reader(emptied, WARPS, lane)) {
+        } else if (ring.is_last_reader(emptied, READERS, lane)) {
             const i64 next = stage + STAGES * static_cast<i64>(gridDim.x);
             if (next < stages) fill_bulk(from, ring.full + now.stage, source, next, lane);
         }
@@ -421,7 +326,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     __shared__ Ring<STAGES> ring;
     const Source source = {A, B, K, lda, ldb};
     if (threadIdx.x == 0) {
-        ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), WARPS);
+        ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), READERS);
         grid_started(workspace);
     }
     __syncthreads();
@@ -440,9 +345,14 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     const bool backwards = (warp / TURN + blockIdx.x * BLOCKS / gridDim.x) % 2 && (TILES >= 4 || TURN % TILES == 0);
     const int tile = backwards ? TILES - 1 - warp % TILES : warp % TILES;
     const int wm = tile / WN, wn = tile % WN;
-    const int m0 = COMPLEX ? wm * (GM / WM) + min(wm, GM % WM) : wm * IM;
-    const int n0 = COMPLEX ? wn * (GN / WN) + min(wn, GN % WN) : wn * IN;
-    const bool all_m = IM_LEAST == IM || wm < GM % WM, all_n = IN_LEAST == IN || wn < GN % WN;
+    int m0 = COMPLEX ? wm * (GM / WM) + min(wm, GM % WM) : wm * IM;
+    int n0 = COMPLEX ? wn * (GN / WN) + min(wn, GN % WN) : wn * IN;
+    int shape = (IM_LEAST == IM || wm < GM % WM ? ALL_M : 0) + (IN_LEAST == IN || wn < GN % WN ? ALL_N : 0);
+    if constexpr (PINWHEEL) {
+        m0 = tile == 2 ? IM : tile == 3 ? IM_LEAST : 0;
+        n0 = tile == 1 ? IN : tile == 2 ? IN_LEAST : 0;
+        shape = tile % 2 ? ALL_M : tile == 0 ? ALL_N + CORNER : ALL_N;
+    }
 
     const i64 stages = source.stages();
     if (PRODUCERS == 0 && warp == 0)
@@ -457,21 +367,23 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     place.offset_b = SAME ? place.offset_a + (n0 - m0) * 8 * SIZE : B_OFFSET + t * B_PITCH + t / 2 * B_GAP + (n0 * 8 + g) * SIZE;
     place.wk = wk;
     // Shares of unequal size are told apart here and not at each product, where branches would keep loads from running ahead.
-    if (all_m && all_n)
-        consume<true, true>(acc, place, shared, ring, source, lane);
-    else if (all_m)
-        consume<true, false>(acc, place, shared, ring, source, lane);
-    else if (all_n)
-        consume<false, true>(acc, place, shared, ring, source, lane);
+    if (PINWHEEL && shape == ALL_N + CORNER)
+        consume<PINWHEEL ? ALL_N + CORNER : 0>(acc, place, shared, ring, source, lane);
+    else if (shape == ALL_M + ALL_N)
+        consume<ALL_M + ALL_N>(acc, place, shared, ring, source, lane);
+    else if (shape == ALL_M)
+        consume<ALL_M>(acc, place, shared, ring, source, lane);
+    else if (shape == ALL_N)
+        consume<ALL_N>(acc, place, shared, ring, source, lane);
     else
-        consume<false, false>(acc, place, shared, ring, source, lane);
+        consume<0>(acc, place, shared, ring, source, lane);
 
     // The ring's memory is free now: the last stage has been waited for, and sync_warps lets everybody finish reading.
     const bool all_started = threadIdx.x == 0 && gridDim.x > 1 && grid_all_started(workspace);
     sync_warps<1, CONSUMERS>();
     acc.sum_warps(reinterpret_cast<double2*>(shared), tile, wk, lane);
     double* product = reinterpret_cast<double*>(shared);
-    if (wk == 0) acc.store(product, m0, n0, all_m, all_n, lane);
+    if (wk == 0) acc.store(product, m0, n0, shape, lane);
     sync_warps<1, CONSUMERS>();
 
     auto finish = [&](int element, const double(&sum)[PARTS]) {

@@ -73,7 +73,7 @@ def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
     assert "widths from 1 to 64" in str(family.supports(problem(65), H200))
     assert "8-byte alignment" in str(family.supports(problem(8, align_b=4), H200))
     assert "in place" in str(family.supports(problem(8, 9, inplace=True), H200))
-    assert "sm_80" in str(family.supports(problem(8), replace(H200, architecture="sm_80")))
+    assert "no FP64 tensor cores" in str(family.supports(problem(8), replace(H200, architecture="sm_75")))
     with pytest.raises(OptionError, match="another family"):
         family.choose(problem(65), H200)
 
@@ -100,7 +100,7 @@ def test_the_validity_rule_says_what_is_wrong(changes: dict[str, int], reason: s
 
 def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> None:
     def pieces(p: TsmmProblem) -> tuple[int, int]:
-        return family._shape(p).piece_a, family._shape(p).piece_b
+        return family._shape(p, H200).piece_a, family._shape(p, H200).piece_b
 
     assert pieces(problem(13)) == (0, 0)
     assert pieces(problem(13, align_a=8)) == (8, 0)
@@ -115,7 +115,7 @@ def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> Non
 @ALL
 def test_fragments_and_results_meet_no_bank_twice(width: int, dtype: str) -> None:
     """Lanes are served 128 bytes at a time, in order; see the kernel for where each one reads."""
-    shape = family._shape(problem(width, dtype=dtype))
+    shape = family._shape(problem(width, dtype=dtype), H200)
     pitch, rows = width * shape.size, 64
     sub = -(-rows // shape.subs * pitch // 128) * 128 + 128 // shape.subs
     lanes = np.arange(32)
@@ -140,11 +140,11 @@ class Recorder:
 def test_a_launch_fills_the_device_and_passes_pitches_in_bytes() -> None:
     p = problem(8, 4, "complex128", ldb=6, alpha="general", beta="general")
     config, kernel = family.choose(p, H200), Recorder()
-    family.bind(kernel, p, config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3)
-    arguments = (1 << 20, 2 << 20, 3 << 20, p.K, 8 * 16, 6 * 16, 0.0, 2.0, 3.0, 0.0)
+    family.bind(kernel, p, config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
+    arguments = (1 << 20, 2 << 20, 3 << 20, p.K, 8 * 16, 6 * 16, 0.0, 2.0, 3.0, 0.0, 4 << 20)
     shared = family.shared_bytes(p, config, H200)
     assert kernel.calls == [((132,), (32 * config.warps,), arguments, shared)]
-    family.bind(kernel, replace(p, K=1), config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3)
+    family.bind(kernel, replace(p, K=1), config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
     assert kernel.calls[1][0] == (1,)
     family.bind(kernel, replace(p, K=0), config, H200)(0, 0, 0, 2j, 3)
     assert len(kernel.calls) == 2
@@ -171,7 +171,7 @@ needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cud
 def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
     """No spills, no stack, and as much shared memory as the launch asks for."""
     agree = (
-        f"static_assert(FRAGMENT_BYTES + GROUPS * (GROUP_BYTES + 8 * STAGES) == "
+        f"static_assert(FRAGMENT_BYTES + GROUPS * (GROUP_BYTES + sizeof(Stages)) == "
         f'{family.shared_bytes(p, config, H200)}, "shared memory");\n'
     )
     cubin = compiler.compile_source(family.source(p, config, H200) + agree, H200.architecture)
@@ -185,7 +185,7 @@ def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
 def test_configurations_of_the_space_compile_without_spills(width: int, dtype: str) -> None:
     p = problem(width, dtype=dtype)
     configs = family.space(p, H200)
-    room = {c: family._register_limit(c.warps) - family._registers(p, c) for c in configs}
+    room = {c: family._register_limit(c.warps) - family._registers(p, c, H200) for c in configs}
     tightest = sorted(configs, key=room.__getitem__)[:20]
     draw = random.Random(width)
     for config in {family.choose(p, H200), draw.choice(tightest), *draw.sample(configs, 2)}:
@@ -216,12 +216,12 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> No
 _RUN = """
 extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
                    const void* C, char* B, i64 bytes_b, i64 K, i64 pitch_a, i64 pitch_b,
-                   const double* factors) {
+                   const double* factors, u32* counters) {
     emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
     emulator::writable = {B, B + bytes_b};
     return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
         const double* by = factors;
-        KERNEL(A, static_cast<const Real*>(C), B, K, pitch_a, pitch_b, by[0], by[1], by[2], by[3]);
+        KERNEL(A, static_cast<const Real*>(C), B, K, pitch_a, pitch_b, by[0], by[1], by[2], by[3], counters);
     });
 }
 """
@@ -257,13 +257,15 @@ def emulate(
     alpha, beta = (complex(factor) for factor in factors)
     scalars = (ctypes.c_double * 4)(alpha.real, alpha.imag, beta.real, beta.imag)
     long, pointer = ctypes.c_longlong, ctypes.c_void_p
+    counters = np.zeros(2, "u4")
     status = library.run(
         *(ctypes.c_uint(2), 32 * config.warps, ctypes.c_size_t(family.shared_bytes(p, config, H200))),
         *(ctypes.c_ulonglong(seed), pointer(A.ctypes.data), long(span(A)), pointer(C.ctypes.data)),
         *(pointer(B.ctypes.data), long(span(B)), long(p.K)),
-        *(long(p.lda * A.itemsize), long(p.ldb * B.itemsize), scalars),
+        *(long(p.lda * A.itemsize), long(p.ldb * B.itemsize), scalars, pointer(counters.ctypes.data)),
     )
     assert status == 0
+    assert not counters.any()  # as the next launch needs them
 
 
 def operand(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.ndarray]:

@@ -215,6 +215,15 @@ HOST_CASES = [
     (problem(2, dtype="complex128", K=333, beta="general"), Config(32, 2, 1, 1, 4, fold=4), 3),
     (problem(20, dtype="complex128", K=61, same=True), Config(16, 2, 1, 1, 2), 2),
     (problem(20, dtype="complex128", K=61, same=True, conj=False), Config(16, 2, 1, 1, 2), 2),
+    # the pinwheel of an odd number of groups squared
+    (problem(20, dtype="complex128", K=61), Config(16, 2, 2, 2, 2), 2),
+    (problem(33, 40, "complex128", K=61, conj=False), Config(16, 2, 2, 2, 1), 2),
+    (problem(39, dtype="complex128", K=61, same=True), Config(16, 2, 2, 2, 2), 2),
+    (problem(24, dtype="complex64", K=61, conj=False), Config(16, 2, 2, 2, 2, ahead=False), 2),
+    # warps that take stages in turn, some more of them than others
+    (problem(39, dtype="complex128", K=203), Config(16, 3, 2, 2, 2, unroll=1, ahead=True), 3),
+    (problem(16, dtype="complex128", K=203), Config(20, 5, 1, 1, 4, unroll=1, producers=1, ahead=True), 2),
+    (problem(16, dtype="complex128", K=33), Config(20, 5, 1, 1, 4, unroll=1, ahead=True), 2),
     # views, odd offsets, one operand in pieces
     (problem(13, 8, K=151, lda=61, ldb=64, align_a=8), Config(32, 3, 1, 1, 4, producers=4), 2),
     (problem(13, 8, K=151, lda=61, align_a=8), Config(32, 3, 1, 1, 4, producers=4), 2),

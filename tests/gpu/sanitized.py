@@ -1,0 +1,99 @@
+"""Runs every family of kernels on small exact operands, for `test_sanitizer.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, as_operator, products
+from blockvec.backends import backend_for
+from tests.contract.blocks import exact_values, host, on
+
+ROWS = 1999  # of which no tile height is a divisor
+LD = 3  # columns of a view's parent beside it
+
+
+def tall(rng: np.random.Generator, width: int, dtype: str, view: bool) -> tuple[np.ndarray, Any]:
+    """Return exact values and a block of them on the GPU, as a view at an odd offset where asked."""
+    values = exact_values(rng, (ROWS, width + (LD if view else 0)), dtype)
+    columns = slice(1, 1 + width) if view else slice(None)
+    return values[:, columns], on("gpu", values)[:, columns]
+
+
+def check(name: str, got: Any, expected: np.ndarray) -> None:
+    """Fail where a product of small integers is not exact."""
+    if not np.array_equal(host(got), expected):
+        raise SystemExit(f"{name}: wrong result")
+
+
+def run_products(M: int, N: int, dtype: str, view: bool) -> int:
+    """Run all own kernels for both products of blocks; return how many there were."""
+    rng, backend, count = np.random.default_rng(M), backend_for("gpu"), 0
+    (x, A), (y, B), c = tall(rng, M, dtype, view), tall(rng, N, dtype, view), exact_values(rng, (M, N), dtype)
+    dot, combine = products.tsmttsm_problem(A, B, True), products.tsmm_problem(A, on("gpu", c), B, 1, 1)
+    for problem in (dot, combine):
+        for candidate in backend.candidates(problem):
+            if candidate.vendor or candidate.refusal:
+                continue
+            count += 1
+            if problem is dot:
+                C = on("gpu", np.full_like(c, np.nan))
+                candidate.run(problem, A, B, C, 1, 0)
+                check(candidate.name, C, x.conj().T @ y)
+            else:
+                B[...] = on("gpu", y)
+                candidate.run(problem, A, on("gpu", c), B, 1, 1)
+                check(candidate.name, B, x @ c + y)
+    return count
+
+
+def run_sweeps(M: int, N: int, dtype: str) -> int:
+    """Run the two fused sweeps of a basis and a block."""
+    rng = np.random.default_rng(N)
+    (w, W), (v, V), c = (
+        tall(rng, M, dtype, False),
+        tall(rng, N, dtype, False),
+        exact_values(rng, (N, N), dtype),
+    )
+    basis, block = BlockVector(W), BlockVector(V)
+    check("combine_dot", block.combine_dot(on("gpu", c), basis), w.conj().T @ (v @ c))
+    d = exact_values(rng, (M, N), dtype)
+    updated = v @ c - w @ d
+    check("update_gram", block.update_gram(basis, on("gpu", d)), updated.conj().T @ updated)
+    return 2
+
+
+def run_sparse(width: int) -> int:
+    """Run a sparse product with the sums that come beside it."""
+    import cupyx.scipy.sparse as gpu_sparse
+    import scipy.sparse as sp
+
+    rng = np.random.default_rng(width)
+    matrix = sp.diags([1.0, -2.0, 1.0], [-40, 0, 1], shape=(ROWS, ROWS), format="csr")
+    x, X = tall(rng, width, "float64", False)
+    applied = as_operator(gpu_sparse.csr_matrix(matrix)).apply(BlockVector(X), dots="xy", gram="yy")
+    y = matrix @ x
+    check("spmmv", applied.Y, y)
+    check("spmmv dots", applied.dots["xy"], (x * y).sum(axis=0))
+    check("spmmv gram", applied.gram["yy"], y.T @ y)
+    return 1
+
+
+def main() -> None:
+    """Run them all and say how many kernels there were."""
+    count = 0
+    for M, N, dtype, view in (
+        *((8, 8, "float64", False), (13, 7, "float64", True), (33, 33, "float64", False)),
+        *((64, 64, "float64", False), (6, 6, "complex128", False), (41, 41, "complex128", False)),
+        *((16, 16, "float32", False), (5, 9, "complex64", True), (130, 4, "float64", False)),
+    ):
+        count += run_products(M, N, dtype, view)
+    for M, N, dtype in ((64, 8, "float64"), (96, 3, "complex128")):
+        count += run_sweeps(M, N, dtype)
+    count += run_sparse(4) + run_sparse(7)
+    print(f"{count} kernels")
+
+
+if __name__ == "__main__":
+    main()
