@@ -159,6 +159,12 @@ class ThickRestart(Iteration):
     def _begin(self) -> None:
         """Make the start orthonormal, fill it up to the block size, and apply A to a given one at once."""
         krylov, b = self.krylov, self.options.block_size
+        if self.locked is not None and self.options.norm is None:
+            # In the complement A may be nothing but rounding, which is that of all of A.
+            image = self.operator.apply(self.locked.copy())
+            self.counts.apply(image.shape[1])
+            self.counts.reductions += 1
+            self.norm = float(to_host(image.norms()).max())
         krylov.append(self.start)
         if krylov.w < b:
             krylov.append_random(b - krylov.w)
@@ -179,7 +185,8 @@ class ThickRestart(Iteration):
             norms.append(float(to_host(block.norms())[0]))
         self.counts.apply(1)
         self.counts.reductions += 2
-        self.norm = self.krylov.norm = max(self.krylov.norm, norms[1] / norms[0])
+        self.krylov.norm = max(self.krylov.norm, norms[1] / norms[0])
+        self.norm = max(self.norm, self.krylov.norm)
 
     def _cycle(self) -> str:
         """Expand until the buffer is full; return why to stop, or nothing."""

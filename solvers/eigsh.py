@@ -113,9 +113,9 @@ def eigsh(
         can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
         which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
         `info` says why. Where an extremal end of an explicit matrix or pair of the host of up to 20 000 rows
-        has not converged after 40 restarts, as at the stiff lower end of a stiffness matrix, it goes on by
-        shift-invert from just outside the spectrum, and proves by an inertia count that nothing is missing
-        (unless `maxiter` is given).
+        has not converged after 40 restarts (10 of a filter), as at the stiff lower end of a stiffness matrix,
+        it goes on by shift-invert from just outside the spectrum, and proves by an inertia count that nothing
+        is missing (unless `maxiter` is given).
     block_size : int, optional
         Columns that the operator is applied to at once: default 8 for k >= 8 where applying A is known to
         be cheap (a sparse matrix, a GPU), else 4, or 2 for k < 4.

@@ -29,7 +29,8 @@ __all__ = ["is_factorable", "solve_or_factorise", "solve_pair"]
 
 FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
 FACTOR_ENTRIES = 2_000_000
-SOON = 40  # restarts after which it has not converged soon
+# Restarts after which it has not converged soon; those of a filter take many applications, and are few.
+SOON = {"lanczos": 40, "filter": 10}
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def solve_or_factorise(request: Request, matrix: Any) -> EigenResult:
         invariant and is_factorable(request.operator, request.which)
     ):
         return solve(request)
-    first = solve_iteratively(replace(staged(request, "begun"), maxiter=SOON))
+    first = solve_iteratively(replace(staged(request, "begun"), maxiter=SOON[request.method]))
     if first.info["stopped"] != "maxiter":
         return first
     rest = within_time(staged(request, "factorised"))
@@ -125,7 +126,7 @@ def solve_pair(form: StandardForm, A: Any, M: Any, k: int, options: Options) -> 
             **changes,
         )
 
-    first = solve_transformed(form, k, part("begun", maxiter=SOON))
+    first = solve_transformed(form, k, part("begun", maxiter=SOON["lanczos"]))
     if first.converged.all() or first.info["stopped"] not in ("maxiter", "converged"):
         return first
     A, M = (sp.csc_array(matrix).astype(form.operator.dtype) for matrix in (A, M))

@@ -90,7 +90,8 @@ def _polished(form: StandardForm, inner: EigenResult, options: Options) -> Eigen
     xp = array_namespace(inner.eigenvectors)
     Y, W = (inner.eigenvectors[:, xp.asarray(part)] for part in (near, np.setdiff1d(np.arange(k), near)))
     locked = [Y] if options.orthogonal_to is None else [Y, options.orthogonal_to]
-    options = replace(options, v0=xp.ascontiguousarray(W), orthogonal_to=xp.hstack(locked))
+    norm = float(np.delete(theta, near).max())  # of the solves there, which lose nothing to what is locked
+    options = replace(options, v0=xp.ascontiguousarray(W), orthogonal_to=xp.hstack(locked), norm=norm)
     rest = solve_standard(form.operator, k - len(near), options)
     return replace(
         rest,
