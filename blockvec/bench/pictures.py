@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import OptionError
 from ..kernels.cache import replace_file
-from . import davidson_pictures, orthogonality_pictures, paper_pictures, solver_pictures, sparse_pictures
+from . import accuracy_pictures, davidson_pictures, orthogonality_pictures, paper_pictures, solver_pictures, sparse_pictures
 
 __all__ = ["check_plotting", "draw"]
 
@@ -62,6 +62,7 @@ def draw(document: Record, path: str | Path) -> None:
     figures = [r for r in document["records"] if "figure" in r]
     solver = [r for r in document["records"] if r.get("operation") == "eigsh"]
     blocks = [r for r in document["records"] if r.get("operation") == "eigsh_blocks"]
+    accuracy = [r for r in document["records"] if r.get("operation") == "accuracy"]
     kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
     rectangular = [r for r in kernels if r["M"] != r["N"]]
     losses = [r for r in document["records"] if r.get("operation") == "orthogonality"]
@@ -71,6 +72,8 @@ def draw(document: Record, path: str | Path) -> None:
     sparse = [r for r in kernels if r.get("matrix")]
     if figures:
         painter, records = functools.partial(paper_pictures.paint, ceilings=document["ceilings"]), figures
+    elif accuracy:
+        painter, records = accuracy_pictures.paint, accuracy
     elif losses:
         painter, records = orthogonality_pictures.paint_loss, losses
     elif orthogonalized:

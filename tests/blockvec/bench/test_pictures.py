@@ -85,6 +85,18 @@ DOCUMENTS = {
         *(davidson("blocks", block_size=b, k=k, converged=3) for b in (2, 1) for k in (3, 5)),
     ],
     "block sizes": [blocks(matrix, k, b) for matrix, k in (("a", 5), ("a", 9), ("b", 5)) for b in (1, 4)],
+    "accuracy": [
+        {
+            "operation": "accuracy",
+            "matrix": "m",
+            "value_error": 0.0,
+            "residual": 0.1,
+            "orthogonality": 1e-15,
+            "right": r,
+        }
+        for r in (True, False)
+    ]
+    + [{"operation": "accuracy", "matrix": "m", "right": False, "refused": "M is indefinite"}],
     "solver": [solve("laplace3d:n=64"), solve("bcsstk09", time_s=None, missed=None)],
 }
 
