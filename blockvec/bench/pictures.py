@@ -11,7 +11,14 @@ from typing import Any
 
 from ..errors import OptionError
 from ..kernels.cache import replace_file
-from . import accuracy_pictures, davidson_pictures, orthogonality_pictures, paper_pictures, solver_pictures, sparse_pictures
+from . import (
+    accuracy_pictures,
+    davidson_pictures,
+    orthogonality_pictures,
+    paper_pictures,
+    solver_pictures,
+    sparse_pictures,
+)
 
 __all__ = ["check_plotting", "draw"]
 
