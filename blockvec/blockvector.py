@@ -140,7 +140,7 @@ class BlockVector(Arithmetic):
         if out is None and beta != 0:
             raise OptionError(f"combine: beta={beta!r} needs out=, the block that it multiplies.")
         C = arrays.as_array(C)
-        target = None if out is None else as_rows(out.array if isinstance(out, BlockVector) else out)
+        target = out.array if isinstance(out, BlockVector) else None if out is None else as_rows(out)
         result = products.combine(
             self._place(), C[:, None] if C.ndim == 1 else C, alpha=alpha, beta=beta, out=target
         )

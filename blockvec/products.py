@@ -95,7 +95,8 @@ def _kind(name: str, factor: complex) -> FactorKind:
     return (0 if factor == 0 else 1 if factor == 1 else 2), promotes_as
 
 
-def _promoted(dtypes: Sequence[str], factors: Sequence[FactorKind]) -> np.dtype[Any]:
+@functools.lru_cache(maxsize=4096)
+def _promoted(dtypes: tuple[str, str], factors: tuple[FactorKind, ...]) -> np.dtype[Any]:
     return np.result_type(*dtypes, *(_PYTHON_NUMBERS.get(kind, kind) for _, kind in factors))
 
 
