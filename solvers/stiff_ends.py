@@ -31,6 +31,8 @@ FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, wha
 FACTOR_ENTRIES = 2_000_000
 # Restarts after which it has not converged soon; those of a filter take many applications, and are few.
 SOON = {"lanczos": 40, "filter": 10}
+SOON_SHIFTED = 10  # restarts of shift-invert that tell of a better shift
+SHIFTS = 4
 
 
 @dataclass(frozen=True)
@@ -138,25 +140,43 @@ def solve_pair(form: StandardForm, A: Any, M: Any, k: int, options: Options) -> 
 
 
 def _by_shift_invert(first: EigenResult, end: _End) -> EigenResult | None:
-    """Go on from a first result by shift-invert; None where no shift outside the spectrum is found."""
-    theta = to_host(first.eigenvalues).astype(np.float64)
-    scale = first.info["norm"] if end.mass is None else first.info["norm"] / float(abs(end.mass).max())
-    sigma = shift_outside(end.matrix, theta, scale, end.which, end.mass)
-    if sigma is None:
-        return None
-    form = standard_form(end.matrix, end.mass, sigma, None, "normal", None)
-    options = replace(end.options, method="lanczos", v0=first.eigenvectors, ncv=None, block_size=None)
-    result = solve_transformed(form, end.k, options)
+    """Go on from a first result by shift-invert; None where no shift outside the spectrum is found.
+
+    The first result may be far off, and the shift with it. What soon comes out tells of a better one.
+    """
+    result, why = first, ""
+    saved, begin_s = end.options.checkpoint, end.options.begin_s
+    for attempt in range(SHIFTS):
+        theta = to_host(result.eigenvalues).astype(np.float64)
+        scale = first.info["norm"] if end.mass is None else first.info["norm"] / float(abs(end.mass).max())
+        sigma = shift_outside(end.matrix, theta, scale, end.which, end.mass)
+        if sigma is None:
+            return None if attempt == 0 else result
+        form = standard_form(end.matrix, end.mass, sigma, None, "normal", None)
+        options = replace(
+            end.options,
+            method="lanczos",
+            v0=result.eigenvectors,
+            ncv=None,
+            block_size=None,
+            maxiter=SOON_SHIFTED if attempt < SHIFTS - 1 else None,
+            time_limit=time_left(end.options.time_limit, begin_s),
+            checkpoint=None if saved is None else saved.stage(f"shift{attempt + 1}"),
+        )
+        latest = solve_transformed(form, end.k, options)
+        info = latest.info | totals(result, latest)
+        result, why = replace(latest, info=info, history=continued(result, latest)), form.why
+        if latest.info["stopped"] != "maxiter":
+            break
     values = to_host(result.eigenvalues)
     text, missing = proof(end.matrix, values, result.limits, end.which, end.deflated, end.mass)
     before = f"{first.info['method']} had not converged after {first.info['restarts']} restarts"
     info = {
         "method": "shift-invert",
-        "why": f"{before}; {form.why}",
+        "why": f"{before}; {why}",
         "which": end.which,
         "verification": text,
         "missing": missing,
-        "time_s": time.perf_counter() - end.options.begin_s,
+        "time_s": time.perf_counter() - begin_s,
     }
-    info |= totals(first, result)
-    return replace(result, info=result.info | info, history=continued(first, result))
+    return replace(result, info=result.info | info)
