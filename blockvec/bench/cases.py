@@ -31,6 +31,7 @@ GPU_OPERAND_BYTES = 2 << 30
 QUICK_OPERAND_BYTES = 1 << 20
 HOST_FOOTPRINT_BYTES = 512 << 20  # beyond what a server's shared cache was seen to keep for one program
 L2_FOOTPRINT = 8  # times a GPU's L2
+ALIGNMENT = 512  # bytes: blocks begin as far from each other as a GPU's allocations do
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class _Pool:
 
     def __init__(self, largest: int, footprint: int, dtype: str, backend: Backend) -> None:
         elements = footprint // itemsize(dtype)
+        largest += ALIGNMENT // itemsize(dtype)
         self._inputs = BlockVector.random(
             max(2 * largest, elements), 1, dtype, device=backend.name, rng=1
         ).array[:, 0]
@@ -97,9 +99,10 @@ class _Pool:
 
     @staticmethod
     def _cut(flat: Array, rows: int, width: int) -> list[BlockVector]:
-        size = rows * width
-        count = max(1, len(flat) // size)
-        return [BlockVector(flat[i * size : (i + 1) * size].reshape(rows, width)) for i in range(count)]
+        size, step = rows * width, ALIGNMENT // flat.itemsize
+        pitch = -(-size // step) * step
+        starts = range(0, max(len(flat) - size, 0) + 1, pitch)
+        return [BlockVector(flat[start : start + size].reshape(rows, width)) for start in starts]
 
 
 def make_cases(

@@ -72,9 +72,14 @@ def test_axpby_computes_what_its_peer_computes() -> None:
 def test_sets_of_operands_lie_side_by_side_and_are_used_in_turn() -> None:
     pool = _Pool(100, 8 * 1000, "float64", HOST)
     blocks = pool.inputs(50, 2)
-    assert len(blocks) == 10
+    assert len(blocks) == 8
     addresses = [block.array.ctypes.data for block in blocks]
-    assert np.diff(addresses).tolist() == [50 * 2 * 8] * 9
+    assert np.diff(addresses).tolist() == [1024] * 7  # 800 bytes, and on to where an allocation would begin
+
+
+def test_two_blocks_fit_however_little_is_rotated_among() -> None:
+    pool = _Pool(100, 0, "float64", HOST)
+    assert [len(blocks) for blocks in (pool.inputs(50, 2), pool.inputs(33, 3), pool.outputs(50, 2))] == [2, 2, 1]
 
 
 def test_rectangular_shapes_are_run_where_they_mean_something() -> None:
