@@ -37,7 +37,7 @@ __all__ = [
 
 Record = dict[str, Any]
 
-WRITE_S = 5.0  # between writes of a document that grows
+WRITE_S = 1.0  # between writes of a document that grows
 
 
 def environment(backend: Backend) -> Record:

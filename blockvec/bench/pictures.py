@@ -247,6 +247,9 @@ def _maps(figure: Any, records: Sequence[Record]) -> None:
     groups = _groups(records, "dtype", "operation")
     for (dtype, operation), axes in _axes_table(figure, records, 4.4, 3.7).items():
         members = groups.get((dtype, operation), [])
+        if not members:
+            axes.set_axis_off()
+            continue
         widths_m = sorted({r["M"] for r in members})
         widths_n = sorted({r["N"] for r in members})
         values = [[math.nan] * len(widths_n) for _ in widths_m]

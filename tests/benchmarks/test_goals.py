@@ -18,6 +18,7 @@ spec.loader.exec_module(goals)
 
 PLAIN = {
     "operation": "tsmttsm",
+    "family": "tsmttsm_mma",
     "dtype": "float64",
     "M": 8,
     "N": 8,
@@ -33,6 +34,7 @@ def test_own_kernels_are_judged_without_vendors_and_by_what_padding_leaves() -> 
     assert goals.own_fraction(PLAIN | {"own_s": None}) is None
     assert goals.own_fraction(PLAIN | {"cap": 0.9}) == 1.0
     assert goals.own_fraction(PLAIN | {"cap": 0.96}) == 0.9
+    assert goals.own_fraction(PLAIN | {"cap": 0.5, "family": "tsmttsm_fma"}) == 0.9
     assert goals.own_fraction(PLAIN | {"fraction_sectors": 0.95}) == 0.95
 
 
