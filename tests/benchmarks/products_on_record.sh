@@ -18,5 +18,7 @@ within 6 $blockvec bench --device gpu --op combine_dot,update_gram --basis 64,12
     --seconds "$(share 4)" --json "$folder/sweeps.json"
 within 9 $blockvec bench --device gpu --op dot,combine,gram,update,inplace --seconds "$(share 7)" --json "$folder/kernels.json"
 within 4 $blockvec bench --device gpu --latency --dtype float64 --json "$folder/latency.json"
-within 13 $blockvec bench --device gpu --paper all --budget "$(share 12)" --json "$folder/paper.json"
+within 7 $blockvec bench --device gpu --paper roofline,occupancy --budget "$(share 6)" --json "$folder/roofline.json"
+within 7 $blockvec bench --device gpu --paper permutations,tiles,reductions,combinations --budget "$(share 6)" \
+    --json "$folder/paper.json"
 ${PYTHON:-python3} tests/benchmarks/goals.py "$folder"
