@@ -65,8 +65,10 @@ DOCUMENTS = {
     "curves": [kernel(op, M, M, t) for op in ("tsmttsm", "spmmv") for t in "SD" for M in (31, 32, 1, 2)],
     "a single width": [kernel("gram", 4, 4)],
     "a map with holes": [kernel("tsmm", M, N) for M in (1, 2, 4) for N in (1, 2) if M != N],
-    "sweeps that were cut short": [kernel("combine_dot", 64, 4), kernel("update_gram", 64, 4)]
-    + [kernel("combine_dot", 64, 4) | {"dtype": "complex128"}],
+    "sweeps that were cut short": [
+        *(kernel(op, 64, 4) for op in ("combine_dot", "update_gram")),
+        kernel("combine_dot", 64, 4) | {"dtype": "complex128"},
+    ],
     "sweeps": [kernel(op, M, N) for op in ("combine_dot", "update_gram") for M in (64, 128) for N in (4, 8)],
     "losses of orthogonality": [
         loss(matrix, policy, width, kappa)
