@@ -129,7 +129,7 @@ def main() -> None:
         records = [r for r in read(file)["records"] if "fraction" in r and "peers" in r]
         for text in reductions([r for r in records if "figure" in r]):
             print(f"{file.stem:12} {text}")
-        records = [r for r in records if not {"figure", "replay_s", "matrix"} & r.keys()]
+        records = [r for r in records if "family" in r and not {"figure", "replay_s", "matrix"} & r.keys()]
         for kind, dtype, members in groups(records):
             print(line(file.stem, kind, dtype, members))
 
