@@ -46,8 +46,8 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTimeError
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN_S)
     try:
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN_S)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
