@@ -31,11 +31,8 @@ COUNTED_BELOW_S = 1.0  # CuPy's runs that are repeated to count columns: wrapped
 Solver = Callable[[Problem, float], Iterator[Run]]
 
 
-AGAIN_S = 0.5  # between the interruptions of what ignores the first one
-
-
-class OutOfTimeError(BaseException):
-    """Raised inside a solver that has no time left, past what catches every `Exception`."""
+class OutOfTimeError(Exception):
+    """Raised inside a solver that has no time left."""
 
 
 @contextlib.contextmanager
@@ -46,8 +43,8 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTimeError
 
     before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
     try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN_S)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
