@@ -48,6 +48,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+def _add_types(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--dtype",
+        type=_names(*DTYPES),
+        default=("float64", "complex128"),
+        metavar="TYPES",
+        help=f"some of {','.join(DTYPES)} (default float64,complex128)",
+    )
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     made = _Parser(
@@ -81,13 +91,7 @@ def _add_bench(commands: Any) -> None:
         metavar="OPS",
         help=f"some of {','.join(OPERATIONS)} (default dot,combine,apply)",
     )
-    add(
-        "--dtype",
-        type=_names(*DTYPES),
-        default=("float64", "complex128"),
-        metavar="TYPES",
-        help=f"some of {','.join(DTYPES)} (default float64,complex128)",
-    )
+    _add_types(bench)
     add("--widths", type=parse_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
     add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
     add("--basis", type=parse_widths, metavar="W", help="columns of a basis that meets blocks of the widths")
@@ -133,13 +137,7 @@ def _add_tune(commands: Any) -> None:
         metavar="OPS",
         help="some of dot,gram,combine,inplace (default dot,gram,combine)",
     )
-    add(
-        "--dtype",
-        type=_names(*DTYPES),
-        default=("float64", "complex128"),
-        metavar="TYPES",
-        help=f"some of {','.join(DTYPES)} (default float64,complex128)",
-    )
+    _add_types(tune)
     add("--widths", type=parse_widths, default=WIDTHS, metavar="W", help="columns, such as 1,2,8 or 1-64")
     pairs = tune.add_mutually_exclusive_group()
     pairs.add_argument("--grid", action="store_true", help="all pairs of widths, not only equal ones")

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 from blockvec.errors import OptionError
 
 from .columns import small_matrix
-from .linear_systems import Columns, Linear, LinearSystems, Preconditioner, Projection
+from .linear_systems import (
+    EXHAUSTED,
+    SINGULAR,
+    Columns,
+    Linear,
+    LinearSystems,
+    Preconditioner,
+    Projection,
+)
 from .rayleigh_ritz import to_host
 
 __all__ = ["block_gmres"]
@@ -19,8 +27,6 @@ Array = Any
 Block = Any
 RealArray = NDArray[np.float64]
 
-SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding was seen to leave 100
-EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are none: invariance
 STAGNATED = 0.99  # a cycle that leaves more of a residual gains nothing, and so will the next
 
 

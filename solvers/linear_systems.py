@@ -24,7 +24,20 @@ from blockvec.errors import BreakdownError, OptionError, ShapeError
 from .columns import column_factors, small_matrix
 from .rayleigh_ritz import to_host
 
-__all__ = ["Columns", "Linear", "LinearSystems", "Preconditioner", "Progress", "Projection", "Reason"]
+__all__ = [
+    "EXHAUSTED",
+    "SINGULAR",
+    "Columns",
+    "Linear",
+    "LinearSystems",
+    "Preconditioner",
+    "Progress",
+    "Projection",
+    "Reason",
+]
+
+SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding was seen to leave 100
+EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are none: invariance
 
 Array = Any
 Block = Any

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import pick
-from .linear_systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
+from .linear_systems import (
+    EXHAUSTED,
+    SINGULAR,
+    Columns,
+    Linear,
+    LinearSystems,
+    Preconditioner,
+    Progress,
+    Projection,
+)
 
 __all__ = ["block_minres"]
 
@@ -23,8 +32,6 @@ Block = Any
 RealArray = NDArray[np.float64]
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
-SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding was seen to leave 100
-EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are none: invariance
 INDEFINITE = 100.0  # r^H K^-1 r below -INDEFINITE * u * ||r|| ||K^-1 r|| is no rounding error
 
 

@@ -20,8 +20,8 @@ from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Outcome
 from ..kernels.winners import representative
 from ..operators import SparseOperator
-from ..results import kernel_record
 from .sparse import FUSED, FUSED_WIDTHS
+from .tuning import outcome_record
 
 __all__ = ["heading", "tune_matrices"]
 
@@ -97,35 +97,13 @@ def _kinds(plain: SpmmvProblem, backend: Backend) -> list[SpmmvProblem]:
     return [plain, *(kind for kind in kinds if kind.fused and accepts(kind, backend))]
 
 
-def _times(outcome: Outcome) -> tuple[float | None, float | None, float | None]:
-    """Return the times of the model's choice, of the best own configuration, and of the best other kernel."""
-    timed = [(t.entrant.place, t.timing.median_s) for t in outcome.trials if t.timing]
-    choice = [time_s for place, time_s in timed if place == 0]
-    own = [time_s for place, time_s in timed if place is not None]
-    others = [time_s for place, time_s in timed if place is None]
-    return min(choice, default=None), min(own, default=None), min(others, default=None)
-
-
 def _record(name: str, tuning: Any, outcome: Outcome, ceilings: Ceilings) -> Record:
-    best, problem, winner = outcome.best, tuning.problem, tuning.winner(outcome)
-    assert best.timing is not None
+    problem, winner = tuning.problem, tuning.winner(outcome)
     key = representative(problem)
     assert key is not None
-    others = {t.entrant.kernel: t.timing for t in outcome.trials if t.timing and t.entrant.place is None}
-    peers = {kernel: timing for kernel, timing in others.items() if kernel != best.entrant.kernel}
     config = {} if winner.config is None else dataclasses.asdict(winner.config)
-    record = kernel_record(
-        problem, best.entrant.kernel, best.timing, ceilings, peers, config=config, matrix=name
-    )
-    choice_s, own_s, _ = _times(outcome)
-    return record | {
-        "choice_s": choice_s,
-        "own_s": own_s,
-        "trials": sum(trial.timing is not None for trial in outcome.trials),
-        "left_out": outcome.left_out,
-        "faults": [f"{t.entrant.kernel} {t.entrant.config}: {t.fault}" for t in outcome.faults],
-        "stored": winner.record(key),
-    }
+    record = outcome_record(problem, outcome, ceilings, config=config, matrix=name)
+    return record | {"stored": winner.record(key)}
 
 
 def heading() -> str:
@@ -140,7 +118,8 @@ def _line(name: str, problem: Any, outcome: Outcome, ceilings: Ceilings) -> str:
     def share(time_s: float | None) -> str:
         return f"{fraction(problem, time_s, ceilings):7.1%}" if time_s else "      -"
 
-    choice, own, others = map(share, _times(outcome))
+    times = outcome.best_s(places=1), outcome.best_s(), outcome.best_s(own=False)
+    choice, own, others = map(share, times)
     best = outcome.best.entrant
     config = "" if best.config is None else ",".join(str(v) for v in dataclasses.astuple(best.config))
     sums = "+gram" if problem.gram else "+dots" if problem.dots else ""

@@ -19,7 +19,7 @@ from ..config import option_context, options
 from ..errors import FormatError, OptionError
 from ..kernels.cache import replace_file
 from ..kernels.families import FAMILIES, config_from
-from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Entrant, Outcome, Preparation, Trial
 from ..kernels.winners import Winner, representative, store, table_of
@@ -27,7 +27,18 @@ from ..profile import ceilings
 from ..results import kernel_record
 from .workers import LostError, Workers, notice
 
-__all__ = ["COMPILE_S", "FIRST", "Todo", "Tuned", "heading", "problem_of", "problems", "ship", "tune_all"]
+__all__ = [
+    "COMPILE_S",
+    "FIRST",
+    "Todo",
+    "Tuned",
+    "heading",
+    "outcome_record",
+    "problem_of",
+    "problems",
+    "ship",
+    "tune_all",
+]
 
 FIRST = 10  # configurations by the model's order that its quality is judged by
 AHEAD = 32  # problems whose kernels are compiled while others are measured
@@ -126,56 +137,46 @@ class Tuned:
     ceilings: Ceilings
     todo: Todo
 
-    def best_s(self, *, places: int | None = None, own: bool = True) -> float | None:
-        """Return the best time of generated kernels (of the model's first `places`), or of the others."""
-        times = [
-            trial.timing.median_s
-            for trial in self.outcome.trials
-            if trial.timing
-            and (trial.entrant.place is not None) == own
-            and (places is None or (trial.entrant.place or 0) < places)
-        ]
-        return min(times, default=None)
-
     def record(self) -> dict[str, Any]:
         """Return what goes on record: a measurement as any other, and what the models' order was worth."""
-        best, trials = self.outcome.best, self.outcome.trials
-        assert best.timing is not None
-        others = {t.entrant.kernel: t.timing for t in trials if t.timing and t.entrant.place is None}
-        peers = {name: timing for name, timing in others.items() if name != best.entrant.kernel}
-        record = kernel_record(
-            self.problem,
-            best.entrant.kernel,
-            best.timing,
-            self.ceilings,
-            peers,
-            config=dataclasses.asdict(self.winner.config) if self.winner.config else "",
-        )
+        config = dataclasses.asdict(self.winner.config) if self.winner.config else ""
         families = self.todo.choose.get("families")
-        return record | {
+        trials = self.outcome.trials
+        return outcome_record(self.problem, self.outcome, self.ceilings, config=config) | {
             **({"families": families} if families else {}),
             "choice": next((t.entrant.kernel for t in trials if t.entrant.place == 0), ""),
-            "choice_s": self.best_s(places=1),
-            f"first_{FIRST}_s": self.best_s(places=FIRST),
-            "own_s": self.best_s(),
-            "trials": sum(trial.timing is not None for trial in trials),
-            "left_out": self.outcome.left_out,
-            "faults": [f"{t.entrant.kernel} {t.entrant.config}: {t.fault}" for t in self.outcome.faults],
+            f"first_{FIRST}_s": self.outcome.best_s(places=FIRST),
         }
 
     def line(self) -> str:
         """Return the row of the table."""
-        problem, limits = self.problem, self.ceilings
+        problem, limits, best_s = self.problem, self.ceilings, self.outcome.best_s
 
         def share(time_s: float | None) -> str:
             return f"{fraction(problem, time_s, limits):7.1%}" if time_s else "      -"
 
         return (
             f"{_head(problem)} "
-            f"{share(self.winner.time_s)} {share(self.best_s(places=1))} {share(self.best_s(places=FIRST))} "
-            f"{share(self.best_s())} {share(self.best_s(own=False))} {len(self.outcome.trials):4d} "
+            f"{share(self.winner.time_s)} {share(best_s(places=1))} {share(best_s(places=FIRST))} "
+            f"{share(best_s())} {share(best_s(own=False))} {len(self.outcome.trials):4d} "
             f"{len(self.outcome.faults):3d}  {self.winner.kernel} {_brief(self.winner.config)}"
         )
+
+
+def outcome_record(problem: Problem, outcome: Outcome, ceilings: Ceilings, **facts: Any) -> dict[str, Any]:
+    """Return a measurement as any other, of the winner, and how the rest of the tournament did."""
+    best, trials = outcome.best, outcome.trials
+    assert best.timing is not None
+    others = {t.entrant.kernel: t.timing for t in trials if t.timing and t.entrant.place is None}
+    peers = {name: timing for name, timing in others.items() if name != best.entrant.kernel}
+    record = kernel_record(problem, best.entrant.kernel, best.timing, ceilings, peers, **facts)
+    return record | {
+        "choice_s": outcome.best_s(places=1),
+        "own_s": outcome.best_s(),
+        "trials": sum(trial.timing is not None for trial in trials),
+        "left_out": outcome.left_out,
+        "faults": [f"{t.entrant.kernel} {t.entrant.config}: {t.fault}" for t in outcome.faults],
+    }
 
 
 def _head(problem: TsmttsmProblem | TsmmProblem) -> str:

@@ -77,6 +77,17 @@ class Outcome:
         """The winner's median time."""
         return _seconds(self.best)
 
+    def best_s(self, *, places: int | None = None, own: bool = True) -> float | None:
+        """Return the best time of generated kernels (of the model's first `places`), or of the others."""
+        times = [
+            trial.timing.median_s
+            for trial in self.trials
+            if trial.timing
+            and (trial.entrant.place is not None) == own
+            and (places is None or (trial.entrant.place or 0) < places)
+        ]
+        return min(times, default=None)
+
     def winner(self, problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> Winner:
         """Return what goes on record for the problem that was measured."""
         best = self.best.entrant

@@ -227,8 +227,7 @@ def multigrid(A: Any) -> Callable[[Any], Any]:
     import pyamg
 
     cycle = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)).aspreconditioner(cycle="V")
-    columns = range
-    return lambda X: np.stack([cycle.matvec(X[:, j].copy()) for j in columns(X.shape[1])], axis=1)
+    return lambda X: np.stack([cycle.matvec(X[:, j].copy()) for j in range(X.shape[1])], axis=1)
 
 
 def incomplete(A: Any) -> Callable[[Any], Any]:

@@ -22,6 +22,7 @@ from solvers.orthogonalize import (
     orthogonalize,
 )
 from tests.contract.blocks import DTYPES, host, on, values
+from tests.policies import name
 
 K, M, N = 3001, 20, 4
 POLICIES = [Adaptive(), BCGSIPlus(), PIPPlus()]
@@ -33,10 +34,6 @@ STRONG = [
     BCGSIPlus(TSQR()),
     BCGSIPlus(RandomizedCholQR()),
 ]
-
-
-def name(policy: Any) -> str:
-    return type(policy).__name__ + (f"-{name(policy.intra)}" if isinstance(policy, BCGSIPlus) else "")
 
 
 def wide(A: np.ndarray) -> np.ndarray:

@@ -29,15 +29,12 @@ from solvers.orthogonalize import (
 from tests.benchmarks import orthogonality
 from tests.benchmarks.orthogonalize import columns_moved
 from tests.contract.blocks import ThreadComm, in_parallel
+from tests.policies import name
 
 N, M, B = 1500, 24, 4
 RANKED = (RankedCholQR(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())
 WITHIN = (*RANKED, CholQR2())
 AGAINST = (Adaptive(), BCGSIPlus(), PIPPlus(), PIP())
-
-
-def name(policy: Any) -> str:
-    return type(policy).__name__ + (f"-{name(policy.intra)}" if isinstance(policy, BCGSIPlus) else "")
 
 
 def orthonormal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
