@@ -19,6 +19,7 @@ from .csr_plan import TASK_ENTRIES, Plan, Units, address, prepare
 from .device import DeviceInfo
 from .problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
 from .source import render
+from .spmmv import Walk, constants, real_type, types_name, types_of
 from .spmmv_csr_config import (
     GRAM_WIDTH,
     WARP,
@@ -61,11 +62,6 @@ _MAX_PITCH = 2**31  # bytes
 # its registers are worth more than the passes it saves; the 27-point stencil with 16 columns just gains.
 _GRAM_ENTRIES = 64
 _TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring ones
-_LEAST_PATCHES = 8  # of a block, so that the last ones do not leave the others idle for long
-_SHORT = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
-_C_TYPES = {"float32": "float", "float64": "double", "complex64": "float", "complex128": "double"}
-_SHIFT = {"none": 0, "scalar": 1, "column": 2}
-_CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
 _GRAM = {"xy": 1, "yy": 2}
 
@@ -109,9 +105,8 @@ def chain_length(problem: SpmmvProblem, config: Config) -> int:
 
 def kernel_name(problem: SpmmvProblem, part: Part = "rows") -> str:
     """Return a kernel's name, as ``spmmv_csr_f64_w16``."""
-    types = dict.fromkeys((_SHORT[problem.dtype_matrix], _SHORT[problem.dtype_x]))
     suffix = "" if part == "rows" else f"_{part}"
-    return f"spmmv_csr_{'_'.join(types)}_w{problem.width}{suffix}"
+    return f"spmmv_csr_{types_name(problem)}_w{problem.width}{suffix}"
 
 
 def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
@@ -121,9 +116,8 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
     """
     dots = sum(_DOTS[kind] for kind in problem.dots)
     gram = sum(_GRAM[kind] for kind in problem.gram)
-    types = {"XReal": _C_TYPES[problem.dtype_x], "YReal": _C_TYPES[problem.dtype]}
     if part == "totals":
-        constants: dict[str, bool | int | float] = {
+        sums: dict[str, bool | int | float] = {
             "WIDTH": problem.width,
             "DOTS": dots,
             "GRAM": gram,
@@ -131,26 +125,11 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
             "THREADS": _TOTAL_THREADS,
             "LANES": _TOTAL_LANES,
         }
-        return render(kernel_name(problem, part), "spmmv_totals.cu", constants, types)
-    constants = {
-        "WIDTH": problem.width,
-        "S_COMPLEX": is_complex(problem.dtype_matrix),
-        "X_COMPLEX": is_complex(problem.dtype_x),
-        "ALPHA_ONE": problem.alpha == "one",
-        "BETA_ZERO": problem.beta == "zero",
-        "BETA_ONE": problem.beta == "one",
-        "SHIFT": _SHIFT[problem.shift],
-        "CHAIN": _CHAIN[problem.chain],
-        "DOTS": dots if part == "rows" else 0,
-        "GRAM": gram if part == "rows" else 0,
-        "X_ALIGNED": config.aligned_x,
-        "Y_ALIGNED": config.aligned_y,
-        "LANES": config.lanes,
-        "VECTORS": config.vectors,
-        "VECTOR": config.vector,
-    }
+        parts = {"XReal": real_type(problem.dtype_x), "YReal": real_type(problem.dtype)}
+        return render(kernel_name(problem, part), "spmmv_totals.cu", sums, parts)
+    own: dict[str, bool | int | float]
     if part == "rows":
-        constants |= {
+        own = {
             "SPLIT": config.split,
             "UNROLL": config.unroll,
             "ROWS": config.rows,
@@ -166,13 +145,10 @@ def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
     else:
         warps = long_warps(problem, config)
         unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
-        constants |= {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
-    types |= {
-        "SReal": _C_TYPES[problem.dtype_matrix],
-        "Index": "int" if problem.index_bytes == 4 else "long long",
-    }
+        own = {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
     body = "spmmv_csr.cu" if part == "rows" else "spmmv_csr_long.cu"
-    return render(kernel_name(problem, part), body, constants, types)
+    shared = constants(problem, config, *((dots, gram) if part == "rows" else ()))
+    return render(kernel_name(problem, part), body, shared | own, types_of(problem))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +189,7 @@ def workspace_bytes(problem: SpmmvProblem, config: Config, device: DeviceInfo, p
     """Return the bytes of scratch memory a launch needs, aligned to 16 bytes; most need none."""
     units = _units(config, plan)
     slots = units.slots * problem.width * itemsize(problem.dtype)
-    sums = _grid(problem, config, device, plan).blocks * _sums(problem)
+    sums = _walk(problem, config, device, plan).blocks * _sums(problem)
     return slots or sums * itemsize(promote(problem.dtype, "float64"))
 
 
@@ -232,34 +208,8 @@ def conversion(problem: SpmmvProblem, config: Config) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Grid:
-    """How units are dealt out: see the loop nest in ``cuda/spmmv_csr.cu``."""
-
-    blocks: int  # of a tile
-    passes: int
-    line: int
-    plane: int
-
-
-def _grid(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> _Grid:
-    n_units, tiles = _units(config, plan).n_units, ceil_div(problem.width, config.tile)
-    most = max(1, device.multiprocessors * config.blocks // tiles)
-    lines = config.warps // config.planes
-    line, plane = max(1, round(plan.line / config.rows)), round(plan.plane / config.rows)
-    if n_units < 4 * line * config.warps:
-        line = 1  # too few lines to go round
-    if config.planes == 1 or line == 1 or plane <= line or n_units < 4 * plane * config.planes:
-        plane = line * lines
-    visits = ceil_div(n_units, plane * config.planes) * ceil_div(plane, line * lines) * line
-    passes = max(1, min(config.passes, visits // (most * _LEAST_PATCHES)))
-    return _Grid(min(most, ceil_div(visits, passes)), passes, line, plane)
-
-
-def _divisor(d: int) -> int:
-    """Return what the kernel's `divide` takes for a division by `d`."""
-    shift = (d - 1).bit_length()
-    return ceil_div(1 << 31 + shift, d) + (shift << 32)
+def _walk(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> Walk:
+    return Walk.of(_units(config, plan).n_units, config.rows, problem, config, device, plan)
 
 
 def bind(
@@ -294,15 +244,12 @@ def bind(
     n_sums = _sums(problem)
     if units.tasks is not None and n_sums:
         raise ValueError(f"spmmv_csr: no sums in the pass over a matrix with rows of {plan.longest} entries")
-    grid, needed = _grid(problem, config, device, plan), workspace_bytes(problem, config, device, plan)
+    walk, needed = _walk(problem, config, device, plan), workspace_bytes(problem, config, device, plan)
     index = np.int32 if problem.index_bytes == 4 else np.int64
     entries = address(plan.indices), address(plan.data)
-    blocks, threads = (grid.blocks * tiles, 1), (WARP * config.warps,)
+    blocks, threads = (walk.blocks * tiles, 1), (WARP * config.warps,)
     matrix = address(plan.indptr), *entries, index(plan.n_rows)
-    lots = ceil_div(grid.plane, grid.line * (config.warps // config.planes))
-    line = np.int32(grid.line), np.int64(_divisor(grid.line))
-    walk = np.int32(grid.passes), *line, np.int32(lots), np.int64(_divisor(lots)), np.int32(grid.plane)
-    dealt = address(units.cuts), index(units.n_units), *walk
+    dealt = address(units.cuts), index(units.n_units), *walk.arguments()
     long_threads = (WARP * long_warps(problem, config),)
     long_rows = [
         (kernel, (len(tasks), tiles), address(tasks))
@@ -333,7 +280,7 @@ def bind(
             kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))
         if n_sums:
             results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
-            of_blocks = workspace_ptr, np.int32(grid.blocks)
+            of_blocks = workspace_ptr, np.int32(walk.blocks)
             kernels.totals((ceil_div(n_sums, _TOTAL_LANES), 1), (_TOTAL_THREADS,), (*of_blocks, *results))
 
     return launch

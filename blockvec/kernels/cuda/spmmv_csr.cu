@@ -1,8 +1,7 @@
 // Y = alpha (S - shift I) X + beta Y for a sparse S in CSR form and row-major X, Y.
 //
 //   for each patch of units, dealt out to the blocks of each tile of columns
-//     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp; LINES = WARPS / PLANES warps work `line`
-//       units apart, PLANES such lots of lines `plane` units apart, and a plane has `lots` of them
+//     for each unit of the patch, dealt out to the warps of the block, see spmmv_walk.cuh
 //       (a unit has at most ROWS rows with at most ENTRIES entries)
 //       its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
 //       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
@@ -33,6 +32,7 @@
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries; FLAT: and as many times WARPS rows of a tile.
 #include "spmmv_gram.cuh"
+#include "spmmv_walk.cuh"
 
 constexpr u32 FULL = 0xffffffffu;
 constexpr int SHARE = LANES * SPLIT;  // lanes a row
@@ -40,7 +40,7 @@ constexpr int GROUPS = 32 / SHARE;
 constexpr int ALIGN = 4;  // entries: copies start at 16-byte boundaries of columns and values
 constexpr int SLOT_ALIGN = SWIZZLE ? 32 : ALIGN;  // entries: whole lines of columns and values
 constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1) + SLOT_ALIGN - ALIGN) / SLOT_ALIGN * SLOT_ALIGN;
-static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2 && WARPS % PLANES == 0);
+static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2);
 
 struct alignas(SWIZZLE ? 128 : 16) Slot {
     Index columns[SLOT];  // first: a row's last batch reads past its end, into the values
@@ -238,11 +238,6 @@ __device__ __forceinline__ void store_grams(Memory& memory, const Grams& grams, 
     for (int at = threadIdx.x; at < GRAM_SUMS; at += 32 * WARPS) sums[at] = memory.grams[at];
 }
 
-// n / d for n < 2^31, where `by` is ceil(2^(31 + l) / d) + 2^32 l and l = ceil(log2 d): a warp asks for its next unit too often to divide.
-__device__ __forceinline__ int divide(int n, i64 by) {
-    return static_cast<int>(__umulhi(2 * static_cast<u32>(n), static_cast<u32>(by)) >> static_cast<int>(by >> 32));
-}
-
 extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, int line,
            i64 by_line, int lots, i64 by_lots, int plane, Dot* parts, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
@@ -255,20 +250,10 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     Dots dots;
     Grams grams;
 
-    constexpr int LINES = WARPS / PLANES;
-    int visit = number * passes, left = passes;
+    Walk walk(n_units, passes, line, by_line, lots, by_lots, plane, warp, number, blocks);
     const auto next_rows = [&]() -> Rows {
-        const int lines = divide(visit, by_line), planes = divide(lines, by_lots);
-        const int at = ((lines - planes * lots) * LINES + warp % LINES) * line + visit - lines * line;
-        const Index first_plane = static_cast<Index>(planes) * PLANES;
-        if (first_plane * plane >= n_units) return {n_rows, 0};
-        ++visit;
-        if (--left == 0) {
-            left = passes;
-            visit += (blocks - 1) * passes;
-        }
-        const Index unit = (first_plane + warp / LINES) * plane + at;
-        if (at >= plane || unit >= n_units) return {0, 0};
+        const Index unit = walk.next();
+        if (unit < 0) return {unit == Walk::END ? n_rows : 0, 0};
         const Index first = cuts ? __ldg(cuts + unit) : unit * ROWS;
         const Index end = cuts ? __ldg(cuts + unit + 1) : n_rows - first > ROWS ? first + ROWS : n_rows;
         return {first, static_cast<int>(end - first)};

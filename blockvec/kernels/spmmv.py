@@ -1,0 +1,116 @@
+"""What the families of sparse products share: constants of sources, and how rows are dealt out to warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .csr_plan import Plan
+from .device import DeviceInfo
+from .problem import SpmmvProblem, is_complex, real_bytes
+from .source import C_TYPES, SHORT_NAMES
+from .spmmv_csr_config import Config, ceil_div
+
+__all__ = ["Walk", "constants", "real_type", "types_name", "types_of"]
+
+_LEAST_PATCHES = 8  # of a block, so that the last ones do not leave the others idle for long
+_SHIFT = {"none": 0, "scalar": 1, "column": 2}
+_CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
+
+
+def real_type(dtype: str) -> str:
+    """Return the type of an element's parts in C."""
+    return C_TYPES[real_bytes(dtype)]
+
+
+def types_name(problem: SpmmvProblem) -> str:
+    """Return the element types as they stand in kernels' names, as ``f64`` or ``f64_c128``."""
+    return "_".join(dict.fromkeys((SHORT_NAMES[problem.dtype_matrix], SHORT_NAMES[problem.dtype_x])))
+
+
+def types_of(problem: SpmmvProblem) -> dict[str, str]:
+    """Return the types that ``cuda/spmmv.cuh`` names."""
+    return {
+        "SReal": real_type(problem.dtype_matrix),
+        "XReal": real_type(problem.dtype_x),
+        "YReal": real_type(problem.dtype),
+        "Index": "int" if problem.index_bytes == 4 else "long long",
+    }
+
+
+def constants(
+    problem: SpmmvProblem, config: Config, dots: int = 0, gram: int = 0
+) -> dict[str, bool | int | float]:
+    """Return the constants that ``cuda/spmmv.cuh`` names."""
+    return {
+        "WIDTH": problem.width,
+        "S_COMPLEX": is_complex(problem.dtype_matrix),
+        "X_COMPLEX": is_complex(problem.dtype_x),
+        "ALPHA_ONE": problem.alpha == "one",
+        "BETA_ZERO": problem.beta == "zero",
+        "BETA_ONE": problem.beta == "one",
+        "SHIFT": _SHIFT[problem.shift],
+        "CHAIN": _CHAIN[problem.chain],
+        "DOTS": dots,
+        "GRAM": gram,
+        "X_ALIGNED": config.aligned_x,
+        "Y_ALIGNED": config.aligned_y,
+        "LANES": config.lanes,
+        "VECTORS": config.vectors,
+        "VECTOR": config.vector,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """How units of rows are dealt out to blocks and warps: see ``cuda/spmmv_walk.cuh``.
+
+    Attributes
+    ----------
+    blocks : int
+        Blocks of a tile of columns.
+    passes, line, lots, plane : int
+        As in the loop nest there.
+    """
+
+    blocks: int
+    passes: int
+    line: int
+    lots: int
+    plane: int
+
+    @classmethod
+    def of(
+        cls, n_units: int, rows: int, problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan
+    ) -> Walk:
+        """Return the walk over units of `rows` rows that suits a matrix."""
+        most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
+        lines = config.warps // config.planes
+        line, plane = max(1, round(plan.line / rows)), round(plan.plane / rows)
+        if n_units < 4 * line * config.warps:
+            line = 1  # too few lines to go round
+        if config.planes == 1 or line == 1 or plane <= line or n_units < 4 * plane * config.planes:
+            plane = line * lines
+        lots = ceil_div(plane, line * lines)
+        visits = ceil_div(n_units, plane * config.planes) * lots * line
+        passes = max(1, min(config.passes, visits // (most * _LEAST_PATCHES)))
+        return cls(min(most, ceil_div(visits, passes)), passes, line, lots, plane)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Return what the kernel takes."""
+        line = np.int32(self.line), np.int64(_divisor(self.line))
+        return (
+            np.int32(self.passes),
+            *line,
+            np.int32(self.lots),
+            np.int64(_divisor(self.lots)),
+            np.int32(self.plane),
+        )
+
+
+def _divisor(d: int) -> int:
+    """Return what the kernel's `divide` takes for a division by `d`."""
+    shift = (d - 1).bit_length()
+    return ceil_div(1 << 31 + shift, d) + (shift << 32)
