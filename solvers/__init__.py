@@ -12,12 +12,9 @@ Examples
 
 from .correction import CorrectionProblem
 from .eigsh import eigsh
-from .gmres import block_gmres
 from .iteration import IterationState
 from .jd_options import JacobiDavidsonOptions
-from .linear_systems import Linear
-from .minres import block_minres
-from .preconditioners import JacobiPreconditioner
+from .linear import JacobiPreconditioner, Linear, block_gmres, block_minres
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 
 __all__ = [

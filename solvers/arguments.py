@@ -14,9 +14,9 @@ from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
 from .checkpoint import Checkpoint
-from .linear_systems import Preconditioner
+from .linear.preconditioners import following
+from .linear.systems import Preconditioner
 from .orthogonalize import orthogonalize
-from .preconditioners import following
 from .rayleigh_ritz import WHICH, Tolerance, to_host
 
 __all__ = [

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, ShapeError
 
-from .columns import pick
-from .gmres import block_gmres
-from .linear_systems import Linear, Preconditioner, Progress, Projection
-from .minres import block_minres
+from .linear.columns import pick
+from .linear.gmres import block_gmres
+from .linear.minres import block_minres
+from .linear.systems import Linear, Preconditioner, Progress, Projection
 from .rayleigh_ritz import to_host
 
 __all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "Stop"]

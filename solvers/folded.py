@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .columns import pick
 from .iteration import IterationState, LanczosOptions
+from .linear.columns import pick
 from .rayleigh_ritz import desire
 from .verification import Found
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 
 from .checkpoint import Checkpoint
-from .columns import pick
 from .correction import AdaptiveStop, Corrector
 from .folded import FoldedOperator, found_around
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
 from .jd_options import JacobiDavidsonOptions, least_basis
-from .linear_systems import Preconditioner
+from .linear.columns import pick
+from .linear.systems import Preconditioner
 from .rayleigh_ritz import desire, to_host
 from .search_space import Extracted, SearchSpace
 from .verification import look_for_missed, may_have_missed

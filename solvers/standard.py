@@ -20,7 +20,7 @@ from .interrupts import deferred_interrupt
 from .iteration import IterationState, LanczosOptions, LanczosResult
 from .jacobi_davidson import jacobi_davidson
 from .jd_options import JacobiDavidsonOptions
-from .linear_systems import Preconditioner
+from .linear.systems import Preconditioner
 from .memory import require_memory
 from .rayleigh_ritz import IDENTITY_COLUMNS, RealArray, Selection, Tolerance, dense_eigenpairs, to_host
 from .result import EigenResult

@@ -11,7 +11,7 @@ from blockvec import array_namespace
 from blockvec.errors import BreakdownError, ShapeError
 
 from .arguments import positive, preconditioner_for, tall_block, tolerance_for
-from .preconditioners import following
+from .linear.preconditioners import following
 from .rayleigh_ritz import to_host
 from .requests import Options, solve_standard
 from .result import EigenResult

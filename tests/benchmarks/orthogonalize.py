@@ -24,7 +24,6 @@ from blockvec import BlockVector, array_namespace, results
 from blockvec.backends import Backend, backend_for
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
 from blockvec.profile import ceilings
-from solvers.intrablock import OVERSAMPLING
 from solvers.orthogonalize import (
     PIP,
     SVQB,
@@ -39,6 +38,7 @@ from solvers.orthogonalize import (
     ShiftedCholQR3,
     orthogonalize,
 )
+from solvers.orthogonalize.intrablock import OVERSAMPLING
 
 RUNS = 9
 COMPILE_ROWS = 200_000  # enough for the kernels of many

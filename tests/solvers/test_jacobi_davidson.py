@@ -29,7 +29,7 @@ from solvers.iteration import LanczosOptions
 from solvers.jacobi_davidson import jacobi_davidson
 from solvers.jd_options import least_basis
 from solvers.krylov import Counts
-from solvers.linear_systems import Progress
+from solvers.linear.systems import Progress
 from solvers.rayleigh_ritz import Tolerance
 from solvers.search_space import SearchSpace
 

@@ -17,8 +17,8 @@ import numpy as np
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
+from ..rayleigh_ritz import to_host
 from .factors import NOISE, Step
-from .rayleigh_ritz import to_host
 
 __all__ = ["Coefficients", "Decomposition"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import pick
-from .linear_systems import (
+from .systems import (
     EXHAUSTED,
     SINGULAR,
     Columns,

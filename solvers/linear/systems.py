@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
+from ..rayleigh_ritz import to_host
 from .columns import column_factors, small_matrix
-from .rayleigh_ritz import to_host
 
 __all__ = [
     "EXHAUSTED",

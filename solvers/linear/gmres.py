@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
+from ..rayleigh_ritz import to_host
 from .columns import small_matrix
-from .linear_systems import (
+from .systems import (
     EXHAUSTED,
     SINGULAR,
     Columns,
@@ -19,7 +20,6 @@ from .linear_systems import (
     Preconditioner,
     Projection,
 )
-from .rayleigh_ritz import to_host
 
 __all__ = ["block_gmres"]
 
