@@ -26,6 +26,9 @@ __all__ = ["RowBlocks", "spmmv"]
 # result stays in a second-level cache, and no less than what is long against waking a thread.
 MOST_WORK, LEAST_WORK = 1 << 19, 1 << 17
 MIN_ROWS = 1 << 12  # rows plus entries, however wide the block
+# Blocks are so many times longer where NumPy makes passes over them beside the product. It returns to the
+# interpreter after each, which runs one thread at a time: few long passes beat many in a second-level cache.
+LONGER = 4
 SHARES = 8  # blocks come in multiples of it, which few threads share evenly
 
 
@@ -46,39 +49,47 @@ class RowBlocks:
         self.shape = matrix.shape
         self._indptr, self._indices, self._data = matrix.indptr, matrix.indices, matrix.data
         self.longest = int(np.diff(self._indptr).max(initial=0))
-        self._cuts: dict[int, Array] = {}
+        self._cuts: dict[int, list[int]] = {}
 
-    def cuts(self, width: int) -> Array:
+    def cuts(self, width: int, *, longer: bool = False) -> list[int]:
         """Return the row where each block begins, and the number of rows at the end, for so many columns."""
-        count = _block_count(self.shape[0] + int(self._indptr[-1]), width)
+        most = MOST_WORK * (LONGER if longer else 1)
+        count = _block_count(self.shape[0] + int(self._indptr[-1]), width, most)
         if count not in self._cuts:
             work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
             targets = np.linspace(0, work[-1], count + 1)
-            self._cuts[count] = np.unique(np.searchsorted(work, targets))
+            self._cuts[count] = np.unique(np.searchsorted(work, targets)).tolist()
         return self._cuts[count]
 
     def entries(self, begin: int, end: int) -> int:
         """Return the number of entries of rows [begin, end)."""
         return int(self._indptr[end] - self._indptr[begin])
 
-    def add_product(self, begin: int, end: int, X: Array, Y: Array, alpha: complex = 1) -> None:
-        """Add alpha times rows [begin, end) of the matrix times X to Y; both contiguous and of one type."""
-        pointers, indices, data = self._indptr[begin : end + 1], self._indices, self._data
-        if alpha != 1 or data.dtype != X.dtype:
-            first, last = pointers[0], pointers[-1]
-            pointers, indices = pointers - first, indices[first:last]
-            data = np.multiply(data[first:last], alpha, dtype=X.dtype)
-        matrix = pointers, indices, data
-        extents, width = (end - begin, self.shape[1]), X.shape[1]
-        if width == 1:
-            _sparsetools.csr_matvec(*extents, *matrix, X.reshape(-1), Y.reshape(-1))
-        else:
-            _sparsetools.csr_matvecs(*extents, width, *matrix, X.reshape(-1), Y.reshape(-1))
+    def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
+        """Return what adds alpha times rows [begin, end) of the matrix times X to the memory of these rows.
+
+        That memory, ``work``'s third argument, is one-dimensional; X is contiguous, and both are of one type.
+        """
+        indptr, indices, data = self._indptr, self._indices, self._data
+        x, width = X.reshape(-1), X.shape[1]
+        kernel: Callable[..., None] = _sparsetools.csr_matvecs if width > 1 else _sparsetools.csr_matvec
+        extents = self.shape[1:] + ((width,) if width > 1 else ())
+
+        def as_it_is(begin: int, end: int, rows: Array) -> None:
+            kernel(end - begin, *extents, indptr[begin : end + 1], indices, data, x, rows)
+
+        def converted(begin: int, end: int, rows: Array) -> None:
+            first, last = indptr[begin], indptr[end]
+            values = np.multiply(data[first:last], alpha, dtype=x.dtype)
+            pointers = indptr[begin : end + 1] - first
+            kernel(end - begin, *extents, pointers, indices[first:last], values, x, rows)
+
+        return as_it_is if alpha == 1 and data.dtype == x.dtype else converted
 
 
-def _block_count(work: int, width: int) -> int:
+def _block_count(work: int, width: int, most: int) -> int:
     """Return the number of row blocks for so many rows plus entries and columns of real numbers."""
-    many = SHARES * -(-work // (SHARES * max(MOST_WORK // width, MIN_ROWS)))
+    many = SHARES * -(-work // (SHARES * max(most // width, MIN_ROWS)))
     few = max(1, work // max(LEAST_WORK // width, MIN_ROWS))
     return many if few >= many else 1 << few.bit_length() - 1
 
@@ -98,26 +109,24 @@ def spmmv(
     SciPy's kernel wants contiguous operands of one type: other X are copied once, and products go through
     scratch memory of a row block where the rows of Y are apart.
     """
-    if Y.size == 0:
-        cuts = np.array([0, len(Y)])
-    else:
-        cuts = S.cuts(problem.width * (2 if is_complex(problem.dtype) else 1))
+    n_columns = problem.width * (2 if is_complex(problem.dtype) else 1)
+    passes = problem.shift != "none" or fused is not None
+    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns, longer=passes)
     start = _start(problem, X, Y, alpha, beta, shift)
     add = _adder(problem, S, X, Y, alpha)
-    rest = _Rest(problem, X, Y, fused, len(cuts) - 1)
+    rest = None if fused is None else _Rest(problem, X, Y, fused, len(cuts) - 1)
 
     def work(block: int) -> None:
-        begin, end = int(cuts[block]), int(cuts[block + 1])
+        begin, end = cuts[block], cuts[block + 1]
         start(begin, end)
         add(begin, end)
-        rest.take(block, begin, end)
+        if rest is not None:
+            rest.take(block, begin, end)
 
     with quiet_arithmetic():
-        if len(cuts) == 2:
-            work(0)
-        else:
-            map_items(work, len(cuts) - 1)
-        rest.finish()
+        map_items(work, len(cuts) - 1)
+        if rest is not None:
+            rest.finish()
 
 
 def _start(
@@ -127,13 +136,14 @@ def _start(
     if problem.shift != "none":
         return streams.axpby_rows(X, None if problem.beta == "zero" else Y, Y, -alpha * shift, beta)
 
-    def work(begin: int, end: int) -> None:
-        if problem.beta == "zero":
-            Y[begin:end] = 0
-        elif problem.beta == "general":
-            np.multiply(Y[begin:end], beta, out=Y[begin:end])
+    def clear(begin: int, end: int) -> None:
+        Y[begin:end] = 0
 
-    return work
+    def scale(begin: int, end: int) -> None:
+        rows = Y[begin:end]
+        np.multiply(rows, beta, out=rows)
+
+    return {"zero": clear, "one": lambda begin, end: None, "general": scale}[problem.beta]
 
 
 def _adder(
@@ -148,18 +158,20 @@ def _adder(
     mixes_parts = by_parts and complex(alpha).imag != 0
     if by_parts and not mixes_parts:
         alpha = complex(alpha).real
+    width = operand.shape[1]
+    into_y, product_of = S.adder(operand, 1 if mixes_parts else alpha), S.adder(operand)
+    flat = (real_view(Y) if by_parts else Y).reshape(-1) if Y.flags.c_contiguous else None
 
     def work(begin: int, end: int) -> None:
         rows = Y[begin:end]
         # Either the entries are multiplied by alpha, or their product with X is, in three passes over it.
-        many_entries = problem.alpha != "one" and S.entries(begin, end) > 2 * rows.size
-        scales_product = mixes_parts or many_entries
-        if rows.flags.c_contiguous and not scales_product:
-            S.add_product(begin, end, operand, real_view(rows) if by_parts else rows, alpha)
+        scales_product = mixes_parts or (alpha != 1 and S.entries(begin, end) > 2 * rows.size)
+        if flat is not None and not scales_product:
+            into_y(begin, end, flat[begin * width : end * width])
             return
         product = np.zeros(rows.shape, rows.dtype)
-        target = real_view(product) if by_parts else product
-        S.add_product(begin, end, operand, target, 1 if scales_product else alpha)
+        target = (real_view(product) if by_parts else product).reshape(-1)
+        (product_of if scales_product else into_y)(begin, end, target)
         if scales_product:
             product *= alpha
         np.add(rows, product, out=rows)
@@ -170,11 +182,9 @@ def _adder(
 class _Rest:
     """What is made of the rows of a block after Y; sums are added up in the order of the blocks."""
 
-    def __init__(self, problem: SpmmvProblem, X: Array, Y: Array, fused: Fused | None, n_blocks: int) -> None:
+    def __init__(self, problem: SpmmvProblem, X: Array, Y: Array, fused: Fused, n_blocks: int) -> None:
         self._chain: Callable[[int, int], None] | None = None
-        self._sums: list[tuple[Callable[[int, int], Array], list[Any], Array]] = []
-        if fused is None:
-            return
+        self._sums: list[tuple[Callable[[int, int], list[Array]], list[Any], Array]] = []
         if (Z := fused.Z) is not None:
             old = None if problem.chain == "zero" else Z
             self._chain = streams.axpby_rows(Y, old, Z, fused.eta, fused.delta)

@@ -6,7 +6,7 @@ blocks are read as long rows, since NumPy's loops run over the last axis.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from .panels import CHUNK_BYTES, real_view, spread_rows
 
 __all__ = ["axpby", "axpby_rows", "column_dot_rows", "column_dots", "store_dots"]
 
-LONG_ROW = 256  # elements of a folded row: per-column factors are repeated that far
+LONG_ROW = 512  # elements of a folded row: per-column factors are repeated that far
 DOT_ROWS = 128  # the longest chain of additions in the type of the operands
 WIDE = 16  # real columns from where one strided BLAS dot a column loses to a pass along the rows
 
@@ -85,38 +85,49 @@ def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
     store_dots(spread_rows(problem, column_dot_rows(X, Y), problem.K), out)
 
 
-def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], Array]:
-    """Return what sums over a range of rows, for `store_dots` to finish."""
+def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], list[Array]]:
+    """Return what sums over a range of rows, for `store_dots` to finish.
+
+    A few long calls of NumPy's and little else: the interpreter runs one thread at a time.
+    """
     if X is Y:  # |x|^2 is the sum of the squares of the parts
         X = Y = real_view(X)
-    width = X.shape[1]
-    dtype = np.complex128 if is_complex(Y.dtype.name) or is_complex(X.dtype.name) else np.float64
-    group = max(1, CHUNK_BYTES // max(1, DOT_ROWS * width * X.itemsize))
+    width, real = X.shape[1], not (is_complex(X.dtype.name) or is_complex(Y.dtype.name))
+    fold = _fold(width, X, Y) if real else 1  # NumPy's own loops over complex numbers are slow
 
-    def work(begin: int, end: int) -> Array:
-        total = np.zeros(width, dtype)
-        while begin < end:
-            count = min(group, (end - begin) // DOT_ROWS)
-            rows = DOT_ROWS if count else end - begin
-            count = max(count, 1)
-            stop = begin + count * rows
-            shape = (count, rows, width)
-            total += _panel_dots(X[begin:stop].reshape(shape), Y[begin:stop].reshape(shape), dtype)
+    def work(begin: int, end: int) -> list[Array]:
+        sums = []
+        for count, chain, side in _panels(end - begin, fold):
+            stop, shape = begin + count * chain * side, (count, chain, side * width)
+            left, right = X[begin:stop].reshape(shape), Y[begin:stop].reshape(shape)
+            if real and side * width >= WIDE:
+                dots = np.einsum("pij,pij->pj", left, right)
+            else:
+                dots = np.vecdot(left.swapaxes(1, 2), right.swapaxes(1, 2))
+            sums.append(dots.reshape(count * side, width))
             begin = stop
-        return total
+        return sums
 
     return work
 
 
-def store_dots(parts: Sequence[Array], out: Array) -> None:
-    """Set `out` to the sum of at least one part."""
-    total: Array = sum(parts[1:], start=parts[0])
+def _panels(n_rows: int, fold: int) -> Iterator[tuple[int, int, int]]:
+    """Yield what to cut rows into: so many panels, chains of so many folded rows each, the rows of a fold."""
+    for side in dict.fromkeys((fold, 1)):
+        whole, n_rows = divmod(n_rows, DOT_ROWS * side)
+        chain, n_rows = divmod(n_rows, side)
+        if whole:
+            yield whole, DOT_ROWS, side
+        if chain:
+            yield 1, chain, side
+
+
+def store_dots(parts: Sequence[list[Array]], out: Array) -> None:
+    """Set `out` to the sum of the rows of all arrays in all parts, added up in double precision."""
+    rows = [sums for part in parts for sums in part]
+    if not rows:
+        out[...] = 0
+        return
+    dtype = np.complex128 if rows[0].dtype.kind == "c" else np.float64
+    total = np.concatenate(rows).sum(axis=0, dtype=dtype)
     out[...] = total if len(total) == len(out) else total[0::2] + total[1::2]
-
-
-def _panel_dots(X: Array, Y: Array, dtype: Any) -> Array:
-    if dtype is np.float64 and X.shape[2] >= WIDE:
-        dots = np.einsum("pij,pij->pj", X, Y)
-    else:
-        dots = np.vecdot(X.swapaxes(1, 2), Y.swapaxes(1, 2))
-    return dots.sum(axis=0, dtype=dtype)

@@ -16,7 +16,6 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import threadpoolctl
@@ -44,14 +43,16 @@ def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread:
     def run(index: int) -> None:
         results[index] = work(*ranges[index])
 
-    map_items(run, len(ranges))
+    with single_threaded_blas():
+        map_items(run, len(ranges))
     return [results[index] for index in range(len(ranges))]
 
 
 def map_items(work: Callable[[int], None], n_items: int) -> None:
     """Run ``work(i)`` for every item, each thread taking the next one when it is free.
 
-    For items of unequal cost that write disjoint results, so that the order does not matter.
+    For items of unequal cost that write disjoint results, so that the order does not matter. Whoever calls
+    BLAS on long operands in them keeps it to one thread (`single_threaded_blas`).
     """
     ticket = itertools.count()  # next() on it is atomic under the interpreter lock
 
@@ -60,20 +61,59 @@ def map_items(work: Callable[[int], None], n_items: int) -> None:
             work(item)
 
     n_threads = min(options().threads, n_items)
-    with single_threaded_blas():
-        # Workers see the caller's options; the caller itself works too.
-        _workers().keep_off_this_core(n_threads)
-        submit = _workers().pool.submit
-        futures = [submit(contextvars.copy_context().run, drain) for _ in range(n_threads - 1)]
-        try:
-            drain()
-        finally:
-            for future in futures:
-                future.result()
+    if n_threads <= 1:
+        drain()
+        return
+    crew = _workers().start(drain, n_threads)
+    errors = []
+    try:
+        drain()  # the caller itself works too
+    finally:
+        errors = [error for error in map(_workers().finish, crew) if error is not None]
+    if errors:
+        raise errors[0]
+
+
+class _Worker:
+    """A thread that waits for work without holding the interpreter: it wakes in a few microseconds.
+
+    Queues and futures cost as much again as waking does.
+    """
+
+    def __init__(self) -> None:
+        self._wanted, self._done = threading.Lock(), threading.Lock()
+        self._wanted.acquire()
+        self._done.acquire()
+        self._job: Callable[[], None] | None = None
+        self._error: BaseException | None = None
+        thread = threading.Thread(target=self._serve, name="blockvec", daemon=True)
+        thread.start()
+        self.native_id = thread.native_id or 0
+
+    def _serve(self) -> None:
+        while True:
+            self._wanted.acquire()
+            try:
+                if self._job is not None:
+                    self._job()
+            except BaseException as error:  # the caller's to raise
+                self._error = error
+            self._job = None  # what it refers to may be large
+            self._done.release()
+
+    def start(self, job: Callable[[], None]) -> None:
+        self._job = job
+        self._wanted.release()
+
+    def finish(self) -> BaseException | None:
+        """Wait until it is done; return what it raised."""
+        self._done.acquire()
+        error, self._error = self._error, None
+        return error
 
 
 class _Workers:
-    """A pool of threads that stay off the core their caller works on.
+    """Threads that stay off the core their caller works on.
 
     Linux wakes a thread on its waker's core where the other cores run something else, be it of low
     priority; with few cores in use it does not even look for an idle one. Caller and worker then take
@@ -81,12 +121,30 @@ class _Workers:
     """
 
     def __init__(self) -> None:
-        self.pool = ThreadPoolExecutor(64, "blockvec", self._register)
+        self._idle: list[_Worker] = []
         self._threads: list[int] = []
         self._allowed: tuple[set[int], int] | None = None
 
-    def _register(self) -> None:
-        self._threads.append(threading.get_native_id())
+    def start(self, job: Callable[[], None], n_running: int) -> list[_Worker]:
+        """Run a job on all but one of so many threads, which see the caller's options."""
+        self.keep_off_this_core(n_running)
+        crew = [self._take() for _ in range(n_running - 1)]
+        for worker in crew:
+            worker.start(functools.partial(contextvars.copy_context().run, job))
+        return crew
+
+    def _take(self) -> _Worker:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        worker = _Worker()
+        self._threads.append(worker.native_id)
+        return worker
+
+    def finish(self, worker: _Worker) -> BaseException | None:
+        """Wait until a worker is done; return what it raised."""
+        error = worker.finish()
+        self._idle.append(worker)
+        return error
 
     def keep_off_this_core(self, n_running: int) -> None:
         """Let the workers run on all cores of the process but this one, if that leaves enough of them."""

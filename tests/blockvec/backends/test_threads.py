@@ -152,3 +152,26 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
         if child == 0:
             os._exit(0 if total(lambda begin, end: end - begin) == 1000 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_threads_are_used_again() -> None:
+    def names() -> set[str]:
+        found: set[str] = set()
+        barrier = threading.Barrier(3)
+
+        def work(index: int) -> None:
+            barrier.wait(timeout=60)
+            found.add(str(threading.get_ident()))
+
+        with blockvec.option_context(threads=3):
+            map_items(work, 3)
+        return found
+
+    assert names() == names()
+
+
+def test_items_may_spread_items_of_their_own() -> None:
+    found: list[int] = []
+    with blockvec.option_context(threads=2):
+        map_items(lambda i: map_items(lambda j: found.append(10 * i + j), 3), 2)
+    assert sorted(found) == [0, 1, 2, 10, 11, 12]
