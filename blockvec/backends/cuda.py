@@ -12,6 +12,7 @@ import numpy as np
 
 from ..config import options
 from ..errors import DeviceError, OptionError
+from ..kernels import spmmv_sell
 from ..kernels.device import DeviceInfo, cuda_device
 from ..kernels.families import FAMILIES, families_of
 from ..kernels.measure import CeilingProbe, Timing
@@ -26,7 +27,7 @@ from ..kernels.problem import (
 from ..kernels.roofline import Ceilings
 from ..kernels.tuner import Entrant, Outcome, Preparation, tournament
 from ..kernels.winners import Winner, find, representative, store
-from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sparse
+from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sell, gpu_sparse
 from .base import Array, Candidate
 from .cuda_graph import replay
 from .cuda_tuner import Arena, with_rows
@@ -129,11 +130,10 @@ class CudaBackend:
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "makes Y alone" if problem.fused else ""
-        return _winner_first(
-            self._winner(problem),
-            gpu_sparse.candidate(self._gpu, problem),
-            self._candidate("cusparse", cusparse.spmmv, alone, vendor=True),
-        )
+        in_rows, in_chunks = gpu_sparse.candidate(self._gpu, problem), gpu_sell.candidate(self._gpu, problem)
+        own = (in_chunks, in_rows) if spmmv_sell.is_faster(problem) else (in_rows, in_chunks)
+        vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
+        return _winner_first(self._winner(problem), *own, vendor)
 
     def _generated(self, problem: generated.Product, winner: Winner | None) -> list[Candidate]:
         return [generated.candidate(self._gpu, name, problem, winner) for name in families_of(problem)]

@@ -18,6 +18,7 @@ import numpy as np
 from ..kernels.csr_plan import Plan
 from ..kernels.elementwise import real_type
 from ..kernels.problem import SpmmvProblem, is_complex, promote
+from ..kernels.sell_plan import Sell
 from . import is_cupy
 from .base import Array, leading_dimension
 from .cuda_elementwise import copy, weighted_sum
@@ -47,7 +48,12 @@ class DeviceCsr:
     pattern : str
         What `SpmmvProblem` calls it.
     bound : dict
-        Launches of blockvec's kernels that were made ready for this matrix, by problem and mode of tuning.
+        Launches of blockvec's kernels that were made ready for this matrix, by kernel, problem and mode of
+        tuning.
+    converted : dict
+        The matrix in SELL-C-sigma form by sigma; None where that is not to be had. See `gpu_sell`.
+    narrow_products : int
+        Products so far that would have gained by that form.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -64,7 +70,9 @@ class DeviceCsr:
             self.indptr = self.indptr.astype(self.indices.dtype)
         self.plan = Plan(self.indptr, self.indices, self.data)
         self.pattern = self.plan.pattern
-        self.bound: dict[tuple[SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+        self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+        self.converted: dict[int, Sell | None] = {}
+        self.narrow_products = 0
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property

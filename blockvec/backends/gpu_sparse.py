@@ -16,11 +16,11 @@ from .cusparse import DeviceCsr
 from .gpu import Gpu
 from .workspace import HEADER_BYTES, workspace
 
-__all__ = ["Launch", "candidate", "launcher"]
+__all__ = ["NOTHING", "Launch", "candidate", "launcher", "start"]
 
 Launch = Callable[..., None]
 
-_NOTHING = Fused(None, 0, 0, {}, {})
+NOTHING = Fused(None, 0, 0, {}, {})
 
 
 def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
@@ -54,32 +54,53 @@ def _spmmv(
     alpha: complex,
     beta: complex,
     shift: Any,
-    fused: Fused = _NOTHING,
+    fused: Fused = NOTHING,
 ) -> None:
     """Y = alpha (S - shift I) X + beta Y, and what is fused.
 
     The first product of a kind with a matrix of uneven rows waits for its row pointers; later ones do not.
     """
+    bound = S.bound.get(("spmmv_csr", problem, options().tune)) or _bind(gpu, problem, S)
+    start(gpu, bound, problem, X, Y, alpha, beta, shift, fused)
+
+
+def start(
+    gpu: Gpu,
+    bound: tuple[Launch, int],
+    problem: SpmmvProblem,
+    X: Array,
+    Y: Array,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
+    fused: Fused,
+) -> None:
+    """Start kernels that were made ready for a matrix (see `launcher`) on the operands of a product."""
     import cupy
 
-    launch, bytes_needed = S.bound.get((problem, options().tune)) or _bind(gpu, problem, S)
+    launch, bytes_needed = bound
     shifts = cupy.ascontiguousarray(shift, problem.dtype) if problem.shift == "column" else None
+    beside: dict[str, Any] = {}
+    if bytes_needed:
+        beside["workspace_ptr"] = workspace(gpu, bytes_needed).data.ptr + HEADER_BYTES
+    if fused.dots or fused.gram:
+        beside["dots"] = {kind: out.data.ptr for kind, out in fused.dots.items()}
+        beside["gram"] = {kind: out.data.ptr for kind, out in fused.gram.items()}
     launch(
         *(X.data.ptr, Y.data.ptr, alpha, beta),
         shift=shift if problem.shift == "scalar" else 0,
         shifts_ptr=0 if shifts is None else shifts.data.ptr,
-        workspace_ptr=workspace(gpu, bytes_needed).data.ptr + HEADER_BYTES if bytes_needed else 0,
         Z_ptr=0 if fused.Z is None else fused.Z.data.ptr,
         delta=fused.delta,
         eta=fused.eta,
-        dots={kind: out.data.ptr for kind, out in fused.dots.items()},
-        gram={kind: out.data.ptr for kind, out in fused.gram.items()},
+        **beside,
     )
 
 
 def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, int]:
     """Make ready what a product with a matrix needs."""
-    bound = S.bound[problem, options().tune] = launcher(gpu, problem, _configuration(gpu, problem)[0], S)
+    key = "spmmv_csr", problem, options().tune
+    bound = S.bound[key] = launcher(gpu, problem, _configuration(gpu, problem)[0], S)
     return bound
 
 

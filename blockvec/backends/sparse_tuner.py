@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import itertools
 import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
 from ..config import options
 from ..errors import BlockvecError, CompileError, OptionError
-from ..kernels import spmmv_csr
+from ..kernels import spmmv_csr, spmmv_sell
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.measure import Stopwatch, Timing, measure_beside
@@ -19,7 +21,7 @@ from ..kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Entrant, Outcome, tournament
 from ..kernels.winners import Winner, store
-from . import cuda_elementwise, cusparse, gpu_sparse
+from . import cuda_elementwise, cusparse, gpu_sell, gpu_sparse
 from .base import Array, Candidate
 from .cusparse import DeviceCsr
 from .gpu import Gpu
@@ -27,7 +29,8 @@ from .workspace import HEADER_BYTES, workspace
 
 __all__ = ["SparseArena", "SparseTuning"]
 
-FAMILY = "spmmv_csr"
+OWN = ("spmmv_csr", "spmmv_sell")
+WORTH = 0.98  # of the time without: a second copy of the matrix is to gain more than measuring tells
 
 
 class SparseArena:
@@ -104,6 +107,9 @@ class SparseArena:
         if entrant.config is None:
             run = self._others[entrant.kernel].run
             return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
+        if entrant.kernel == "spmmv_sell":
+            launch = gpu_sell.launcher(self._gpu, self.problem, entrant.config, matrix)
+            return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors)
         launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
         scratch = workspace(self._gpu, needed).data.ptr + HEADER_BYTES if needed else 0
         places = {
@@ -152,18 +158,17 @@ class SparseTuning:
     ) -> None:
         self.problem = problem.kind
         self._gpu, self._matrix, self._ceilings, self._stopwatch = gpu, matrix, ceilings, stopwatch
-        self._others = {c.name: c for c in candidates if not c.refusal and c.name != FAMILY}
+        self._others = {c.name: c for c in candidates if not c.refusal and c.name not in OWN}
         self._cache_dir = options().cache_dir
-        self._field = [
-            Entrant(FAMILY, config, time_s, place)
-            for place, (time_s, config) in enumerate(_ranked(self.problem, gpu.info, ceilings)[:first])
-        ]
-        sources = {
-            spmmv_csr.source(self.problem, entrant.config, part)
-            for entrant in self._field
-            for part in spmmv_csr.parts(self.problem, entrant.config, matrix.plan)
-        }
+        self._field = _field(self.problem, gpu.info, ceilings, first)
+        sources = {text for entrant in self._field for text in self._sources(entrant)}
         self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
+
+    def _sources(self, entrant: Entrant) -> list[str]:
+        if entrant.kernel == "spmmv_sell":
+            return [spmmv_sell.source(self.problem, entrant.config)]
+        parts = spmmv_csr.parts(self.problem, entrant.config, self._matrix.plan)
+        return [spmmv_csr.source(self.problem, entrant.config, part) for part in parts]
 
     def measure(self, budget_s: float) -> Outcome:
         """Find the fastest right kernel and put it into the user's store; waits for the device.
@@ -184,7 +189,8 @@ class SparseTuning:
     def _tournament(self, budget_s: float) -> Outcome | None:
         arena = SparseArena(self._gpu, self.problem, self._matrix, self._others, self._stopwatch)
         everyone = [*map(Entrant, self._others), *self._field]
-        return tournament(everyone, arena.check, arena.race, budget_s=budget_s)
+        outcome = tournament(everyone, arena.check, arena.race, budget_s=budget_s)
+        return outcome if outcome is None else _without_conversion(outcome)
 
     def winner(self, outcome: Outcome) -> Winner:
         """Return what goes on record."""
@@ -193,15 +199,32 @@ class SparseTuning:
         return Winner(best.kernel, best.config, self.problem.n_rows, outcome.seconds, share, "")
 
 
+def _without_conversion(outcome: Outcome) -> Outcome:
+    """Return an outcome whose best takes the matrix as it is, unless a converted one gains enough."""
+    as_it_is = [t for t in outcome.trials if t.timing is not None and t.entrant.kernel != "spmmv_sell"]
+    best = min(as_it_is, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
+    worth = outcome.seconds < WORTH * Outcome(best, ()).seconds
+    return outcome if worth else dataclasses.replace(outcome, best=best)
+
+
+def _field(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Entrant]:
+    """Return the first of each family by modelled time, ahead the choice where nothing was measured."""
+    field = [("spmmv_csr", *timed) for timed in _ranked(spmmv_csr, problem, device, ceilings)[:first]]
+    if spmmv_sell.supports(problem, device) is None:
+        sell = [("spmmv_sell", *timed) for timed in _ranked(spmmv_sell, problem, device, ceilings)[:first]]
+        field = sell + field if spmmv_sell.is_faster(problem) else field + sell
+    return [Entrant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(field)]
+
+
 def _ranked(
-    problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
-) -> list[tuple[float, spmmv_csr.Config]]:
-    """Return the choice where nothing was measured, then the others by modelled time, the shortest first."""
-    choice = spmmv_csr.choose(problem, device, ceilings)
-    valid = (c for c in spmmv_csr.space(problem) if spmmv_csr.refuse(problem, c, device) is None)
+    family: Any, problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
+) -> list[tuple[float, Any]]:
+    """Return a family's choice, then its other configurations by modelled time, the shortest first."""
+    choice = family.choose(problem, device, ceilings)
+    valid = (c for c in family.space(problem) if family.refuse(problem, c, device) is None)
     every = dict.fromkeys(itertools.chain([choice], valid))
-    configs = [config for config in every if spmmv_csr.refuse_sums(problem, config) is None]
-    timed = [(spmmv_csr.predict(problem, config, device, ceilings), config) for config in configs]
+    configs = [c for c in every if family is spmmv_sell or spmmv_csr.refuse_sums(problem, c) is None]
+    timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
     return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from .problem import Pattern
 
-__all__ = ["TASK_ENTRIES", "Plan", "Units", "prepare"]
+__all__ = ["TASK_ENTRIES", "Array", "Plan", "Units", "address", "namespace", "prepare"]
 
 TASK_ENTRIES = 2048  # of a long row that one block sums up: some microseconds, long against its start
 _SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries of each, that say what grid a matrix lives on
@@ -109,7 +109,7 @@ class Plan:
         if self.longest <= min(long_row, entries // rows):
             return Units(None, -(-self.n_rows // rows))
         units = _cut(self, rows, entries, long_row)
-        if (xp := _namespace(self.indptr)) is not np:
+        if (xp := namespace(self.indptr)) is not np:
             xp.cuda.get_current_stream().synchronize()  # other streams will read it too
         return units
 
@@ -133,10 +133,11 @@ def address(array: Array) -> int:
     """Return the address of an array's memory; 0 for None."""
     if array is None:
         return 0
-    return int(array.data.ptr) if _namespace(array) is not np else int(array.ctypes.data)
+    return int(array.data.ptr) if namespace(array) is not np else int(array.ctypes.data)
 
 
-def _namespace(array: Array) -> Any:
+def namespace(array: Array) -> Any:
+    """Return the module of an array's functions, NumPy or CuPy."""
     if type(array).__module__.partition(".")[0] == "cupy":
         import cupy
 
@@ -154,7 +155,7 @@ def _aligned(array: Array) -> Array:
     """Return an array, or a copy that starts at a multiple of 16 bytes."""
     if len(array) == 0 or address(array) % _ALIGNMENT == 0:
         return array
-    if _namespace(array) is not np:
+    if namespace(array) is not np:
         return array.copy()  # CuPy's memory comes in multiples of 512 bytes
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % _ALIGNMENT
@@ -168,7 +169,7 @@ def _lines(indptr: Array, indices: Array) -> tuple[int, int]:
     n_rows = len(indptr) - 1
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
         return 0, 0
-    xp = _namespace(indptr)
+    xp = namespace(indptr)
     rows = xp.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64)
     at = indptr[rows][:, None] + xp.arange(_SAMPLE_ENTRIES)
     inside = at < indptr[rows + 1][:, None]
@@ -193,7 +194,7 @@ def _to_host(array: Array) -> Any:
 
 
 def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:
-    xp, indptr, n_rows = _namespace(plan.indptr), plan.indptr, plan.n_rows
+    xp, indptr, n_rows = namespace(plan.indptr), plan.indptr, plan.n_rows
     starts = xp.arange(0, n_rows, rows)
     ends = xp.minimum(starts + rows, n_rows)
     crowded = indptr[ends] - indptr[starts] > entries

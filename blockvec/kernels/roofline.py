@@ -23,6 +23,7 @@ from .problem import (
 )
 
 __all__ = [
+    "LEAST_BYTES",
     "Ceilings",
     "Traffic",
     "flops",
@@ -35,6 +36,9 @@ __all__ = [
     "traffic",
 ]
 
+
+LEAST_BYTES = 64 << 20
+"""Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
 
 SECTOR_BYTES = 32  # what a GPU's memory moves at least
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from . import spmmv_csr_config, spmmv_sell_config
 from .csr_plan import Plan
-from .device import DeviceInfo
 from .problem import SpmmvProblem, is_complex, real_bytes
 from .source import C_TYPES, SHORT_NAMES
-from .spmmv_csr_config import Config, ceil_div
+from .spmmv_csr_config import ceil_div
 
-__all__ = ["Walk", "constants", "real_type", "types_name", "types_of"]
+__all__ = ["AnyConfig", "Walk", "constants", "real_type", "types_name", "types_of"]
+
+AnyConfig: TypeAlias = spmmv_csr_config.Config | spmmv_sell_config.Config
 
 _LEAST_PATCHES = 8  # of a block, so that the last ones do not leave the others idle for long
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
@@ -41,7 +43,7 @@ def types_of(problem: SpmmvProblem) -> dict[str, str]:
 
 
 def constants(
-    problem: SpmmvProblem, config: Config, dots: int = 0, gram: int = 0
+    problem: SpmmvProblem, config: AnyConfig, dots: int = 0, gram: int = 0
 ) -> dict[str, bool | int | float]:
     """Return the constants that ``cuda/spmmv.cuh`` names."""
     return {
@@ -82,11 +84,8 @@ class Walk:
     plane: int
 
     @classmethod
-    def of(
-        cls, n_units: int, rows: int, problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan
-    ) -> Walk:
-        """Return the walk over units of `rows` rows that suits a matrix."""
-        most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
+    def of(cls, n_units: int, rows: int, most: int, config: AnyConfig, plan: Plan) -> Walk:
+        """Return the walk over units of `rows` rows that suits a matrix, on at most so many blocks."""
         lines = config.warps // config.planes
         line, plane = max(1, round(plan.line / rows)), round(plan.plane / rows)
         if n_units < 4 * line * config.warps:

@@ -209,7 +209,8 @@ def conversion(problem: SpmmvProblem, config: Config) -> str:
 
 
 def _walk(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> Walk:
-    return Walk.of(_units(config, plan).n_units, config.rows, problem, config, device, plan)
+    most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
+    return Walk.of(_units(config, plan).n_units, config.rows, most, config, plan)
 
 
 def bind(

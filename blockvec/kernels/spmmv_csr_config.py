@@ -200,9 +200,9 @@ def _refuse_gram(config: Config, width: int) -> str | None:
     return None
 
 
-def register_limit(config: Config, device: DeviceInfo) -> int:
+def register_limit(warps: int, blocks: int, device: DeviceInfo) -> int:
     """Return the registers a thread may have: a quadrant of a multiprocessor deals out a quarter of them."""
-    warps_a_quadrant = ceil_div(config.warps * config.blocks, 4)
+    warps_a_quadrant = ceil_div(warps * blocks, 4)
     return min(255, device.registers_per_multiprocessor // 4 // warps_a_quadrant // WARP // 8 * 8)
 
 
@@ -231,7 +231,7 @@ def refuse(problem: SpmmvProblem, config: Config, device: DeviceInfo) -> str | N
         return f"{config.stages} stages are too few"
     if WARP * config.warps > 1024 or WARP * config.warps * config.blocks > device.threads_per_multiprocessor:
         return f"{config.blocks} blocks of {config.warps} warps on a multiprocessor"
-    needed, limit = registers(problem, config), register_limit(config, device)
+    needed, limit = registers(problem, config), register_limit(config.warps, config.blocks, device)
     if needed > limit:
         return f"needs {needed} registers of {limit}"
     shared = shared_bytes(problem, config)

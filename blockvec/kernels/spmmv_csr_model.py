@@ -28,7 +28,7 @@ from .spmmv_csr_config import (
     slot_bytes,
 )
 
-__all__ = ["choose", "predict", "space"]
+__all__ = ["choose", "mappings", "predict", "space", "unrolls_of"]
 
 _LINE = 128  # bytes of a cache line, and of what L1 delivers in a cycle
 
@@ -82,15 +82,15 @@ def space(problem: SpmmvProblem) -> Iterator[Config]:
 
 def _enumerate(problem: SpmmvProblem, choices: _Choices) -> Iterator[Config]:
     average = row_entries(problem)
-    mappings = _mappings(problem, choices.tile_bytes, choices.most_vectors)
-    for base in _gram_mappings(problem) if problem.gram else mappings:
+    plain = mappings(problem, choices.tile_bytes, choices.most_vectors)
+    for base in _gram_mappings(problem) if problem.gram else plain:
         splits = [1] if problem.gram else _splits(base.lanes, average)
         for split, (flat, swizzle) in itertools.product(splits, _kinds(problem, base)):
             dealt = replace(base, split=split, flat=flat, swizzle=swizzle)
             for long_rows, target in itertools.product(choices.long_rows, choices.unit_entries):
                 rows, entries, long_row = _unit_shape(problem, dealt, target, long_rows)
                 for unroll, (warps, blocks), stages, passes, planes in itertools.product(
-                    _unrolls(average / split, choices.unrolls),
+                    unrolls_of(average / split, choices.unrolls),
                     choices.blocks,
                     choices.stages,
                     choices.passes,
@@ -118,7 +118,7 @@ def _kinds(problem: SpmmvProblem, config: Config) -> list[tuple[bool, bool]]:
     return [(False, True), (False, False)] if crowded else [(False, False)]
 
 
-def _mappings(problem: SpmmvProblem, tile_bytes: tuple[int, ...], most_vectors: int) -> Iterator[Config]:
+def mappings(problem: SpmmvProblem, tile_bytes: tuple[int, ...], most_vectors: int) -> Iterator[Config]:
     """Yield ways to share the columns of a row between lanes."""
     size = itemsize(problem.dtype_x)
     vector = max(v for v in (1, 2, 4) if v == 1 or (problem.width % v == 0 and v * size <= problem.align_x))
@@ -177,7 +177,7 @@ def _entry_bytes(problem: SpmmvProblem) -> int:
     return itemsize(problem.dtype_matrix) + problem.index_bytes
 
 
-def _unrolls(entries: float, count: int) -> list[int]:
+def unrolls_of(entries: float, count: int) -> list[int]:
     """Numbers of entries in flight that divide rows of the average length well, 8 at most."""
     entries = max(1.0, entries)
     found: list[int] = []
@@ -298,20 +298,30 @@ def _gather_cycles(problem: SpmmvProblem, config: Config) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(problem: SpmmvProblem, device: DeviceInfo, rates: tuple[float, float, float]) -> Config:
+def _choose(
+    problem: SpmmvProblem, device: DeviceInfo, rates: tuple[float, float, float], in_order: bool
+) -> Config:
     ceilings = Ceilings(*rates)
     configs = dict.fromkeys(_enumerate(problem, _SHORT_LIST))
     valid = [config for config in configs if refuse(problem, config, device) is None]
+    if in_order:
+        valid = [config for config in valid if config.split == 1 and not config.flat]
     # With fewer warps the model, which was fitted to few such runs, is not to be trusted.
     valid = [config for config in valid if config.warps * config.blocks >= _TRUSTED_WARPS] or valid
     return min(valid, key=lambda config: predict(problem, config, device, ceilings))
 
 
-def choose(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
-    """Return the valid configuration with the shortest modelled time; the problem must be supported."""
+def choose(
+    problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings | None = None, *, in_order: bool = False
+) -> Config:
+    """Return the valid configuration with the shortest modelled time; the problem must be supported.
+
+    With `in_order` among those that sum up a row in the order of its entries, long ones excepted; matrices of
+    uneven rows may have none.
+    """
     rates = (
         (ceilings.read_gb_s, ceilings.write_gb_s, ceilings.copy_gb_s)
         if ceilings
         else (4600.0, 3300.0, 4200.0)
     )
-    return _choose(problem, device, rates)
+    return _choose(problem, device, rates, in_order)

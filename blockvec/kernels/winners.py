@@ -17,17 +17,23 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from . import spmmv_csr
+from . import spmmv_csr, spmmv_sell
 from .cache import load_json, store_json
 from .device import DeviceInfo
 from .families import CONFIGURED, config_from
 from .problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
-from .roofline import traffic
+from .roofline import LEAST_BYTES, traffic
 
-__all__ = ["LEAST_BYTES", "Winner", "configure_sparse", "find", "representative", "store", "table_of"]
-
-LEAST_BYTES = 64 << 20
-"""Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
+__all__ = [
+    "LEAST_BYTES",
+    "Winner",
+    "configure_sell",
+    "configure_sparse",
+    "find",
+    "representative",
+    "store",
+    "table_of",
+]
 
 TunedProblem: TypeAlias = TsmttsmProblem | TsmmProblem | SpmmvProblem
 
@@ -113,13 +119,26 @@ def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
 def configure_sparse(
     problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
 ) -> tuple[spmmv_csr.Config, str]:
-    """Return how blockvec's kernels run a sparse product, and where that choice comes from.
+    """Return how `spmmv_csr` runs a sparse product, and where that choice comes from.
 
     Without a cache folder nothing that was measured counts.
     """
+    return _configured("spmmv_csr", problem, device, cache_dir)
+
+
+def configure_sell(
+    problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
+) -> tuple[spmmv_sell.Config, str]:
+    """Return the same for `spmmv_sell`."""
+    return _configured("spmmv_sell", problem, device, cache_dir)
+
+
+def _configured(
+    kernel: str, problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
+) -> tuple[Any, str]:
     winner = None if cache_dir is None else find(problem, device, cache_dir)
-    if winner is None or winner.config is None:
-        return spmmv_csr.choose(problem, device), "the model's choice"
+    if winner is None or winner.kernel != kernel:
+        return CONFIGURED[kernel].choose(problem, device), "the model's choice"
     return winner.config, winner.origin
 
 

@@ -78,6 +78,10 @@ T __ldg(const T* from) {
     return *from;
 }
 template <class T>
+T __ldcs(const T* from) {
+    return __ldg(from);
+}
+template <class T>
 void __stwb(T* to, T value) {
     if (uintptr_t(to) % sizeof(T)) emulator::fail("a store is not aligned");
     for (auto& range : emulator::writable)

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
 from blockvec.backends.sparse_tuner import SparseArena
-from blockvec.kernels import spmmv_csr
+from blockvec.kernels import spmmv_csr, spmmv_sell
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.spmmv_csr import Config
 from blockvec.kernels.tuner import Entrant
@@ -37,6 +37,7 @@ SHAPES = (("float64", 1), ("float64", 16), ("complex128", 3), ("float32", 20))
 def matrices() -> Iterator[tuple[str, Any]]:
     """Yield a grid, and a matrix with empty, long and very long rows in both index types."""
     yield "grid", models.laplace3d(n=24)
+    yield "chain", models.xxz(sites=14, up=7)
     rng = np.random.default_rng(0)
     lengths = np.minimum(rng.pareto(1.1, 3000) * 3, 6000).astype(np.int64)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
@@ -61,6 +62,20 @@ def configurations(problem: SpmmvProblem, device: Any) -> Iterator[Config]:
                 break
 
 
+def converted(problem: SpmmvProblem, device: Any) -> Iterator[spmmv_sell.Config]:
+    """Yield valid configurations for the matrix in SELL-C-sigma form, of every kind."""
+    if spmmv_sell.supports(problem, device) is None:
+        choice = spmmv_sell.choose(problem, device)
+        for changes in (
+            {},
+            {"persistent": not choice.persistent},
+            {"sigma": 256, "passes": 4},
+            {"planes": 2},
+        ):
+            if spmmv_sell.refuse(problem, replace(choice, **changes), device) is None:
+                yield replace(choice, **changes)
+
+
 def main() -> int:
     """Run all, print what is wrong, and return the exit code."""
     backend: Any = backend_for("gpu")
@@ -70,11 +85,13 @@ def main() -> int:
             operator = as_operator(matrix.astype(dtype), device="gpu")
             problem, _ = operator.explain(BlockVector.empty(matrix.shape[1], width, dtype, device="gpu"))
             arena = SparseArena(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
-            for config in dict.fromkeys(configurations(problem, backend.device)):
-                fault = arena.check(Entrant(spmmv_csr.__name__.rpartition(".")[2], config))
+            field = [Entrant("spmmv_csr", config) for config in configurations(problem, backend.device)]
+            field += [Entrant("spmmv_sell", config) for config in converted(problem, backend.device)]
+            for entrant in dict.fromkeys(field):
+                fault = arena.check(entrant)
                 count, wrong = count + 1, wrong + bool(fault)
                 if fault:
-                    print(f"{name}, {dtype}, {width} columns, {config}: {fault}")
+                    print(f"{name}, {dtype}, {width} columns, {entrant}: {fault}")
             if name == "grid":
                 X = BlockVector.random(matrix.shape[1], width, dtype, device="gpu", rng=0)
                 operator.apply(X, shift=2.0, dots=("xx", "xy", "yy"), gram=("xy", "yy"))

@@ -92,6 +92,12 @@ struct StreamPack : Pack<T, N, ALIGNED> {
         for (int i = 0; i < WORDS; ++i) reinterpret_cast<Word*>(this)[i] = static_cast<const Word*>(from)[i];
     }
 
+    // From memory that nobody reads again soon.
+    __device__ __forceinline__ void load_passing(const void* from) {
+#pragma unroll
+        for (int i = 0; i < WORDS; ++i) reinterpret_cast<Word*>(this)[i] = __ldcs(static_cast<const Word*>(from) + i);
+    }
+
     // PASSING: nobody reads it soon.
     template <bool PASSING>
     __device__ __forceinline__ void store(void* to) const {
