@@ -26,9 +26,8 @@ from .gpu import Gpu
 from .gpu_sparse import NOTHING, Launch, start
 from .gpu_sparse import launcher as launcher_in_rows
 
-__all__ = ["CONVERTS_AFTER", "candidate", "launcher"]
+__all__ = ["candidate", "launcher"]
 
-CONVERTS_AFTER = 20  # products: a conversion takes as long as 3 to 6, a product gains 4 to 50 per cent
 _MOST_FILLING = 1.25  # places for entries, relative to entries
 
 _lock = threading.Lock()
@@ -41,10 +40,7 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
         config, origin = _configuration(gpu, problem)
         predicted_s = spmmv_sell.predict(problem, config, gpu.info)
         conversion = spmmv_sell.conversion(problem)
-        return (
-            f"{config}, {origin}, predicted {predicted_s * 1e6:.1f} us; {conversion} after {CONVERTS_AFTER} "
-            "narrow products, until then spmmv_csr gives the same results to the last bit"
-        )
+        return f"{config}, {origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
 
     run = gpu.here(functools.partial(_spmmv, gpu))
     refusal = spmmv_sell.supports(problem, gpu.info)
@@ -79,7 +75,7 @@ def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, int]:
 
     S.narrow_products += 1
     config, mode = _configuration(gpu, problem)[0], options().tune
-    if S.narrow_products > CONVERTS_AFTER and not cupy.cuda.get_current_stream().is_capturing():
+    if S.narrow_products > spmmv_sell.CONVERTS_AFTER and not cupy.cuda.get_current_stream().is_capturing():
         with contextlib.suppress(LayoutError):
             S.bound["spmmv_sell", problem, mode] = bound = launcher(gpu, problem, config, S), 0
             return bound

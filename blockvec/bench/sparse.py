@@ -28,11 +28,11 @@ from ..config import option_context, options
 from ..dispatch import accepts, choose
 from ..errors import OptionError
 from ..io import open_matrix
-from ..kernels import spmmv_csr
+from ..kernels import spmmv_csr, spmmv_sell
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
-from ..kernels.winners import configure_sparse
+from ..kernels.winners import configure_sell, configure_sparse
 from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
 from .cases import Sizes
@@ -166,11 +166,20 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
             fused = ({"beta": "general"}, FUSED, {"gram": GRAMS})
             problems += [dataclasses.replace(plain, **parts) for parts in fused]
         for problem in problems:
-            if spmmv_csr.supports(problem, device) is None:
-                config, _ = configure_sparse(problem, device, cache_dir)
-                for source in spmmv_csr.sources(problem, config):
-                    build(source, device.architecture, cache_dir=cache_dir)
+            for source in _sources(problem, device, cache_dir):
+                build(source, device.architecture, cache_dir=cache_dir)
     return A
+
+
+def _sources(problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path) -> list[str]:
+    """Return the sources of what may run a product of a matrix as it is, and converted."""
+    found = []
+    if spmmv_csr.supports(problem, device) is None:
+        found += spmmv_csr.sources(problem, configure_sparse(problem, device, cache_dir)[0])
+    if spmmv_sell.is_faster(problem) and spmmv_sell.supports(problem, device) is None:
+        found += spmmv_sell.sources(problem, configure_sell(problem, device, cache_dir)[0])
+        found += spmmv_csr.sources(problem, spmmv_csr.choose(problem, device, in_order=True))
+    return found
 
 
 def _cases_of(
@@ -194,8 +203,8 @@ def _cases_of(
             copies.append(A.copy())
             operators.append(SparseOperator(copies[-1], backend))
         sets = _Sets(name, copies[:count], operators[:count], width, dtype)
-        if width == widths[0] and backend.device.kind == "cuda":
-            sets.warm_up()
+        if backend.device.kind == "cuda":
+            sets.warm_up(WARM_UP_S if width == widths[0] else 0.0)
         if "apply" in operations:
             yield sets.plain()
         if dtype == "float64" and width in FUSED_WIDTHS:
@@ -237,10 +246,13 @@ class _Sets:
     def _blocks(self) -> tuple[Sequence[SparseOperator], list[BlockVector], list[BlockVector]]:
         return self.operators, self.X, self.Y
 
-    def warm_up(self) -> None:
-        """Keep a GPU busy until it runs at the rate of long work; it waited for the matrix."""
+    def warm_up(self, seconds: float) -> None:
+        """Keep a GPU busy until it runs at the rate of long work, and its matrices are in their last form."""
         call, begin = turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()), time.perf_counter()
-        while time.perf_counter() - begin < WARM_UP_S:
+        if choose(self.problem, self.backend).name == "spmmv_sell":
+            for _ in range((spmmv_sell.CONVERTS_AFTER + 1) * len(self.operators)):
+                call()
+        while time.perf_counter() - begin < seconds:
             call()
             self.backend.synchronize()
 

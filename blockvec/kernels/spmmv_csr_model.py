@@ -28,7 +28,7 @@ from .spmmv_csr_config import (
     slot_bytes,
 )
 
-__all__ = ["choose", "mappings", "predict", "space", "unrolls_of"]
+__all__ = ["choose", "mappings", "predict", "requests", "space", "unrolls_of"]
 
 _LINE = 128  # bytes of a cache line, and of what L1 delivers in a cycle
 
@@ -260,7 +260,7 @@ def predict(
     cycles = _CLOCK_HZ * device.multiprocessors
     times = (
         memory_time(moved, rates) / _ATTAINED + again + lost,
-        max(gathers / _L2_BYTES_A_SECOND, _requests(problem) / _L2_REQUESTS_A_SECOND),
+        max(gathers / _L2_BYTES_A_SECOND, requests(problem) / _L2_REQUESTS_A_SECOND),
         _ISSUE * instructions / 4 / cycles,
         _SHARED * shared / cycles,
         rounds * (batches * _GATHER_S + row_steps * _STEP_S + _UNIT_S),
@@ -271,7 +271,7 @@ def predict(
     )
 
 
-def _requests(problem: SpmmvProblem) -> float:
+def requests(problem: SpmmvProblem) -> float:
     """Return the lines asked of L2 where no two entries nearby share one."""
     if problem.pattern in ("lines", "planes"):
         return 0.0

@@ -29,8 +29,6 @@ class Config:
         Warps of a block, blocks of a multiprocessor.
     persistent : bool
         Whether blocks work on one patch of chunks after the other, rather than on one each.
-    passes : int
-        Neighbouring chunks that a warp of a persistent block works on before it moves on.
     planes : int
         On a grid of three dimensions, planes that the warps of a block work on at a time.
     sigma : int
@@ -45,13 +43,13 @@ class Config:
     warps: int = 8
     blocks: int = 4
     persistent: bool = True
-    passes: int = 1
     planes: int = 1
     sigma: int = CHUNK
     aligned_x: bool = True
     aligned_y: bool = True
 
     lanes: ClassVar[int] = 1  # that share a row
+    passes: ClassVar[int] = 1  # chunks that a warp works on before it moves on
 
 
 def registers(problem: SpmmvProblem, config: Config) -> int:
@@ -65,7 +63,7 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     fused += 2 * config.vectors * config.vector + 2 if problem.shift == "column" else 0
     converted = pack_y // 2 if problem.dtype_x != problem.dtype else 0
     products = 4 if is_complex(problem.dtype_matrix) else 0
-    around = 16 + (12 if problem.index_bytes == 8 else 0)
+    around = 19 + (12 if problem.index_bytes == 8 else 0)
     gathers = config.unroll * (pack_x + entry + (1 if config.vectors > 1 else 0))
     return gathers + pack_y + fused + converted + products + around
 

@@ -69,7 +69,7 @@ def converted(problem: SpmmvProblem, device: Any) -> Iterator[spmmv_sell.Config]
         for changes in (
             {},
             {"persistent": not choice.persistent},
-            {"sigma": 256, "passes": 4},
+            {"sigma": 256},
             {"planes": 2},
         ):
             if spmmv_sell.refuse(problem, replace(choice, **changes), device) is None:
