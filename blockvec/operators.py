@@ -386,7 +386,8 @@ def as_operator(
     Parameters
     ----------
     A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
-        Integer and boolean matrices are promoted to float64. A linear operator should have ``matmat``: one
+        Integer and boolean matrices are promoted to float64. A sparse matrix must not change from then on: a
+        GPU may work on a converted copy of it. A linear operator should have ``matmat``: one
         with ``matvec`` alone is called column by column, with a warning. A callable gets a row-major array of
         shape (n, M) and returns one; where it has a parameter ``out`` it gets one of the result's type to
         write to, and no copy is made.

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 CONVERTS_AFTER = 20
-"""Products before a matrix is converted, which takes as long as 3 to 6 of them and gains 3 to 50 per cent."""
+"""Products before a matrix is converted, which takes as long as 4 to 10 and gains 3 to 50 per cent of each."""
 
 MAX_ROW_BYTES = 64
 _FASTER_ROW_BYTES = 32
