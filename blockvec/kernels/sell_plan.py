@@ -15,6 +15,8 @@ from .spmmv_sell_config import CHUNK
 
 __all__ = ["Layout", "Sell", "layout"]
 
+_PAST_THE_END = 1 << 12  # places that a kernel counts beyond the last: a batch of entries of a chunk
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -75,6 +77,6 @@ def layout(plan: Plan, sigma: int) -> Layout:
     starts = xp.zeros(n_chunks + 1, np.int64)
     xp.cumsum(CHUNK * lengths.reshape(n_chunks, CHUNK).max(axis=1), out=starts[1:])
     entries = int(starts[-1])
-    if entries > np.iinfo(plan.indptr.dtype).max:
+    if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
         raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")
     return Layout(sigma, starts.astype(plan.indptr.dtype), order, entries)
