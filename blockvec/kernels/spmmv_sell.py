@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 CONVERTS_AFTER = 20
-"""Products before a matrix is converted, which takes as long as 4 to 10 and gains 3 to 50 per cent of each."""
+"""Products before a matrix is converted, which takes the time of 4 to 10, and saves 3 to 50 per cent."""
 
 MAX_ROW_BYTES = 64
 _FASTER_ROW_BYTES = 32
