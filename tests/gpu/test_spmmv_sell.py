@@ -60,9 +60,10 @@ def forms(operator: Any) -> list[int]:
     return [sigma for sigma, form in operator.prepared.converted.items() if form is not None]
 
 
-@pytest.mark.parametrize("index", ["int32", "int64"])
-@pytest.mark.parametrize("x", TYPES)
-@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("dtype", "x", "index"),
+    [*((a, b, "int32") for a in TYPES for b in TYPES), *((a, a, "int64") for a in TYPES)],
+)
 def test_results_are_exact_and_the_same_bits_before_and_after_conversion(
     dtype: str, x: str, index: str, cp: Any
 ) -> None:
