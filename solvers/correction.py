@@ -12,6 +12,7 @@ or a function of the user's.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -45,7 +46,7 @@ PATIENCE = 40
 SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is not computed again
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CorrectionProblem:
     """What a correction solver is given.
 
@@ -59,20 +60,25 @@ class CorrectionProblem:
         Their residuals A x - theta x.
     shift : array, shape (b,)
         theta, or the initial shift.
-    Q : BlockVector, shape (n, q)
-        Orthonormal: converged vectors, then X, and on a GPU perhaps zeros.
     tol : array, shape (b,)
         The share of each residual that the linear systems are to be solved to, where "power" rules.
     preconditioner : callable or None
+    deflation : callable
+        Returns the orthonormal `Q`: converged vectors, then X, and on a GPU perhaps zeros.
     """
 
     operator: Any
     X: Block
     R: Block
     shift: RealArray
-    Q: Block
     tol: RealArray
     preconditioner: Preconditioner | None
+    deflation: Callable[[], Block]
+
+    @functools.cached_property
+    def Q(self) -> Block:  # noqa: N802
+        """Converged vectors, then X, orthonormal: made once, for those who solve in their complement."""
+        return self.deflation()
 
 
 CorrectionSolver = Callable[[CorrectionProblem], Block]
@@ -227,15 +233,20 @@ class Corrector:
         return self._solved(problem, stop)
 
     def problem(
-        self, X: Block, R: Block, converged: Block, shift: RealArray, tol: RealArray
+        self, X: Block, R: Block, converged: Callable[[], Block], shift: RealArray, tol: RealArray
     ) -> CorrectionProblem:
         """Return the problem of some pairs beside those that have converged."""
-        c, b = converged.shape[1], X.shape[1]
-        width = self.padded(c + b) if self.preconditioner is None else c + b
-        Q = X.like(width)
-        Q[:, :c], Q[:, c : c + b] = converged, X
-        Q[:, c + b :].array[...] = 0
-        return CorrectionProblem(self.operator, X, R, shift, Q, tol, self.preconditioner)
+
+        def deflation() -> Block:
+            known = converged()
+            c, b = known.shape[1], X.shape[1]
+            width = self.padded(c + b) if self.preconditioner is None else c + b
+            Q = X.like(width)
+            Q[:, :c], Q[:, c : c + b] = known, X
+            Q[:, c + b :].array[...] = 0
+            return Q
+
+        return CorrectionProblem(self.operator, X, R, shift, tol, self.preconditioner, deflation)
 
     def _solved(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
         """Solve the correction equations by MINRES, or by GMRES where that is not possible."""

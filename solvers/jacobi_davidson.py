@@ -335,7 +335,7 @@ class _JacobiDavidson(Iteration):
         problem = corrector.problem(
             pick(self.X, failing),
             pick(self.R, failing),
-            self._deflated(converged),
+            lambda: self._deflated(converged),
             shift,
             np.power(how.inner_base, self.attempts[failing]),
         )

@@ -98,11 +98,11 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     start = None if options.v0 is None else tall_block("v0", options.v0, op)
     names = ("v0", "block_size", "orthogonal_to", "preconditioner", "jd_options", "checkpoint")
     given = [name for name in names if getattr(options, name) is not None]
-    block_size = options.block_size
+    block_size, preconditioned = options.block_size, options.preconditioner is not None
     if options.corrects and block_size is None:
-        many = k >= MANY_PAIRS or (options.preconditioner is not None and k >= 4)
+        many = k >= MANY_PAIRS or (preconditioned and k >= 4)
         block_size = min(4 if many else 2, n)
-    block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start)
+    block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
     method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)
     most = MAX_OUTER if options.corrects else MAX_RESTARTS
     preconditioner, norm, limit = options.preconditioner, options.norm, options.time_limit

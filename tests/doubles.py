@@ -1,7 +1,7 @@
 """A plain NumPy block and operator with nothing but the interface that solvers may use.
 
 `PlainBlock` has the operations of a BlockVector that a solver may call, in their simplest form, and
-nothing of blockvec: a solver that runs on it cannot depend on anything else.
+nothing of blockvec but the names of results: a solver that runs on it cannot depend on anything else.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
+from blockvec import Applied
 
 
 class PlainBlock:
@@ -110,11 +112,19 @@ class PlainOperator:
         self.columns = 0
 
     def apply(
-        self, X: PlainBlock, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> PlainBlock:
+        self,
+        X: PlainBlock,
+        out: Any = None,
+        alpha: complex = 1,
+        beta: complex = 0,
+        shift: Any = 0,
+        *,
+        dots: str = "",
+    ) -> Any:
         self.columns += X.shape[1]
         product = alpha * (self.matrix @ X.array - shift * X.array)
         if out is None:
-            return PlainBlock(product)
-        out.array[...] = product if beta == 0 else product + beta * out.array
-        return out
+            out = PlainBlock(product)
+        else:
+            out.array[...] = product if beta == 0 else product + beta * out.array
+        return Applied(out, {"xy": X.column_dot(out)}, {}) if dots else out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,10 @@ def pick(block: Block, indices: NDArray[np.intp]) -> Block:
     [[3.0, 1.0]]
     """
     picked = block.like(len(indices))
-    for place, index in enumerate(indices):
-        picked[:, place : place + 1] = block[:, int(index) : int(index) + 1]
+    ends = np.flatnonzero(np.diff(indices) != 1) + 1
+    for begin, end in pairwise([0, *ends.tolist(), len(indices)]):
+        first = int(indices[begin]) if end > begin else 0
+        picked[:, begin:end] = block[:, first : first + end - begin]
     return picked
 
 

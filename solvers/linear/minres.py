@@ -107,7 +107,8 @@ def block_minres(
 class _Minres(Columns):
     """Lanczos in the norm of K^-1: U, and Z = K^-1 U, with Givens rotations of a tridiagonal matrix a column.
 
-    The names of the scalars are those of Paige and Saunders' code.
+    The names of the scalars are those of Paige and Saunders' code. U and Z are not normalised: u^H Z u is
+    beta^2, and what would divide them by beta divides where they are used, in passes that there are anyway.
     """
 
     def __init__(self, system: LinearSystems, B: Block, stop: Stop | None) -> None:
@@ -120,11 +121,10 @@ class _Minres(Columns):
         self.W, self.W_old = self.X.copy(), self.X.copy()
         self.part = self.X  # of those columns that still have a place
         zeros = np.zeros(system.b)
-        self.beta, self.norm = self.initial.copy(), zeros
+        self.beta, self.beta_old, self.norm = self.initial.copy(), zeros + 1, zeros
         self.cs, self.sn, self.dbar, self.epsln = zeros - 1, zeros, zeros, zeros
         self.stop = stop
         self.inside = None if stop is None else _Coordinates(self.initial)
-        self._normalize()
 
     def run(self, maxiter: int, with_first: bool) -> Linear:
         """Take at most so many steps."""
@@ -167,18 +167,12 @@ class _Minres(Columns):
         lengths: RealArray = np.sqrt(np.maximum(squares, 0))
         return lengths
 
-    def _normalize(self) -> None:
-        factors = self.system.factors(self.inverse(self.beta), self.U)
-        self.U.scale(factors)
-        if self.Z is not self.U:
-            self.Z.scale(factors)
-
     def _step(self) -> None:
-        system = self.system
-        P = system.apply(self.Z, self.P)
-        P.axpy(system.factors(-self.beta * self.active, P), self.U_old)
-        alpha = system.dots(self.Z, P).real
-        P.axpy(system.factors(-alpha, P), self.U)
+        system, P = self.system, self.P
+        scale = self.inverse(self.beta)  # of u and Z u, zero for columns that have finished
+        alpha = system.quadratic(self.Z, P) * scale**2
+        P.axpby(system.factors(-alpha * scale, P), self.U, system.factors(scale, P))
+        P.axpy(system.factors(-self.beta / self.beta_old * self.active, P), self.U_old)
         self.projection.project(P)  # after the recurrence, which would let components along Q grow
         Y = self.projection.precondition(P)
         old_beta, beta = self.beta, self._lengths(P, Y)
@@ -197,10 +191,10 @@ class _Minres(Columns):
         inverse = self.inverse(gamma)
         self.cs, self.sn = gbar * inverse, beta * inverse
         phi = np.where(self.active, self.cs * self.residuals, 0.0)
-        self._update(inverse, old_eps, delta, phi, Y)
+        self._update(inverse, scale, old_eps, delta, phi)
         self.residuals = np.where(self.active, np.abs(self.sn) * self.residuals, self.residuals)
         self.iterations += self.active
-        self.beta = np.where(self.active, beta, 0.0)
+        self.beta_old, self.beta = np.where(old_beta > 0, old_beta, 1.0), np.where(self.active, beta, 0.0)
         self.finish(beta <= EXHAUSTED * system.unit * self.norm, "converged")
         self.finish_converged()
         if self.inside is not None:
@@ -208,17 +202,16 @@ class _Minres(Columns):
             self._ask()
         self.U_old, self.U, self.P = self.U, P, self.U_old
         self.Z = Y
-        self._normalize()
 
     def _update(
-        self, inverse: RealArray, old_eps: RealArray, delta: RealArray, phi: RealArray, Y: Block
+        self, inverse: RealArray, scale: RealArray, old_eps: RealArray, delta: RealArray, phi: RealArray
     ) -> None:
-        """Set W = (Z - old_eps W_old_old - delta W_old) / gamma and X = X + phi W."""
+        """Set W = (Z / beta - old_eps W_old_old - delta W_old) / gamma and X = X + phi W."""
         factors, oldest = self.system.factors, self.W_old
-        oldest.axpby(factors(inverse, Y), self.Z, factors(-old_eps * inverse, Y))
-        oldest.axpy(factors(-delta * inverse, Y), self.W)
+        oldest.axpby(factors(scale * inverse, oldest), self.Z, factors(-old_eps * inverse, oldest))
+        oldest.axpy(factors(-delta * inverse, oldest), self.W)
         self.W_old, self.W = self.W, oldest
-        self.part.axpy(factors(phi, Y), self.W)
+        self.part.axpy(factors(phi, oldest), self.W)
 
     def _ask(self) -> None:
         """Let the caller's test say which systems are to stop."""

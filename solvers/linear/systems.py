@@ -202,10 +202,21 @@ class LinearSystems:
         self.applications += 1
         return self.operator.apply(X, out=out, shift=self.shift)
 
+    def quadratic(self, X: Block, out: Block) -> RealArray:
+        """Set out = (A - sigma I) X and return x_j^H (A - sigma_j I) x_j, all in one pass."""
+        self.columns += X.shape[1]
+        self.applications += 1
+        applied = self.operator.apply(X, out=out, shift=self.shift, dots="xy")
+        values: RealArray = self._spread(applied.dots["xy"]).real
+        return values
+
     def dots(self, X: Block, Y: Block) -> Array:
         """Return x_j^H y_j of every system on the host, in double precision; zero where it has no place."""
+        return self._spread(X.column_dot(Y))
+
+    def _spread(self, dots: Array) -> Array:
         self.reductions += 1
-        values = _finite(to_host(X.column_dot(Y)))
+        values = _finite(to_host(dots))
         spread = np.zeros(self.b, np.complex128 if values.dtype.kind == "c" else np.float64)
         spread[self.places] = values
         return spread
