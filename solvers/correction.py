@@ -76,7 +76,7 @@ class CorrectionProblem:
     deflation: Callable[[], Block]
 
     @functools.cached_property
-    def Q(self) -> Block:  # noqa: N802
+    def Q(self) -> Block:
         """Converged vectors, then X, orthonormal: made once, for those who solve in their complement."""
         return self.deflation()
 

@@ -148,15 +148,17 @@ def _source(name: str, folder: Path | None, ahead: dict[str, Future[Source]]) ->
 def _known_spectrum(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the lowest and the highest eigenvalues, ascending, from a closed form or a reference file."""
     model, _, text = name.partition(":")
-    sizes = [int(pair.partition("=")[2]) for pair in text.split(",")] if model in CLOSED_FORMS else []
-    if model == "laplace3d":
+    numbers = [pair.partition("=")[2] for pair in text.split(",")] if model in CLOSED_FORMS else []
+    sizes = [int(number) for number in numbers if number.isdigit()]
+    known = bool(sizes) and len(sizes) == len(numbers)  # not of disorder
+    if known and model == "laplace3d":
         values = models.spectra.laplace_eigenvalues(sizes * 3)
-    elif model == "graphene":
+    elif known and model == "graphene":
         values = models.spectra.graphene_eigenvalues(*sizes)
     else:
         listed = folder / "reference_eigenvalues.json" if folder else None
-        if listed and listed.exists() and name in (known := json.loads(listed.read_text())):
-            return np.array(known[name]["lowest"]), np.array(known[name]["highest"])
+        if listed and listed.exists() and name in (ends := json.loads(listed.read_text())):
+            return np.array(ends[name]["lowest"]), np.array(ends[name]["highest"])
         return None
     return values[:KNOWN], values[-KNOWN:]
 

@@ -68,18 +68,18 @@ class Counting(Operator):
 
 
 class ScipyCounting(sla.LinearOperator):
-    """The same for SciPy's solvers."""
+    """The same for SciPy's solvers; a product with the matrix, or any function of vectors and blocks."""
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: Any, product: Callable[[Any], Any] | None = None) -> None:
         super().__init__(matrix.dtype, matrix.shape)
-        self.matrix, self.columns = matrix, 0
+        self.product, self.columns = product or matrix.__matmul__, 0
 
     def _matvec(self, x: Any) -> Any:
         return self._matmat(x)
 
     def _matmat(self, X: Any) -> Any:
         self.columns += 1 if X.ndim == 1 else X.shape[1]
-        return self.matrix @ X
+        return self.product(X)
 
 
 def blockvec_runs(problem: Problem, limit_s: float, **options: Any) -> Iterator[Run]:
@@ -125,18 +125,28 @@ def arpack_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
         yield Run(time.perf_counter() - begin, op.columns, w, X, {"tol": 10.0**exponent})
 
 
-def lobpcg_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
+Preconditioner = Callable[[Any], Any]  # of one vector or a block
+
+
+def lobpcg_runs(
+    problem: Problem, limit_s: float, preconditioner: Preconditioner | None = None
+) -> Iterator[Run]:
     task = problem.task
-    for share in (1.0, 0.1):
-        op = ScipyCounting(problem.matrix)
+    for share in (1.0, 0.2):
+        op, M = ScipyCounting(problem.matrix), None
+        if preconditioner is not None:
+            M = ScipyCounting(problem.matrix, preconditioner)
         X = np.random.default_rng(0).uniform(-1, 1, (problem.n, task.k)).astype(op.dtype)
         begin = time.perf_counter()
         with warnings.catch_warnings(), time_limit(limit_s):
             warnings.simplefilter("ignore")  # it warns where it has not converged: we look for ourselves
             w, V = sla.lobpcg(
-                op, X, tol=share * TARGET * problem.norm, maxiter=100_000, largest=task.which == "LA"
+                op, X, M=M, tol=share * TARGET * problem.norm, maxiter=100_000, largest=task.which == "LA"
             )
-        yield Run(time.perf_counter() - begin, op.columns, w, V, {"tol": share * TARGET})
+        facts: dict[str, Any] = {"tol": share * TARGET}
+        if M is not None:
+            facts["preconditioner_columns"] = M.columns
+        yield Run(time.perf_counter() - begin, op.columns, w, V, facts)
 
 
 def primme_runs(
@@ -192,7 +202,9 @@ def cupyx_eigsh_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
         yield Run(time_s, columns, _to_host(w), V, {"tol": share * TARGET})
 
 
-def cupyx_lobpcg_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
+def cupyx_lobpcg_runs(
+    problem: Problem, limit_s: float, preconditioner: Preconditioner | None = None
+) -> Iterator[Run]:
     import cupy
     from cupyx.scipy.sparse.linalg import LinearOperator, lobpcg
 
@@ -208,6 +220,9 @@ def cupyx_lobpcg_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
         X = np.random.default_rng(0).uniform(-1, 1, (problem.n, task.k)).astype(problem.matrix.dtype)
         op = LinearOperator(problem.matrix.shape, product, matmat=product, dtype=X.dtype)
         options = {"tol": share * TARGET * problem.norm, "maxiter": 100_000, "largest": task.which == "LA"}
+        if preconditioner is not None:
+            apply = preconditioner
+            options["M"] = LinearOperator(op.shape, apply, matmat=apply, dtype=X.dtype)
         start = cupy.asarray(X)
         columns = 0
         cupy.cuda.Device().synchronize()
