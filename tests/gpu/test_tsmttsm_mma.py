@@ -171,6 +171,20 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     np.testing.assert_array_equal(C.get(), host_a.conj().T.astype(np.complex128) @ host_b)
 
 
+@pytest.mark.parametrize("width", range(40, 97, 8))
+def test_no_stage_of_a_basis_is_overwritten_before_it_is_read(
+    width: int, cp: Any, device: DeviceInfo, workspace: Any
+) -> None:
+    numbers = cp.random.default_rng(width).integers(-1, 2, (2_000_000, width + 16)).astype(np.float64)
+    A, B, C = numbers[:, :width], cp.ascontiguousarray(numbers[:, -8:]), cp.empty((width, 8))
+    problem = describe(A, B, False, 1, 0)
+    config = family.choose(problem, device)
+    for _ in range(20):
+        C[...] = cp.nan
+        run(problem, config, device, (A, B, C), (1, 0), workspace)
+        assert bool((A.T @ B == C).all())
+
+
 @pytest.mark.parametrize("width", [3, 8, 40])
 def test_not_a_number_and_infinity_stay_in_their_columns(
     width: int, cp: Any, device: DeviceInfo, workspace: Any

@@ -194,6 +194,16 @@ struct Accumulators {
         }
     }
 
+    // A word that is known once the last products have taken their fragments: each is one of a block in the first row or column, or the last.
+    __device__ __forceinline__ u32 token() const {
+        u32 word = __double2loint(value[IM - 1][IN - 1][0][0]);
+#pragma unroll
+        for (int i = 0; i < IM; ++i) word |= __double2loint(value[i][0][0][0]);
+#pragma unroll
+        for (int j = 0; j < IN; ++j) word |= __double2loint(value[0][j][0][0]);
+        return word;
+    }
+
     // Sums over the WK warps of a tile, pairwise in a fixed order, into the warp with wk = 0. `slabs` is shared memory.
     __device__ __forceinline__ void sum_warps(double2* slabs, int tile, int wk, int lane) {
         constexpr int PAIRS = IM * IN * PARTS;
@@ -271,6 +281,8 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
     Cursor<STAGES> at;
     if (TAKERS > 1) at.stage = place.wk;
     i64 stage = blockIdx.x + at.stage * static_cast<i64>(gridDim.x);
+    // The assembler moves the arrival at an emptied stage ahead of products without waiting for the loads that they need, and the copies of
+    // the next stage overtake them. So the arrival is made to depend on the last loads, or where registers are short on the last products.
     FragmentsA a[2];
     FragmentsB b[2];
     if (AHEAD && stage < stages) {
@@ -295,19 +307,17 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
                 }
                 acc.add<SHAPE>(a[turn % 2], b[turn % 2]);
             }
-            // The assembler moves the arrival ahead of products without waiting for the loads that they need; where loads queue for their
-            // banks the copy engine would overtake them. So the arrival is made to depend on them.
             emptied += place.token<SHAPE>(a[(TURNS + 1) % 2], b[(TURNS + 1) % 2]) & acc.keep;
             a[0] = a[TURNS % 2];
             b[0] = b[TURNS % 2];
         } else {
             wait(ring.full + now.stage, now.parity);
-            // The trip count is not the same for all warps as the compiler sees it, so that this stays a loop and its loads before its end.
 #pragma unroll UNROLL
             for (int turn = 0; turn * WK + place.wk < STEPS; ++turn) {
                 place.load<SHAPE>(a[0], b[0], from, turn);
                 acc.add<SHAPE>(a[0], b[0]);
             }
+            emptied += acc.token() & acc.keep;
         }
         __syncwarp();
         if constexpr (PRODUCERS > 0) {
