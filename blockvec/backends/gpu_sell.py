@@ -75,7 +75,8 @@ def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, int]:
 
     S.narrow_products += 1
     config, mode = _configuration(gpu, problem)[0], options().tune
-    if S.narrow_products > spmmv_sell.CONVERTS_AFTER and not cupy.cuda.get_current_stream().is_capturing():
+    pays = S.narrow_products > spmmv_sell.CONVERTS_AFTER or S.converted.get(config.sigma) is not None
+    if pays and not cupy.cuda.get_current_stream().is_capturing():
         with contextlib.suppress(LayoutError):
             S.bound["spmmv_sell", problem, mode] = bound = launcher(gpu, problem, config, S), 0
             return bound

@@ -182,8 +182,12 @@ class SparseTuning:
         outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
         if outcome is None:
             raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
-        store(self.problem, self.winner(outcome), self._gpu.info, self._cache_dir)
+        winner = self.winner(outcome)
+        store(self.problem, winner, self._gpu.info, self._cache_dir)
         self._matrix.bound.clear()
+        kept = winner.config.sigma if winner.kernel == "spmmv_sell" else None
+        for sigma in self._matrix.converted.keys() - {kept}:
+            del self._matrix.converted[sigma]
         return outcome
 
     def _tournament(self, budget_s: float) -> Outcome | None:
