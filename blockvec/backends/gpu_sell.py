@@ -8,7 +8,6 @@ are the same to the last bit before and after, and wherever there is no room for
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from typing import Any
@@ -77,13 +76,21 @@ def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, int]:
     config, mode = _configuration(gpu, problem)[0], options().tune
     pays = S.narrow_products > spmmv_sell.CONVERTS_AFTER or S.converted.get(config.sigma) is not None
     if pays and not cupy.cuda.get_current_stream().is_capturing():
-        with contextlib.suppress(LayoutError):
-            S.bound["spmmv_sell", problem, mode] = bound = launcher(gpu, problem, config, S), 0
-            return bound
-    key = "in order", problem, mode
+        try:
+            bound = launcher(gpu, problem, config, S), 0
+        except LayoutError:
+            bound = _in_order(gpu, problem, S)
+        S.bound["spmmv_sell", problem, mode] = bound
+        return bound
+    return _in_order(gpu, problem, S)
+
+
+def _in_order(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, int]:
+    """Return what gives the same results on compressed rows."""
+    key = "in order", problem, options().tune
     if key not in S.bound:
-        in_order = spmmv_csr.choose(problem, gpu.info, in_order=True)
-        S.bound[key] = launcher_in_rows(gpu, problem, in_order, S)
+        config = spmmv_csr.choose(problem, gpu.info, in_order=True)
+        S.bound[key] = launcher_in_rows(gpu, problem, config, S)
     return S.bound[key]
 
 

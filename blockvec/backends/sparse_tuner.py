@@ -179,15 +179,17 @@ class SparseTuning:
             If no kernel gives the right product.
         """
         concurrent.futures.wait(self._jobs)
+        forms = self._matrix.converted
+        kept = set(forms)  # which captured graphs may refer to
         outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
         if outcome is None:
             raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
         winner = self.winner(outcome)
         store(self.problem, winner, self._gpu.info, self._cache_dir)
         self._matrix.bound.clear()
-        kept = winner.config.sigma if winner.kernel == "spmmv_sell" else None
-        for sigma in self._matrix.converted.keys() - {kept}:
-            del self._matrix.converted[sigma]
+        kept |= {winner.config.sigma} if winner.kernel == "spmmv_sell" else set()
+        for sigma in forms.keys() - kept:
+            del forms[sigma]
         return outcome
 
     def _tournament(self, budget_s: float) -> Outcome | None:
