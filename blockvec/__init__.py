@@ -19,12 +19,15 @@ from .fused import Applied
 from .io import open_matrix, read_matrix
 from .operators import Operator, as_operator
 from .profile import Profile, profile
+from .small import FactorReport, InverseFactor, inverse_factor, start_copy
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Applied",
     "BlockVector",
+    "FactorReport",
+    "InverseFactor",
     "Operator",
     "Options",
     "Profile",
@@ -33,6 +36,7 @@ __all__ = [
     "as_operator",
     "errors",
     "explain",
+    "inverse_factor",
     "models",
     "open_matrix",
     "option_context",
@@ -40,4 +44,5 @@ __all__ = [
     "profile",
     "read_matrix",
     "set_default_options",
+    "start_copy",
 ]

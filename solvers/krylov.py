@@ -241,13 +241,16 @@ class BlockKrylov:
         result = orthogonalize(
             W,
             self.basis,
-            scale=self._scale(W),
+            scale=self.norm or self._most,
             first=self._window(),
             max_rank=new,
             into=self.columns(known, known + new),
             rng=self.rng,
         )
         self.counts.reductions += result.reductions
+        if self.norm == 0:
+            columns = np.vstack([result.S, result.R])
+            self._most = max(self._most, float(np.linalg.norm(columns, axis=0).max(initial=0)))
         self._H[:known, self.m : self.m + step] = result.S[self.n_locked :]
         self._H[known : known + new, self.m : self.m + step] = result.R
         self.m += step
@@ -264,7 +267,7 @@ class BlockKrylov:
         self.counts.apply(width)
         self.m, self.w = begin + width, 0
         known = self.m
-        S, R, count = self.append(W, scale=float(to_host(W.norms()).max()))
+        S, R, count = self.append(W, scale=0.0)  # that of its longest column
         self._H[:known, begin:known] = S
         self._H[known : known + count, begin:known] = R
         self._full_until = self.m + self.w
@@ -284,14 +287,6 @@ class BlockKrylov:
         self._H[: end - count, columns] += S
         self._H[end - count : end, columns] = R
         self._H[columns, : self.m] = self._H[: self.m, columns].conj().T
-
-    def _scale(self, W: Block) -> float:
-        """Norm of the operator as far as it is known: before the first restart, the most that it has done."""
-        if self.norm > 0:
-            return self.norm
-        self.counts.reductions += 1
-        self._most = max(self._most, float(to_host(W.norms()).max()))
-        return self._most
 
     def _take(self, step: int) -> Block:
         """Return the next pending columns as a contiguous block."""

@@ -111,6 +111,16 @@ class Backend(Protocol):
     def to_host(self, array: Array) -> Any:
         """Return a NumPy copy of an array of this device; waits for the device."""
 
+    def start_copy(self, array: Array) -> Callable[[], Any]:
+        """Start a NumPy copy of a small array of this device; return what waits for it and returns it."""
+
+    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
+        """Return T = R^-1 for G = R^H R, and a report; see `blockvec.small.inverse_factor`.
+
+        The report has rows of double-precision numbers: G made Hermitian, R, T, and one that begins with the
+        growth.
+        """
+
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill row-major `out` with uniform numbers on [-1, 1), numbers `offset` and on of stream `key`."""
 

@@ -27,7 +27,7 @@ from ..kernels.problem import (
 from ..kernels.roofline import Ceilings
 from ..kernels.tuner import Entrant, Outcome, Preparation, tournament
 from ..kernels.winners import Winner, find, representative, store
-from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sell, gpu_sparse
+from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sell, gpu_sparse, small
 from .base import Array, Candidate
 from .cuda_graph import replay
 from .cuda_tuner import Arena, with_rows
@@ -258,6 +258,14 @@ class CudaBackend:
     def to_host(self, array: Array) -> Any:
         """Return a row-major NumPy copy; waits for the device."""
         return self._gpu.here(array.get)()
+
+    def start_copy(self, array: Array) -> Callable[[], Any]:
+        """Queue a copy to pinned memory on the current stream; return what waits for it and returns it."""
+        return self._gpu.here(small.DeviceCopy)(array)  # type: ignore[no-any-return]
+
+    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
+        """Queue a kernel for T = R^-1 with G = R^H R, and a report."""
+        return self._gpu.here(small.inverse_factor_on_gpu)(self._gpu, G, limit)  # type: ignore[no-any-return]
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill with uniform numbers on [-1, 1), numbers `offset` and on of the Philox stream `key`."""

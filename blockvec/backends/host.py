@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..kernels.problem import (
     is_complex,
 )
 from ..kernels.roofline import Ceilings, traffic
-from . import panel_sweeps, panels, streams
+from . import panel_sweeps, panels, small, streams
 from .base import Array, Candidate
 from .host_sparse import RowBlocks, spmmv
 from .threads import map_rows
@@ -86,6 +86,15 @@ class HostBackend:
     def to_host(self, array: Array) -> Any:
         """Return a row-major copy."""
         return np.array(array, order="C")
+
+    def start_copy(self, array: Array) -> Callable[[], Any]:
+        """Return what returns a copy made now."""
+        copy = np.array(array, order="C")
+        return lambda: copy
+
+    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
+        """Return T = R^-1 for G = R^H R, and a report, by LAPACK."""
+        return small.inverse_factor(G, limit)
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill with uniform numbers on [-1, 1) from NumPy's own Philox generator, `offset` numbers in."""

@@ -85,7 +85,7 @@ def orthogonalize(
     *,
     policy: Policy | None = None,
     M: Any = None,
-    scale: float | Array | None = None,
+    scale: float | None = None,
     first: Sequence[tuple[int, int]] | None = None,
     max_rank: int | None = None,
     into: Block | None = None,
@@ -105,8 +105,8 @@ def orthogonalize(
         Hermitian positive definite: x^H M y is the inner product of all that is called orthonormal here, V
         included. It is applied once for each reduction.
     scale : float, optional
-        Norm of the operator that W came from: its rounding errors count as noise even in short columns.
-        Without it each column's own norm is taken.
+        Norm of the operator that W came from, as far as it is known: its rounding errors count as noise even
+        in short columns. A longer column of W stands for it; without `scale` each column for itself.
     first : sequence of (begin, end), optional
         Column ranges of V that the first pass works on, where W is known to be nearly orthogonal to the
         rest (a Lanczos recurrence). The second pass always takes all of V.

@@ -2,23 +2,23 @@
 
 Policies (`gram_schmidt`, `intrablock`) are written as their textbooks write them: a product, a projection,
 a factor to divide by. This is what they act on. A change of X is carried out together with the next product
-wherever `BlockVector.update_gram` and `combine_dot` make both in one pass: no policy speaks of passes.
+wherever `BlockVector.update_gram` and `combine_dot` make both in one pass: no policy speaks of passes. And
+none speaks of waiting: copies of small matrices are on their way to the host before anybody asks for them,
+and where only a division by R is left it is queued before the host knows R.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from blockvec import array_namespace
+from blockvec import array_namespace, inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
-from ..rayleigh_ritz import to_host
-from .factors import NOISE, Step
+from .factors import NOISE, PLAIN_GROWTH, Step, is_accurate
 
 __all__ = ["Coefficients", "Decomposition"]
 
@@ -26,21 +26,20 @@ Array = Any
 Block = Any
 
 
-@dataclass(frozen=True)
 class Coefficients:
-    """V^H M X on ranges of columns of V, where it was computed: on the device, and not waited for."""
+    """V^H M X on ranges (begin, end, product) of columns of V: on the device, and on its way to the host."""
 
-    parts: Sequence[tuple[int, int, Array]]
-    shape: tuple[int, int]
-    dtype: Any
+    def __init__(self, parts: Sequence[tuple[int, int, Array]], shape: tuple[int, int], dtype: Any) -> None:
+        self.parts = parts
+        self._zeros = np.zeros(shape, dtype)
+        self._copies = [start_copy(part) for *_, part in parts]
 
     @cached_property
     def host(self) -> Array:
-        """All of it on the host, zero outside the ranges; waits."""
-        S = np.zeros(self.shape, self.dtype)
-        for begin, end, part in self.parts:
-            S[begin:end] = to_host(part)
-        return S
+        """All of it on the host, zero outside the ranges; waits unless a later Gram matrix is there."""
+        for (begin, end, _), copy in zip(self.parts, self._copies, strict=True):
+            self._zeros[begin:end] = copy()
+        return self._zeros
 
 
 class Decomposition:
@@ -54,8 +53,8 @@ class Decomposition:
         Orthonormal columns.
     M : Operator or None
         Hermitian, positive definite.
-    scale : float, array of shape (b,), or None
-        Norm of what W came from; its rounding errors are noise.
+    scale : float or None
+        Norm of what W came from, as far as it is known; its rounding errors are noise.
     first : sequence of (begin, end) or None
         Column ranges of V for the first product with it.
     max_rank : int or None
@@ -64,7 +63,8 @@ class Decomposition:
     Attributes
     ----------
     X : BlockVector, shape (K, b')
-        Up to date after `finish`.
+    S : array, shape (m, b)
+        Like X up to date after `finish`.
     R : array, shape (b', b)
     noise : array, shape (b',)
         Rounding noise in each column of X, as far as it tells signal from noise.
@@ -85,7 +85,7 @@ class Decomposition:
         V: Block | None = None,
         *,
         M: Any = None,
-        scale: float | Array | None = None,
+        scale: float | None = None,
         first: Sequence[tuple[int, int]] | None = None,
         max_rank: int | None = None,
     ) -> None:
@@ -95,20 +95,26 @@ class Decomposition:
         self.max_rank = self.width if max_rank is None else min(max_rank, self.width)
         self.unit = float(np.finfo(W.dtype).eps) / 2
         self.dtype = np.complex128 if W.dtype.kind == "c" else np.float64
+        self.S = np.zeros((0 if self.V is None else self.V.shape[1], self.width), self.dtype)
         self.R = np.eye(self.width, dtype=self.dtype)
         self.lost = np.zeros(self.width, bool)
         self.growth = np.inf
         self.reductions = 0
         self.first = first
-        self.noise = NOISE * self.unit * (np.ones(self.width) * (0 if scale is None else scale))
-        self.error = np.zeros(self.width)
-        self._noisy = scale is not None
+        self.noise = self.error = np.zeros(self.width)
+        self._scale = scale
+        self._seen = False  # whether the lengths of W's columns are known, and with them the noise
         self._unjudged = False  # whether X was projected since its lengths were last seen
-        self._taken: list[tuple[Coefficients, Array]] = []
+        self._terms: list[tuple[Coefficients, Array]] = []  # of S that are not added up
+        # Squared lengths of what all projections took from W's columns, and the last one from X's.
+        self._taken = self._last_taken = np.zeros(self.width)
         self._projection: Coefficients | None = None  # to be taken from X
         self._transform: Array | None = None  # to be multiplied to X; one of the two is pending at most
         self._image: Block | None = None  # M X
         self._reduced = False  # whether a product of this state of X was counted
+        self._sent: tuple[Array, Array] | tuple[()] = ()  # a small matrix here and on X's device
+        # Whether X is as good as done when it is divided by R: no product that could share the pass follows.
+        self._divides_at_once = self.V is None or first is not None
 
     # --- products ---------------------------------------------------------------------------------
 
@@ -132,14 +138,49 @@ class Decomposition:
     def gram(self) -> Array:
         """Return X^H M X on the host, in double precision; waits.
 
-        On a GPU a wait costs some 20 us; the dozens of launches that the same work takes as kernels on
-        b x b arrays cost a hundred times that.
-
         Raises
         ------
         BreakdownError
             Where X holds NaN or Inf, or M is not positive semidefinite.
         """
+        copy = start_copy(self._gram())
+        self._add_up()
+        G = copy().astype(self.dtype, copy=False)
+        self._judge(G)
+        return (G + G.conj().T) / 2
+
+    def factorize(self, otherwise: Callable[[Array], Step], *, last: bool = False) -> None:
+        """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
+
+        The device makes the factor, and where nothing can share the pass it divides by it before the host has
+        seen it: what the host does then takes no time of the device's. A factor of an ill-conditioned block
+        is refused there; one that mixes noise into accurate columns is taken back with the next step.
+
+        Parameters
+        ----------
+        otherwise : callable
+            Returns the step from the Gram matrix where it is not that well conditioned.
+        last : bool
+            Whether no product follows that could share a pass with the division.
+        """
+        factor, at_once = inverse_factor(self._gram(), PLAIN_GROWTH), self._divides_at_once or last
+        if at_once:
+            self.X.combine(factor.T, out=self.X)
+            self._changed()
+        self._add_up()
+        found = factor.wait()
+        self._judge(found.G)
+        plain = found.growth < PLAIN_GROWTH and is_accurate(found.G, self.noise)
+        if plain:
+            self.apply(Step(found.T, found.R, np.zeros(len(found.R), bool), found.growth))
+            self._sent = found.T, factor.T
+        else:
+            self.apply(otherwise(found.G))
+        if at_once:
+            self._transform = None if plain else found.R @ self._transform
+
+    def _gram(self) -> Array:
+        """Return X^H M X on the device."""
         if self._projection is not None and self.V is not None and self.M is None:
             *others, (begin, end, C) = self._projection.parts
             self._subtract(others)
@@ -149,7 +190,10 @@ class Decomposition:
             self._flush()
             G = self.X.gram() if self.M is None else self.X.dot(self._apply_m())
         self._count()
-        G = to_host(G).astype(self.dtype, copy=False)
+        return G
+
+    def _judge(self, G: Array) -> None:
+        """Learn the level of rounding from a Gram matrix of X, or say what is wrong with it."""
         lengths = np.diagonal(G).real
         if not np.isfinite(G).all():
             raise BreakdownError(
@@ -161,7 +205,6 @@ class Decomposition:
                 "definite."
             )
         self.learn_rounding(np.maximum(lengths, 0))
-        return (G + G.conj().T) / 2
 
     def sketch(self, rows: int, seed: int) -> Array:
         """Return Z^H X on the host, for a random Z that keeps lengths on average; waits."""
@@ -169,7 +212,7 @@ class Decomposition:
         rank = 0 if (comm := getattr(self.X, "comm", None)) is None else comm.rank
         Z = self._random(rows, np.random.default_rng([seed, rank]))
         self._count()
-        F = to_host(self.X.dot(Z)).astype(self.dtype, copy=False).conj().T
+        F = start_copy(self.X.dot(Z))().astype(self.dtype, copy=False).conj().T
         return F / (self._variance() * rows) ** 0.5
 
     def rows(self) -> tuple[Array, Any]:
@@ -184,14 +227,16 @@ class Decomposition:
         Lengths before a projection follow from V being orthonormal: ||w||^2 = ||s||^2 + ||x||^2. From then
         on the levels go through every step.
         """
+        self._add_up()
         if self._unjudged:
-            last = self._taken[-1][0]
-            self.error = self.unit * np.sqrt(squares + (np.abs(last.host) ** 2).sum(axis=0))
+            self.error = self.unit * np.sqrt(squares + self._last_taken)
             self._unjudged = False
-        if not self._noisy:
-            squares = squares + sum((np.abs(C.host) ** 2).sum(axis=0) for C, _ in self._taken)
-            self.noise = NOISE * self.unit * np.sqrt(squares)
-            self._noisy = True
+        if not self._seen:
+            lengths = np.sqrt(squares + self._taken)
+            if self._scale is not None:
+                lengths = np.full(self.width, lengths.max(initial=self._scale))
+            self.noise = NOISE * self.unit * lengths
+            self._seen = True
 
     # --- changes ------------------------------------------------------------------------------------
 
@@ -201,7 +246,7 @@ class Decomposition:
             return
         self._flush()
         self._projection = C
-        self._taken.append((C, self.R))
+        self._terms.append((C, self.R))
         self._unjudged = True
 
     def apply(self, step: Step) -> None:
@@ -246,10 +291,8 @@ class Decomposition:
             self._flush()
             if into is not None:
                 into[:, :] = self.X
-        S = np.zeros((0 if self.V is None else self.V.shape[1], self.width), self.dtype)
-        for C, R in self._taken:
-            S += C.host @ R
-        return S
+        self._add_up()
+        return self.S
 
     # --- how ----------------------------------------------------------------------------------------
 
@@ -271,6 +314,15 @@ class Decomposition:
     def _changed(self) -> None:
         self._projection = self._transform = self._image = None
         self._reduced = False
+
+    def _add_up(self) -> None:
+        """Add to S what was projected; best while the device works on what is queued after the products."""
+        for C, R in self._terms:
+            self.S += C.host @ R
+            self._last_taken = (np.abs(C.host) ** 2).sum(axis=0)
+            if not self._seen:
+                self._taken = self._taken + self._last_taken
+        self._terms.clear()
 
     def _count(self) -> None:
         self.reductions += not self._reduced
@@ -297,4 +349,6 @@ class Decomposition:
 
     def _small(self, C: Array) -> Array:
         """Bring a small matrix to X's type and device."""
+        if self._sent and C is self._sent[0]:
+            return self._sent[1]
         return array_namespace(self.X.array).asarray(np.ascontiguousarray(C.astype(self.X.dtype)))

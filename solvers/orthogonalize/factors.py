@@ -17,14 +17,24 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-__all__ = ["NOISE", "Step", "cholesky", "eigenvectors", "ranked", "shifted", "triangular"]
+__all__ = [
+    "NOISE",
+    "PLAIN_GROWTH",
+    "Step",
+    "cholesky",
+    "eigenvectors",
+    "is_accurate",
+    "ranked",
+    "shifted",
+    "triangular",
+]
 
 Array = Any
 
 NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times what was seen
 RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
 SHIFT = 11.0  # of shifted CholQR, as in its source
-PLAIN_GROWTH = 1e3  # below, no order of columns matters ...
+PLAIN_GROWTH = 1e3  # growth below which no order of columns matters ...
 PLAIN_NOISE = 1e-4  # ... if all of them are this accurate
 
 
@@ -63,6 +73,11 @@ def cholesky(G: Array, lost: Array | None = None) -> Step:
         return Step(T, R, np.zeros(len(G), bool), float((np.diagonal(G).real @ np.abs(T) ** 2).sum()))
     whole = cholesky(G + np.diag(lost.astype(float)))
     return Step(whole.T * ~lost, whole.R * ~lost[:, None], lost, whole.growth)
+
+
+def is_accurate(G: Array, noise: Array) -> bool:
+    """Whether noise is small beside all columns, so that it may mix into any of them."""
+    return bool((noise**2 < PLAIN_NOISE**2 * np.diagonal(G).real).all())
 
 
 def shifted(G: Array, noise: Array, unit: float) -> Step:
@@ -107,16 +122,8 @@ def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
 
     A noisy column can so neither spoil nor take anything from an accurate one. In the final step columns
     with nothing of their own beyond noise and resolution are lost; before it their pivots are raised to the
-    resolution, as the shift does in shifted CholQR. A well-conditioned block needs no such care, and gets the
-    triangular factor.
+    resolution, as the shift does in shifted CholQR.
     """
-    if (noise**2 < PLAIN_NOISE**2 * np.diagonal(G).real).all():
-        try:
-            plain = cholesky(G)
-            if plain.growth < PLAIN_GROWTH:
-                return plain
-        except np.linalg.LinAlgError:
-            pass  # the same: it is not well conditioned
     scaled, lengths, inverse, dead = _scaled(G, noise)
     R, order, lost = _pivoted(scaled, np.where(dead, 1.0, noise * inverse), dead, unit, final)
     return _step(R, order, lost, lengths, inverse)

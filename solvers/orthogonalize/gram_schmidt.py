@@ -100,7 +100,7 @@ class BCGSIPlus:
         self.intra(d)
         d.limit_rank()
         d.project(d.dot())
-        d.apply(definite(d.gram(), d, "BCGSIPlus"))
+        d.factorize(lambda G: definite(G, d, "BCGSIPlus"), last=True)
 
 
 @dataclass(frozen=True)

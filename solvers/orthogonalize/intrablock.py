@@ -60,8 +60,8 @@ class CholQR2:
 
     def __call__(self, d: Decomposition) -> None:
         """Raise `BreakdownError` where X^H X is not positive definite."""
-        d.apply(definite(d.gram(), d, "CholQR2"))
-        d.apply(definite(d.gram(), d, "CholQR2"))
+        for _ in range(2):
+            d.factorize(lambda G: definite(G, d, "CholQR2"))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class RankedCholQR:
     def __call__(self, d: Decomposition) -> None:
         """Lost columns of X become zero."""
         for final in (False, True, True):
-            d.apply(ranked(d.gram(), d.noise, d.unit, final=final))
+            resolve(d, final=final)
             if d.growth <= self.enough * len(d.lost):
                 break
 
@@ -97,7 +97,8 @@ class RankedCholQR:
 class ShiftedCholQR3:
     """Cholesky QR of G + s I, then Cholesky QR twice: three reductions, whatever the block.
 
-    Use it where costs must not depend on the block, and with an inner product: it was analysed for that.
+    Use it where costs must not depend on the block, and with an inner product: it was analysed for that. A
+    well-conditioned block needs no shift, and gets none.
 
     References
     ----------
@@ -106,9 +107,9 @@ class ShiftedCholQR3:
 
     def __call__(self, d: Decomposition) -> None:
         """Lost columns of X become zero."""
-        d.apply(shifted(d.gram(), d.noise, d.unit))
-        d.apply(ranked(d.gram(), d.noise, d.unit, final=False))
-        d.apply(ranked(d.gram(), d.noise, d.unit, final=True))
+        d.factorize(lambda G: shifted(G, d.noise, d.unit))
+        resolve(d, final=False)
+        resolve(d, final=True)
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,11 @@ class RandomizedCholQR:
         _decide(d)
 
 
+def resolve(d: Decomposition, *, final: bool) -> None:
+    """Cholesky QR, with pivots that stand out from noise where the block is not well conditioned."""
+    d.factorize(lambda G: ranked(G, d.noise, d.unit, final=final))
+
+
 def definite(G: Array, d: Decomposition, policy: str) -> Step:
     """Return the Cholesky step of a policy that decides no rank, or say what to use instead."""
     try:
@@ -198,7 +204,7 @@ def definite(G: Array, d: Decomposition, policy: str) -> Step:
 def _decide(d: Decomposition) -> None:
     """Cholesky QR that decides the rank, and once more where it was not well conditioned itself."""
     for _ in range(2):
-        d.apply(ranked(d.gram(), d.noise, d.unit, final=True))
+        resolve(d, final=True)
         if d.growth <= ENOUGH * len(d.lost):
             break
 

@@ -219,7 +219,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--rows", type=int, help="K (default 1e7 on a GPU, 1e6 on a host)")
     parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--budget", type=float, default=25.0, metavar="S", help="seconds in all (default 25)")
+    parser.add_argument("--budget", type=float, default=40.0, metavar="S", help="seconds in all (default 40)")
     parser.add_argument("--runs", type=int, default=RUNS, help=f"of each (default {RUNS})")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     arguments = parser.parse_args()

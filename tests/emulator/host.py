@@ -59,6 +59,11 @@ def build_sweep(source: str, folder: Path) -> ctypes.CDLL:
     return _build(host_source(source) + _RUN_SWEEP, folder)
 
 
+def build_small(source: str, folder: Path) -> ctypes.CDLL:
+    """Compile a rendered kernel of `inverse_factor.cu` for the host."""
+    return _build(host_source(source) + _RUN_SMALL, folder)
+
+
 def _build(text: str, folder: Path) -> ctypes.CDLL:
     stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     stem.with_suffix(".cpp").write_text(text)
@@ -92,6 +97,14 @@ extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const
     return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
         KERNEL(W, V, C, S, K, pitch_w, pitch_v, factors[0], factors[1], factors[2], factors[3], workspace);
     });
+}
+"""
+
+
+_RUN_SMALL = """
+extern "C" int run(int threads, size_t shared_bytes, const Element* G, Element* T, Wide* report, int b,
+                   double limit) {
+    return emulator::launch(1, threads, shared_bytes, 1, [=] { KERNEL(G, T, report, b, limit); });
 }
 """
 

@@ -1,0 +1,52 @@
+"""The kernel of small Cholesky factors without a GPU: compiled, and run thread by thread on the host."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blockvec.backends.small import inverse_factor
+from blockvec.kernels.compile import compile_source
+from blockvec.kernels.device import H200
+from blockvec.kernels.inverse_factor import InverseFactorKernel
+from tests.emulator import host as emulator
+
+DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_kernel_compiles_without_spills(dtype: str) -> None:
+    resources = compile_source(InverseFactorKernel(dtype).source(), "sm_90").resources
+    assert resources.spill_bytes == resources.stack_bytes == resources.shared_bytes == 0
+
+
+def test_widths_that_fit_in_shared_memory_are_taken() -> None:
+    kernel = InverseFactorKernel("complex128")
+    assert kernel.refusal(118, H200) == ""
+    assert "200 columns" in kernel.refusal(200, H200)
+    assert kernel.refusal(118, replace(H200, shared_bytes_per_block=48 << 10))
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++ to run the kernel on the host")
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_the_kernel_and_numpy_agree(dtype: str, tmp_path: Path) -> None:
+    library = emulator.build_small(InverseFactorKernel(dtype).source(), tmp_path)
+    rng = np.random.default_rng(0)
+    for width, limit in ((1, 1e9), (3, 1e9), (37, 1e9), (5, 1.0)):
+        X = rng.standard_normal((2 * width + 2, width)) * np.logspace(-3, 3, width)
+        if dtype == "complex128":
+            X = X + 1j * rng.standard_normal(X.shape)
+        G = np.ascontiguousarray((X.conj().T @ X).astype(dtype))
+        T, expected = inverse_factor(G, limit)
+        found, report = np.full_like(T, np.nan), np.full_like(expected, np.nan)
+        addresses = [ctypes.c_void_p(a.ctypes.data) for a in (G, found, report)]
+        shared = InverseFactorKernel(dtype).shared_bytes(width)
+        assert library.run(256, ctypes.c_size_t(shared), *addresses, width, ctypes.c_double(limit)) == 0
+        assert report[-1, 0].real == pytest.approx(expected[-1, 0].real, rel=1e-10)
+        scale = np.abs(expected[:-1]).max(axis=1, keepdims=True)
+        assert np.all(np.abs(report[:-1] - expected[:-1]) <= 1e-10 * scale)
+        assert np.allclose(found, T, rtol=1e-6)
