@@ -72,6 +72,7 @@ _SHORT_LIST = _Choices(
     blocks=((4, 2), (8, 2), (4, 4), (4, 5), (8, 3), (4, 6), (4, 7), (14, 2), (8, 4)),
     stages=(2,),
     passes=(1,),
+    planes=(2, 4),
 )
 
 
@@ -197,7 +198,11 @@ _L2_REQUESTS_A_SECOND = 140e9  # lines of which one sector or more is wanted
 _LAUNCH_S = 2.5e-6
 # Fitted to some hundred runs over stencils, lattice models, bands and a power-law graph on an H200:
 _ATTAINED = 0.93  # of the memory's rate
-_L1_MISSES = 0.74  # share of gathers that L1 does not serve
+_L1_MISSES = 0.74  # share of gathers that L1 does not serve ...
+_FAR, _NEAR = (
+    2.5,
+    0.15,
+)  # ... and on a grid with planes: entries of a row that it does not, and of the others the share
 _GATHER_S = 0.54e-6  # of a batch of rows of X under load
 _STEP_S = 0.32e-6  # around the gathers of one step: bounds, sums, stores
 _UNIT_S = 0.37e-6  # around a unit: its rows, its copies
@@ -206,6 +211,8 @@ _SHARED = 0.76  # cycles of the L1 pipe a line or 128 bytes
 _APART = 0.7  # share of gathers whose rows lie apart
 _UNEVEN = 0.17  # by which a step lasts longer with every doubling of the rows that it waits for
 _UNEVEN_ENTRIES = 8  # of a row: shorter ones take one batch however uneven
+_PLANES = {1: 1.05, 2: 1.02, 4: 1.0}  # time on a grid, by the planes that the warps of a block share
+_PASSES = 1.03  # time where a warp works on several neighbouring units, rarely less than on one
 _AGAIN = 1.75  # cost of the matrix for a further tile of columns, relative to a stream
 _WINDOW_BYTES = (
     11e6  # of rows of X worked on at a time, from which on L2 loses rows before their last use ...
@@ -251,7 +258,9 @@ def predict(
     moved = traffic(problem)
     matrix_bytes = problem.nnz * (size_s + problem.index_bytes)
     again = _AGAIN * (tiles - 1) * matrix_bytes / (rates.read_gb_s * 1e9)
-    gathers = problem.nnz * problem.width * size_x * _L1_MISSES + tiles * matrix_bytes + moved.write_bytes
+    on_planes = problem.pattern == "planes"
+    misses = min(1.0, _FAR / average + _NEAR) if on_planes else _L1_MISSES
+    gathers = problem.nnz * problem.width * size_x * misses + tiles * matrix_bytes + moved.write_bytes
     resident = config.warps * config.blocks * device.multiprocessors
     rounds = max(1.0, units / resident)
     size_row = problem.width * size_x
@@ -266,9 +275,9 @@ def predict(
         rounds * (batches * _GATHER_S + row_steps * _STEP_S + _UNIT_S),
     )
     slowest = max(times)
-    return float(
-        _LAUNCH_S + slowest * sum((time / slowest) ** _SMOOTHING for time in times) ** (1 / _SMOOTHING)
-    )
+    walk = (_PLANES[config.planes] if on_planes else 1) * (_PASSES if config.passes > 1 else 1)
+    smoothed = slowest * sum((time / slowest) ** _SMOOTHING for time in times) ** (1 / _SMOOTHING)
+    return float(_LAUNCH_S + walk * smoothed)
 
 
 def requests(problem: SpmmvProblem) -> float:

@@ -11,7 +11,7 @@
 // Types:   PartialReal, OutReal: types of the parts of elements, which are complex under PARTIAL_COMPLEX and OUT_COMPLEX.
 // Problem: LEFT_COMPLEX, CONJ, HERMITIAN; BETA_ZERO: C is not read.
 // Config:  THREADS, LANES.
-#include "element.cuh"
+#include "runs.cuh"
 
 using Partial = ElementOf<PARTIAL_COMPLEX, PartialReal>;
 using Out = ElementOf<OUT_COMPLEX, OutReal>;
@@ -62,16 +62,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll 4
         for (i64 p = run; p < parts; p += RUNS) sum = add(sum, load<Sum>(partials + p * part_size, i, j, n));
     }
-    scratch[threadIdx.x] = sum;
-    __syncthreads();
-#pragma unroll
-    for (int half = RUNS / 2; half > 0; half /= 2) {
-        if (run < half) scratch[threadIdx.x] = add(scratch[threadIdx.x], scratch[threadIdx.x + half * LANES]);
-        __syncthreads();
-    }
+    sum = add_runs<RUNS, LANES>(scratch, sum);
     if (run > 0 || row >= m) return;
-
-    sum = scratch[lane];
     if constexpr (HERMITIAN) sum = as_hermitian(sum, row == col, mirrored);
     Out* out = C + row * ldc + col;
     auto result = scaled(sum, alpha);

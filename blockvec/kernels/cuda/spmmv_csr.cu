@@ -117,29 +117,36 @@ __device__ __forceinline__ Unit fetch(Slot& slot, const Bounds& bounds, const In
     return {bounds.rows.first, is_long || lane >= bounds.rows.count ? NO_ROW : range};
 }
 
-// Products of entries with rows of X, whatever rows the entries are of.
-__device__ __forceinline__ void multiply_entries(const Lane& block, const Slot& slot, int begin, int end, int lane, Products& products) {
-    constexpr int AT_A_TIME = 32 / LANES;
-    const int group = lane / LANES;
-    for (int k = begin + group; k < end && group < AT_A_TIME; k += UNROLL * AT_A_TIME) {
+// Calls take(k, v, i, value[k], element i of pack v of row column[k] of X) for entries k = start, start + STEP, ..., UNROLL in flight.
+template <int STEP, class Take>
+__device__ __forceinline__ void gather(const Lane& block, const Slot& slot, int start, int stop, Take take) {
+    for (int k = start; k < stop; k += UNROLL * STEP) {
         PackX x[UNROLL][VECTORS];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const char* from = block.x_row(entry(slot.columns, k + u * AT_A_TIME));
+            const char* from = block.x_row(entry(slot.columns, k + u * STEP));
 #pragma unroll
-            for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * AT_A_TIME < end && block.has(v));
+            for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * STEP < stop && block.has(v));
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (const int at = k + u * AT_A_TIME; at < end) {
+            if (const int at = k + u * STEP; at < stop) {
                 const S s = entry(slot.values, at);
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
-                    for (int i = 0; i < VECTOR; ++i)
-                        products.at[(at * VECTORS + v) * LANES + lane % LANES].at[i] = multiply_add(Y{}, s, x[u][v].at[i]);
+                    for (int i = 0; i < VECTOR; ++i) take(at, v, i, s, x[u][v].at[i]);
             }
     }
+}
+
+// Products of entries with rows of X, whatever rows the entries are of.
+__device__ __forceinline__ void multiply_entries(const Lane& block, const Slot& slot, int begin, int end, int lane, Products& products) {
+    constexpr int AT_A_TIME = 32 / LANES;
+    const int group = lane / LANES;
+    gather<AT_A_TIME>(block, slot, begin + group, group < AT_A_TIME ? end : begin, [&](int k, int v, int i, S s, X x) {
+        products.at[(k * VECTORS + v) * LANES + lane % LANES].at[i] = multiply_add(Y{}, s, x);
+    });
     __syncwarp();
 }
 
@@ -151,27 +158,6 @@ __device__ __forceinline__ void add_products(const Products& products, int start
 #pragma unroll
             for (int i = 0; i < VECTOR; ++i)
                 sums.at[v][i] = add(sums.at[v][i], products.at[(k * VECTORS + v) * LANES + lane % LANES].at[i]);
-}
-
-__device__ __forceinline__ void gather(const Lane& block, const Slot& slot, int start, int stop, Sums& sums) {
-    for (int k = start; k < stop; k += UNROLL * SPLIT) {
-        PackX x[UNROLL][VECTORS];
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u) {
-            const char* from = block.x_row(entry(slot.columns, k + u * SPLIT));
-#pragma unroll
-            for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * SPLIT < stop && block.has(v));
-        }
-#pragma unroll
-        for (int u = 0; u < UNROLL; ++u)
-            if (k + u * SPLIT < stop) {
-                const S s = entry(slot.values, k + u * SPLIT);
-#pragma unroll
-                for (int v = 0; v < VECTORS; ++v)
-#pragma unroll
-                    for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], s, x[u][v].at[i]);
-            }
-    }
 }
 
 __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, Products& products, int lane, Dots& dots,
@@ -192,7 +178,7 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
         if constexpr (FLAT)
             add_products(products, start + part, stop, lane, sums);
         else
-            gather(block, slot, start + part, stop, sums);
+            gather<SPLIT>(block, slot, start + part, stop, [&](int, int v, int i, S s, X x) { sums.at[v][i] = multiply_add(sums.at[v][i], s, x); });
 #pragma unroll
         for (int parts = SPLIT / 2; parts > 0; parts /= 2)
 #pragma unroll

@@ -10,7 +10,7 @@
 // Types:   XReal, YReal: of the parts of elements of X and Y; COMPLEX: whether Y is complex. Squares of norms are real.
 // Problem: WIDTH; DOTS, GRAM: as in spmmv.cuh and spmmv_gram.cuh.
 // Config:  THREADS, LANES.
-#include "element.cuh"
+#include "runs.cuh"
 
 using Y = ElementOf<COMPLEX, YReal>;
 using Dot = ElementOf<COMPLEX, double>;
@@ -45,15 +45,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Dot* partials
 #pragma unroll 8
         for (int p = run; p < parts; p += RUNS) sum = add(sum, partials[static_cast<i64>(p) * SUMS + from]);
     }
-    scratch[threadIdx.x] = sum;
-    __syncthreads();
-#pragma unroll
-    for (int half = RUNS / 2; half > 0; half /= 2) {
-        if (run < half) scratch[threadIdx.x] = add(scratch[threadIdx.x], scratch[threadIdx.x + half * LANES]);
-        __syncthreads();
-    }
+    sum = add_runs<RUNS, LANES>(scratch, sum);
     if (run > 0 || element >= SUMS) return;
-    sum = scratch[lane];
     if (is_gram) {
         (is_square ? gram_yy : gram_xy)[i * WIDTH + j] = convert<Y>(is_square ? as_hermitian(sum, i, j) : sum);
         return;
