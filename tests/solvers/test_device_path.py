@@ -19,8 +19,10 @@ import solvers.verification
 from solvers.block_lanczos import ThickRestart
 from solvers.filtered import FilteredRestart
 from solvers.krylov import BlockKrylov, Counts
+from solvers.orthogonalize import Adaptive, CholQR2, ShiftedCholQR3, orthogonalize
 from solvers.rayleigh_ritz import Tolerance
 from solvers.spectrum import sketch_spectrum
+from tests import policies
 
 WAITS_A_STEP = 1  # for a Gram matrix, and nobody else needs the device meanwhile ...
 WAITS_OF_A_LOSS = 2  # ... and for those of a second look at the rank and of a pass over random directions
@@ -109,6 +111,41 @@ def test_steps_keep_the_decomposition_and_wait_for_a_few_small_matrices(
     norm = np.linalg.norm(matrix.toarray(), 2)
     assert np.linalg.norm(VQ.T @ VQ - np.eye(m + w)) < 1e-13
     assert np.linalg.norm(matrix @ VQ[:, :m] - VQ @ H) < 1e-13 * norm
+
+
+@pytest.mark.parametrize("policy", [Adaptive(), CholQR2(), ShiftedCholQR3()], ids=policies.name)
+def test_within_a_block_the_device_goes_on_before_anybody_waits(
+    policy: Any, device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    combine, inverse_factor = plain.PlainBlock.combine, device.inverse_factor
+
+    def queued(block: Any, *arguments: Any, **options: Any) -> Any:
+        order.append("divide")
+        return combine(block, *arguments, **options)
+
+    def watched(G: Any, limit: float) -> Any:
+        factor = inverse_factor(G, limit)
+        return SimpleNamespace(T=factor.T, wait=lambda: (order.append("wait"), factor.wait())[1])
+
+    monkeypatch.setattr(plain.PlainBlock, "combine", queued)
+    monkeypatch.setattr(solvers.orthogonalize.decomposition, "inverse_factor", watched)
+    block = plain.PlainBlock.random(200, 4, rng=1)
+    result = orthogonalize(block, policy=policy)
+    assert order == ["divide", "wait"] * result.reductions
+    assert device.waits == result.reductions
+    assert np.linalg.norm(block.array.T @ block.array - np.eye(4)) < 1e-14
+
+
+@pytest.mark.parametrize(("inside", "waits"), [(0.1, 1), (3.0, 2)])
+def test_against_a_basis_the_host_waits_once_for_each_half(
+    inside: float, waits: int, device: DeviceNamespace, plain: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    V = np.linalg.qr(rng.standard_normal((200, 8)))[0]
+    W = rng.standard_normal((200, 2)) / 200**0.5 + V @ rng.standard_normal((8, 2)) * inside
+    orthogonalize(plain.PlainBlock(W), plain.PlainBlock(V))
+    assert device.waits == waits
 
 
 def test_a_sketch_waits_once(device: DeviceNamespace, plain: Any) -> None:

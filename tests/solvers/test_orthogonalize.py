@@ -184,6 +184,22 @@ def test_noisy_columns_take_nothing_from_accurate_ones(block_type: Any) -> None:
     assert np.max(np.abs(rebuilt - W)) <= 150 * 100 * 2.0**-53
 
 
+def test_a_division_that_mixed_noise_into_an_accurate_column_is_taken_back(block_type: Any) -> None:
+    """The first column is rounding noise of the operator, but as well conditioned as any."""
+    W = numbers(np.random.default_rng(13), N, 3) / N**0.5 * np.array([1e-13, 1.0, 1e-2])
+    block = block_type(W.copy())
+    result = orthogonalize(block, scale=100.0)
+    assert result.lost.tolist() == [False, False, True]
+    assert np.max(np.abs(block.array @ result.R - W)) <= 1e-12
+    assert np.max(np.abs(block.array[:, :2] @ result.R[:2, 1:] - W[:, 1:])) <= 100 * 2.0**-53
+
+
+def test_a_column_longer_than_the_scale_stands_for_it(block_type: Any) -> None:
+    W = numbers(np.random.default_rng(14), N, 2) / N**0.5 * np.array([1e8, 1e-9])
+    assert orthogonalize(block_type(W.copy()), scale=0.0).lost.tolist() == [False, True]
+    assert not orthogonalize(block_type(W.copy())).lost.any()
+
+
 def test_nan_is_an_error_and_not_a_rank_decision(block_type: Any) -> None:
     W = numbers(np.random.default_rng(0), N, B)
     W[3, 1] = np.nan
