@@ -26,7 +26,7 @@ class InverseFactorKernel:
 
     dtype: str
 
-    threads = 256
+    threads = 512
 
     @property
     def dtype_report(self) -> str:

@@ -45,7 +45,16 @@ def test_the_kernel_and_numpy_agree(dtype: str, tmp_path: Path) -> None:
         found, report = np.full_like(T, np.nan), np.full_like(expected, np.nan)
         addresses = [ctypes.c_void_p(a.ctypes.data) for a in (G, found, report)]
         shared = InverseFactorKernel(dtype).shared_bytes(width)
-        assert library.run(256, ctypes.c_size_t(shared), *addresses, width, ctypes.c_double(limit)) == 0
+        assert (
+            library.run(
+                InverseFactorKernel.threads,
+                ctypes.c_size_t(shared),
+                *addresses,
+                width,
+                ctypes.c_double(limit),
+            )
+            == 0
+        )
         assert report[-1, 0].real == pytest.approx(expected[-1, 0].real, rel=1e-10)
         scale = np.abs(expected[:-1]).max(axis=1, keepdims=True)
         assert np.all(np.abs(report[:-1] - expected[:-1]) <= 1e-10 * scale)
