@@ -22,6 +22,7 @@ from blockvec import array_namespace
 
 from .checkpoint import Checkpoint
 from .correction import AdaptiveStop, Corrector
+from .filtered_start import filtered_start, is_cheap
 from .folded import FoldedOperator, found_around
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
 from .jd_options import JacobiDavidsonOptions, least_basis
@@ -211,8 +212,12 @@ class _JacobiDavidson(Iteration):
     # --- start ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Take block Lanczos steps until the basis is as large as after a restart."""
+        """Take block Lanczos steps until the basis is as large as after a restart, or those of a filter."""
         space, b = self.space, self.options.block_size
+        if self._filters():
+            space.extend(filtered_start(space, self.options, self.counts, self.interrupted, self.rng))
+            self._estimate_norm()
+            return
         space.extend(self.start)
         if space.m < b:
             space.extend(self._random(b - space.m))
@@ -223,6 +228,12 @@ class _JacobiDavidson(Iteration):
             space.extend(space.images(min(b, space.m)))
         if not self.random_start:
             self._estimate_norm()
+
+    def _filters(self) -> bool:
+        """Whether the basis begins with what a filter finds around the target."""
+        if self.target is None or not self.random_start or self.how.start != "auto":
+            return False
+        return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
 
     def _random(self, width: int) -> Block:
         buffer = self.space.buffer

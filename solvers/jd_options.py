@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal
 
 from blockvec.errors import OptionError
 
@@ -11,6 +11,8 @@ from .correction import Correction, CorrectionSolver, Stop
 from .search_space import Extraction
 
 __all__ = ["JacobiDavidsonOptions", "least_basis"]
+
+Start = Literal["auto", "lanczos"]
 
 KEPT_SHARE = 0.4  # of the basis beyond the wanted vectors survives a restart
 
@@ -44,6 +46,10 @@ class JacobiDavidsonOptions:
         Vectors that a restart keeps; default k and two fifths of the rest of the basis.
     look_ahead : int, optional
         Wanted pairs beyond those converged that are examined in an iteration; default twice the block size.
+    start : {"auto", "lanczos"}
+        Where the search space begins that is not given: with block Lanczos steps; "auto" takes those of a
+        filter around `sigma` where applying A is cheap beside orthogonalising (a sparse matrix) and there
+        is no preconditioner.
     start_basis : int, optional
         Vectors that block Lanczos steps make before the first correction, at least k; default `min_basis`,
         and k where there is a preconditioner or a start.
@@ -62,6 +68,7 @@ class JacobiDavidsonOptions:
     retained: int | None = None
     min_basis: int | None = None
     look_ahead: int | None = None
+    start: Start = "auto"
     start_basis: int | None = None
     initial_shift: float | None = None
     initial_shift_iterations: int = 0
@@ -72,6 +79,7 @@ class JacobiDavidsonOptions:
             "correction": ("auto", "davidson", "olsen", "minres", "gmres"),
             "inner_stop": ("adaptive", "power"),
             "extraction": ("auto", "ritz", "harmonic", "refined"),
+            "start": ("auto", "lanczos"),
         }
         for name, values in known.items():
             given = getattr(self, name)

@@ -33,7 +33,9 @@ __all__ = ["Options", "request_for", "solve", "solve_standard"]
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
-MANY_PAIRS = 20  # from here on, or with a preconditioner, Jacobi-Davidson corrects four vectors at a time
+# Four vectors are corrected at a time from so many pairs on, with a preconditioner, and inside a spectrum
+# where products with A are known to be cheap; else two.
+MANY_PAIRS = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +102,8 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     given = [name for name in names if getattr(options, name) is not None]
     block_size, preconditioned = options.block_size, options.preconditioner is not None
     if options.corrects and block_size is None:
-        many = k >= MANY_PAIRS or (preconditioned and k >= 4)
+        around = options.target is not None and getattr(op, "nnz", None) is not None
+        many = k >= MANY_PAIRS or ((preconditioned or around) and k >= 4)
         block_size = min(4 if many else 2, n)
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
     method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)

@@ -35,7 +35,7 @@ def pick(block: Block, indices: NDArray[np.intp]) -> Block:
 
 
 def column_factors(values: NDArray[np.float64], block: Block) -> Array:
-    """Return one real factor a column, in the precision of a block and on its device."""
+    """Return real factors, the last axis along columns, in the precision of a block and on its device."""
     return array_namespace(block.array).asarray(values.astype(block.array.real.dtype))
 
 

@@ -132,7 +132,7 @@ class _Gmres(Columns):
         G[:, 0] = np.where(self.active, self.residuals, 0.0)
         taken = np.zeros(b, np.intp)
         scale = np.zeros(b)
-        R.scale(system.factors(self.inverse(self.residuals), R))
+        R.scale(system.factors(R, self.inverse(self.residuals))[0])
         V, P = R, self.B.like()
         for i in range(steps):
             self.buffer[:, i * b : (i + 1) * b] = V
@@ -150,7 +150,7 @@ class _Gmres(Columns):
             self.finish(length <= EXHAUSTED * system.unit * scale, "converged")
             if self.ended(self.with_first):
                 break
-            V, P = P.scale(system.factors(self.inverse(length), P)), V
+            V, P = P.scale(system.factors(P, self.inverse(length))[0]), V
         self._update(H, G, taken)
         return i + 1
 

@@ -171,8 +171,8 @@ class _Minres(Columns):
         system, P = self.system, self.P
         scale = self.inverse(self.beta)  # of u and Z u, zero for columns that have finished
         alpha = system.quadratic(self.Z, P) * scale**2
-        P.axpby(system.factors(-alpha * scale, P), self.U, system.factors(scale, P))
-        P.axpy(system.factors(-self.beta / self.beta_old * self.active, P), self.U_old)
+        factors = system.factors(P, scale, -alpha * scale, -self.beta / self.beta_old * self.active)
+        P.axpby(factors[1], self.U, factors[0]).axpy(factors[2], self.U_old)
         self.projection.project(P)  # after the recurrence, which would let components along Q grow
         Y = self.projection.precondition(P)
         old_beta, beta = self.beta, self._lengths(P, Y)
@@ -207,11 +207,11 @@ class _Minres(Columns):
         self, inverse: RealArray, scale: RealArray, old_eps: RealArray, delta: RealArray, phi: RealArray
     ) -> None:
         """Set W = (Z / beta - old_eps W_old_old - delta W_old) / gamma and X = X + phi W."""
-        factors, oldest = self.system.factors, self.W_old
-        oldest.axpby(factors(scale * inverse, oldest), self.Z, factors(-old_eps * inverse, oldest))
-        oldest.axpy(factors(-delta * inverse, oldest), self.W)
+        oldest = self.W_old
+        factors = self.system.factors(oldest, scale * inverse, -old_eps * inverse, -delta * inverse, phi)
+        oldest.axpby(factors[0], self.Z, factors[1]).axpy(factors[2], self.W)
         self.W_old, self.W = self.W, oldest
-        self.part.axpy(factors(phi, oldest), self.W)
+        self.part.axpy(factors[3], self.W)
 
     def _ask(self) -> None:
         """Let the caller's test say which systems are to stop."""

@@ -226,9 +226,9 @@ class LinearSystems:
         norms: RealArray = np.sqrt(np.maximum(self.dots(X, X).real, 0))
         return norms
 
-    def factors(self, values: RealArray, block: Block) -> Array:
-        """Return one factor for each column of a block from one for each system."""
-        return column_factors(values[self.places], block)
+    def factors(self, block: Block, *values: RealArray) -> Array:
+        """Return rows of one factor for each column of a block, from one for each system; one transfer."""
+        return column_factors(np.stack(values)[:, self.places], block)
 
     def costs(self) -> tuple[int, int, int, int]:
         """Return operator columns, block applications, preconditioner columns and reductions."""

@@ -13,6 +13,7 @@ import scipy.sparse.linalg as sla
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.operators import SparseOperator
 from solvers import (
     CorrectionProblem,
     EigenResult,
@@ -444,7 +445,34 @@ def test_callback_and_counts_are_those_of_every_method() -> None:
     assert seen[-1].converged == 5
     assert all(len(state.residuals) == 5 for state in seen)
     with pytest.raises(NoConvergence, match="of 5 pairs converged after 2 restarts"):
-        eigsh(matrix, 5, sigma=0.2, method="jd", maxiter=2, rng=0)
+        eigsh(apply, 5, sigma=0.2, method="jd", maxiter=2, rng=0, shape=matrix.shape)
+
+
+@pytest.mark.parametrize("locked", [0, 3])
+def test_a_filter_finds_where_to_begin_around_a_target(monkeypatch: Any, locked: int) -> None:
+    A = models.model("graphene:nx=24,ny=18,disorder=0.1")
+    values, vectors = np.linalg.eigh(A.toarray())
+    known = np.argsort(np.abs(values - 0.05))[:locked]
+    others = np.delete(values, known)
+    wanted = np.sort(np.abs(others - 0.05))[:6]
+    columns = []
+    apply = SparseOperator.apply
+
+    def counted(self: Any, X: Any, *arguments: Any, **options: Any) -> Any:
+        columns.append(X.shape[1])
+        return apply(self, X, *arguments, **options)
+
+    monkeypatch.setattr(SparseOperator, "apply", counted)
+    options = {"sigma": 0.05, "orthogonal_to": vectors[:, known] if locked else None, "verify": "never"}
+    restarts = {}
+    for start in ("auto", "lanczos"):
+        columns.clear()
+        result = solve(A, 6, jd_options=JacobiDavidsonOptions(start=start), **options)
+        assert np.allclose(np.sort(np.abs(result.eigenvalues - 0.05)), wanted, atol=1e-9)
+        assert result.info["operator_columns"] == sum(columns)
+        assert result.info["block_applications"] == len(columns)
+        restarts[start] = result.info["restarts"]
+    assert restarts["auto"] < restarts["lanczos"] / 2
 
 
 def test_stagnation_is_reported_and_no_endless_loop() -> None:
