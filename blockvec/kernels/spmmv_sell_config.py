@@ -57,10 +57,8 @@ def registers(problem: SpmmvProblem, config: Config) -> int:
     pack_x = config.vectors * config.vector * itemsize(problem.dtype_x) // 4
     pack_y = config.vectors * config.vector * itemsize(problem.dtype) // 4
     entry = (itemsize(problem.dtype_matrix) + problem.index_bytes) // 4
-    fused = pack_y if problem.beta != "zero" else 0
-    fused += pack_y if problem.chain in ("one", "general") else 0
-    fused += 12 if problem.chain != "none" else 0
-    fused += 2 * config.vectors * config.vector + 2 if problem.shift == "column" else 0
+    fused = 2 * config.vectors * config.vector + 2 if problem.shift == "column" else 0
+    fused += 2 * pack_y if problem.chain in ("one", "general") else 0
     converted = pack_y // 2 if problem.dtype_x != problem.dtype else 0
     products = 4 if is_complex(problem.dtype_matrix) else 0
     around = 19 + (12 if problem.index_bytes == 8 else 0)

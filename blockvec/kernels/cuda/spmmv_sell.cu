@@ -73,11 +73,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         Index row = chunk.number * C + lane;
         if constexpr (SIGMA > C) row = row / SIGMA * SIGMA + __ldg(order + row);
         if (row >= n_rows) continue;
-        Lane::Own own;
         Sums sums;
+        gather(block, columns, values, chunk.begin + lane, chunk.end, sums);
+        Lane::Own own;  // loaded late: ahead of the gathers it would cost registers, and so warps
         Dots none;
         block.load(own, row);
-        gather(block, columns, values, chunk.begin + lane, chunk.end, sums);
         block.finish(row, sums, own, none);
     }
 }
