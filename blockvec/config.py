@@ -19,7 +19,7 @@ import platformdirs
 
 from .errors import OptionError
 
-__all__ = ["Options", "option_context", "options", "set_default_options"]
+__all__ = ["Options", "named_commit", "option_context", "options", "set_default_options"]
 
 
 TUNE_MODES = ("cached", "auto", "model")
@@ -115,6 +115,11 @@ def options() -> Options:
     1
     """
     return _context.get() or _default
+
+
+def named_commit() -> str:
+    """Return what ``BLOCKVEC_COMMIT`` names as the commit of a source tree without git; empty without it."""
+    return os.environ.get("BLOCKVEC_COMMIT", "")
 
 
 def _replace(base: Options, changes: dict[str, Any]) -> Options:

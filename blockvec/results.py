@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .backends import Backend
+from .config import named_commit
 from .errors import FormatError
 from .kernels.cache import replace_file
 from .kernels.measure import Timing
@@ -85,16 +86,20 @@ def _nvrtc() -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the source tree this runs from, with a + where files differ; "" outside of one."""
-    folder = Path(__file__).resolve().parent
-    own = ["git", "-C", str(folder), "ls-files", "--error-unmatch", Path(__file__).name]
-    describe = ["git", "-C", str(folder), "describe", "--always", "--exclude=*", "--dirty=+"]
+    """Return the commit of the source tree this runs from, with a + where files differ; "" where unknown."""
+    tree = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tree), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
     try:
-        subprocess.run(own, check=True, capture_output=True)  # not some repository around an installation
-        done = subprocess.run(describe, check=True, capture_output=True, text=True)
+        is_own = (
+            Path(git("rev-parse", "--show-toplevel")) == tree
+        )  # not a repository around a copy of the tree
+        return named_commit() or (git("describe", "--always", "--exclude=*", "--dirty=+") if is_own else "")
     except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+        return named_commit()
 
 
 def device_slug(backend: Backend) -> str:

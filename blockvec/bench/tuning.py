@@ -16,13 +16,13 @@ from typing import Any
 
 from ..backends import Backend, backend_for
 from ..config import option_context, options
-from ..errors import FormatError, OptionError
+from ..errors import OptionError
 from ..kernels.cache import replace_file
-from ..kernels.families import FAMILIES, config_from
+from ..kernels.device import H200
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Entrant, Outcome, Preparation, Trial
-from ..kernels.winners import Winner, representative, store, table_of
+from ..kernels.winners import Winner, refusal, representative, store, table_of
 from ..profile import ceilings
 from ..results import kernel_record
 from .workers import LostError, Workers, notice
@@ -310,10 +310,11 @@ def problem_of(record: dict[str, Any]) -> TsmttsmProblem | TsmmProblem:
 _OPERATIONS = {"tsmttsm": "dot", "gram": "gram", "tsmm": "combine"}
 
 
-def ship(folder: Path, documents: Iterable[dict[str, Any]]) -> list[Path]:
+def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str], None] = print) -> list[Path]:
     """Put the winners of results into the tables that ship with the package, ``<folder>/<operation>.json``.
 
-    Winners of other problems that are there already stay. Returns the files written.
+    Winners of other problems that are there already stay. What this version would refuse to run on an H200 is
+    left out. Returns the files written.
 
     Parameters
     ----------
@@ -321,6 +322,8 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]]) -> list[Path]:
         Where the tables are.
     documents : iterable of dict
         As `blockvec.results.read` returns them; what tells nothing about winners is passed over.
+    say : callable
+        Takes a line about each winner that is left out.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     environment: dict[str, Any] = {}
@@ -334,7 +337,14 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]]) -> list[Path]:
         file = folder / f"{operation}.json"
         known = json.loads(file.read_text())["records"] if file.exists() else []
         by_problem = {json.dumps(record["problem"], sort_keys=True): record for record in known + new}
-        records = sorted(by_problem.values(), key=_order)
+        records = []
+        for record in sorted(by_problem.values(), key=_order):
+            refused = refusal(operation, record, H200)
+            if refused is None:
+                records.append(record)
+            else:
+                shape = {name: record["problem"].get(name) for name in ("dtype_a", "M", "N")}
+                say(f"left out: {operation} {shape} {record['kernel']} {record['config']}: {refused}")
         replace_file(file, table_of(environment, records).encode())
         files.append(file)
     return files
@@ -346,11 +356,8 @@ def _stored(record: dict[str, Any]) -> dict[str, Any]:
         return dict(record["stored"])
     key = representative(problem_of(record))
     assert key is not None
-    config = config_from(record["family"], record["config"])
-    if config is None and record["family"] in FAMILIES:
-        raise FormatError(f"{record['family']}: this version knows no configuration {record['config']}.")
-    winner = Winner(record["family"], config, record["K"], record["time_s"], record["fraction"], "")
-    return winner.record(key)
+    winner = Winner(record["family"], None, record["K"], record["time_s"], record["fraction"], "")
+    return winner.record(key) | {"config": record["config"] or None}
 
 
 def _order(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -30,6 +30,7 @@ __all__ = [
     "configure_sell",
     "configure_sparse",
     "find",
+    "refusal",
     "representative",
     "store",
     "table_of",
@@ -228,6 +229,19 @@ def _shipped(architecture: str) -> dict[Problem, Winner]:
             if winner is not None:
                 found[_problem(kind, record["problem"])] = winner
     return found
+
+
+def refusal(operation: str, record: dict[str, Any], device: DeviceInfo) -> str | None:
+    """Say why the winner of a stored record would not run on a device today, or None where it would."""
+    winner = _parse(record, "")
+    if winner is None:
+        return f"this version knows no configuration {record['config']} of {record['kernel']}"
+    kind = _KINDS.get(operation, TsmttsmProblem)
+    if winner.config is None or kind is SpmmvProblem:
+        return None
+    problem = dataclasses.replace(_problem(kind, record["problem"]), K=winner.rows)
+    refused: str | None = CONFIGURED[winner.kernel].refuse(problem, winner.config, device)
+    return refused
 
 
 def table_of(environment: dict[str, Any], records: list[dict[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,20 @@ def test_an_environment_says_all_that_a_measurement_depends_on() -> None:
     assert (found["cuda"], found["cupy"]) == ("", "")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
     assert re.fullmatch(r"([0-9a-f]{4,40}\+?)?", found["commit"])
+
+
+def test_a_tree_without_git_names_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(results, "__file__", str(tmp_path / "tree" / "blockvec" / "results.py"))
+    (tmp_path / "tree" / "blockvec").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)  # around the tree, not its own
+    (tmp_path / "tree" / "blockvec" / "results.py").touch()
+    subprocess.run(["git", "-C", tmp_path, "add", "-A"], check=True)
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", tmp_path, *author, "commit", "-q", "-m", "outer"], check=True)
+    monkeypatch.delenv("BLOCKVEC_COMMIT", raising=False)
+    assert results._commit() == ""
+    monkeypatch.setenv("BLOCKVEC_COMMIT", "abc1234")
+    assert results._commit() == "abc1234"
 
 
 @pytest.mark.parametrize(

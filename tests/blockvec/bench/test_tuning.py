@@ -17,7 +17,7 @@ from blockvec import results
 from blockvec.bench import tables, tuning
 from blockvec.bench.workers import Workers, notice
 from blockvec.commandline import TUNED_TABLES
-from blockvec.errors import FormatError, OptionError
+from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
@@ -125,11 +125,18 @@ def test_winners_of_a_family_alone_and_other_results_are_not_shipped(tmp_path: P
     assert tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [alone, other])]) == []
 
 
-def test_unknown_configurations_are_not_shipped(tmp_path: Path) -> None:
-    (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
-    record = tuned(problem).record() | {"config": {"colour": 3}}
-    with pytest.raises(FormatError, match=r"knows no configuration \{'colour': 3\}"):
-        tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [record])])
+def test_winners_that_would_be_refused_today_are_left_out_and_named(tmp_path: Path) -> None:
+    known, *others = (
+        tuned(p).record() for p in tuning.problems(["dot"], ["float64"], [(8, 8), (4, 4), (3, 3)])
+    )
+    others[0]["config"] = {"colour": 3}
+    others[1]["config"] |= {"stages": 1000}
+    said: list[str] = []
+    (file,) = tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [known, *others])], said.append)
+    assert [record["problem"]["M"] for record in json.loads(file.read_text())["records"]] == [8]
+    assert any("'M': 4" in line and "knows no configuration {'colour': 3}" in line for line in said)
+    assert any("'M': 3" in line and "shared memory" in line for line in said)
+    assert len(said) == 2
 
 
 def test_tables_hold_every_problem_once() -> None:
