@@ -89,9 +89,11 @@ _ONE: FactorKind = (1, int)
 
 
 def _kind(name: str, factor: complex) -> FactorKind:
-    promotes_as = getattr(factor, "dtype", type(factor))
-    if not isinstance(promotes_as, np.dtype) and promotes_as not in _PYTHON_NUMBERS:
-        raise DTypeError(f"{name}: got a {type(factor).__name__}; give a Python or NumPy number.")
+    promotes_as: Any = type(factor)
+    if promotes_as not in _PYTHON_NUMBERS:
+        promotes_as = getattr(factor, "dtype", None)
+        if not isinstance(promotes_as, np.dtype):
+            raise DTypeError(f"{name}: got a {type(factor).__name__}; give a Python or NumPy number.")
     return (0 if factor == 0 else 1 if factor == 1 else 2), promotes_as
 
 

@@ -50,3 +50,9 @@ def alignment(block: Any) -> int:
 def wide(dtype: Any) -> type:
     """A type of higher precision for reference results."""
     return np.clongdouble if np.dtype(dtype).kind == "c" else np.longdouble
+
+
+def counters_are_ready(workspace: np.ndarray) -> bool:
+    """Whether the counters at the head of a workspace are as a launch must leave them for the next one."""
+    header = workspace[:4].view(np.uint64)
+    return not header[:2].any() and bool(header[2] == header[3])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
+from ..kernels import tsmttsm_mma
 from ..kernels.compile import function
 from ..kernels.families import FAMILIES
 from ..kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
@@ -14,7 +16,7 @@ from .base import Candidate
 from .gpu import Gpu
 from .workspace import Scratch
 
-__all__ = ["candidate", "launcher"]
+__all__ = ["candidate", "launcher", "launcher_without_sums"]
 
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 Launch = Callable[..., None]
@@ -55,8 +57,24 @@ def candidate(gpu: Gpu, name: str, problem: Product, winner: Winner | None = Non
 @functools.lru_cache(maxsize=4096)
 def launcher(gpu: Gpu, name: str, problem: Product, config: Any) -> Launch:
     """Compile and load a configuration; return what queues it on CuPy's current stream."""
+    return _launcher(gpu, name, problem, config, FAMILIES[name].source(problem, config, gpu.info))
+
+
+def launcher_without_sums(gpu: Gpu, name: str, problem: TsmttsmProblem, config: Any) -> Launch | None:
+    """Return what queues a kernel of A^H B that ends with its last product; None for other families.
+
+    It has no result: its time tells what summing over threads and blocks takes.
+    """
+    if name == "tsmttsm_mma":
+        source = tsmttsm_mma.source(problem, config, gpu.info, is_summed=False)
+        return _launcher(gpu, name, problem, config, source)
+    if name == "tsmttsm_fma":
+        return launcher(gpu, name, problem, dataclasses.replace(config, reduction="none"))
+    return None
+
+
+def _launcher(gpu: Gpu, name: str, problem: Product, config: Any, source: str) -> Launch:
     family: Any = FAMILIES[name]
-    source = family.source(problem, config, gpu.info)
     shared = family.shared_bytes(problem, config, gpu.info)
     kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared)
     start = family.bind(kernel, problem, config, gpu.info)

@@ -14,7 +14,7 @@ from ..kernels.winners import configure_sparse
 from .base import Array, Candidate, Fused
 from .cusparse import DeviceCsr
 from .gpu import Gpu
-from .workspace import HEADER_BYTES, workspace
+from .workspace import GRID_HEADER_BYTES, workspace
 
 __all__ = ["NOTHING", "Launch", "candidate", "launcher", "start"]
 
@@ -82,7 +82,7 @@ def start(
     shifts = cupy.ascontiguousarray(shift, problem.dtype) if problem.shift == "column" else None
     beside: dict[str, Any] = {}
     if bytes_needed:
-        beside["workspace_ptr"] = workspace(gpu, bytes_needed).data.ptr + HEADER_BYTES
+        beside["workspace_ptr"] = workspace(gpu, bytes_needed).data.ptr + GRID_HEADER_BYTES
     if fused.dots or fused.gram:
         beside["dots"] = {kind: out.data.ptr for kind, out in fused.dots.items()}
         beside["gram"] = {kind: out.data.ptr for kind, out in fused.gram.items()}
@@ -109,7 +109,7 @@ def launcher(gpu: Gpu, problem: SpmmvProblem, config: spmmv_csr.Config, S: Devic
     kernels = _kernels(gpu, problem, config, spmmv_csr.parts(problem, config, S.plan))
     needed = spmmv_csr.workspace_bytes(problem, config, gpu.info, S.plan)
     launch = spmmv_csr.bind(kernels, problem, config, gpu.info, S.plan)
-    return launch, HEADER_BYTES + needed if needed else 0
+    return launch, GRID_HEADER_BYTES + needed if needed else 0
 
 
 @functools.lru_cache(maxsize=4096)

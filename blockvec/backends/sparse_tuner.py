@@ -25,7 +25,7 @@ from . import cuda_elementwise, cusparse, gpu_sell, gpu_sparse
 from .base import Array, Candidate
 from .cusparse import DeviceCsr
 from .gpu import Gpu
-from .workspace import HEADER_BYTES, workspace
+from .workspace import GRID_HEADER_BYTES, workspace
 
 __all__ = ["SparseArena", "SparseTuning"]
 
@@ -111,7 +111,7 @@ class SparseArena:
             launch = gpu_sell.launcher(self._gpu, self.problem, entrant.config, matrix)
             return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors)
         launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
-        scratch = workspace(self._gpu, needed).data.ptr + HEADER_BYTES if needed else 0
+        scratch = workspace(self._gpu, needed).data.ptr + GRID_HEADER_BYTES if needed else 0
         places = {
             key: {name: array.data.ptr for name, array in sums.items()}
             for key, sums in zip(("dots", "gram"), self._sums, strict=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..kernels.launch import GRID_HEADER_BYTES
 from .base import Array
 from .gpu import Gpu
 
-__all__ = ["HEADER_BYTES", "Scratch", "workspace"]
+__all__ = ["GRID_HEADER_BYTES", "Scratch", "workspace"]
 
-HEADER_BYTES = 128  # counters of kernels that sum over their blocks, as in kernels/cuda/reduce.cuh
 MIN_WORKSPACE_BYTES = 16 << 20  # partial sums of 132 blocks of a 64 x 64 complex product are half of it
 
 _workspaces: dict[tuple[int, int], list[Any]] = {}

@@ -12,6 +12,7 @@ from .. import products
 from ..backends import Array, Backend
 from ..blockvector import BlockVector
 from ..dispatch import choose
+from ..kernels.problem import TsmttsmProblem
 from ..kernels.roofline import Ceilings, fraction
 
 __all__ = ["ROWS", "heading", "line", "measure_latency"]
@@ -28,7 +29,9 @@ def measure_latency(
     """Yield a record for A^H B of each width and number of rows.
 
     ``time_s`` is the wall time of a call among many in a row, ``replay_s`` that of a node in a graph of the
-    same calls (None on a CPU); ``peers`` and ``peers_replay`` hold the same for NumPy's or CuPy's product.
+    same calls (None on a CPU), ``unsummed_s`` that of the same kernel without its sums over threads and
+    blocks (None where there is none); ``peers`` and ``peers_replay`` hold the same for NumPy's or CuPy's
+    product.
     """
     for width in widths:
         for K in rows:
@@ -47,6 +50,7 @@ def measure_latency(
                 "config": chosen.configuration(),
                 "time_s": time_s,
                 "replay_s": replay_s,
+                "unsummed_s": _unsummed_time(problem, chosen.name, (A.array, B.array, C), backend),
                 "fraction": round(fraction(problem, replay_s or time_s, ceilings), 4),
                 "peers": {peer: _call_time(theirs, backend)},
                 "peers_replay": {peer: _replay_time(theirs, backend)},
@@ -89,10 +93,21 @@ def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
     return None if timing is None else float(timing.best_s)
 
 
+def _unsummed_time(
+    problem: TsmttsmProblem, kernel: str, operands: tuple[Array, ...], backend: Backend
+) -> float | None:
+    """Return the replay time of a kernel without its sums; None without one."""
+    if backend.device.kind != "cuda":
+        return None
+    cuda: Any = backend
+    launch = cuda.without_sums(problem, kernel)
+    return launch and _replay_time(lambda: launch(*operands, 1, 0), backend)
+
+
 def heading() -> str:
     """Return the head of the table; times in microseconds."""
     return (
-        f"{'type':10} {'M=N':>4} {'rows':>9}  {'kernel':14} {'call':>9} {'replay':>9} "
+        f"{'type':10} {'M=N':>4} {'rows':>9}  {'kernel':14} {'call':>9} {'replay':>9} {'unsummed':>9} "
         f"{'peer call':>10} {'peer replay':>12}"
     )
 
@@ -107,5 +122,6 @@ def line(record: dict[str, Any]) -> str:
 
     return (
         f"{record['dtype']:10} {record['M']:4d} {record['K']:9d}  {record['family']:14} "
-        f"{us(record['time_s']):>9} {us(record['replay_s']):>9} {us(theirs):>10} {us(their_replay):>12}"
+        f"{us(record['time_s']):>9} {us(record['replay_s']):>9} "
+        f"{us(record['unsummed_s']):>9} {us(theirs):>10} {us(their_replay):>12}"
     )

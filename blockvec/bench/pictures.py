@@ -225,6 +225,7 @@ def _latency_curves(figure: Any, records: Sequence[Record]) -> None:
         lines = {
             "blockvec, call": ("C0", "o-", [r["time_s"] for r in members]),
             "blockvec, graph replay": ("C0", "o:", [r["replay_s"] for r in members]),
+            "the same without its sums": ("C2", "x:", [r.get("unsummed_s") for r in members]),
             f"{peer}, call": ("C1", "s-", [r["peers"][peer] for r in members]),
             f"{peer}, graph replay": ("C1", "s:", [r["peers_replay"][peer] for r in members]),
         }

@@ -8,7 +8,19 @@ from typing import Any
 from ..errors import LayoutError
 from .problem import TsmmProblem, TsmttsmProblem
 
-__all__ = ["bind_product"]
+__all__ = ["GRID_HEADER_BYTES", "bind_product", "partials_bytes"]
+
+GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
+_FLAGGED_DOUBLES = 2048  # of a result whose partial sums have flags, as there
+
+
+def partials_bytes(blocks: int, doubles: int) -> int:
+    """Return the workspace of a kernel that sums a result of so many doubles over its blocks.
+
+    One workspace serves all launches of one stream. It is zero before the first one, and every launch leaves
+    the counters in its first `GRID_HEADER_BYTES` as the next one needs them. The rest is scratch.
+    """
+    return GRID_HEADER_BYTES + blocks * doubles * (16 if doubles <= _FLAGGED_DOUBLES else 8)
 
 
 def bind_product(
@@ -45,6 +57,7 @@ def bind_product(
     combines = isinstance(problem, TsmmProblem)
     align_a, align_b = (problem.align_a, problem.align_b) if problem.K > 0 else (1, 1)
     plain = problem.alpha == "one" and problem.beta == "zero"
+    scalars = (*extents, 1.0, 0.0, 0.0, 0.0)
 
     def launch(A: int, second: int, third: int, alpha: complex, beta: complex, *workspace: int) -> None:
         if problem.K == 0 and combines:
@@ -52,9 +65,12 @@ def bind_product(
         B = third if combines else second
         if A % align_a or B % align_b:
             _refuse(problem, A, B)
-        a, b = (1 + 0j, 0j) if plain else (complex(alpha), complex(beta))
+        if plain:
+            function(grid, block, (A, second, third, *scalars, *workspace), shared_bytes)
+            return
+        a, b = complex(alpha), complex(beta)
         factors = a.real, a.imag, b.real, b.imag
-        function(grid, block, (A, second, third, *extents, *factors, *workspace), shared_mem=shared_bytes)
+        function(grid, block, (A, second, third, *extents, *factors, *workspace), shared_bytes)
 
     return launch
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
+from .launch import partials_bytes
 from .problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from .source import render
 from .sweep_mma_config import (
@@ -44,7 +45,6 @@ __all__ = [
     "workspace_bytes",
 ]
 
-GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
 _MAX_SUMS = 16  # threads that share one element's sum over the blocks, as there
 
 
@@ -98,9 +98,11 @@ def source(problem: SweepLike, config: Config, device: DeviceInfo) -> str:
 
 
 def workspace_bytes(problem: SweepLike, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch takes, 0 for A C: see ``tsmttsm_mma.workspace_bytes``."""
+    """Return the bytes of workspace a launch takes, 0 for A C: see `launch.partials_bytes`."""
     shape = shape_of(problem)
-    return GRID_HEADER_BYTES + grid(problem, config, device) * shape.sum_bytes if shape.has_sum else 0
+    if not shape.has_sum:
+        return 0
+    return partials_bytes(grid(problem, config, device), shape.sum_bytes // 8)
 
 
 def bind(function: Any, problem: SweepLike, config: Config, device: DeviceInfo) -> Callable[..., None]:

@@ -14,14 +14,13 @@ from typing import Any
 
 from .device import DeviceInfo
 from .fma import ceil_div, parts_of, supports
-from .launch import bind_product
+from .launch import bind_product, partials_bytes
 from .problem import TsmttsmProblem, is_complex
 from .source import C_TYPES, SHORT_NAMES, render
 from .tsmttsm_fma_config import Config, grid_of, is_single, plan_of, refuse, shape_of, shared_bytes
 from .tsmttsm_fma_model import choose, predict, space
 
 __all__ = [
-    "GRID_HEADER_BYTES",
     "Config",
     "bind",
     "chain_length",
@@ -36,7 +35,6 @@ __all__ = [
     "workspace_bytes",
 ]
 
-GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
 _MAX_SUMS = 16  # threads that share one element's sum over the blocks, as there
 
 
@@ -120,14 +118,10 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
 
 
 def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch needs.
-
-    One workspace serves all launches of one stream. Its first `GRID_HEADER_BYTES` are zero before the first
-    one; every launch leaves them zero. The rest is scratch.
-    """
+    """Return the bytes of workspace a launch needs; see `launch.partials_bytes`."""
     parts = parts_of(problem.dtype)
     partials = grid_of(problem, config, device) if config.reduction == "partials" else 1
-    return GRID_HEADER_BYTES + partials * problem.M * problem.N * parts * 8
+    return partials_bytes(partials, problem.M * problem.N * parts)
 
 
 def bind(function: Any, problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:

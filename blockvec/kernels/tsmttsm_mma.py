@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
-from .launch import bind_product
+from .launch import bind_product, partials_bytes
 from .problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from .source import C_TYPES, SHORT_NAMES, render
 from .tsmttsm_mma_config import Config, architecture_of, ceil_div, grid, layout, refuse, shared_bytes
@@ -37,7 +37,6 @@ __all__ = [
     "workspace_bytes",
 ]
 
-GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
 _MAX_SUMS = 16  # threads that share one element's sum over the blocks, as there
 
 
@@ -78,8 +77,11 @@ def kernel_name(problem: TsmttsmProblem) -> str:
     return f"{problem.operation}_mma_{SHORT_NAMES[problem.dtype]}_m{problem.M}_n{problem.N}"
 
 
-def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
-    """Return the CUDA source of a configuration; it does not depend on K."""
+def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo, *, is_summed: bool = True) -> str:
+    """Return the CUDA source of a configuration; it does not depend on K.
+
+    Without its sums over warps and blocks the kernel has no result: it tells what these take.
+    """
     where = layout(problem, config, device)
     constants = {
         "M": problem.M,
@@ -89,6 +91,7 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
         "SAME": problem.same,
         "ALPHA_ONE": problem.alpha == "one",
         "BETA_ZERO": problem.beta == "zero",
+        "SUMMED": is_summed,
         "ROWS": config.rows,
         "STAGES": config.stages,
         "WM": config.wm,
@@ -117,13 +120,9 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
 
 
 def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch needs.
-
-    One workspace serves all launches of one stream. Its first `GRID_HEADER_BYTES` are zero before the first
-    one; every launch leaves them zero. The rest is scratch.
-    """
+    """Return the bytes of workspace a launch needs; see `launch.partials_bytes`."""
     doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
-    return GRID_HEADER_BYTES + grid(problem, config, device) * doubles * 8
+    return partials_bytes(grid(problem, config, device), doubles)
 
 
 def bind(function: Any, problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:

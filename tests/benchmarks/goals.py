@@ -100,6 +100,9 @@ def line(table: str, kind: str, dtype: str, records: Sequence[Record]) -> str:
         ratios = [r[name] / r["own_s"] for r in records if r.get(name) and r.get("own_s")]
         if ratios:
             text += f"   {label}: mean {_mean(ratios):.3f} worst {max(ratios):.2f}"
+    ratios = [r["plain_s"] / r["own_s"] for r in records if r.get("plain_s") and r.get("own_s")]
+    if ratios:
+        text += f"   of plain loads and stores: min {min(ratios):.2f} mean {_mean(ratios):.2f}"
     return text
 
 
@@ -117,6 +120,19 @@ def reductions(records: Sequence[Record]) -> Iterator[str]:
         )
 
 
+def latencies(records: Sequence[Record]) -> Iterator[str]:
+    """Yield what short products cost: at 10^4 rows, and from 10^5 on over the kernel without its sums."""
+    for width in sorted({r["M"] for r in records}):
+        members = [r for r in records if r["M"] == width]
+        over = [r["replay_s"] / r["unsummed_s"] for r in members if r["K"] >= 10**5 and r.get("unsummed_s")]
+        short = next((r for r in members if r["K"] == 10**4 and r["replay_s"]), None)
+        if short and over:
+            yield (
+                f"width {width:2d}: {1e6 * short['time_s']:.1f} us a call, {1e6 * short['replay_s']:.1f} us "
+                f"replayed at 1e4 rows; over no sums at most {max(over):.3f}x from 1e5 rows on"
+            )
+
+
 def _mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
@@ -128,6 +144,8 @@ def main() -> None:
     for file in sorted(parser.parse_args().folder.glob("*.json")):
         records = [r for r in read(file)["records"] if "fraction" in r and "peers" in r]
         for text in reductions([r for r in records if "figure" in r]):
+            print(f"{file.stem:12} {text}")
+        for text in latencies([r for r in records if "replay_s" in r]):
             print(f"{file.stem:12} {text}")
         records = [r for r in records if "family" in r and not {"figure", "replay_s", "matrix"} & r.keys()]
         for kind, dtype, members in groups(records):

@@ -290,6 +290,10 @@ inline u32 atomicAdd(u32* at, u32 value) {
     ++emulator::progress;
     return std::exchange(*at, *at + value);
 }
+inline u64 atomicAdd(u64* at, u64 value) {
+    ++emulator::progress;
+    return std::exchange(*at, *at + value);
+}
 inline double __ldcg(const double* at) { return *at; }
 inline void __stcg(double* at, double value) { *at = value; }
 inline double __longlong_as_double(long long bits) {
@@ -362,6 +366,20 @@ void sync_warps() {
 inline u32 load_acquire(const u32* at) {
     emulator::yield();
     return *static_cast<const volatile u32*>(at);
+}
+inline u64 load_relaxed(const u64* at) {
+    emulator::yield();
+    return *static_cast<const volatile u64*>(at);
+}
+inline void store_flagged(double* at, double value, u64 flag) {
+    ++emulator::progress;
+    at[0] = value;
+    memcpy(at + 1, &flag, 8);
+}
+inline void load_flagged(double& value, u64& flag, const double* at) {
+    emulator::yield();
+    value = at[0];
+    memcpy(&flag, at + 1, 8);
 }
 
 // ---- mma.cuh

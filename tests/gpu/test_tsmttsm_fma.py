@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmttsm_fma as family
 from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, promote, scalar_class
 from blockvec.kernels.tsmttsm_fma import Config
-from tests.blocks import UNIT_ROUNDOFF, alignment, draw, framed, leading_dimension, wide
+from tests.blocks import UNIT_ROUNDOFF, alignment, counters_are_ready, draw, framed, leading_dimension, wide
 
 pytestmark = pytest.mark.gpu
 
@@ -35,7 +36,7 @@ def device(cp: Any) -> DeviceInfo:
 @pytest.fixture(scope="module")
 def workspace(cp: Any) -> Any:
     memory = cp.full((64 << 20) // 8, cp.nan)
-    memory[: family.GRID_HEADER_BYTES // 8] = 0
+    memory[: GRID_HEADER_BYTES // 8] = 0
     return memory
 
 
@@ -134,7 +135,7 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
         assert bool(cp.isnan(memory_c).all()), "a write outside C"
     if config.reduction == "partials":
         assert results[0].tobytes() == results[1].tobytes()
-    assert not bool(workspace[: family.GRID_HEADER_BYTES // 8].any())
+    assert counters_are_ready(workspace.get())
     for memory, copy in zip((memory_a, memory_b), before, strict=True):
         assert memory.tobytes() == copy.tobytes()
 

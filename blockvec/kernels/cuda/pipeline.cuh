@@ -190,3 +190,25 @@ __device__ __forceinline__ u32 load_acquire(const u32* p) {
     asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(p) : "memory");
     return value;
 }
+
+__device__ __forceinline__ u64 load_relaxed(const u64* p) {
+    u64 value;
+    asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(p) : "memory");
+    return value;
+}
+
+// A number and a flag that are stored and loaded as one: who sees the flag sees the number. `at` is aligned to 16 bytes.
+__device__ __forceinline__ void store_flagged(double* at, double value, u64 flag) {
+    asm volatile("{\n\t.reg .b128 both;\n\tmov.b128 both, {%1, %2};\n\tst.relaxed.gpu.global.b128 [%0], both;\n\t}" ::"l"(at),
+                 "l"(__double_as_longlong(value)), "l"(flag)
+                 : "memory");
+}
+
+__device__ __forceinline__ void load_flagged(double& value, u64& flag, const double* at) {
+    u64 bits;
+    asm volatile("{\n\t.reg .b128 both;\n\tld.relaxed.gpu.global.b128 both, [%2];\n\tmov.b128 {%0, %1}, both;\n\t}"
+                 : "=l"(bits), "=l"(flag)
+                 : "l"(at)
+                 : "memory");
+    value = __longlong_as_double(static_cast<i64>(bits));
+}

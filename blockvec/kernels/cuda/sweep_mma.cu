@@ -369,9 +369,9 @@ struct Sweep {
 // ---- the sum over warps and blocks
 
 template <class Sums>
-__device__ __forceinline__ void reduce(const Sums& sums, double* S, const Operands& o, double* product, void* workspace, const Place& at) {
+__device__ __forceinline__ void reduce(const Sums& sums, double* S, const Operands& o, double* product, void* workspace, u64& launch, const Place& at) {
     constexpr int LEFT = Sums::WIDTH;
-    const bool all_started = at.thread == 0 && gridDim.x > 1 && grid_all_started(workspace);
+    if (at.thread == 0) launch = grid_decided(launch, grid_seen(workspace));
     for (int turn = 0; turn < Sums::SHARES; ++turn) {
         __syncthreads();
         if (turn == sums.share(at)) sums.store(product, turn > 0, at);
@@ -392,7 +392,6 @@ __device__ __forceinline__ void reduce(const Sums& sums, double* S, const Operan
         to[0] = s.re;
         if constexpr (COMPLEX) to[1] = s.im;
     };
-    double* partial = grid_partials(workspace) + static_cast<i64>(blockIdx.x) * (LEFT * N * P);
     for (int element = at.thread; element < LEFT * N; element += THREADS) {
         double sum[P];
 #pragma unroll
@@ -407,10 +406,10 @@ __device__ __forceinline__ void reduce(const Sums& sums, double* S, const Operan
             store(element, sum);
         } else {
 #pragma unroll
-            for (int part = 0; part < P; ++part) __stcg(partial + element * P + part, sum[part]);
+            for (int part = 0; part < P; ++part) grid_put<LEFT * N * P>(workspace, element * P + part, sum[part], launch);
         }
     }
-    if (gridDim.x > 1) grid_sum<LEFT * N * P, P, THREADS>(workspace, product, all_started, store);
+    if (gridDim.x > 1) grid_sum<LEFT * N * P, P, THREADS>(workspace, product, launch, store);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
@@ -418,6 +417,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
            double beta_re, double beta_im, void* workspace) {
     extern __shared__ __align__(128) char shared[];
     __shared__ Stages stages;
+    __shared__ u64 launch;
     const Operands o = {W, V, C, K, pitch_w, pitch_v, (K + ROWS - 1) / ROWS, {alpha_re, alpha_im}, {beta_re, beta_im}};
     Place at;
     at.thread = threadIdx.x;
@@ -430,24 +430,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (at.thread == 0) {
         for (int s = 0; s < STAGES; ++s) barrier_init(stages.full + s, ARRIVALS);
         barrier_init_fence();
-        if constexpr (HAS_SUM) grid_started(workspace);
     }
     clear_margins(shared, at.thread);
     __syncthreads();
 
     const Sweep sweep = {o, at, shared, stages, shared + STAGES * STAGE_BYTES};
     sweep.start();
+    if (HAS_SUM && at.thread == 0) launch = grid_started(workspace);
     if constexpr (DOT) {
         DotSums sums = {};
         if constexpr (SCALE)
             sweep.scale_dot(sums);
         else
             sweep.dot(sums);
-        reduce(sums, S, o, reinterpret_cast<double*>(shared), workspace, at);
+        reduce(sums, S, o, reinterpret_cast<double*>(shared), workspace, launch, at);
     } else if constexpr (GRAM) {
         GramSums sums = {};
         sweep.update(sums);
-        reduce(sums, S, o, reinterpret_cast<double*>(shared), workspace, at);
+        reduce(sums, S, o, reinterpret_cast<double*>(shared), workspace, launch, at);
     } else {
         Nothing none;
         sweep.update(none);

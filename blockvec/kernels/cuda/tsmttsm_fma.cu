@@ -209,32 +209,31 @@ __device__ __forceinline__ void sum_block(const Tile& tile, const Place& at, dou
 // ---- sums over the blocks by atomic additions to zeros that the first block to start puts into the workspace
 
 __device__ __forceinline__ void open_atomic_sums(void* workspace) {
-    GridCounters* counters = static_cast<GridCounters*>(workspace);
     __shared__ bool is_first;
-    if (threadIdx.x == 0) is_first = atomicAdd(&counters->started, 1u) == 0;
+    if (threadIdx.x == 0) is_first = atomicAdd(&grid_header(workspace)->opened, 1u) == 0;
     __syncthreads();
     if (!is_first) return;
     for (int k = threadIdx.x; k < M * N * P; k += THREADS) __stcg(grid_partials(workspace) + k, 0.0);
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) atomicAdd(&counters->departed, 1u);
+    if (threadIdx.x == 0) atomicAdd(&grid_header(workspace)->departed, 1u);
 }
 
 // The block that makes the zeros started before all others, so waiting for it cannot deadlock.
 __device__ __forceinline__ void wait_for_zeros(void* workspace) {
     if (threadIdx.x == 0)
-        while (load_acquire(&static_cast<GridCounters*>(workspace)->departed) == 0) {
+        while (load_acquire(&grid_header(workspace)->departed) == 0) {
         }
     __syncthreads();
 }
 
 template <class Finish>
 __device__ __forceinline__ void close_atomic_sums(void* workspace, Finish finish) {
-    GridCounters* counters = static_cast<GridCounters*>(workspace);
+    GridHeader* header = grid_header(workspace);
     __shared__ bool is_last;
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) is_last = atomicAdd(&counters->arrived, 1u) == gridDim.x - 1;
+    if (threadIdx.x == 0) is_last = atomicAdd(&header->arrived, 1u) == gridDim.x - 1;
     __syncthreads();
     if (!is_last) return;
     __threadfence();
@@ -244,7 +243,7 @@ __device__ __forceinline__ void close_atomic_sums(void* workspace, Finish finish
         for (int part = 0; part < P; ++part) sum[part] = __ldcg(grid_partials(workspace) + element * P + part);
         finish(element, sum);
     }
-    if (threadIdx.x == 0) *counters = GridCounters{0, 0, 0};
+    if (threadIdx.x == 0) header->opened = header->arrived = header->departed = 0;
 }
 
 // ---- the kernel
@@ -253,6 +252,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i64 lda, i64 ldb, double alpha_re, double alpha_im,
        double beta_re, double beta_im, void* workspace) {
     extern __shared__ __align__(128) char shared[];
+    __shared__ u64 launch;
     double* product = reinterpret_cast<double*>(shared + PRODUCT_OFFSET);
     double* scratch = reinterpret_cast<double*>(shared + SCRATCH_OFFSET);
     const Place at(threadIdx.x);
@@ -260,7 +260,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
     if constexpr (REDUCTION == 1 || REDUCTION == 2)
         open_atomic_sums(workspace);
     else if (REDUCTION == 0 && threadIdx.x == 0)
-        grid_started(workspace);
+        launch = grid_started(workspace);
 
     // Neighbouring chunks go to different blocks first, so that few chunks occupy all multiprocessors.
     const i64 chunks = source.chunks(), stride = static_cast<i64>(gridDim.x) * TEAMS;
@@ -355,8 +355,8 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
     };
 
     if constexpr (REDUCTION == 0) {
-        const bool all_started = threadIdx.x == 0 && gridDim.x > 1 && grid_all_started(workspace);
-        double* partial = grid_partials(workspace) + static_cast<i64>(blockIdx.x) * (M * N * P);
+        if (threadIdx.x == 0) launch = grid_decided(launch, grid_seen(workspace));
+        __syncthreads();
         for (int element = threadIdx.x; element < M * N; element += THREADS) {
             double sum[P];
 #pragma unroll
@@ -365,9 +365,9 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
                 finish(element, sum);
             else
 #pragma unroll
-                for (int part = 0; part < P; ++part) __stcg(partial + element * P + part, sum[part]);
+                for (int part = 0; part < P; ++part) grid_put<M * N * P>(workspace, element * P + part, sum[part], launch);
         }
-        if (gridDim.x > 1) grid_sum<M * N * P, P, THREADS>(workspace, scratch, all_started, finish);
+        if (gridDim.x > 1) grid_sum<M * N * P, P, THREADS>(workspace, scratch, launch, finish);
     } else if constexpr (REDUCTION == 3) {
         if (alpha_re != alpha_re)  // never: but the compiler must keep the sums
 #pragma unroll

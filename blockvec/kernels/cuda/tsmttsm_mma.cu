@@ -29,7 +29,7 @@
 //
 // Types:   Real: parts of elements. Float ones become double on their way from shared memory to a fragment: products are exact and sums in
 //          double precision, at the rate of single precision multiply-adds with a fraction of their instructions.
-// Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
+// Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; SUMMED: else the kernel ends with its last product; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
 //          16, 8 or 4, bytes a cp.async copies of its rows.
 // Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; AHEAD: fragments are loaded a step ahead; BLOCKS a
 //          multiprocessor; PRODUCERS: warps that copy.
@@ -334,10 +334,10 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
        double alpha_im, double beta_re, double beta_im, void* workspace) {
     extern __shared__ __align__(128) char shared[];
     __shared__ Ring<STAGES> ring;
+    __shared__ u64 launch;
     const Source source = {A, B, K, lda, ldb};
     if (threadIdx.x == 0) {
         ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), READERS);
-        grid_started(workspace);
     }
     __syncthreads();
     // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
@@ -369,6 +369,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
         for (int s = 0; s < STAGES && blockIdx.x + s * static_cast<i64>(gridDim.x) < stages; ++s)
             fill_bulk(shared + s * STAGE_BYTES, ring.full + s, source, blockIdx.x + s * static_cast<i64>(gridDim.x), lane);
 
+    if (SUMMED && threadIdx.x == 0) launch = grid_started(workspace);
     Accumulators acc = {};
     acc.keep = static_cast<u32>(K >> 63);
     acc.flip = acc.keep ^ 0x80000000u;
@@ -388,12 +389,15 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     else
         consume<0>(acc, place, shared, ring, source, lane);
 
+    if (!SUMMED && alpha_re == alpha_re) return;  // always, but the compiler must keep the products
+
     // The ring's memory is free now: the last stage has been waited for, and sync_warps lets everybody finish reading.
-    const bool all_started = threadIdx.x == 0 && gridDim.x > 1 && grid_all_started(workspace);
+    const u32 started = threadIdx.x == 0 ? grid_seen(workspace) : 0;
     sync_warps<1, CONSUMERS>();
     acc.sum_warps(reinterpret_cast<double2*>(shared), tile, wk, lane);
     double* product = reinterpret_cast<double*>(shared);
     if (wk == 0) acc.store(product, m0, n0, shape, lane);
+    if (threadIdx.x == 0) launch = grid_decided(launch, started);
     sync_warps<1, CONSUMERS>();
 
     auto finish = [&](int element, const double(&sum)[PARTS]) {
@@ -412,7 +416,6 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
             c[0] = static_cast<Real>(BETA_ZERO ? value : value + beta_re * c[0]);
         }
     };
-    double* partial = grid_partials(workspace) + static_cast<i64>(blockIdx.x) * (M * N * PARTS);
     for (int element = threadIdx.x; element < M * N; element += CONSUMERS) {
         double sum[PARTS] = {};
         for (int fold = 0; fold < FOLD; ++fold)
@@ -428,8 +431,8 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
             finish(element, sum);
         } else {
 #pragma unroll
-            for (int part = 0; part < PARTS; ++part) __stcg(partial + element * PARTS + part, sum[part]);
+            for (int part = 0; part < PARTS; ++part) grid_put<M * N * PARTS>(workspace, element * PARTS + part, sum[part], launch);
         }
     }
-    if (gridDim.x > 1) grid_sum<M * N * PARTS, PARTS, CONSUMERS>(workspace, product, all_started, finish);
+    if (gridDim.x > 1) grid_sum<M * N * PARTS, PARTS, CONSUMERS>(workspace, product, launch, finish);
 }

@@ -26,7 +26,7 @@ def test_constants_and_types_become_lines_ahead_of_the_body_in_order() -> None:
 def test_each_included_piece_is_in_the_text_once_and_no_include_is_left() -> None:
     text = render("probe", BODY, {})
     assert not re.search(r"^\s*#\s*include", text, re.MULTILINE)
-    for piece in ("struct Ring", "mma_m8n8k4(double", "struct GridCounters"):
+    for piece in ("struct Ring", "mma_m8n8k4(double", "struct GridHeader"):
         assert text.count(piece) == 1
 
 

@@ -14,8 +14,10 @@ from blockvec.kernels import compile as compiler
 from blockvec.kernels import sweep_mma as family
 from blockvec.kernels import sweep_mma_config as settings
 from blockvec.kernels.device import H200
+from blockvec.kernels.launch import partials_bytes
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sweep_mma import Config
+from tests.blocks import counters_are_ready
 from tests.emulator import host as emulator
 
 ROWS = 1 << 20
@@ -221,7 +223,7 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     if shape.has_sum and (beta == 0 or shape.gram):
         S[...] = np.nan
 
-    workspace = np.full(16 + blocks * shape.sum_bytes // 8, np.nan)
+    workspace = np.full(partials_bytes(blocks, shape.sum_bytes // 8) // 8, np.nan)
     workspace[:16] = 0
     library = emulator.build_sweep(family.source(p, config, H200), tmp_path)
     start_w, start_v, results = W.copy(), V.copy(), []
@@ -239,7 +241,7 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
             seed=seed,
         )
         assert status == 0
-        assert not workspace[:16].any()
+        assert counters_are_ready(workspace)
         np.testing.assert_array_equal(V, expected_v)
         if shape.has_sum:
             np.testing.assert_array_equal(S_run, expected_s)

@@ -17,9 +17,10 @@ from blockvec.kernels import tsmttsm_fma as family
 from blockvec.kernels import tsmttsm_fma_config as settings
 from blockvec.kernels import tsmttsm_fma_model as model
 from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
 from blockvec.kernels.tsmttsm_fma import Config
-from tests.blocks import address, alignment, draw, framed, leading_dimension
+from tests.blocks import address, alignment, counters_are_ready, draw, framed, leading_dimension
 from tests.emulator import host as emulator
 from tests.emulator.pieces import build, scalars, span
 
@@ -159,9 +160,9 @@ def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
     p = problem(16, K=5000)
     config = family.choose(p, H200)
     partials = settings.grid_of(p, config, H200) * 16 * 16 * 8
-    assert family.workspace_bytes(p, config, H200) == family.GRID_HEADER_BYTES + partials
+    assert family.workspace_bytes(p, config, H200) == GRID_HEADER_BYTES + 2 * partials  # with flags
     atomic = replace(config, reduction="blocks")
-    assert family.workspace_bytes(p, atomic, H200) == family.GRID_HEADER_BYTES + 16 * 16 * 8
+    assert family.workspace_bytes(p, atomic, H200) == GRID_HEADER_BYTES + 16 * 16 * 16
 
 
 def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> None:
@@ -235,7 +236,8 @@ def emulate(
     seed: int,
 ) -> None:
     A, B, C = operands
-    workspace = np.full(16 + blocks * 2 * C.size, np.nan)
+    doubles = C.size * (2 if C.dtype.kind == "c" else 1)
+    workspace = np.full(partials_bytes(blocks, doubles) // 8, np.nan)
     workspace[:16] = 0
     long, pointer = ctypes.c_longlong, ctypes.c_void_p
     shared = ctypes.c_size_t(family.shared_bytes(p, config, H200))
@@ -245,7 +247,7 @@ def emulate(
         *(long(p.K), long(p.lda), long(p.ldb), scalars(*factors), pointer(address(workspace))),
     )
     assert status == 0
-    assert not workspace[:16].any()
+    assert counters_are_ready(workspace)
 
 
 # (M, N), dtypes, K, configuration, other properties

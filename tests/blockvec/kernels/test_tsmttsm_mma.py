@@ -16,8 +16,10 @@ from blockvec.kernels import tsmttsm_mma as family
 from blockvec.kernels import tsmttsm_mma_config as settings
 from blockvec.kernels import tsmttsm_mma_model as model
 from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from blockvec.kernels.tsmttsm_mma import Config
+from tests.blocks import counters_are_ready
 from tests.emulator import host as emulator
 
 A100 = replace(
@@ -110,7 +112,7 @@ def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
     config = family.choose(p, H200)
     stages = -(-p.K // (config.rows * config.fold))
     blocks = min(stages, H200.multiprocessors * config.blocks)
-    assert family.workspace_bytes(p, config, H200) == family.GRID_HEADER_BYTES + blocks * 16 * 16 * 8
+    assert family.workspace_bytes(p, config, H200) == GRID_HEADER_BYTES + blocks * 16 * 16 * 16  # with flags
 
 
 @BOTH
@@ -258,7 +260,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     expected = alpha * ((A.conj() if p.conj else A).T @ B) + beta * C
     if p.beta == "zero":
         C[...] = np.nan  # never read
-    workspace = np.full(family.workspace_bytes(p, config, H200) // 8, np.nan)
+    doubles = p.M * p.N * (2 if is_complex(p.dtype) else 1)
+    workspace = np.full(partials_bytes(blocks, doubles) // 8, np.nan)
     workspace[:16] = 0
 
     library = emulator.build(family.source(p, config, H200), tmp_path)
@@ -275,7 +278,7 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
             seed=seed,
         )
         assert status == 0
-        assert not workspace[:16].any()
+        assert counters_are_ready(workspace)
         results.append(result)
     np.testing.assert_array_equal(results[0], expected)
     assert results[0].tobytes() == results[1].tobytes()
