@@ -24,6 +24,7 @@ from .gpu import MAX_INT, Gpu, scalar_pointers, type_name
 
 __all__ = [
     "is_faster",
+    "one_call_refusal",
     "prefers_split",
     "split_refusal",
     "split_rows",
@@ -134,6 +135,20 @@ def split_refusal(problem: TsmttsmProblem, multiprocessors: int) -> str:
     is_short = tall_bytes < MIN_SPLIT_BYTES and real_type(problem.dtype) == "float64"
     if is_short or problem.K // split_rows(problem, multiprocessors) < 2:
         return "few rows: one call is as fast"
+    return ""
+
+
+MAX_COLUMN_ROWS = 1 << 20
+
+
+def one_call_refusal(problem: TsmttsmProblem) -> str:
+    """Say why one cuBLAS call is hopeless; empty where it is not.
+
+    With one complex column it takes 67 ns a row whatever the other width (one H200, CUDA 13.0): nine seconds
+    for 2 GiB, of which parts take a hundredth.
+    """
+    if is_complex(problem.dtype) and min(problem.M, problem.N) == 1 and problem.K > MAX_COLUMN_ROWS:
+        return "one complex column of so many rows takes cuBLAS seconds: it is split"
     return ""
 
 

@@ -30,7 +30,7 @@ from ..kernels.winners import Winner, find, representative, store
 from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sell, gpu_sparse, small
 from .base import Array, Candidate
 from .cuda_graph import replay
-from .cuda_tuner import Arena, with_rows
+from .cuda_tuner import Arena, is_view, with_rows
 from .gpu import Gpu
 from .sparse_tuner import SparseTuning
 
@@ -108,7 +108,7 @@ class CudaBackend:
         one_column = "" if problem.M == problem.N == 1 else "for one column each"
         few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
         own = self._generated(problem, winner)
-        one_call = self._cublas("cublas", cublas.tsmttsm, own)
+        one_call = self._cublas("cublas", cublas.tsmttsm, own, cublas.one_call_refusal(problem))
         split = self._cublas("cublas_splitk", cublas.tsmttsm_split, own, few_rows)
         vendor = (split, one_call) if cublas.prefers_split(problem) else (one_call, split)
         return _winner_first(
@@ -218,6 +218,28 @@ class CudaBackend:
         meet = functools.partial(tournament, budget_s=budget_s)
         outcome: Outcome | None = self._gpu.here(meet)(entrants, check, arena.race)
         return outcome
+
+    def without_sums(self, problem: TsmttsmProblem, name: str) -> Callable[..., None] | None:
+        """Return what runs the family `name` as it is chosen for a product, but without its sums.
+
+        It takes the operands of a `Candidate` and gives no result; None where the family has no such kernel.
+        """
+        if name not in FAMILIES:
+            return None
+        winner = self._winner(problem)
+        tuned = winner is not None and winner.kernel == name
+        config = winner.config if winner and tuned else FAMILIES[name].choose(problem, self.device)
+        launch: Callable[..., None] | None = self._gpu.here(generated.launcher_without_sums)(
+            self._gpu, name, problem, config
+        )
+        return launch
+
+    def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
+        """Return the seconds in which plain loads and stores move what a product of views moves.
+
+        None where rows are contiguous, whose limit is the roofline.
+        """
+        return float(self._gpu.here(self.arena(problem).plain_s)()) if is_view(problem) else None
 
     def replay(self, call: Callable[[], object], count: int) -> Timing | None:
         """Time one of `count` calls in a CUDA graph; None where none can hold it."""

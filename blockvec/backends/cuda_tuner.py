@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..errors import BlockvecError
-from ..kernels.measure import Stopwatch, Timing, measure_beside
+from ..kernels.measure import Stopwatch, Timing, measure, measure_beside
+from ..kernels.probes import ViewProbe
 from ..kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..kernels.tuner import Entrant
 from . import cuda_elementwise, generated
@@ -19,7 +20,7 @@ from .base import Array, Candidate
 from .cuda_graph import replay
 from .gpu import Gpu, type_name
 
-__all__ = ["Arena", "with_rows"]
+__all__ = ["Arena", "is_view", "with_rows"]
 
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
@@ -104,6 +105,21 @@ class Arena:
         )
         return [timings[str(i)] for i in range(len(field))]
 
+    def plain_s(self) -> float:
+        """Return the seconds in which plain loads and stores move what the product moves."""
+        problem = self.problem
+        is_sum = isinstance(problem, TsmttsmProblem)
+        reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
+        first, second, third = next(self._sets)
+        operands = first, problem.lda, second if is_sum else third, problem.ldb, problem.K
+        times = []
+        for unroll, blocks in itertools.product((4, 8), (2, 4)):
+            probe = ViewProbe(itemsize(problem.dtype), problem.M, problem.N, reads_b, not is_sum, unroll)
+            start = self._gpu.launcher(probe, (blocks * self._gpu.info.multiprocessors,), probe.threads)
+            call = functools.partial(start, *operands)
+            times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
+        return min(times)
+
     def replay(self, entrant: Entrant, launches: int) -> Timing:
         """Time one launch of an entrant in a graph of several; see `cuda_graph.replay`."""
         timing = replay(self._gpu, self._call(entrant), launches, self._stopwatch)
@@ -120,6 +136,11 @@ class Arena:
         if entrant.config is None:
             return lambda *operands: self._others[entrant.kernel].run(problem, *operands)
         return generated.launcher(self._gpu, entrant.kernel, problem, entrant.config)
+
+
+def is_view(problem: Product) -> bool:
+    """Whether rows of an operand are not contiguous."""
+    return max(problem.lda, problem.ldb) > max(problem.M, problem.N)
 
 
 def _in_place(problem: Product) -> bool:
@@ -164,7 +185,7 @@ def _operands(gpu: Gpu, problem: Product, count: int, fill: Fill) -> list[tuple[
 
     def tall(width: int, ld: int, align: int, dtype: str) -> Array:
         size, pitch = itemsize(dtype), max(ld, width)
-        offset = max(1, align // size) if align < MAX_ALIGNMENT else 0
+        offset = max(1, align // size) if align < MAX_ALIGNMENT or pitch > width else 0
         memory = cupy.empty(K * pitch + offset, dtype)
         fill(gpu, memory, next(seeds))
         return memory[offset:].reshape(K, pitch)[:, :width]

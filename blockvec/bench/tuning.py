@@ -173,6 +173,7 @@ def outcome_record(problem: Problem, outcome: Outcome, ceilings: Ceilings, **fac
     return record | {
         "choice_s": outcome.best_s(places=1),
         "own_s": outcome.best_s(),
+        **({"plain_s": outcome.plain_s} if outcome.plain_s else {}),
         "trials": sum(trial.timing is not None for trial in trials),
         "left_out": outcome.left_out,
         "faults": [f"{t.entrant.kernel} {t.entrant.config}: {t.fault}" for t in outcome.faults],
@@ -295,7 +296,7 @@ def _meet(
     backend: Any = backend_for(name)
     with option_context(cache_dir=cache_dir):
         outcome: Outcome | None = backend.contest(problem, entered, budget_s, notice)
-    return outcome
+    return outcome and dataclasses.replace(outcome, plain_s=backend.plain_s(problem))
 
 
 def problem_of(record: dict[str, Any]) -> TsmttsmProblem | TsmmProblem:

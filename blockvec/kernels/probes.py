@@ -7,7 +7,7 @@ from typing import Literal
 
 from .source import render
 
-__all__ = ["CacheProbe", "FmaProbe", "StreamKind", "StreamProbe", "TensorProbe"]
+__all__ = ["CacheProbe", "FmaProbe", "StreamKind", "StreamProbe", "TensorProbe", "ViewProbe"]
 
 StreamKind = Literal["read", "write", "scale"]
 
@@ -30,6 +30,46 @@ class StreamProbe:
         kind = ("read", "write", "scale").index(self.kind)
         constants = {"KIND": kind, "THREADS": self.threads, "UNROLL": self.unroll}
         return render(self.name, "stream_probe.cu", constants)
+
+
+@dataclass(frozen=True, slots=True)
+class ViewProbe:
+    """Moves what a product of views moves, by single elements; see cuda/view_probe.cu.
+
+    Attributes
+    ----------
+    size : int
+        Bytes of an element.
+    M, N : int
+        Widths of A, which is read, and of B.
+    reads_b, writes_b : bool
+        What is done to B.
+    unroll : int
+        Rows in flight a thread.
+    """
+
+    size: int
+    M: int
+    N: int
+    reads_b: bool
+    writes_b: bool
+    unroll: int
+
+    threads = 512
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"view_probe_{self.size}_m{self.M}_n{self.N}"
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        constants: dict[str, bool | int | float] = {
+            **{"SIZE": self.size, "M": self.M, "N": self.N},
+            **{"READS_B": self.reads_b, "WRITES_B": self.writes_b},
+            **{"THREADS": self.threads, "UNROLL": self.unroll},
+        }
+        return render(self.name, "view_probe.cu", constants)
 
 
 @dataclass(frozen=True, slots=True)

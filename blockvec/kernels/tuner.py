@@ -66,11 +66,14 @@ class Outcome:
         All that took part, the winner's latest timing included.
     left_out : int
         Entrants that the budget did not reach.
+    plain_s : float or None
+        Of a product of views, the seconds of plain loads and stores of the same elements, where measured.
     """
 
     best: Trial
     trials: tuple[Trial, ...]
     left_out: int = 0
+    plain_s: float | None = None
 
     @property
     def seconds(self) -> float:

@@ -42,3 +42,14 @@ BASES = [
     for M, N in ((128, 1), (128, 4), (16, 512), (512, 17))
     for dtype in ("float64", "complex128")
 ]
+
+
+def test_one_complex_column_of_many_rows_is_never_one_call() -> None:
+    def refusal(K: int, M: int, N: int, dtype: str) -> str:
+        return cublas.one_call_refusal(TsmttsmProblem(K, M, N, dtype, dtype, M, N))
+
+    assert refusal(1 << 24, 1, 1, "complex128")
+    assert refusal(1 << 24, 128, 1, "complex64")
+    assert not refusal(1 << 12, 1, 1, "complex128")
+    assert not refusal(1 << 24, 2, 2, "complex128")
+    assert not refusal(1 << 24, 128, 1, "float64")

@@ -62,8 +62,8 @@ def test_a_single_run_has_no_spread() -> None:
 def test_calls_side_by_side_take_turns_in_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(module.time, "sleep", lambda seconds: order.append(f"pause {seconds}"))
-    times = {"a": 1.0, "b": 3.0}
-    clock = (times[name] for name in itertools.cycle("aabb"))
+    times = {"a": 0.1, "b": 0.3}
+    clock = (times[name] for name in itertools.chain("ab", itertools.cycle("aabb")))
     timings = measure_beside(
         {name: (lambda name=name: order.append(name)) for name in times},
         FakeStopwatch(clock),
@@ -75,6 +75,21 @@ def test_calls_side_by_side_take_turns_in_bursts(monkeypatch: pytest.MonkeyPatch
     assert order == ["a", "b", *["pause 0.5", "a", "a", "pause 0.5", "b", "b"] * 2]
     assert {name: timing.median_s for name, timing in timings.items()} == times
     assert all(timing.repeats == 4 for timing in timings.values())
+
+
+def test_a_call_that_takes_seconds_is_run_twice_and_no_more() -> None:
+    order: list[str] = []
+    clock = iter([9.0, 3.0, 0.1, 8.0, 0.1])  # the second compiles, in its first run
+    timings = measure_beside(
+        {name: (lambda name=name: order.append(name)) for name in ("hopeless", "compiling", "fast")},
+        FakeStopwatch(itertools.chain(clock, itertools.repeat(0.1))),
+        budget_s=0.0,
+        burst=1,
+        min_rounds=2,
+    )
+    assert order == ["hopeless", "compiling", "fast", "hopeless", "compiling", *["compiling", "fast"] * 2]
+    assert (timings["hopeless"].median_s, timings["hopeless"].repeats) == (8.0, 1)
+    assert (timings["compiling"].median_s, timings["compiling"].repeats) == (0.1, 2)
 
 
 def test_rounds_go_on_until_the_budget_of_all_calls_is_spent() -> None:
