@@ -89,7 +89,9 @@ def _bench(arguments: argparse.Namespace) -> None:
         return
     from . import bench
     from .backends import backend_for
+    from .bench.ahead import compile_ahead, sources
     from .bench.pictures import check_plotting
+    from .dispatch import accepts
     from .profile import ceilings
 
     if arguments.plot:
@@ -98,6 +100,9 @@ def _bench(arguments: argparse.Namespace) -> None:
     if arguments.latency:
         _bench_latency(arguments, backend)
         return
+    if backend.device.kind == "cuda" and not arguments.sparse:
+        problems = (c.problem for c in _dense_cases(arguments, backend) if accepts(c.problem, backend))
+        compile_ahead(sources(problems, backend), backend)
     cases = _cases(arguments, backend)
     with _recording(arguments, backend) as book, _progress(None) as (say, step):
         step("ceilings")
@@ -129,18 +134,30 @@ def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
             widths=arguments.widths or table.widths,
         )
         return sparse.sparse_cases(SPARSE_OPERATIONS, table, backend, sizes)
-    widths = arguments.widths or (QUICK_WIDTHS if quick else WIDTHS)
-    shapes = [(M, N) for M in arguments.basis or widths for N in widths]
-    if not arguments.grid and not arguments.basis:
-        shapes = [(M, N) for M, N in shapes if M == N]
-    dense = [name for name in arguments.op if name in DENSE_OPERATIONS]
-    cases = bench.make_cases(dense, arguments.dtype, shapes, device=arguments.device, sizes=sizes)
+    cases = _dense_cases(arguments, backend)
     products = [name for name in arguments.op if name in SPARSE_OPERATIONS]
     if not products:
         return cases
     default = QUICK_MATRIX if quick else HOST_MATRIX if on_host else GPU_MATRIX
-    table = sparse.Table(tuple(arguments.matrix or (default,)), widths, arguments.dtype, ())
+    table = sparse.Table(tuple(arguments.matrix or (default,)), _widths(arguments), arguments.dtype, ())
     return itertools.chain(cases, sparse.sparse_cases(products, table, backend, sizes))
+
+
+def _widths(arguments: argparse.Namespace) -> tuple[int, ...]:
+    return arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
+
+
+def _dense_cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
+    """Return the cases of dense operations."""
+    from . import bench
+
+    sizes = bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld)
+    widths = _widths(arguments)
+    shapes = [(M, N) for M in arguments.basis or widths for N in widths]
+    if not arguments.grid and not arguments.basis:
+        shapes = [(M, N) for M, N in shapes if M == N]
+    dense = [name for name in arguments.op if name in DENSE_OPERATIONS]
+    return bench.make_cases(dense, arguments.dtype, shapes, device=backend.name, sizes=sizes)
 
 
 def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:

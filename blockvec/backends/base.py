@@ -37,6 +37,8 @@ class Candidate:
         Whether the work is one call of a vendor library.
     configuration : callable
         Returns what it would be run with and where that choice came from, as text for `explain`.
+    source : callable
+        Returns the source of the kernel that its first run compiles; empty where there is none.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Candidate:
     refusal: str = ""
     vendor: bool = False
     configuration: Callable[[], str] = str
+    source: Callable[[], str] = str
 
 
 def leading_dimension(array: Array) -> int:

@@ -219,20 +219,14 @@ class CudaBackend:
         outcome: Outcome | None = self._gpu.here(meet)(entrants, check, arena.race)
         return outcome
 
-    def without_sums(self, problem: TsmttsmProblem, name: str) -> Callable[..., None] | None:
-        """Return what runs the family `name` as it is chosen for a product, but without its sums.
+    def without_sums(self, problem: TsmttsmProblem, name: str) -> Candidate | None:
+        """Return the family `name` as it is chosen for a product, but without its sums, and so its result.
 
-        It takes the operands of a `Candidate` and gives no result; None where the family has no such kernel.
+        None where it has no such kernel.
         """
-        if name not in FAMILIES:
+        if name not in ("tsmttsm_mma", "tsmttsm_fma"):
             return None
-        winner = self._winner(problem)
-        tuned = winner is not None and winner.kernel == name
-        config = winner.config if winner and tuned else FAMILIES[name].choose(problem, self.device)
-        launch: Callable[..., None] | None = self._gpu.here(generated.launcher_without_sums)(
-            self._gpu, name, problem, config
-        )
-        return launch
+        return generated.candidate(self._gpu, name, problem, self._winner(problem), is_summed=False)
 
     def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
         """Return the seconds in which plain loads and stores move what a product of views moves.

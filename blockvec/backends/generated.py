@@ -16,18 +16,21 @@ from .base import Candidate
 from .gpu import Gpu
 from .workspace import Scratch
 
-__all__ = ["candidate", "launcher", "launcher_without_sums"]
+__all__ = ["candidate", "launcher"]
 
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
 Launch = Callable[..., None]
 """Takes the operands of a `Candidate` after the problem."""
 
 
-def candidate(gpu: Gpu, name: str, problem: Product, winner: Winner | None = None) -> Candidate:
+def candidate(
+    gpu: Gpu, name: str, problem: Product, winner: Winner | None = None, *, is_summed: bool = True
+) -> Candidate:
     """Return a family as a candidate for a problem, with the tuned configuration if it is the winner's.
 
     Nothing is compiled before the first run. A family that takes no mixed types may take a real block times
-    complex numbers as a real product.
+    complex numbers as a real product. Where it is not summed, a kernel of A^H B ends with its last product
+    and has no result: its time tells what sums over threads and blocks take.
     """
     family = FAMILIES[name]
     if not isinstance(problem, SweepProblem) and family.supports(problem, gpu.info) is not None:
@@ -41,7 +44,7 @@ def candidate(gpu: Gpu, name: str, problem: Product, winner: Winner | None = Non
 
     @functools.cache
     def launch() -> Launch:
-        return launcher(gpu, name, problem, config())
+        return launcher(gpu, name, problem, config(), is_summed)
 
     def run(_problem: Any, *operands: Any) -> None:
         launch()(*operands)
@@ -51,30 +54,27 @@ def candidate(gpu: Gpu, name: str, problem: Product, winner: Winner | None = Non
         predicted_s = family.predict(problem, config(), gpu.info)
         return f"{config()}, {origin}, predicted {predicted_s * 1e6:.1f} us"
 
-    return Candidate(name, gpu.here(run), refusal, configuration=text)
+    def source() -> str:
+        return _source(gpu, name, problem, config(), is_summed)
+
+    return Candidate(name, gpu.here(run), refusal, configuration=text, source=source)
+
+
+def _source(gpu: Gpu, name: str, problem: Product, config: Any, is_summed: bool) -> str:
+    if is_summed:
+        return FAMILIES[name].source(problem, config, gpu.info)
+    if name == "tsmttsm_fma":
+        return FAMILIES[name].source(problem, dataclasses.replace(config, reduction="none"), gpu.info)
+    assert name == "tsmttsm_mma"
+    assert isinstance(problem, TsmttsmProblem)
+    return tsmttsm_mma.source(problem, config, gpu.info, is_summed=False)
 
 
 @functools.lru_cache(maxsize=4096)
-def launcher(gpu: Gpu, name: str, problem: Product, config: Any) -> Launch:
+def launcher(gpu: Gpu, name: str, problem: Product, config: Any, is_summed: bool = True) -> Launch:
     """Compile and load a configuration; return what queues it on CuPy's current stream."""
-    return _launcher(gpu, name, problem, config, FAMILIES[name].source(problem, config, gpu.info))
-
-
-def launcher_without_sums(gpu: Gpu, name: str, problem: TsmttsmProblem, config: Any) -> Launch | None:
-    """Return what queues a kernel of A^H B that ends with its last product; None for other families.
-
-    It has no result: its time tells what summing over threads and blocks takes.
-    """
-    if name == "tsmttsm_mma":
-        source = tsmttsm_mma.source(problem, config, gpu.info, is_summed=False)
-        return _launcher(gpu, name, problem, config, source)
-    if name == "tsmttsm_fma":
-        return launcher(gpu, name, problem, dataclasses.replace(config, reduction="none"))
-    return None
-
-
-def _launcher(gpu: Gpu, name: str, problem: Product, config: Any, source: str) -> Launch:
     family: Any = FAMILIES[name]
+    source = _source(gpu, name, problem, config, is_summed)
     shared = family.shared_bytes(problem, config, gpu.info)
     kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared)
     start = family.bind(kernel, problem, config, gpu.info)

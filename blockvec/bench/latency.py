@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from .. import products
-from ..backends import Array, Backend
+from ..backends import Array, Backend, Candidate
 from ..blockvector import BlockVector
 from ..dispatch import choose
-from ..kernels.problem import TsmttsmProblem
+from ..kernels.problem import TsmttsmProblem, is_complex
 from ..kernels.roofline import Ceilings, fraction
+from .ahead import compile_ahead
 
 __all__ = ["ROWS", "heading", "line", "measure_latency"]
 
@@ -33,6 +34,7 @@ def measure_latency(
     blocks (None where there is none); ``peers`` and ``peers_replay`` hold the same for NumPy's or CuPy's
     product.
     """
+    _compile(widths, dtype, rows, backend)
     for width in widths:
         for K in rows:
             A, B = (BlockVector.random(K, width, dtype, device=backend.name, rng=i) for i in range(2))
@@ -55,6 +57,21 @@ def measure_latency(
                 "peers": {peer: _call_time(theirs, backend)},
                 "peers_replay": {peer: _replay_time(theirs, backend)},
             }
+
+
+def _compile(widths: Sequence[int], dtype: str, rows: Sequence[int], backend: Backend) -> None:
+    """Compile all kernels in parallel processes."""
+    chosen = [
+        (problem, choose(problem, backend))
+        for problem in (
+            TsmttsmProblem(K, width, width, dtype, dtype, width, width, conj=is_complex(dtype))
+            for width in widths
+            for K in rows
+        )
+    ]
+    unsummed = (_unsummed(problem, candidate.name, backend) for problem, candidate in chosen)
+    candidates = [candidate for _, candidate in chosen] + [each for each in unsummed if each]
+    compile_ahead((candidate.source() for candidate in candidates), backend)
 
 
 def _ours(A: BlockVector, B: BlockVector, C: Array) -> Callable[[], object]:
@@ -93,15 +110,20 @@ def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
     return None if timing is None else float(timing.best_s)
 
 
+def _unsummed(problem: TsmttsmProblem, kernel: str, backend: Backend) -> Candidate | None:
+    """Return the kernel without its sums; None where there is none."""
+    cuda: Any = backend
+    return cuda.without_sums(problem, kernel) if backend.device.kind == "cuda" else None
+
+
 def _unsummed_time(
     problem: TsmttsmProblem, kernel: str, operands: tuple[Array, ...], backend: Backend
 ) -> float | None:
     """Return the replay time of a kernel without its sums; None without one."""
-    if backend.device.kind != "cuda":
+    unsummed = _unsummed(problem, kernel, backend)
+    if unsummed is None:
         return None
-    cuda: Any = backend
-    launch = cuda.without_sums(problem, kernel)
-    return launch and _replay_time(lambda: launch(*operands, 1, 0), backend)
+    return _replay_time(lambda: unsummed.run(problem, *operands, 1, 0), backend)
 
 
 def heading() -> str:

@@ -17,8 +17,8 @@ from ..kernels.problem import TsmttsmProblem
 from ..kernels.roofline import Ceilings
 from ..kernels.tuner import Entrant, build_ahead
 from ..results import kernel_record
+from .ahead import COMPILE_S
 from .paper_points import FIGURES, Point, points
-from .tuning import COMPILE_S
 from .workers import Workers
 
 __all__ = ["ALL_FIGURES", "record_figures"]

@@ -25,10 +25,10 @@ from ..kernels.tuner import Entrant, Outcome, Preparation, Trial
 from ..kernels.winners import Winner, refusal, representative, store, table_of
 from ..profile import ceilings
 from ..results import kernel_record
+from .ahead import COMPILE_S
 from .workers import LostError, Workers, notice
 
 __all__ = [
-    "COMPILE_S",
     "FIRST",
     "Todo",
     "Tuned",
@@ -42,8 +42,7 @@ __all__ = [
 
 FIRST = 10  # configurations by the model's order that its quality is judged by
 AHEAD = 32  # problems whose kernels are compiled while others are measured
-COMPILE_S = 60.0  # for one kernel, which takes a tenth to two of them ...
-STEP_S = 30.0  # ... and for a kernel's check and its timing, which take milliseconds
+STEP_S = 30.0  # for a kernel's check and its timing, which take milliseconds
 ROWS = 1 << 24  # any number that makes problems large; tuning takes its own
 
 
