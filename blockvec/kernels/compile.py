@@ -24,6 +24,7 @@ from typing import Any
 from ..config import options as current_options
 from ..errors import CompileError
 from .cache import replace_file
+from .launch import Kernel
 
 __all__ = ["OPTIONS", "Cubin", "Resources", "build", "compile_source", "compiler_version", "function", "load"]
 
@@ -210,7 +211,7 @@ def _read_entry(path: Path, key: str) -> Cubin | None:
     return Cubin(key, image, Resources(**json.loads(report)))
 
 
-def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int | None = None) -> Any:
+def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int | None = None) -> Kernel:
     """Load machine code onto CuPy's current device.
 
     Parameters
@@ -227,30 +228,30 @@ def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int |
 
     Returns
     -------
-    cupy.cuda.function.Function
-        Called as ``f(grid, block, arguments, shared_mem=dynamic_shared_bytes)``.
+    Kernel
+        Called as ``kernel(grid, block, arguments, dynamic_shared_bytes)``.
     """
     from cupy.cuda import driver, function
 
     module = function.Module()
     module.load(cubin.image)
-    kernel = module.get_function(name)
+    loaded = module.get_function(name)
     if dynamic_shared_bytes:
         # Also below 48 KB, which bounds static and dynamic shared memory together where nobody asks for more.
-        driver.funcSetAttribute(kernel.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
+        driver.funcSetAttribute(loaded.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
         # The driver's guess can leave room for one block where two were planned.
         carveout = 100 if carveout is None else carveout
     if carveout is not None:
-        driver.funcSetAttribute(kernel.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, carveout)
-    return kernel
+        driver.funcSetAttribute(loaded.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, carveout)
+    return Kernel(loaded)
 
 
-_functions: dict[tuple[int, str, int, int | None], Any] = {}
+_functions: dict[tuple[int, str, int, int | None], Kernel] = {}
 
 
 def function(
     source: str, name: str, architecture: str, dynamic_shared_bytes: int = 0, carveout: int | None = None
-) -> Any:
+) -> Kernel:
     """Return the kernel of a source, loaded on CuPy's current device as by `load`, and remember it.
 
     Raises

@@ -110,7 +110,7 @@ def bind(function: Any, problem: SweepLike, config: Config, device: DeviceInfo) 
 
     Parameters
     ----------
-    function : cupy.cuda.function.Function
+    function : Kernel
         What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
     problem, config, device
         What `function` was made for; K and pitches may be others.
@@ -131,7 +131,7 @@ def bind(function: Any, problem: SweepLike, config: Config, device: DeviceInfo) 
     def start(W: int, V: int, C: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
         a, b = complex(alpha), complex(beta)
         factors = a.real, a.imag, b.real, b.imag
-        function(blocks, threads, (W, V, C, S, *extents, *factors, workspace), shared_mem=shared)
+        function(blocks, threads, (W, V, C, S, *extents, *factors, workspace), shared)
 
     def dot(A: int, B: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
         W, V = (B, A) if shape.transposed else (A, B)

@@ -1,0 +1,59 @@
+"""How arguments of kernels reach the driver: as CuPy would pass them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blockvec.kernels.launch import Kernel
+
+
+class _Function:
+    """CuPy's function, which only notes what it is called with."""
+
+    ptr = 77
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __call__(self, *call: Any) -> None:
+        self.calls.append(call)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    cuda = pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
+    launches: list[tuple[Any, ...]] = []
+
+    def launch(*call: Any) -> None:
+        *how, pointers, extra = call
+        addresses = (ctypes.c_void_p * 4).from_address(pointers)
+        numbers = [ctypes.c_int64.from_address(int(address or 0)).value for address in addresses[:3]]
+        last = ctypes.c_double.from_address(int(addresses[3] or 0)).value
+        launches.append((*how, numbers, last, extra))
+
+    monkeypatch.setattr(cuda.driver, "launchKernel", launch)
+    monkeypatch.setattr(cuda, "get_current_stream", lambda: type("Stream", (), {"ptr": 5}))
+    return launches
+
+
+def test_integers_and_floats_are_packed_into_memory_that_is_used_again(driver: list[tuple[Any, ...]]) -> None:
+    function = _Function()
+    kernel = Kernel(function)
+    for first in (1 << 40, -3):
+        kernel((7,), (64,), (first, 2, 3, 0.5), 1024)
+    assert driver == [(77, 7, 1, 1, 64, 1, 1, 1024, 5, [first, 2, 3], 0.5, 0) for first in (1 << 40, -3)]
+    assert function.calls == []
+    assert len(kernel._free) == 1
+
+
+@pytest.mark.parametrize("arguments", [(np.int32(1), 2), (True, 2), (np.zeros(1), 2)], ids=str)
+def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: list[tuple[Any, ...]]) -> None:
+    function = _Function()
+    Kernel(function)((7,), (64,), arguments)
+    Kernel(function)((7, 2), (64,), (1, 2))
+    assert function.calls == [((7,), (64,), arguments, 0), ((7, 2), (64,), (1, 2), 0)]
+    assert driver == []
