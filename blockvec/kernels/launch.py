@@ -10,10 +10,10 @@ from typing import Any
 from ..errors import LayoutError
 from .problem import TsmmProblem, TsmttsmProblem
 
-__all__ = ["GRID_HEADER_BYTES", "Kernel", "bind_product", "partials_bytes"]
+__all__ = ["FLAGGED_DOUBLES", "GRID_HEADER_BYTES", "Kernel", "bind_product", "partials_bytes"]
 
 GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
-_FLAGGED_DOUBLES = 2048  # of a result whose partial sums have flags, as there
+FLAGGED_DOUBLES = 2048  # of a result whose partial sums have flags, as there
 
 
 def partials_bytes(blocks: int, doubles: int) -> int:
@@ -22,7 +22,7 @@ def partials_bytes(blocks: int, doubles: int) -> int:
     One workspace serves all launches of one stream. It is zero before the first one, and every launch leaves
     the counters in its first `GRID_HEADER_BYTES` as the next one needs them. The rest is scratch.
     """
-    return GRID_HEADER_BYTES + blocks * doubles * (16 if doubles <= _FLAGGED_DOUBLES else 8)
+    return GRID_HEADER_BYTES + blocks * doubles * (16 if doubles <= FLAGGED_DOUBLES else 8)
 
 
 class Kernel:

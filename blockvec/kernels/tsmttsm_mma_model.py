@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .device import DeviceInfo
+from .launch import FLAGGED_DOUBLES
 from .problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from .roofline import Ceilings
 from .tsmttsm_mma_config import (
@@ -348,15 +349,17 @@ def predict(
 
 def _tail(problem: TsmttsmProblem, config: Config, device: DeviceInfo, clock: float) -> float:
     """Seconds after the last stage: the sum over warps, then over blocks."""
-    result = problem.M * problem.N * itemsize(problem.dtype)
+    doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
     rounds = (config.wk - 1).bit_length()
     cycles = 200 + rounds * (100 + 3 * config.warps * tile_blocks(problem, config) * 8)
     blocks = grid(problem, config, device)
     if blocks == 1:
         return cycles / clock
-    shared = blocks if result > 256 else 1  # blocks that share the last sum
-    arrivals = 4e-9 * blocks  # on one counter
-    return cycles / clock + 1.5e-6 + arrivals + (result + blocks * result / shared) / (32 * clock)
+    slices = min(blocks, ceil_div(doubles, 8))
+    moved = 8 * doubles * (1 + blocks / slices)  # by a block that sums a slice
+    if doubles <= FLAGGED_DOUBLES:
+        return cycles / clock + 0.5e-6 + 2 * moved / (32 * clock)
+    return cycles / clock + 1.5e-6 + 4e-9 * blocks + moved / (32 * clock)  # arrivals on one counter
 
 
 @functools.lru_cache(maxsize=4096)
