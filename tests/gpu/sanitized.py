@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, as_operator, products
+from blockvec import BlockVector, as_operator, inverse_factor, products
 from blockvec.backends import backend_for
 from tests.contract.blocks import exact_values, host, on
 
@@ -80,6 +80,15 @@ def run_sparse(width: int) -> int:
     return 1
 
 
+def run_small(width: int, dtype: str) -> int:
+    """Run the inverse of a Cholesky factor that is bidiagonal, with ones."""
+    R = np.eye(width, dtype=dtype) + np.eye(width, k=1, dtype=dtype)
+    found = inverse_factor(on("gpu", R.T @ R))
+    check("inverse_factor", found.T, np.linalg.inv(R).round())
+    check("inverse_factor's report", on("gpu", found.wait().R), R)
+    return 1
+
+
 def main() -> None:
     """Run them all and say how many kernels there were."""
     count = 0
@@ -92,6 +101,7 @@ def main() -> None:
     for M, N, dtype in ((64, 8, "float64"), (96, 3, "complex128")):
         count += run_sweeps(M, N, dtype)
     count += run_sparse(4) + run_sparse(7)
+    count += run_small(5, "float32") + run_small(40, "complex128")
     print(f"{count} kernels")
 
 
