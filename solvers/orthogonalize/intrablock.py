@@ -11,7 +11,7 @@ policy              reductions  orthonormal to O(u) for   use it
 `ShiftedCholQR3`    3           any block                 where costs must not depend on the block
 `SVQB`              2 or 3      any block                 where the order of columns shall not matter
 `TSQR`              2           any block                 where no condition number shall be squared
-`RandomizedCholQR`  2           any block, very likely    for ill-conditioned blocks, on a GPU
+`RandomizedCholQR`  2           any block, very likely    for ill-conditioned blocks, over many processes
 ==================  ==========  ========================  ================================================
 """
 
@@ -160,7 +160,8 @@ class TSQR:
 class RandomizedCholQR:
     """The triangular factor from a random sketch of the block, X <- X R^-1, then Cholesky QR.
 
-    Use it for blocks that are known to be ill conditioned: two reductions where `RankedCholQR` needs three.
+    Use it over many processes for blocks that are known to be ill conditioned: two reductions where
+    `RankedCholQR` needs three. On one device the random numbers cost more than that.
     The sketch S X, with 2 b + 8 rows, has the singular values of X to within a small factor, and no condition
     number is squared. It needs memory for S^H beside the block.
 
