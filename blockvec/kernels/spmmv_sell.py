@@ -4,6 +4,11 @@ The entries of 32 rows are interleaved, so that neighbouring lanes read neighbou
 registers (``cuda/spmmv_sell.cu``). That takes a second copy of the matrix, which ``cuda/spmmv_sell_fill.cu``
 fills as `layout` says. A row is summed up in the order of its entries: results are those of `spmmv_csr` in a
 configuration chosen ``in_order``, to the last bit.
+
+References
+----------
+M. Kreutzer et al., "A unified sparse matrix data format for efficient general sparse matrix-vector
+multiplication on modern processors with wide SIMD units", SIAM J. Sci. Comput. 36(5), C401-C423, 2014.
 """
 
 from __future__ import annotations
