@@ -173,7 +173,8 @@ def _parse_ceilings(record: Any) -> Ceilings | None:
         rates = {str(name): float(rate) for name, rate in record["gflop_s"].items()}
         read, write, copy = (float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s"))
         l2 = float(record["l2_gb_s"])
+        mixes = tuple((float(share), float(rate)) for share, rate in record["mixed_gb_s"])
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    usable = min(read, write, copy, *rates.values()) > 0
-    return Ceilings(read, write, copy, rates, l2) if usable else None
+    usable = min(read, write, copy, *rates.values(), *(rate for _, rate in mixes)) > 0
+    return Ceilings(read, write, copy, rates, l2, mixes) if usable else None

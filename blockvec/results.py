@@ -120,6 +120,8 @@ def ceilings_record(ceilings: Ceilings) -> Record:
     }
     if ceilings.l2_gb_s:
         record["l2_gb_s"] = round(ceilings.l2_gb_s, 2)
+    if ceilings.mixed_gb_s:
+        record["mixed_gb_s"] = [[round(share, 4), round(rate, 2)] for share, rate in ceilings.mixed_gb_s]
     for dtype, rate in ceilings.gflop_s.items():
         record[f"fp{dtype.removeprefix('float')}_gflop_s"] = round(rate, 1)
     return record

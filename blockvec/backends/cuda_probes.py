@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from ..kernels.compile import function
 from ..kernels.measure import CeilingProbe
-from ..kernels.probes import CacheProbe, FmaProbe, StreamKind, StreamProbe, TensorProbe
+from ..kernels.probes import BulkProbe, CacheProbe, FmaProbe, MixProbe, StreamKind, StreamProbe, TensorProbe
 from .base import Array
 from .cublas import square_product
 from .cuda_elementwise import copy, fill_random
@@ -17,7 +19,7 @@ from .gpu import Gpu
 
 __all__ = ["ceiling_probes", "stream_probes"]
 
-STREAM_BYTES = 1 << 30  # of a buffer: far beyond any L2 cache
+STREAM_BYTES = 2 << 30  # of a buffer, as of the wider operand of a timed product: far beyond any L2 cache
 MATRIX_SIZES = (4096, 8192)
 TENSOR_REPEATS = 4096
 FMA_REPEATS = 1 << 15
@@ -25,16 +27,21 @@ CACHE_PARTS = (8, 4, 2)  # of L2 that a buffer fills
 CACHE_READ_BYTES = 2 << 30  # of a launch
 FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor products
 
-# What a stream does, the ceiling it tells of, and how often it moves a buffer.
-_STREAMS: tuple[tuple[StreamKind, str, int], ...] = (
-    ("read", "read", 1),
-    ("write", "write", 1),
-    ("scale", "copy", 2),
+FIRST_BULK_ARCHITECTURE = 90  # and 9.0 bulk copies
+BULK_BYTES = (4096, 8192, 16384, 32768)  # of the wider side of a thread block's bulk copies
+
+# What a stream does, and how often it moves a buffer.
+_STREAMS: tuple[tuple[StreamKind, int], ...] = (("read", 1), ("write", 1), ("scale", 2))
+# Reads and writes of a mix, and the ceiling it tells of.
+_MIXES = (
+    *((4, 0, "read"), (1, 1, "copy"), (0, 1, "write")),
+    *((64, 1, "mix"), (16, 1, "mix"), (8, 1, "mix"), (4, 1, "mix"), (2, 1, "mix")),
+    *((1, 2, "mix"), (1, 4, "mix"), (1, 8, "mix"), (1, 16, "mix"), (1, 64, "mix")),
 )
 
 
 def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
-    """Return the probes; they hold about 4 GB of memory until they are dropped, less on small devices."""
+    """Return the probes; they hold about 6 GB of memory until they are dropped, less on small devices."""
     import cupy
 
     free_bytes = cupy.cuda.runtime.memGetInfo()[0]
@@ -51,13 +58,13 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
     fma, fma_blocks, never = FmaProbe(), 4 * gpu.info.multiprocessors, _uncached((1,), "float32")
     launch = functools.partial(gpu.launch, fma, (fma_blocks,), fma.threads, never, np.int32(FMA_REPEATS))
     probes.append(CeilingProbe("float32", launch, fma.flops(fma_blocks, FMA_REPEATS)))
-    if int(gpu.info.architecture.removeprefix("sm_")) >= FIRST_TENSOR_ARCHITECTURE:
+    if _architecture(gpu) >= FIRST_TENSOR_ARCHITECTURE:
         tensor, blocks, sink = TensorProbe(), 2 * gpu.info.multiprocessors, _uncached((1,), "float64")
         launch = functools.partial(
             gpu.launch, tensor, (blocks,), tensor.threads, sink, np.int32(TENSOR_REPEATS)
         )
         probes.append(CeilingProbe("float64", launch, tensor.flops(blocks, TENSOR_REPEATS)))
-    return [CeilingProbe(probe.ceiling, gpu.here(probe.call), probe.amount) for probe in probes]
+    return [dataclasses.replace(probe, call=gpu.here(probe.call)) for probe in probes]
 
 
 def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
@@ -71,7 +78,7 @@ def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
     threads = 128
     most = gpu.info.threads_per_multiprocessor // threads
     probes = []
-    for kind, _, passes in _STREAMS:
+    for kind, passes in _STREAMS:
         for unroll in (1, 4, 16):
             for blocks in (0, *(1 << i for i in range(most.bit_length()))):
                 kernel = StreamProbe(kind, unroll, threads)
@@ -93,13 +100,38 @@ def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
     ]
     for unroll in (4, 8):
         for blocks in (2, 4, 8):
-            for kind, ceiling, passes in _STREAMS:
-                kernel = StreamProbe(kind, unroll)
-                arguments = (source, n_bytes // 16, target)
-                grid = (blocks * gpu.info.multiprocessors,)
-                launch = functools.partial(gpu.launch, kernel, grid, kernel.threads, *arguments)
-                probes.append(CeilingProbe(ceiling, launch, passes * n_bytes))
+            kernel = StreamProbe("read", unroll)
+            grid = (blocks * gpu.info.multiprocessors,)
+            launch = functools.partial(
+                gpu.launch, kernel, grid, kernel.threads, source, n_bytes // 16, target
+            )
+            probes.append(CeilingProbe("read", launch, n_bytes))
+    for reads, writes, ceiling in _MIXES:
+        for stream, moved in _mixes(gpu, reads, writes, source, target):
+            probes.append(CeilingProbe(ceiling, stream, moved, writes / (reads + writes)))
     return probes
+
+
+def _mixes(
+    gpu: Gpu, reads: int, writes: int, source: Array, target: Array
+) -> Iterator[tuple[Callable[[], Any], int]]:
+    """Yield ways to stream a mix of reads and writes, and the bytes they move."""
+    wider, both = max(reads, writes), reads + writes
+    plain = MixProbe(reads, writes)
+    vectors = 16 * plain.threads
+    blocks = source.nbytes // (vectors * wider)
+    launch = functools.partial(gpu.launch, plain, (blocks,), plain.threads, source, target)
+    yield launch, blocks * vectors * both
+    if _architecture(gpu) < FIRST_BULK_ARCHITECTURE or not reads:
+        return
+    for n_bytes in BULK_BYTES:
+        bulk = BulkProbe(n_bytes // wider * reads, n_bytes // wider * writes)
+        blocks = source.nbytes // n_bytes
+        kernel = function(bulk.source(), bulk.name, gpu.info.architecture, bulk.shared_bytes)
+        arguments = (source, target, np.uint32(bulk.read_bytes), np.uint32(bulk.write_bytes))
+        grid, block = (blocks,), (bulk.threads,)
+        launch = functools.partial(kernel, grid, block, arguments, shared_mem=bulk.shared_bytes)
+        yield launch, blocks * (bulk.read_bytes + bulk.write_bytes)
 
 
 def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:
@@ -116,6 +148,10 @@ def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:
                 launch = functools.partial(gpu.launch, kernel, (blocks,), kernel.threads, *arguments)
                 probes.append(CeilingProbe("l2", launch, kernel.bytes_read(units, blocks, passes)))
     return probes
+
+
+def _architecture(gpu: Gpu) -> int:
+    return int(gpu.info.architecture.removeprefix("sm_"))
 
 
 def _uncached(shape: tuple[int, ...], dtype: str) -> Array:

@@ -173,17 +173,20 @@ class CeilingProbe:
     Attributes
     ----------
     ceiling : str
-        ``"read"``, ``"write"``, ``"copy"``, ``"l2"`` (bytes), or a real element type (floating-point
-        operations).
+        ``"read"``, ``"write"``, ``"copy"``, ``"mix"``, ``"l2"`` (bytes), or a real element type
+        (floating-point operations).
     call : callable
         The work.
     amount : float
         Bytes moved, or operations done, by one call.
+    write_share : float
+        Written bytes over all that a mix moves.
     """
 
     ceiling: str
     call: Callable[[], object]
     amount: float
+    write_share: float = 0.0
 
 
 def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Stopwatch]) -> Ceilings:
@@ -192,11 +195,15 @@ def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Sto
     A copy reads at half its rate and writes at half its rate, which bounds both from below.
     """
     best: dict[str, float] = {}
+    mixes: dict[float, float] = {}
     for probe in probes:
         timing = measure(probe.call, stopwatch)
         rate = probe.amount / timing.best_s * 1e-9
-        best[probe.ceiling] = max(rate, best.get(probe.ceiling, 0.0))
+        if probe.ceiling == "mix":
+            mixes[probe.write_share] = max(rate, mixes.get(probe.write_share, 0.0))
+        else:
+            best[probe.ceiling] = max(rate, best.get(probe.ceiling, 0.0))
     rates: Mapping[str, float] = {name: rate for name, rate in best.items() if name.startswith("float")}
     half = best["copy"] / 2
     streams = (max(best["read"], half), max(best["write"], half), best["copy"])
-    return Ceilings(*streams, dict(rates), best.get("l2", 0.0))
+    return Ceilings(*streams, dict(rates), best.get("l2", 0.0), tuple(sorted(mixes.items())))

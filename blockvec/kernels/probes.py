@@ -7,7 +7,16 @@ from typing import Literal
 
 from .source import render
 
-__all__ = ["CacheProbe", "FmaProbe", "StreamKind", "StreamProbe", "TensorProbe", "ViewProbe"]
+__all__ = [
+    "BulkProbe",
+    "CacheProbe",
+    "FmaProbe",
+    "MixProbe",
+    "StreamKind",
+    "StreamProbe",
+    "TensorProbe",
+    "ViewProbe",
+]
 
 StreamKind = Literal["read", "write", "scale"]
 
@@ -70,6 +79,46 @@ class ViewProbe:
             **{"THREADS": self.threads, "UNROLL": self.unroll},
         }
         return render(self.name, "view_probe.cu", constants)
+
+
+@dataclass(frozen=True, slots=True)
+class MixProbe:
+    """Reads and writes so many vectors of 16 bytes a thread, block after block; see cuda/mix_probe.cu."""
+
+    reads: int
+    writes: int
+
+    threads = 256
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"mix_probe_{self.reads}_{self.writes}"
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        constants = {"READS": self.reads, "WRITES": self.writes, "THREADS": self.threads}
+        return render(self.name, "mix_probe.cu", constants)
+
+
+@dataclass(frozen=True, slots=True)
+class BulkProbe:
+    """Reads and writes so many bytes a block by bulk copies; see cuda/bulk_probe.cu."""
+
+    read_bytes: int
+    write_bytes: int
+
+    name = "bulk_probe"
+    threads = 32
+
+    @property
+    def shared_bytes(self) -> int:
+        """Dynamic shared memory of a block."""
+        return max(self.read_bytes, self.write_bytes)
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        return render(self.name, "bulk_probe.cu", {})
 
 
 @dataclass(frozen=True, slots=True)

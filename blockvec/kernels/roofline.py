@@ -7,6 +7,7 @@ show a fraction above one.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class Ceilings:
         of a complex problem's parts is looked up.
     l2_gb_s : float
         Best read from the cache that all multiprocessors of a GPU share; 0 where there is no such probe.
+    mixed_gb_s : tuple of (float, float)
+        Best streams of other mixes of reads and writes: the share of writes, and the rate, counting both.
     """
 
     read_gb_s: float
@@ -67,6 +70,7 @@ class Ceilings:
     copy_gb_s: float
     gflop_s: Mapping[str, float] = field(default_factory=dict)
     l2_gb_s: float = 0.0
+    mixed_gb_s: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,11 +200,20 @@ def _multiply_add(dtype_left: str, dtype_right: str) -> int:
 
 
 def memory_time(moved: Traffic, ceilings: Ceilings) -> float:
-    """Return the seconds memory needs: equal reads and writes at the copy rate, the rest at its own."""
-    both = min(moved.read_bytes, moved.write_bytes)
-    read_time = (moved.read_bytes - both) / ceilings.read_gb_s
-    write_time = (moved.write_bytes - both) / ceilings.write_gb_s
-    return (read_time + write_time + 2 * both / ceilings.copy_gb_s) * 1e-9
+    """Return the seconds memory needs; a byte's time is taken between those of the nearest measured mixes.
+
+    Where only reads, copies and writes were measured, equal reads and writes go at the copy rate, the rest at
+    its own.
+    """
+    if not moved.total_bytes:
+        return 0.0
+    pure = (0.0, ceilings.read_gb_s), (0.5, ceilings.copy_gb_s), (1.0, ceilings.write_gb_s)
+    mixes = sorted((*pure, *ceilings.mixed_gb_s))
+    share = moved.write_bytes / moved.total_bytes
+    above = bisect.bisect_left(mixes, (share,), lo=1, hi=len(mixes) - 1)
+    (lower, lower_rate), (upper, upper_rate) = mixes[above - 1 : above + 1]
+    weight = (share - lower) / (upper - lower)
+    return moved.total_bytes * ((1 - weight) / lower_rate + weight / upper_rate) * 1e-9
 
 
 def time_limit(problem: Problem, ceilings: Ceilings, work: int | None = None) -> float:

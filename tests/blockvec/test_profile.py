@@ -15,7 +15,15 @@ from blockvec.kernels.cache import load_json, store_json
 from blockvec.kernels.roofline import Ceilings
 
 profile = importlib.import_module("blockvec.profile")  # the package's name of it is the function
-MEASURED = Ceilings(30.0, 20.0, 40.0, {"float64": 100.0, "float32": 200.0})
+MEASURED = Ceilings(30.0, 20.0, 40.0, {"float64": 100.0, "float32": 200.0}, mixed_gb_s=((0.2, 35.0),))
+WHOLE = {
+    "read_gb_s": 1.0,
+    "write_gb_s": 1.0,
+    "copy_gb_s": 1.0,
+    "gflop_s": {},
+    "l2_gb_s": 0.0,
+    "mixed_gb_s": [],
+}
 HOST = backend_for("cpu")
 
 
@@ -63,18 +71,13 @@ def test_a_refresh_measures_again(measurements: list[int]) -> None:
         {},
         {"ceilings": None},
         {"ceilings": {"read_gb_s": 1.0}},
-        {"ceilings": {"read_gb_s": 0.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": {}, "l2_gb_s": 0.0}},
-        {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": {}}},
-        {
-            "ceilings": {
-                "read_gb_s": 1.0,
-                "write_gb_s": 1.0,
-                "copy_gb_s": "fast",
-                "gflop_s": {},
-                "l2_gb_s": 0.0,
-            }
-        },
-        {"ceilings": {"read_gb_s": 1.0, "write_gb_s": 1.0, "copy_gb_s": 1.0, "gflop_s": [1], "l2_gb_s": 0.0}},
+        {"ceilings": WHOLE | {"read_gb_s": 0.0}},
+        {"ceilings": {name: rate for name, rate in WHOLE.items() if name != "l2_gb_s"}},
+        {"ceilings": {name: rate for name, rate in WHOLE.items() if name != "mixed_gb_s"}},
+        {"ceilings": WHOLE | {"copy_gb_s": "fast"}},
+        {"ceilings": WHOLE | {"gflop_s": [1]}},
+        {"ceilings": WHOLE | {"mixed_gb_s": [[0.25, 0.0]]}},
+        {"ceilings": WHOLE | {"mixed_gb_s": [0.25]}},
     ],
 )
 def test_a_broken_record_is_measured_again_and_replaced(

@@ -163,3 +163,5 @@ def test_a_fused_sparse_product_says_what_it_does_and_both_fractions() -> None:
     }
     assert "fraction_gather" not in record
     assert results.ceilings_record(limits)["l2_gb_s"] == 100.0
+    mixed = dataclasses.replace(LIMITS, mixed_gb_s=((1 / 17, 4321.123),))
+    assert results.ceilings_record(mixed)["mixed_gb_s"] == [[0.0588, 4321.12]]

@@ -33,6 +33,7 @@ def known_ceilings(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         "copy_gb_s": 9.0,
         "gflop_s": {"float64": 50.0, "float32": 99.0},
         "l2_gb_s": 20.0,
+        "mixed_gb_s": [],
     }
     profile = importlib.import_module("blockvec.profile")  # the package's own name is the function's
     monkeypatch.setattr(profile, "_known_ceilings", {})

@@ -51,20 +51,21 @@ def _ring() -> str:
 
 def build(source: str, folder: Path) -> ctypes.CDLL:
     """Compile a rendered TSMTTSM kernel for the host; `run_tsmttsm` runs the library."""
-    return _build(host_source(source) + _RUN_TSMTTSM, folder)
+    return compile_library(host_source(source) + _RUN_TSMTTSM, folder)
 
 
 def build_sweep(source: str, folder: Path) -> ctypes.CDLL:
     """Compile a rendered sweep for the host; `run_sweep` runs the library."""
-    return _build(host_source(source) + _RUN_SWEEP, folder)
+    return compile_library(host_source(source) + _RUN_SWEEP, folder)
 
 
 def build_small(source: str, folder: Path) -> ctypes.CDLL:
     """Compile a rendered kernel of `inverse_factor.cu` for the host."""
-    return _build(host_source(source) + _RUN_SMALL, folder)
+    return compile_library(host_source(source) + _RUN_SMALL, folder)
 
 
-def _build(text: str, folder: Path) -> ctypes.CDLL:
+def compile_library(text: str, folder: Path) -> ctypes.CDLL:
+    """Compile C++ for the host and load it."""
     stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     stem.with_suffix(".cpp").write_text(text)
     command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", f"-I{_FOLDER}", "-o"]

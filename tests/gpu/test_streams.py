@@ -133,6 +133,10 @@ def test_ceilings_are_in_a_sane_order() -> None:
     assert 100 < ceilings.copy_gb_s < 20000
     assert 0.8 * ceilings.copy_gb_s < ceilings.read_gb_s < 2 * ceilings.copy_gb_s
     assert 0.5 * ceilings.copy_gb_s < ceilings.write_gb_s < 2 * ceilings.copy_gb_s
+    shares, mixes = zip(*ceilings.mixed_gb_s, strict=True)
+    assert shares[0] < 0.1 < 0.9 < shares[-1]
+    assert 0.5 * ceilings.copy_gb_s < min(mixes)
+    assert max(mixes) < 1.2 * max(ceilings.read_gb_s, ceilings.write_gb_s)
     assert 50 < ceilings.gflop_s["float64"] < ceilings.gflop_s["float32"] * 2
 
 

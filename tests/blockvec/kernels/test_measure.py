@@ -107,12 +107,12 @@ def test_a_ceiling_is_the_best_rate_of_all_its_probes() -> None:
     times = {"slow": 0.2, "fast": 0.1}
     running = ""
 
-    def probe(ceiling: str, name: str, amount: float) -> CeilingProbe:
+    def probe(ceiling: str, name: str, amount: float, share: float = 0.0) -> CeilingProbe:
         def call() -> None:
             nonlocal running
             running = name
 
-        return CeilingProbe(ceiling, call, amount)
+        return CeilingProbe(ceiling, call, amount, share)
 
     class Watch:
         def __init__(self) -> None:
@@ -129,6 +129,9 @@ def test_a_ceiling_is_the_best_rate_of_all_its_probes() -> None:
         probe("read", "slow", 4e9),
         probe("write", "slow", 4e9),
         probe("copy", "fast", 6e9),
+        probe("mix", "slow", 5e9, 0.8),
+        probe("mix", "fast", 5e9, 0.2),
+        probe("mix", "fast", 4e9, 0.8),
         probe("float64", "slow", 1e9),
         probe("float64", "fast", 1e9),
     ]
@@ -136,6 +139,7 @@ def test_a_ceiling_is_the_best_rate_of_all_its_probes() -> None:
     assert limits.read_gb_s == pytest.approx(40)
     assert limits.copy_gb_s == pytest.approx(60)
     assert dict(limits.gflop_s) == pytest.approx({"float64": 10})
+    assert limits.mixed_gb_s == ((0.2, pytest.approx(50)), (0.8, pytest.approx(40)))
     # The write probe reached 20 GB/s, but the copy wrote 30.
     assert limits.write_gb_s == pytest.approx(30)
 

@@ -151,6 +151,19 @@ def test_reads_alone_writes_alone_and_copies_run_at_their_own_rates() -> None:
     assert memory_time(Traffic(25 * giga, 45 * giga), MACHINE) == pytest.approx(2.0)
 
 
+def test_a_mix_takes_the_time_of_the_measured_mixes_next_to_it() -> None:
+    machine = dataclasses.replace(MACHINE, mixed_gb_s=((0.2, 25.0), (0.8, 10.0)))
+    giga = 10**9
+    assert memory_time(Traffic(20 * giga, 5 * giga), machine) == pytest.approx(1.0)
+    assert memory_time(Traffic(2 * giga, 8 * giga), machine) == pytest.approx(1.0)
+    # Half way between the mixes, and between a mix and a stream by itself: half of each one's time.
+    assert memory_time(Traffic(65 * giga, 35 * giga), machine) == pytest.approx(50 / 25 + 50 / 50)
+    assert memory_time(Traffic(10 * giga, 90 * giga), machine) == pytest.approx(50 / 10 + 50 / 20)
+    for traffic_ in (Traffic(40 * giga, 0), Traffic(0, 20 * giga), Traffic(25 * giga, 25 * giga)):
+        assert memory_time(traffic_, machine) == pytest.approx(memory_time(traffic_, MACHINE))
+    assert memory_time(Traffic(0, 0), machine) == 0.0
+
+
 def test_the_limit_is_memory_or_arithmetic_whichever_takes_longer() -> None:
     narrow = TsmttsmProblem(10**6, 1, 1, "float64", "float64", 1, 1)
     wide = TsmttsmProblem(10**6, 64, 64, "float64", "float64", 64, 64)
