@@ -159,7 +159,8 @@ def _adder(
     if by_parts and not mixes_parts:
         alpha = complex(alpha).real
     width = operand.shape[1]
-    into_y, product_of = S.adder(operand, 1 if mixes_parts else alpha), S.adder(operand)
+    product_of = S.adder(operand)
+    into_y = product_of if alpha == 1 or mixes_parts else S.adder(operand, alpha)
     flat = (real_view(Y) if by_parts else Y).reshape(-1) if Y.flags.c_contiguous else None
 
     def work(begin: int, end: int) -> None:
