@@ -110,6 +110,29 @@ def test_a_second_copy_and_a_view_of_a_wider_array_are_written_and_nothing_else(
     assert np.array_equal(after[:, rest], whole[:, rest])
 
 
+@pytest.mark.parametrize("kind", ["as good as any", "short beside its operator", "of rank two"])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_a_step_of_lanczos_is_orthonormal_whatever_the_device_did_before_the_host_knew(
+    device: str, dtype: str, kind: str
+) -> None:
+    V, rng, scale = basis(dtype), np.random.default_rng(9), 1.0
+    W = (values(rng, (K, N), dtype) / K**0.5 + V[:, 12:] @ values(rng, (M - 12, N), dtype)).astype(dtype)
+    W -= V[:, :12] @ (V[:, :12].conj().T @ W)
+    if kind == "short beside its operator":
+        scale = 0.01 / float(np.finfo(dtype).eps)
+    elif kind == "of rank two":
+        W[:, 2:] = W[:, :2]
+    block = BlockVector(on(device, W))
+    into = BlockVector.zeros(K, N, dtype, device=device)
+    result = orthogonalize(block, BlockVector(on(device, V)), scale=scale, first=[(0, 2), (12, M)], into=into)
+    Q, unit = wide(host(block)), np.finfo(dtype).eps / 2
+    assert np.array_equal(wide(host(into)), Q)
+    assert np.linalg.norm(np.hstack([wide(V), Q]).conj().T @ Q - np.eye(M + N, N, -M)) <= 100 * unit
+    longest = max(scale, float(np.linalg.norm(wide(W), axis=0).max()))
+    assert np.linalg.norm(W - V @ result.S - Q @ result.R) <= 100 * unit * longest
+    assert result.lost.sum() == (2 if kind == "of rank two" else 0)
+
+
 def test_an_inner_product_is_that_of_m(device: str) -> None:
     h = np.logspace(0, 3, K)
     mass = sp.diags_array([h[1:] / 6, 2 * h / 3, h[1:] / 6], offsets=[-1, 0, 1]).tocsr()
