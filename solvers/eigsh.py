@@ -86,8 +86,9 @@ def eigsh(
         semidefinite; in buckling mode indefinite (A is then definite). It is factorised.
     sigma : float, optional
         Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
-        With ``method="jd"`` or ``method="filter"`` the eigenvalues nearest to sigma, without a factorisation;
-        what the latter shows of its iteration is that of (A - sigma I)^2.
+        With ``method="jd"`` or ``method="filter"`` the eigenvalues nearest to sigma, without a factorisation
+        ("auto" takes the former where there can be none); what a filter shows of its iteration is that of
+        (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Largest magnitude, largest or smallest (algebraic) values, both ends (half of them from each, the
         larger half from the high one), or smallest magnitude (shift-invert at zero). With `sigma` it refers,
@@ -108,10 +109,11 @@ def eigsh(
         Seeds everything random: same seed, same device, same bits. None takes fresh entropy.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
-        "auto" takes Jacobi-Davidson where `preconditioner` or `jd_options` is given, otherwise dense
-        LAPACK for n up to 500, or where k is more than a third of n, unless options that only an iteration
-        can honour are given (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A,
-        which it knows for sparse matrices, with that of orthogonalising, and filters where that saves work.
+        "auto" takes Jacobi-Davidson where `preconditioner` or `jd_options` is given, or `sigma` for a
+        function or a matrix on a GPU, of which there is no factor; otherwise dense LAPACK for n up to 500,
+        or where k is more than a third of n, unless options that only an iteration can honour are given
+        (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A, which it knows for
+        sparse matrices, with that of orthogonalising, and filters where that saves work.
         `info` says why. Where an extremal end of an explicit matrix or pair of the host of up to 20 000 rows
         has not converged after 40 restarts (10 of a filter), as at the stiff lower end of a stiffness matrix,
         it goes on by shift-invert from just outside the spectrum, and proves by an inertia count that nothing
@@ -223,7 +225,12 @@ def eigsh(
     if at_zero:
         sigma, which = 0.0, "LM"
     by_corrections = corrects(method, preconditioner, jd_options)
-    by_filter = method == "filter" and M is None and OPinv is None and mode == "normal"
+    plain = M is None and OPinv is None and mode == "normal"
+    by_filter = method == "filter" and plain
+    # No factor can be had of a function, or on a GPU.
+    unfactored = (
+        method == "auto" and plain and not at_zero and not (is_explicit(A) and device in (None, "cpu"))
+    )
     options = Options(
         which=which,  # type: ignore[arg-type]
         rng=generator(rng),
@@ -243,11 +250,11 @@ def eigsh(
         time_limit=time_limit,
         verify=verify,
         check_hermitian=check_hermitian,
-        target=sigma if by_corrections or by_filter else None,
+        target=sigma if by_corrections or by_filter or unfactored else None,
         checkpoint=saved,
     )
     untried = method == "auto" and not by_corrections and maxiter is None and is_explicit(A)
-    if M is not None or (sigma is not None and not (by_corrections or by_filter)):
+    if M is not None or (sigma is not None and options.target is None):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
         if at_zero and not by_corrections:
             form = form_at_zero(source, M, OPinv, mode, device)

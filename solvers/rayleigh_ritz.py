@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy.linalg
 import threadpoolctl
 from numpy.typing import NDArray
 
@@ -175,7 +176,10 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
         )
     # For matrices this small BLAS threads cost more than they bring, much more where cores are busy.
     with _blas().limit(limits=1):
-        theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
+        try:
+            theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
+        except np.linalg.LinAlgError:  # divide and conquer was seen to give up on values of six copies each
+            theta, Y = scipy.linalg.eigh((T + T.conj().T) / 2, driver="ev")
     return theta, Y
 
 

@@ -77,8 +77,9 @@ class Options:
 
     @property
     def corrects(self) -> bool:
-        """Whether they ask for Jacobi-Davidson."""
-        return corrects(self.method, self.preconditioner, self.jd_options)
+        """Whether they ask for Jacobi-Davidson, or for values around a target by whatever finds them."""
+        around = self.target is not None and self.method == "auto"
+        return around or corrects(self.method, self.preconditioner, self.jd_options)
 
 
 def request_for(op: Operator, k: Any, options: Options) -> Request:
@@ -106,6 +107,8 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
         many = k >= MANY_PAIRS or ((preconditioned or around) and k >= 4)
         block_size = min(4 if many else 2, n)
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
+    if options.target is not None and options.method == "auto":
+        given.append("sigma")
     method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)
     most = MAX_OUTER if options.corrects else MAX_RESTARTS
     preconditioner, norm, limit = options.preconditioner, options.norm, options.time_limit

@@ -110,6 +110,8 @@ def choose_method(
     for name in ("preconditioner", "jd_options"):
         if name in given:
             return "jd", 1, f"{name} is given"
+    if "sigma" in given:
+        return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
     if not given and n <= DENSE_ROWS:
         return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
     if not given and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:

@@ -448,6 +448,15 @@ def test_callback_and_counts_are_those_of_every_method() -> None:
         eigsh(apply, 5, sigma=0.2, method="jd", maxiter=2, rng=0, shape=matrix.shape)
 
 
+def test_values_inside_the_spectrum_of_a_function_are_found_by_themselves() -> None:
+    matrix = models.model("graphene:nx=10,ny=8,disorder=0.2")
+    result = solve(lambda X: matrix @ X, 5, sigma=0.2, shape=matrix.shape, method="auto")
+    check_nearest(result, matrix, 0.2)
+    assert result.info["method"] == "jd"
+    assert "no matrix of the host" in result.info["why"]
+    assert solve(matrix, 5, sigma=0.2, method="auto").info["method"] != "jd"  # by a factor
+
+
 @pytest.mark.parametrize("locked", [0, 3])
 def test_a_filter_finds_where_to_begin_around_a_target(monkeypatch: Any, locked: int) -> None:
     A = models.model("graphene:nx=24,ny=18,disorder=0.1")

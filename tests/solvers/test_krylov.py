@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from solvers.krylov import BlockKrylov, Counts
-from solvers.rayleigh_ritz import select
+from solvers.rayleigh_ritz import ritz_pairs, select
 
 UNIT = 2.0**-53
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -192,3 +192,14 @@ def test_orthogonality_is_restored_with_the_decomposition(block_type: Any, opera
     krylov.columns(0, krylov.m + krylov.w).array[...] *= 1 + 1e-9
     krylov.reorthonormalize()
     case.check()
+
+
+def test_projected_matrices_are_solved_where_divide_and_conquer_gives_up(monkeypatch: Any) -> None:
+    def give_up(T: Any) -> Any:
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    monkeypatch.setattr(np.linalg, "eigh", give_up)
+    T = np.kron(np.eye(6), [[2.0, 1.0], [1.0, 2.0]])
+    theta, Y = ritz_pairs(T)
+    assert np.allclose(theta, np.repeat([1.0, 3.0], 6))
+    assert np.allclose(Y @ np.diag(theta) @ Y.T, T)
