@@ -237,8 +237,14 @@ def registers(problem: TsmttsmProblem, config: Config) -> int:
     im, in_ = _tile(problem, config)
     fragments = 2 * parts * (im + (0 if is_triangle(problem, config) else in_)) * config.kstep
     fragments *= 1 + config.ahead
-    swapped = 8 * config.kstep if parts == 2 else 0
-    return 4 * parts * tile_blocks(problem, config) + fragments + swapped + (48 if config.ahead else 40)
+    more = 8 * config.kstep if parts == 2 else 8 * _is_uneven(problem, config)
+    return 4 * parts * tile_blocks(problem, config) + fragments + more + (48 if config.ahead else 40)
+
+
+def _is_uneven(problem: TsmttsmProblem, config: Config) -> bool:
+    """Return whether warps have different numbers of groups."""
+    groups_m, groups_n = groups(problem, config)
+    return groups_m % config.wm > 0 or groups_n % config.wn > 0
 
 
 def register_limit(config: Config, device: DeviceInfo) -> int:

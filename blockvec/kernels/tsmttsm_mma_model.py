@@ -237,7 +237,7 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
     )
     triangle = is_triangle(problem, config)
     tiles = [
-        (_share(groups_m, config.wm, m, parts == 2), _share(groups_n, config.wn, n, parts == 2))
+        (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n))
         for m in range(config.wm)
         for n in range(config.wn)
     ]
@@ -289,9 +289,9 @@ def _fill_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) ->
     return cycles
 
 
-def _share(count: int, warps: int, warp: int, uneven: bool) -> int:
-    """Return the groups of one warp; real tiles are all of one size."""
-    return count // warps + (warp < count % warps) if uneven else ceil_div(count, warps)
+def _share(count: int, warps: int, warp: int) -> int:
+    """Return the groups of one warp."""
+    return count // warps + (warp < count % warps)
 
 
 def _products(im: int, in_: int, parts: int, triangle: bool) -> float:

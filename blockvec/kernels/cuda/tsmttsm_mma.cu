@@ -46,7 +46,7 @@ constexpr int STEPS = CHUNK / KSTEP;
 constexpr int MF = FOLD * M, NF = FOLD * N;          // folded widths
 constexpr int GM = (MF + 7) / 8, GN = (NF + 7) / 8;  // groups of 8 columns
 constexpr int IM = (GM + WM - 1) / WM, IN = (GN + WN - 1) / WN;  // groups of a warp, at most
-constexpr int IM_LEAST = COMPLEX ? GM / WM : IM, IN_LEAST = COMPLEX ? GN / WN : IN;
+constexpr int IM_LEAST = GM / WM, IN_LEAST = GN / WN;           // and at least
 constexpr int WARPS = WM * WN * WK, CONSUMERS = 32 * WARPS;
 // The WK warps of a tile share the steps of a stage or, where they load ahead and there are stages enough, take the stages in turn:
 // then they go on to the next stage at different times, and one keeps the tensor pipe busy meanwhile.
@@ -123,9 +123,10 @@ struct Accumulators {
     // Block (i, j): lane (g, t) holds elements (g, 2t) and (g, 2t + 1), of the transposed block where `transposed` says so.
     double value[IM][IN][PARTS][2];
 
-    static constexpr __device__ __forceinline__ bool transposed(int i, int j) {
+    static constexpr __device__ __forceinline__ bool transposed(int shape, int i, int j) {
         if (COMPLEX) return B_IS_D;
-        return !TRIANGLE && IM % 2 == 1 && i == IM - 1 && !(IN % 2 == 1 && j == IN - 1);
+        const int im = groups_of_a(shape), in = groups_of_b(shape);
+        return !TRIANGLE && im % 2 == 1 && i == im - 1 && !(in % 2 == 1 && j == in - 1);
     }
 
     __device__ __forceinline__ void single(int i, int j, const double (&a)[KSTEP], const double (&b)[KSTEP]) {
@@ -133,7 +134,9 @@ struct Accumulators {
         for (int u = 0; u < KSTEP; ++u) mma_m8n8k4(value[i][j][0], a[u], b[u]);
     }
 
+    template <int SHAPE>
     __device__ __forceinline__ void add_real(const FragmentsA& fa, const FragmentsB& fb) {
+        constexpr int GROUPS_A = groups_of_a(SHAPE), GROUPS_B = groups_of_b(SHAPE);
         const auto& a = fa.part[0];
         const auto& b = fb.part[0];
         if constexpr (TRIANGLE) {
@@ -145,14 +148,14 @@ struct Accumulators {
             }
         } else {
 #pragma unroll
-            for (int j = 0; j < IN; ++j)
+            for (int j = 0; j < GROUPS_B; ++j)
 #pragma unroll
-                for (int i = 0; i + 1 < IM; i += 2) mma_m16n8(value[i][j][0], value[i + 1][j][0], a[i], a[i + 1], b[j]);
-            if constexpr (IM % 2 == 1) {
+                for (int i = 0; i + 1 < GROUPS_A; i += 2) mma_m16n8(value[i][j][0], value[i + 1][j][0], a[i], a[i + 1], b[j]);
+            if constexpr (GROUPS_A % 2 == 1) {
+                constexpr int LAST = GROUPS_A - 1;
 #pragma unroll
-                for (int j = 0; j + 1 < IN; j += 2)
-                    mma_m16n8(value[IM - 1][j][0], value[IM - 1][j + 1][0], b[j], b[j + 1], a[IM - 1]);
-                if constexpr (IN % 2 == 1) single(IM - 1, IN - 1, a[IM - 1], b[IN - 1]);
+                for (int j = 0; j + 1 < GROUPS_B; j += 2) mma_m16n8(value[LAST][j][0], value[LAST][j + 1][0], b[j], b[j + 1], a[LAST]);
+                if constexpr (GROUPS_B % 2 == 1) single(LAST, GROUPS_B - 1, a[LAST], b[GROUPS_B - 1]);
             }
         }
     }
@@ -184,7 +187,7 @@ struct Accumulators {
     template <int SHAPE>
     __device__ __forceinline__ void add(const FragmentsA& a, const FragmentsB& b) {
         if constexpr (!COMPLEX) {
-            add_real(a, b);
+            add_real<SHAPE>(a, b);
         } else if constexpr (TRIANGLE) {
             add_complex<SHAPE>(a, a);
         } else if constexpr (B_IS_D) {
@@ -240,7 +243,7 @@ struct Accumulators {
                 if (!has_block(shape, i, j)) continue;  // a neighbour's
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
-                    const bool swap = transposed(i, j);
+                    const bool swap = transposed(shape, i, j);
                     const int m = (m0 + i) * 8 + (swap ? 2 * t + q : g), n = (n0 + j) * 8 + (swap ? g : 2 * t + q);
                     if (m >= MF || n >= NF) continue;
 #pragma unroll
@@ -355,8 +358,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     const bool backwards = (warp / TURN + blockIdx.x * BLOCKS / gridDim.x) % 2 && (TILES >= 4 || TURN % TILES == 0);
     const int tile = backwards ? TILES - 1 - warp % TILES : warp % TILES;
     const int wm = tile / WN, wn = tile % WN;
-    int m0 = COMPLEX ? wm * (GM / WM) + min(wm, GM % WM) : wm * IM;
-    int n0 = COMPLEX ? wn * (GN / WN) + min(wn, GN % WN) : wn * IN;
+    int m0 = wm * IM_LEAST + min(wm, GM % WM), n0 = wn * IN_LEAST + min(wn, GN % WN);
     int shape = (IM_LEAST == IM || wm < GM % WM ? ALL_M : 0) + (IN_LEAST == IN || wn < GN % WN ? ALL_N : 0);
     if constexpr (PINWHEEL) {
         m0 = tile == 2 ? IM : tile == 3 ? IM_LEAST : 0;

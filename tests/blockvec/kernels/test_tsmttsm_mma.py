@@ -196,7 +196,7 @@ def operand(rng: np.random.Generator, K: int, width: int, ld: int, dtype: str, a
 
 
 HOST_CASES = [
-    # real: odd and even numbers of groups, more rows a product, folding, several tiles, gaps and conflicts
+    # real: odd and even numbers of groups and shares, more rows a product, folding, several tiles, gaps and conflicts
     (problem(8, K=333), Config(32, 3, 1, 1, 4), 3),
     (problem(7, 5, K=211), Config(48, 2, 1, 1, 2, kstep=2), 3),
     (problem(16, 8, K=333), Config(36, 3, 1, 1, 4, gapless=True), 3),
@@ -205,6 +205,7 @@ HOST_CASES = [
     (problem(3, 2, K=301, alpha="general", beta="general"), Config(56, 2, 1, 1, 3, fold=2), 2),
     (problem(33, 17, K=61), Config(16, 2, 1, 1, 2, producers=1), 2),
     (problem(24, 40, K=61), Config(16, 2, 1, 2, 2), 3),
+    (problem(55, 23, "float32", K=61), Config(16, 2, 2, 2, 2), 2),
     (problem(24, K=61, same=True), Config(16, 2, 1, 1, 2), 2),
     (problem(29, K=61, same=True), Config(16, 2, 2, 2, 2), 2),
     (problem(8, K=5), Config(32, 3, 1, 1, 4), 1),
