@@ -33,44 +33,23 @@
 // from rows of any pitch; WARPS of a thread block, one an SM; SPLIT: warps of a group, among which columns are divided; ROWS
 // of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order; SHARED_C: C's fragments stay in shared memory.
 
-#include "mma.cuh"
-#include "pipeline.cuh"
+#include "tsmm_tiles.cuh"
 
-constexpr int P = COMPLEX ? 2 : 1;
-constexpr int REAL = sizeof(Real), SIZE = REAL * P;  // bytes of a real number, of an element
-constexpr int SUBS = 32 / SIZE;                  // sub-chunks of a tile
-constexpr int BLOCK = 16 / P;                    // rows of an MMA
-constexpr int STEP = BLOCK / SUBS, HALF = 8 / SUBS;  // of each sub-chunk in an MMA, and in its rows 0..7
-constexpr int KT = (M + 3) / 4;                  // MMA tiles over the columns of A
 constexpr int NT = (P * N + 7) / 8;              // and over those of B, in real numbers
 constexpr int COLUMNS = 8 / P;                   // of B in such a tile
-constexpr int TILES = (NT + SPLIT - 1) / SPLIT;  // of a warp; unless SPLIT divides NT, only shares < NT % SPLIT have the last
 constexpr int PASSES = ROWS / (BLOCK * UNROLL);  // through a tile
+// Where SPLIT does not divide NT, warps have equal shares of coefficients in registers, and after their passes each multiplies some of the
+// rows by the REST of the columns; with all coefficients in shared memory or too few passes, only shares < NT % SPLIT have their last tile.
+constexpr int REST = SHARED_C || PASSES % SPLIT ? 0 : NT % SPLIT;
+constexpr int TILES = (NT - REST + SPLIT - 1) / SPLIT;  // of a warp
+constexpr int STORED = SHARED_C ? NT : REST, FIRST_STORED = SHARED_C ? 0 : TILES * SPLIT;  // tiles of C in shared memory
 constexpr int GROUPS = WARPS / SPLIT;
 constexpr int LANES = 32 * SPLIT;  // of a group
-
-struct alignas(SIZE) Stored {
-    Real part[P];
-};
-
-struct Element {
-    double part[P];
-};
-
-// ROWS x WIDTH elements in shared memory.
-template <int WIDTH>
-struct Tile {
-    static constexpr int PITCH = WIDTH * SIZE;
-    static constexpr int SUB_ROWS = ROWS / SUBS;
-    static constexpr int SUB = (SUB_ROWS * PITCH + 127) / 128 * 128 + 128 / SUBS;
-    static constexpr int SKEW = SUB - SUB_ROWS * PITCH;
-    static constexpr int BYTES = (SUBS * SUB + 127) / 128 * 128;
-};
 
 constexpr int RUN_BYTES = 16 << 10;  // of A
 constexpr int STAGE_BYTES = Tile<M>::BYTES + (BETA ? Tile<N>::BYTES : 0);
 constexpr int GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
-constexpr int FRAGMENT_BYTES = SHARED_C ? KT * NT * 32 * 8 : 0;
+constexpr int FRAGMENT_BYTES = KT * STORED * 32 * 8;
 // Arrivals at the barrier of a stage: one for a matrix' bulk copies, or for each lane that moves pieces.
 constexpr int ARRIVALS = (PIECE_A ? LANES : 1) + (BETA ? (PIECE_B ? LANES : 1) : 0);
 // Some multiprocessors are faster than others, and memory likes the order of addresses: so a group takes the next tiles that nobody
@@ -100,78 +79,6 @@ struct Lane {
     int group;            // in the thread block
     int share;            // this warp owns the column tiles share, share + SPLIT, ...
     bool loader, storer;  // this warp issues the group's bulk copies
-};
-
-__device__ __forceinline__ Element element(double re, double im) {
-    Element value;
-    value.part[P - 1] = im;
-    value.part[0] = re;
-    return value;
-}
-
-__device__ __forceinline__ Element times(Element a, Element b) {
-    if constexpr (!COMPLEX) return {a.part[0] * b.part[0]};
-    const double re = a.part[0], im = a.part[P - 1];
-    return element(re * b.part[0] - im * b.part[P - 1], re * b.part[P - 1] + im * b.part[0]);
-}
-
-__device__ __forceinline__ Element load(const char* from) {
-    const Stored value = *reinterpret_cast<const Stored*>(from);
-    return element(value.part[0], value.part[P - 1]);
-}
-
-__device__ __forceinline__ void store(char* to, Element value) {
-    Stored rounded;
-    rounded.part[P - 1] = static_cast<Real>(value.part[P - 1]);
-    rounded.part[0] = static_cast<Real>(value.part[0]);
-    *reinterpret_cast<Stored*>(to) = rounded;
-}
-
-// The bytes that bulk copies of a sub-chunk leave, less than 16, by plain loads and stores.
-__device__ __forceinline__ void move_rest(char* to, const char* from, int whole, int bytes) {
-    for (int byte = whole; byte < bytes; byte += REAL) *reinterpret_cast<Real*>(to + byte) = *reinterpret_cast<const Real*>(from + byte);
-}
-
-// A tile of contiguous rows as bulk copies, one a sub-chunk. Only the last rows of a matrix can leave bytes that are no multiple of
-// 16.
-template <int WIDTH>
-struct Bulk {
-    using T = Tile<WIDTH>;
-    static constexpr int SUB_BYTES = T::SUB_ROWS * T::PITCH;
-
-    static __device__ __forceinline__ int bytes(int sub, int rows) { return min(max(rows - sub * T::SUB_ROWS, 0), T::SUB_ROWS) * T::PITCH; }
-
-    static __device__ __forceinline__ void load(char* tile, const char* from, int rows, u64* full) {
-        if (rows == ROWS) {
-            expect(full, SUBS * SUB_BYTES);
-#pragma unroll
-            for (int sub = 0; sub < SUBS; ++sub) bulk_load(tile + sub * T::SUB, from + sub * SUB_BYTES, SUB_BYTES, full);
-            return;
-        }
-        u32 sum = 0;
-        for (int sub = 0; sub < SUBS; ++sub) {
-            const int valid = bytes(sub, rows), whole = valid & ~15;
-            sum += whole;
-            move_rest(tile + sub * T::SUB, from + sub * SUB_BYTES, whole, valid);
-        }
-        expect(full, sum);
-        for (int sub = 0; sub < SUBS; ++sub)
-            if (const int whole = bytes(sub, rows) & ~15) bulk_load(tile + sub * T::SUB, from + sub * SUB_BYTES, whole, full);
-    }
-
-    static __device__ __forceinline__ void store(char* to, const char* tile, int rows) {
-        if (rows == ROWS) {
-#pragma unroll
-            for (int sub = 0; sub < SUBS; ++sub) bulk_store(to + sub * SUB_BYTES, tile + sub * T::SUB, SUB_BYTES);
-        } else {
-            for (int sub = 0; sub < SUBS; ++sub) {
-                const int valid = bytes(sub, rows), whole = valid & ~15;
-                if (whole) bulk_store(to + sub * SUB_BYTES, tile + sub * T::SUB, whole);
-                move_rest(to + sub * SUB_BYTES, tile + sub * T::SUB, whole, valid);
-            }
-        }
-        bulk_store_commit();
-    }
 };
 
 // Calls copy(offset in the tile, offset in memory) for this lane's pieces of a tile with `rows` rows.
@@ -272,6 +179,11 @@ struct Runs {
     }
 };
 
+template <bool ARE_OWN>
+struct Columns {
+    static constexpr bool OWN = ARE_OWN;
+};
+
 // All tiles of a group.
 __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& state, const double* fragments, const Lane& lane) {
     u64* const full = state.full;
@@ -317,20 +229,23 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
         if (tile >= tiles) break;
         double a[2][UNROLL][2][1];
         load_fragments(a[0], staged + fragment_offset<M>(lane), 0, lane);
-#pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++) {
-            const char* from = staged + fragment_offset<M>(lane) + pass * STEP * UNROLL * Tile<M>::PITCH;
-            const int to = fragment_offset<N>(lane) + COLUMNS * lane.share * SIZE + pass * STEP * UNROLL * Tile<N>::PITCH;
-            double acc[UNROLL][TILES][2][2] = {};
+        // One set of rows by own columns, or by the rest of them; the rows `next` follow, if not negative.
+        auto multiply = [&](int rows, int next, auto columns) {
+            constexpr bool OWN = decltype(columns)::OWN;
+            constexpr int ALL = OWN || REST == 0 ? TILES : REST;
+            const char* from = staged + fragment_offset<M>(lane);
+            const int to = fragment_offset<N>(lane) + rows * STEP * UNROLL * Tile<N>::PITCH;
+            const int first = COLUMNS * (OWN ? lane.share : FIRST_STORED);
+            double acc[UNROLL][ALL][2][2] = {};
             // f(sums, h, e, offset in a tile of B) for each element of B that this lane holds: sums[h][e], row g + 8h and column
             // t + 4e, if real; all four sums if complex.
             auto each = [&](auto f) {
                 constexpr int ELEMENTS = 4 / (P * P);  // in four sums
 #pragma unroll
-                for (int i = 0; i < UNROLL * TILES * ELEMENTS; i++) {
-                    const int e = i % ELEMENTS % 2, h = i % ELEMENTS / 2, y = i / ELEMENTS % TILES, m = i / ELEMENTS / TILES;
-                    const int column = COLUMNS * y * SPLIT + 4 * e;
-                    if (COLUMNS * lane.share + lane.t + column >= N) continue;
+                for (int i = 0; i < UNROLL * ALL * ELEMENTS; i++) {
+                    const int e = i % ELEMENTS % 2, h = i % ELEMENTS / 2, y = i / ELEMENTS % ALL, m = i / ELEMENTS / ALL;
+                    const int column = first + COLUMNS * y * (OWN ? SPLIT : 1) + 4 * e;
+                    if (lane.t + column >= N) continue;
                     f(acc[m][y], h, e, to + (STEP * m + HALF * h) * Tile<N>::PITCH + column * SIZE);
                 }
             };
@@ -346,13 +261,14 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
 #pragma unroll
             for (int x = 0; x < KT; x++) {
                 if (x + 1 < KT)
-                    load_fragments(a[(x + 1) % 2], from, x + 1, lane);
-                else if (pass + 1 < PASSES)
-                    load_fragments(a[(x + 1) % 2], from + STEP * UNROLL * Tile<M>::PITCH, 0, lane);
+                    load_fragments(a[(x + 1) % 2], from + rows * STEP * UNROLL * Tile<M>::PITCH, x + 1, lane);
+                else if (next >= 0)
+                    load_fragments(a[(x + 1) % 2], from + next * STEP * UNROLL * Tile<M>::PITCH, 0, lane);
 #pragma unroll
-                for (int y = 0; y < TILES; y++) {
-                    if (y * SPLIT + SPLIT > NT && lane.share >= NT % SPLIT) continue;
-                    const double b[1] = {SHARED_C ? fragments[(x * NT + y * SPLIT) * 32] : c[SHARED_C ? 0 : x][y]};
+                for (int y = 0; y < ALL; y++) {
+                    if (OWN && REST == 0 && y * SPLIT + SPLIT > NT && lane.share >= NT % SPLIT) continue;
+                    const int at = (x * STORED + y * (OWN ? SPLIT : 1)) * 32;
+                    const double b[1] = {SHARED_C || !OWN ? fragments[at] : c[SHARED_C ? 0 : x][y]};
 #pragma unroll
                     for (int m = 0; m < UNROLL; m++) mma_m16n8(acc[m][y][0], acc[m][y][1], a[x % 2][m][0], a[x % 2][m][1], b);
                 }
@@ -361,13 +277,19 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
             for (int m = 0; m < UNROLL; m++)
                 for (int h = 0; h < 2; h++) a[0][m][h][0] = a[KT % 2][m][h][0];
 
-            if (pass == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
+            if (OWN && rows == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
                 if (PIECE_B == 0 && lane.storer) bulk_store_wait_read<SLABS - 1>();
                 sync_group(lane.group);
             }
             each([&](const double(&sums)[2][2], int h, int e, int offset) {
                 store(out + offset, COMPLEX ? element(sums[0][0] - sums[1][1], sums[0][1] + sums[1][0]) : element(sums[h][e], sums[h][e]));
             });
+        };
+#pragma unroll 1
+        for (int pass = 0; pass < PASSES; pass++) multiply(pass, pass + 1 < PASSES ? pass + 1 : REST ? lane.share : -1, Columns<true>());
+        if constexpr (REST > 0) {
+#pragma unroll 1
+            for (int rows = lane.share; rows < PASSES; rows += SPLIT) multiply(rows, rows + SPLIT < PASSES ? rows + SPLIT : -1, Columns<false>());
         }
         if constexpr (PIECE_B == 0) bulk_store_fence();
         sync_group(lane.group);  // the slab is written, the stage is read
@@ -409,15 +331,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
             for (int stage = 0; stage < STAGES; ++stage) barrier_init(states[group].full + stage, ARRIVALS);
         barrier_init_fence();
     }
-    if constexpr (SHARED_C) {
-        for (int i = thread; i < KT * NT * 32; i += 32 * WARPS) {
-            fragments[i] = coefficient(o, i / 32 / NT, i / 32 % NT, i % 32 / 4, i % 4);
-        }
+    if constexpr (STORED > 0) {
+        for (int i = thread; i < KT * STORED * 32; i += 32 * WARPS)
+            fragments[i] = coefficient(o, i / 32 / STORED, FIRST_STORED + i / 32 % STORED, i % 32 / 4, i % 4);
     }
     __syncthreads();
 
     char* const own = groups + lane.group * GROUP_BYTES;
-    sweep(o, own, states[lane.group], fragments + 32 * lane.share + l, lane);
+    sweep(o, own, states[lane.group], fragments + (SHARED_C ? 32 * lane.share : 0) + l, lane);
     if constexpr (LOADS_IN_BULK) {
         __syncthreads();
         if (thread == 0 && atomicAdd(counters + 1, 1) == gridDim.x - 1) counters[0] = counters[1] = 0;

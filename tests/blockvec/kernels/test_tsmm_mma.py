@@ -16,10 +16,12 @@ import pytest
 from blockvec.errors import LayoutError, OptionError
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmm_mma as family
+from blockvec.kernels import tsmm_mma_model as model
 from blockvec.kernels.device import H200
 from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize, real_bytes
 from blockvec.kernels.roofline import Ceilings, time_limit
 from blockvec.kernels.tsmm_mma import Config
+from blockvec.kernels.tsmm_mma_config import is_complex_kernel, register_limit, registers, shape_of
 from tests.emulator import host as emulator
 
 OPERAND_BYTES = 2 << 30
@@ -45,7 +47,7 @@ def test_every_width_has_a_valid_choice_in_milliseconds(dtype: str) -> None:
     times = []
     for width in range(1, 65):
         for p in (problem(width, dtype=dtype), problem(width, 65 - width, dtype)):
-            family._choose.cache_clear()
+            model._choose.cache_clear()
             start = time.process_time()
             config = family.choose(p, H200, CEILINGS)
             times.append(time.process_time() - start)
@@ -89,6 +91,7 @@ VALID = Config(warps=8, split=1, rows=64, unroll=2, stages=2, slabs=2, shared_co
         ({"split": 4}, "cannot share the 1 column tiles"),
         ({"rows": 48}, "no multiple"),
         ({"stages": 0}, "at least one"),
+        ({"slabs": 0}, "no slabs: for complex A"),
         ({"rows": 1024}, "bytes of shared memory"),
         ({"warps": 4, "unroll": 16, "rows": 256, "stages": 1, "slabs": 1}, "registers"),
     ],
@@ -98,9 +101,30 @@ def test_the_validity_rule_says_what_is_wrong(changes: dict[str, int], reason: s
     assert reason in str(family.refuse(problem(8), replace(VALID, **changes), H200))
 
 
+@pytest.mark.parametrize(
+    ("changes", "config", "reason"),
+    [
+        ({"beta": "one"}, {}, "beta zero"),
+        ({"lda": 35}, {}, "contiguous"),
+        ({"align_b": 8}, {}, "elements of 16 bytes"),
+        ({"N": 12, "ldb": 12}, {"split": 2}, "less than 8 of 12 columns"),
+        ({}, {"stages": 1}, "the next tile"),
+        ({}, {"shared_coefficients": False}, "coefficients in shared memory"),
+    ],
+)
+def test_results_go_straight_to_memory_where_the_rule_allows(
+    changes: dict[str, object], config: dict[str, object], reason: str
+) -> None:
+    valid = Config(warps=8, split=1, rows=16, unroll=2, stages=2, slabs=0, shared_coefficients=True)
+    assert family.refuse(problem(33, dtype="complex128"), valid, H200) is None
+    p = problem(33, dtype="complex128", **changes)
+    assert reason in str(family.refuse(p, replace(valid, **config), H200))  # type: ignore[arg-type]
+
+
 def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> None:
     def pieces(p: TsmmProblem) -> tuple[int, int]:
-        return family._shape(p, H200).piece_a, family._shape(p, H200).piece_b
+        shape = shape_of(p, H200)
+        return shape.piece_a, shape.piece_b
 
     assert pieces(problem(13)) == (0, 0)
     assert pieces(problem(13, align_a=8)) == (8, 0)
@@ -115,7 +139,7 @@ def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> Non
 @ALL
 def test_fragments_and_results_meet_no_bank_twice(width: int, dtype: str) -> None:
     """Lanes are served 128 bytes at a time, in order; see the kernel for where each one reads."""
-    shape = family._shape(problem(width, dtype=dtype), H200)
+    shape = shape_of(problem(width, dtype=dtype), H200)
     pitch, rows = width * shape.size, 64
     sub = -(-rows // shape.subs * pitch // 128) * 128 + 128 // shape.subs
     lanes = np.arange(32)
@@ -170,13 +194,12 @@ needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cud
 
 def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
     """No spills, no stack, and as much shared memory as the launch asks for."""
-    agree = (
-        f"static_assert(FRAGMENT_BYTES + GROUPS * (GROUP_BYTES + sizeof(Stages)) == "
-        f'{family.shared_bytes(p, config, H200)}, "shared memory");\n'
-    )
+    group = "GROUP_BYTES + sizeof(" + ("Ring<STAGES>)" if is_complex_kernel(p, config, H200) else "Stages)")
+    total = family.shared_bytes(p, config, H200)
+    agree = f'static_assert(FRAGMENT_BYTES + GROUPS * ({group}) == {total}, "shared memory");\n'
     cubin = compiler.compile_source(family.source(p, config, H200) + agree, H200.architecture)
     assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
-    assert cubin.resources.registers <= family._register_limit(config.warps)
+    assert cubin.resources.registers <= register_limit(config.warps)
 
 
 @needs_compiler
@@ -185,7 +208,7 @@ def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
 def test_configurations_of_the_space_compile_without_spills(width: int, dtype: str) -> None:
     p = problem(width, dtype=dtype)
     configs = family.space(p, H200)
-    room = {c: family._register_limit(c.warps) - family._registers(p, c, H200) for c in configs}
+    room = {c: register_limit(c.warps) - registers(p, c, H200) for c in configs}
     tightest = sorted(configs, key=room.__getitem__)[:20]
     draw = random.Random(width)
     for config in {family.choose(p, H200), draw.choice(tightest), *draw.sample(configs, 2)}:
@@ -229,7 +252,7 @@ _GROUP_BARRIER = """asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(LANES)
 
 
 def build(source: str, folder: Path) -> ctypes.CDLL:
-    assert _GROUP_BARRIER in source
+    assert _GROUP_BARRIER in source or "tsmm_complex.cu" in source
     source = source.replace(_GROUP_BARRIER, "emulator::meet_block(1 + group, LANES);")
     text = emulator.host_source(source).replace("emulator.hpp", "stores.hpp", 1) + _RUN
     (folder / "kernel.cpp").write_text(text)
@@ -310,6 +333,21 @@ HOST_CASES = [
     (problem(1, dtype="float32", K=1003), Config(4, 1, 64, 2, 3, 1, False)),
     (problem(5, dtype="complex64", K=331), Config(4, 1, 16, 2, 2, 2, False)),
     (problem(6, 11, "complex64", K=97, beta="general", align_b=8), Config(4, 2, 8, 1, 2, 1, True)),
+    # what is left of the columns taken in turns
+    (problem(7, 50, K=300, beta="general"), Config(4, 4, 64, 1, 2, 1, False)),
+    (problem(9, 27, "complex128", K=151, alpha="general"), Config(8, 4, 32, 1, 2, 2, False)),
+    (problem(6, 12, "complex64", K=151, align_b=8), Config(4, 2, 32, 2, 2, 1, False)),
+    # straight from registers: whole and half groups of columns, uneven shares, passes, views, in place
+    (problem(9, 13, "complex128", K=151), Config(8, 2, 8, 1, 2, 0, True)),
+    (problem(13, 11, "complex128", K=157, alpha="general"), Config(4, 1, 32, 2, 2, 0, True)),
+    (problem(16, 36, "complex128", K=140, ldb=37), Config(8, 4, 32, 2, 3, 0, True)),
+    (problem(11, 10, "complex128", K=77, inplace=True, ldb=11), Config(4, 1, 16, 2, 2, 0, True)),
+    (problem(16, dtype="complex64", K=203), Config(8, 2, 16, 2, 2, 0, True)),
+    # ... and through slabs of single warps
+    (problem(23, 29, "complex64", K=203, alpha="general"), Config(4, 1, 32, 2, 2, 1, True)),
+    (problem(32, 29, "complex64", K=150, inplace=True, ldb=32), Config(4, 1, 16, 2, 2, 0, True)),
+    (problem(45, 47, "complex128", K=77), Config(4, 1, 8, 1, 2, 2, True)),
+    (problem(7, 9, "complex64", K=203, align_b=8, alpha="general"), Config(4, 1, 16, 1, 3, 0, True)),
     (
         problem(10, 6, "complex64", K=91, ldb=10, align_a=4, align_b=4, inplace=True),
         Config(4, 2, 16, 2, 2, 1, False),

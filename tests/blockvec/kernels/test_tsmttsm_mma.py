@@ -196,7 +196,7 @@ def operand(rng: np.random.Generator, K: int, width: int, ld: int, dtype: str, a
 
 
 HOST_CASES = [
-    # real: odd and even numbers of groups and shares, more rows a product, folding, several tiles, gaps and conflicts
+    # real: odd and even numbers of groups and shares, more rows a product, folding, tiles, gaps, conflicts
     (problem(8, K=333), Config(32, 3, 1, 1, 4), 3),
     (problem(7, 5, K=211), Config(48, 2, 1, 1, 2, kstep=2), 3),
     (problem(16, 8, K=333), Config(36, 3, 1, 1, 4, gapless=True), 3),

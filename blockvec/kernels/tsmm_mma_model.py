@@ -1,0 +1,247 @@
+"""TSMM on FP64 tensor cores: the configurations worth a try, and a model of their time that orders them."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..errors import OptionError
+from .device import DeviceInfo
+from .problem import TsmmProblem, real_bytes
+from .roofline import Ceilings, memory_time, traffic
+from .tsmm_mma_config import (
+    MMA_CYCLES,
+    QUADRANTS,
+    Config,
+    Shape,
+    invalid,
+    is_complex_kernel,
+    is_in_order,
+    rest,
+    shape_of,
+    supports,
+)
+from .tsmttsm_mma_config import architecture_of
+
+__all__ = ["choose", "predict", "space"]
+
+_SHARED_BYTES_PER_CYCLE = 128
+
+
+def space(problem: TsmmProblem, device: DeviceInfo) -> tuple[Config, ...]:
+    """Return every valid configuration worth trying, a few hundred, in no order of merit."""
+    if supports(problem, device) is not None:
+        return ()
+    candidates = dict.fromkeys((*_candidates(problem, device), *_complex_candidates(problem, device)))
+    return tuple(config for config in candidates if invalid(problem, config, device) is None)
+
+
+def _candidates(problem: TsmmProblem, device: DeviceInfo) -> Iterator[Config]:
+    shape = shape_of(problem, device)
+    row_bytes = max(problem.M, problem.N) * shape.size
+    for shared in (False, True):
+        if shared and shape.kt * shape.nt < 24:
+            continue  # such fragments fit any register budget
+        for split in (1, 2, 4):
+            if split > shape.nt:
+                continue
+            tiles = -(-shape.nt // split)
+            for unroll in (1, 2, 4):
+                if unroll > 1 and unroll * tiles > 16:
+                    continue
+                for rows in _row_counts(unroll * shape.block, row_bytes, split):
+                    for warps in (8, 12, 16):
+                        for stages, slabs in ((2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (6, 2)):
+                            yield Config(warps, split, rows, unroll, stages, slabs, shared)
+
+
+def _complex_candidates(problem: TsmmProblem, device: DeviceInfo) -> Iterator[Config]:
+    """Yield small tiles, or without slabs, of single precision; in double precision slabs do better."""
+    shape = shape_of(problem, device)
+    if shape.parts == 1 or shape.size > 8 or shape.nt < 4:
+        return
+    for split, unroll, passes in itertools.product((1, 2), (1, 2, 4), (1, 2)):
+        rows = unroll * shape.block * passes
+        for warps, stages in itertools.product((8, 12, 16), (2, 3, 4)):
+            yield Config(warps, split, rows, unroll, stages, 0, True)
+            if split == 1:
+                yield Config(warps, split, rows, unroll, stages, 1, True)
+
+
+def _row_counts(least: int, row_bytes: int, split: int) -> list[int]:
+    """Return tile heights: multiples of `least` whose wider tile has 2 to 8 KB a warp."""
+    counts = [least * 2**i for i in range(8) if 2048 <= least * 2**i * row_bytes // split <= 8192]
+    return counts or [least]
+
+
+def predict(
+    problem: TsmmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
+) -> float:
+    """Return the expected time in seconds.
+
+    The limits, each a time: memory; the tensor pipes, with padding and uneven quadrants; shared memory, which
+    every byte passes two to six times; conversions of single precision; and the groups' own pipelines, whose
+    tiles wait for their chain of products and for memory (Little's law). A smooth maximum joins them: limits
+    that are close get in each other's way.
+    """
+    shape = shape_of(problem, device)
+    sms = device.multiprocessors
+    ceilings = ceilings or _CEILINGS
+    peak = ceilings.gflop_s.get("float64") or _CEILINGS.gflop_s["float64"]
+    cycles_per_mma = MMA_CYCLES if architecture_of(device) >= 90 else 2 * MMA_CYCLES
+    clock = peak * 1e9 / (sms * QUADRANTS * 1024 / cycles_per_mma)
+    tiles = -(-problem.K // config.rows) if problem.K else 0
+    rounds = -(-tiles // (sms * config.groups))
+    if is_complex_kernel(problem, config, device):
+        body = _complex_cycles(problem, config, shape) * rounds / clock
+        memory = memory_time(traffic(problem), ceilings) / _COMPLEX_MEMORY_RATE
+        longest = max(body, memory)
+        joint = longest * ((body / longest) ** _SHARPNESS + (memory / longest) ** _SHARPNESS) ** (
+            1 / _SHARPNESS
+        )
+        return float(joint + _MEMORY_CYCLES / clock + _LAUNCH_S)
+    beta = problem.beta != "zero"
+
+    passes = config.rows // (shape.block * config.unroll)
+    turns = rest(shape, config) > 0
+    share = shape.nt / config.split if turns else -(-shape.nt // config.split)
+    products = config.rows // shape.block * shape.kt * shape.nt  # m16n8k4 a tile
+    tensor = rounds * config.groups * products * cycles_per_mma / QUADRANTS / _PIPE_RATE
+    # A group waits for its warp with the most columns, though quadrants get equal shares.
+    if not turns:
+        tensor *= _imbalance(shape.nt, config) * (share * config.split / shape.nt) ** 0.6
+
+    staged = config.rows * shape.size * (problem.M + (4 if beta else 2) * problem.N)
+    fragments = config.rows * shape.size * 4 * shape.kt * config.split
+    if config.shared_coefficients:
+        fragments += passes * shape.kt * shape.nt * 256
+    shared = rounds * config.groups * (staged + fragments) / (_SHARED_BYTES_PER_CYCLE * _SHARED_RATE)
+
+    latency = _MMA_LATENCY + (_LOAD_LATENCY if config.shared_coefficients else 0)
+    chain = shape.kt * max(config.unroll * share * cycles_per_mma, latency)
+    work: float = _TILE_CYCLES + (_BARRIER_CYCLES if config.split > 1 else 0)
+    work += passes * (_PASS_CYCLES + chain + _STORE_CYCLES * config.unroll * share)
+    work += _piece_cycles(problem.M, shape.piece_a, config, shape)
+    work += (2 if beta else 1) * _piece_cycles(problem.N, shape.piece_b, config, shape)
+    loading = (_MEMORY_CYCLES + work) / config.stages
+    storing = (_MEMORY_CYCLES / 2 + work) / config.slabs
+
+    tile_bytes = config.rows * shape.size * max(problem.M, problem.N)
+    in_order = is_in_order(problem, shape) and not (shape.piece_a or shape.piece_b)
+    memory = memory_time(traffic(problem), ceilings) / (_IN_ORDER_RATE if in_order else _MEMORY_RATE)
+    memory *= 1 + _TILE_COST * abs(math.log2(tile_bytes / _BEST_TILE_BYTES))
+    converted = 0.0
+    if real_bytes(problem.dtype) == 4:
+        numbers = config.rows * shape.parts * (4 * shape.kt * config.split + problem.N)
+        converted = rounds * config.groups * numbers / _CONVERSIONS
+
+    cycles = (tensor, shared, converted, rounds * work, rounds * loading, rounds * storing)
+    limits = (memory, *(limit / clock for limit in cycles))
+    longest = max(limits)
+    joint = longest * sum((limit / longest) ** _SHARPNESS for limit in limits) ** (1 / _SHARPNESS)
+    return float(joint + _MEMORY_CYCLES / clock + _LAUNCH_S)
+
+
+# Fitted to 800 timed configurations of 40 problems on an H200 (3 per cent root mean square): the first choice
+# is within 2 per cent (geometric mean) of the best that was seen, the best of the first ten within 0.3.
+_PIPE_RATE = 0.76  # of the rate of tensor products by themselves
+_SHARED_RATE = 0.81  # of shared memory's peak
+_MMA_LATENCY, _LOAD_LATENCY = (
+    24,
+    9,
+)  # cycles of a product, and more of its coefficients' way from shared memory
+_CONVERSIONS = 14  # between float32 and float64, a cycle and SM
+_PASS_CYCLES = 18  # going on to the next rows
+_STORE_CYCLES = 7  # of a block of the result, from accumulators to the slab
+_TILE_CYCLES = 360  # waiting, issuing copies ...
+_BARRIER_CYCLES = 1000  # ... and where warps of a group wait for each other
+_MEMORY_CYCLES = 300  # of a copy beyond what the others in flight hide
+_MEMORY_RATE = 0.953  # of the copy rate, at the tile size that suits memory best ...
+_IN_ORDER_RATE = 0.98  # ... and where tiles are taken in order
+_BEST_TILE_BYTES, _TILE_COST = 4096, 0.012  # and what is lost a factor of two from it
+_SHARPNESS = 10
+# Where no warp waits for another: fitted to 110 timed configurations of 20 problems.
+_ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 420, 90
+_STORE_BYTES, _SPLIT_STORE_BYTES, _SLAB_BYTES = (
+    138,
+    69,
+    256,
+)  # a cycle: 64 of a row at a time, 32, through slabs
+_CONVERTED_SHARE = 0.25  # of conversions that products do not hide
+_COMPLEX_MEMORY_RATE = 0.96  # of the copy rate
+_LAUNCH_S = 3e-6
+_CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
+
+
+def _complex_cycles(problem: TsmmProblem, config: Config, shape: Shape) -> float:
+    """Return the cycles of a round of tiles, one a group, where no warp waits for another.
+
+    All warps of a multiprocessor tend to store at the same time, and the tensor pipes wait for them.
+    """
+    tiles, passes = config.groups, config.rows // (shape.block * config.unroll)
+    products = tiles * config.rows // shape.block * shape.kt * shape.nt * MMA_CYCLES / QUADRANTS
+    elements = tiles * config.rows * shape.nt * 4
+    stored = (
+        elements * shape.size / (_STORE_BYTES if config.direct and problem.N % 2 == 0 else _SPLIT_STORE_BYTES)
+    )
+    if not config.direct:
+        stored = elements * shape.size / _SLAB_BYTES
+    cycles = products + _ROUND_CYCLES + _COMPLEX_PASS_CYCLES * passes + stored
+    if shape.size == 8:
+        converted = tiles * config.rows * 8 * (shape.kt * config.split + shape.nt)
+        cycles += _CONVERTED_SHARE * converted / _CONVERSIONS
+    return cycles
+
+
+def _imbalance(nt: int, config: Config) -> float:
+    """Return the work of the busiest quadrant over the mean; shares of columns can differ by a tile."""
+    loads = [0] * QUADRANTS
+    for warp in range(config.warps):
+        share = (warp % config.split + warp // 4 * (config.split // 2)) % config.split
+        loads[warp % QUADRANTS] += -(-(nt - share) // config.split)
+    return max(loads) * QUADRANTS / sum(loads)
+
+
+def _piece_cycles(width: int, piece: int, config: Config, shape: Shape) -> float:
+    """Return the cycles in which a warp moves its part of a tile by pieces, some 16 instructions each."""
+    return 16 * config.rows * width * shape.size / (piece * 32 * config.split) if piece else 0.0
+
+
+def choose(problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
+    """Return the best configuration by the model.
+
+    Raises
+    ------
+    OptionError
+        If the family does not support the problem on this device.
+    """
+    ceilings = ceilings or _CEILINGS
+    rates = tuple(sorted(ceilings.gflop_s.items()))
+    bandwidths = (ceilings.read_gb_s, ceilings.write_gb_s, ceilings.copy_gb_s)
+    return _choose(replace(problem, K=_rounded(problem.K)), device, bandwidths, rates)
+
+
+def _rounded(K: int) -> int:
+    """Round K up to its two leading bits, so that a solver's many row counts share choices."""
+    step = 1 << max(K.bit_length() - 2, 0)
+    return -(-K // step) * step
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(
+    problem: TsmmProblem,
+    device: DeviceInfo,
+    bandwidths: tuple[float, float, float],
+    rates: tuple[tuple[str, float], ...],
+) -> Config:
+    ceilings = Ceilings(*bandwidths, gflop_s=dict(rates))
+    configs = space(problem, device)
+    if not configs:
+        reason = supports(problem, device) or "no configuration fits its shared memory"
+        raise OptionError(
+            f"tsmm_mma cannot run on {device.name}: {reason}; let dispatch take another family."
+        )
+    return min(configs, key=lambda config: predict(problem, config, device, ceilings))
