@@ -70,7 +70,7 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "SLABS": config.slabs,
     }
     types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
-    if is_complex_kernel(problem, config, device):
+    if is_complex_kernel(problem, config, shape):
         paired = config.direct and shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16)
         return render(kernel_name(problem), "tsmm_complex.cu", constants | {"PAIRED": paired}, types)
     constants |= {

@@ -193,14 +193,14 @@ def _suits_complex_kernel(problem: TsmmProblem, shape: Shape) -> bool:
     return shape.parts == 2 and shape.piece_a == 0 and problem.beta == "zero"
 
 
-def is_complex_kernel(problem: TsmmProblem, config: Config, device: DeviceInfo) -> bool:
-    """Return whether `cuda/tsmm_complex.cu` runs a configuration, where the tensor products decide."""
-    shape = shape_of(problem, device)
+def is_complex_kernel(problem: TsmmProblem, config: Config, shape: Shape) -> bool:
+    """Return whether `cuda/tsmm_complex.cu` runs a configuration: where products, or conversions, decide."""
     if config.direct:
         return True
     alone = config.split == 1 and config.shared_coefficients and config.stages > 1 and shape.nt > 1
-    contiguous = _suits_complex_kernel(problem, shape) and shape.piece_b == 0
-    return alone and contiguous and not is_in_order(problem, shape)
+    if not alone or shape.piece_b or not _suits_complex_kernel(problem, shape):
+        return False
+    return shape.size == 8 or not is_in_order(problem, shape)
 
 
 def tile_bytes(width: int, rows: int, shape: Shape) -> int:
@@ -225,7 +225,7 @@ def shared_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> in
     shape = shape_of(problem, device)
     tile_a, tile_b = (tile_bytes(width, config.rows, shape) for width in (problem.M, problem.N))
     stage = tile_a + (tile_b if problem.beta != "zero" else 0)
-    state_bytes = 20 if is_complex_kernel(problem, config, device) else 12
+    state_bytes = 20 if is_complex_kernel(problem, config, shape) else 12
     state = -(-state_bytes * config.stages // 8) * 8
     group = config.stages * stage + config.slabs * tile_b + state
     stored = shape.nt if config.shared_coefficients else rest(shape, config)
@@ -251,7 +251,7 @@ def registers(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
     """
     shape = shape_of(problem, device)
     tiles = -(-shape.nt // config.split)
-    if is_complex_kernel(problem, config, device):
+    if is_complex_kernel(problem, config, shape):
         groups = -(-tiles // 2)
         return 8 * config.unroll * groups + 4 * groups + 14 * config.unroll + 40
     more = rest(shape, config)

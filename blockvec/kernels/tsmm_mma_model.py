@@ -63,9 +63,9 @@ def _complex_candidates(problem: TsmmProblem, device: DeviceInfo) -> Iterator[Co
     shape = shape_of(problem, device)
     if shape.parts == 1 or shape.size > 8 or shape.nt < 4:
         return
-    for split, unroll, passes in itertools.product((1, 2), (1, 2, 4), (1, 2)):
+    for split, unroll, passes in itertools.product((1, 2), (1, 2), (1, 2)):
         rows = unroll * shape.block * passes
-        for warps, stages in itertools.product((8, 12, 16), (2, 3, 4)):
+        for warps, stages in itertools.product((8, 12, 16), (2, 4)):
             yield Config(warps, split, rows, unroll, stages, 0, True)
             if split == 1:
                 yield Config(warps, split, rows, unroll, stages, 1, True)
@@ -95,7 +95,7 @@ def predict(
     clock = peak * 1e9 / (sms * QUADRANTS * 1024 / cycles_per_mma)
     tiles = -(-problem.K // config.rows) if problem.K else 0
     rounds = -(-tiles // (sms * config.groups))
-    if is_complex_kernel(problem, config, device):
+    if is_complex_kernel(problem, config, shape):
         body = _complex_cycles(problem, config, shape) * rounds / clock
         memory = memory_time(traffic(problem), ceilings) / _COMPLEX_MEMORY_RATE
         longest = max(body, memory)
@@ -111,6 +111,8 @@ def predict(
     products = config.rows // shape.block * shape.kt * shape.nt  # m16n8k4 a tile
     tensor = rounds * config.groups * products * cycles_per_mma / QUADRANTS / _PIPE_RATE
     # A group waits for its warp with the most columns, though quadrants get equal shares.
+    if shape.parts == 2 and shape.size == 8:
+        tensor *= _CONVERTING
     if not turns:
         tensor *= _imbalance(shape.nt, config) * (share * config.split / shape.nt) ** 0.6
 
@@ -147,12 +149,13 @@ def predict(
 
 # Fitted to 800 timed configurations of 40 problems on an H200 (3 per cent root mean square): the first choice
 # is within 2 per cent (geometric mean) of the best that was seen, the best of the first ten within 0.3.
-_PIPE_RATE = 0.76  # of the rate of tensor products by themselves
+_PIPE_RATE = 0.80  # of the rate of tensor products by themselves
 _SHARED_RATE = 0.81  # of shared memory's peak
 _MMA_LATENCY, _LOAD_LATENCY = (
     24,
     9,
 )  # cycles of a product, and more of its coefficients' way from shared memory
+_CONVERTING = 1.12  # what conversions cost the products of complex numbers beside that
 _CONVERSIONS = 14  # between float32 and float64, a cycle and SM
 _PASS_CYCLES = 18  # going on to the next rows
 _STORE_CYCLES = 7  # of a block of the result, from accumulators to the slab
@@ -163,15 +166,11 @@ _MEMORY_RATE = 0.953  # of the copy rate, at the tile size that suits memory bes
 _IN_ORDER_RATE = 0.98  # ... and where tiles are taken in order
 _BEST_TILE_BYTES, _TILE_COST = 4096, 0.012  # and what is lost a factor of two from it
 _SHARPNESS = 10
-# Where no warp waits for another: fitted to 110 timed configurations of 20 problems.
-_ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 420, 90
-_STORE_BYTES, _SPLIT_STORE_BYTES, _SLAB_BYTES = (
-    138,
-    69,
-    256,
-)  # a cycle: 64 of a row at a time, 32, through slabs
-_CONVERTED_SHARE = 0.25  # of conversions that products do not hide
-_COMPLEX_MEMORY_RATE = 0.96  # of the copy rate
+# Where no warp waits for another: fitted to 225 timed configurations of 24 problems (6 per cent).
+_ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 150, 460
+_SLAB_BYTES, _SPLIT_STORE_BYTES = 132, 58  # a cycle: into slabs, and from registers 32 of a row at a time
+_CONVERTED_SHARE = 0.2  # of conversions that products do not hide
+_COMPLEX_MEMORY_RATE = 0.92  # of the copy rate
 _LAUNCH_S = 3e-6
 _CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
 
@@ -179,17 +178,16 @@ _CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
 def _complex_cycles(problem: TsmmProblem, config: Config, shape: Shape) -> float:
     """Return the cycles of a round of tiles, one a group, where no warp waits for another.
 
-    All warps of a multiprocessor tend to store at the same time, and the tensor pipes wait for them.
+    Warps of a quadrant tend to end together, and its tensor pipe waits until they have stored.
     """
     tiles, passes = config.groups, config.rows // (shape.block * config.unroll)
     products = tiles * config.rows // shape.block * shape.kt * shape.nt * MMA_CYCLES / QUADRANTS
-    elements = tiles * config.rows * shape.nt * 4
-    stored = (
-        elements * shape.size / (_STORE_BYTES if config.direct and problem.N % 2 == 0 else _SPLIT_STORE_BYTES)
-    )
+    cycles = products + _ROUND_CYCLES + _COMPLEX_PASS_CYCLES * passes
+    stored = tiles * config.rows * shape.nt * 4 * shape.size
     if not config.direct:
-        stored = elements * shape.size / _SLAB_BYTES
-    cycles = products + _ROUND_CYCLES + _COMPLEX_PASS_CYCLES * passes + stored
+        cycles += stored / _SLAB_BYTES
+    elif shape.size == 8 and problem.N % 2:
+        cycles += stored / _SPLIT_STORE_BYTES
     if shape.size == 8:
         converted = tiles * config.rows * 8 * (shape.kt * config.split + shape.nt)
         cycles += _CONVERTED_SHARE * converted / _CONVERSIONS

@@ -218,6 +218,9 @@ _SM_BYTES_A_CYCLE = 32  # from L2 to one multiprocessor, where few blocks leave 
 # line and by others, and the exponent with which it grows with a stage's size.
 _GAPLESS_RATE, _GAPPED_RATE, _SIZE_EXPONENT = 0.976, 0.969, 0.0076
 _PIPE_RATE, _AHEAD_PIPE_RATE = 0.82, 0.95  # of the rate of tensor products by themselves
+# Where conversions lie on the way to the fragments: one block, whose warps have registers to load far ahead
+# of the products, and several.
+_CONVERTING_RATE = (0.93, 0.82)
 _CONVERSIONS = 14  # float32 -> float64, a cycle and multiprocessor
 _SMOOTHNESS = 8  # exponent of the norm that joins the limits
 
@@ -259,7 +262,10 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
     else:
         im, in_ = tiles[0]
         loads = (im * conflicts_a + (0 if triangle else in_ * conflicts_b)) * config.kstep * size // 4
-        pipe = pipe / _PIPE_RATE + _BUBBLE_CYCLES / config.blocks
+        rate = _CONVERTING_RATE[config.blocks > 1] if single else _PIPE_RATE
+        # Warps with small tiles wait for those with large ones at every turn of the ring.
+        pipe *= max(products) * len(products) / sum(products) / rate
+        pipe += _BUBBLE_CYCLES / config.blocks
         warp += steps * loads / config.unroll + _STAGE_CYCLES
     if config.producers == 0:
         warp += _REFILL_CYCLES + fill
@@ -308,7 +314,7 @@ def predict(
 ) -> float:
     """Return the modelled time in seconds of a valid configuration.
 
-    The slowest of six resources, smoothed where two are close: memory, at the rate that the bytes in flight
+    The slowest of seven resources, smoothed where two are close: memory, at the rate that the bytes in flight
     and the size of the copies allow; the busiest tensor pipe, tile padding and uneven shares included; a
     warp's own latencies; shared memory with its conflicts; the warps that issue copies; conversions of
     single precision. Then what does not overlap: the launch, the first stage's latency, the last one's
@@ -334,8 +340,11 @@ def predict(
     cover = flight / (share * _MEMORY_LATENCY_S)
     rate = share * cover / (1 + cover**4) ** 0.25
     pipe, warp, shared, fill, converted = _stage_cycles(shape, config, device)
+    # Products that take as long as memory leave a ring of two stages no time to be filled again.
+    refill = 0.8 * resident * stage_bytes / share + _MEMORY_LATENCY_S if config.ahead else 0.0
     times = (
         turns * resident * stage_bytes / rate,
+        turns * refill / max(config.stages - 1, 1),
         turns * resident * pipe / clock,
         turns * warp / clock,
         turns * resident * shared / clock,

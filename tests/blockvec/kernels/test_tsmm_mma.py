@@ -194,7 +194,9 @@ needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cud
 
 def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
     """No spills, no stack, and as much shared memory as the launch asks for."""
-    group = "GROUP_BYTES + sizeof(" + ("Ring<STAGES>)" if is_complex_kernel(p, config, H200) else "Stages)")
+    group = "GROUP_BYTES + sizeof(" + (
+        "Ring<STAGES>)" if is_complex_kernel(p, config, shape_of(p, H200)) else "Stages)"
+    )
     total = family.shared_bytes(p, config, H200)
     agree = f'static_assert(FRAGMENT_BYTES + GROUPS * ({group}) == {total}, "shared memory");\n'
     cubin = compiler.compile_source(family.source(p, config, H200) + agree, H200.architecture)
@@ -336,16 +338,13 @@ HOST_CASES = [
     # what is left of the columns taken in turns
     (problem(7, 50, K=300, beta="general"), Config(4, 4, 64, 1, 2, 1, False)),
     (problem(9, 27, "complex128", K=151, alpha="general"), Config(8, 4, 32, 1, 2, 2, False)),
-    (problem(6, 12, "complex64", K=151, align_b=8), Config(4, 2, 32, 2, 2, 1, False)),
     # straight from registers: whole and half groups of columns, uneven shares, passes, views, in place
     (problem(9, 13, "complex128", K=151), Config(8, 2, 8, 1, 2, 0, True)),
-    (problem(13, 11, "complex128", K=157, alpha="general"), Config(4, 1, 32, 2, 2, 0, True)),
     (problem(16, 36, "complex128", K=140, ldb=37), Config(8, 4, 32, 2, 3, 0, True)),
     (problem(11, 10, "complex128", K=77, inplace=True, ldb=11), Config(4, 1, 16, 2, 2, 0, True)),
     (problem(16, dtype="complex64", K=203), Config(8, 2, 16, 2, 2, 0, True)),
     # ... and through slabs of single warps
     (problem(23, 29, "complex64", K=203, alpha="general"), Config(4, 1, 32, 2, 2, 1, True)),
-    (problem(32, 29, "complex64", K=150, inplace=True, ldb=32), Config(4, 1, 16, 2, 2, 0, True)),
     (problem(45, 47, "complex128", K=77), Config(4, 1, 8, 1, 2, 2, True)),
     (problem(7, 9, "complex64", K=203, align_b=8, alpha="general"), Config(4, 1, 16, 1, 3, 0, True)),
     (
