@@ -94,7 +94,7 @@ def test_results_are_exact_and_the_same_bits_before_and_after_conversion(
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_configuration_is_exact(dtype: str, cp: Any) -> None:
+def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> None:
     rng = np.random.default_rng(1)
     for A in (
         models.laplace3d(n=20),
@@ -104,20 +104,19 @@ def test_every_configuration_is_exact(dtype: str, cp: Any) -> None:
         operator = as_operator(S, device="gpu")
         assert isinstance(operator, SparseOperator)
         backend: Any = operator.backend
-        for width in (1, 3, 4):
+        for width in (1, 3):
             host = numbers(rng, (S.shape[1], width), dtype, exact=True)
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
             problem = operator.explain(BlockVector(X))[0]
             valid = [
                 c for c in spmmv_sell.space(problem) if not spmmv_sell.refuse(problem, c, backend.device)
             ]
-            for config in valid[:: max(1, len(valid) // 12)]:
-                for sigma in (32, 512):
-                    chosen = replace(config, sigma=sigma)
-                    launch = gpu_sell.launcher(backend._gpu, problem, chosen, operator.prepared)
-                    Y.fill(cp.nan)
-                    launch(X.data.ptr, Y.data.ptr)
-                    np.testing.assert_array_equal(Y.get(), S @ host, err_msg=str(chosen))
+            for i, config in enumerate(valid[:: max(1, len(valid) // 4)]):
+                chosen = replace(config, sigma=(32, 512)[i % 2])
+                launch = gpu_sell.launcher(backend._gpu, problem, chosen, operator.prepared)
+                Y.fill(cp.nan)
+                launch(X.data.ptr, Y.data.ptr)
+                np.testing.assert_array_equal(Y.get(), S @ host, err_msg=str(chosen))
 
 
 def test_a_graph_captured_before_the_conversion_stays_right(cp: Any) -> None:
