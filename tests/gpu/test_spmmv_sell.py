@@ -124,6 +124,7 @@ def test_a_graph_captured_before_the_conversion_stays_right(cp: Any) -> None:
     X = BlockVector.random(operator.shape[1], 2, device="gpu", rng=1)
     Y, again = X.like(), X.like()
     stream = cp.cuda.Stream(non_blocking=True)
+    cp.cuda.Device().synchronize()
     with stream:
         for _ in range(2):
             operator.apply(X, out=Y)
