@@ -54,7 +54,7 @@ class _Choices:
 _SPACE = _Choices(
     tile_bytes=(64, 128, 256, 512),
     most_vectors=4,
-    unrolls=2,
+    unrolls=3,
     unit_entries=(48, 96, 224),
     long_rows=(4, 16),
     blocks=((4, 2), (4, 4), (4, 5), (4, 6), (4, 7), (4, 10), (8, 2), (8, 3), (8, 4), (14, 2)),
