@@ -31,8 +31,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # Set before anything imports blockvec, inherited by commands under test: the user's cache stays as it is.
-    config.stash[_cache] = tempfile.TemporaryDirectory(prefix="blockvec-tests-")
-    os.environ["BLOCKVEC_CACHE_DIR"] = config.stash[_cache].name
+    # Processes that share the tests inherit it too.
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.stash[_cache] = tempfile.TemporaryDirectory(prefix="blockvec-tests-")
+        os.environ["BLOCKVEC_CACHE_DIR"] = config.stash[_cache].name
     if config.getoption("--gpu") and (reason := _no_gpu()):
         raise pytest.UsageError(f"--gpu: {reason}")
 
