@@ -326,7 +326,7 @@ def main() -> int:
     parser.add_argument("--block-sizes", type=int, nargs="+", default=(1, 2, 4, 8), help="of that table")
     parser.add_argument("--side", type=int, help="points a side of the preconditioned boxes (40, GPU 100)")
     parser.add_argument("--budget", type=float, default=600.0, metavar="S", help="for everything (600)")
-    parser.add_argument("--time-limit", type=float, default=60.0, metavar="S", help="for one solve (60)")
+    parser.add_argument("--time-limit", type=float, default=90.0, metavar="S", help="for one solve (90)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     parser.add_argument("--keep", action="store_true", help="keep other tables that the file holds")
     arguments = parser.parse_args()
