@@ -234,7 +234,7 @@ def anisotropic(n: int) -> Any:
 
 def jacobi(A: Any) -> Callable[[Any], Any]:
     inverse = 1 / A.diagonal()
-    return lambda X: (X.T * inverse).T
+    return lambda X: X * (inverse if X.ndim == 1 else inverse[:, None])
 
 
 def multigrid(A: Any) -> Callable[[Any], Any]:
