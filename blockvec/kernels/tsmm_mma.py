@@ -21,7 +21,16 @@ from .device import DeviceInfo
 from .launch import bind_product
 from .problem import TsmmProblem, itemsize, real_bytes
 from .source import C_TYPES, SHORT_NAMES, render
-from .tsmm_mma_config import Config, is_complex_kernel, is_in_order, refuse, shape_of, shared_bytes, supports
+from .tsmm_mma_config import (
+    Config,
+    is_complex_kernel,
+    is_in_order,
+    refuse,
+    run_length,
+    shape_of,
+    shared_bytes,
+    supports,
+)
 from .tsmm_mma_model import choose, predict, space
 
 __all__ = [
@@ -79,6 +88,7 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "PIECE_B": shape.piece_b,
         "SHARED_C": config.shared_coefficients,
         "IN_ORDER": is_in_order(problem, shape),
+        "RUN": run_length(problem, config, shape),
     }
     return render(kernel_name(problem), "tsmm_mma.cu", constants, types)
 

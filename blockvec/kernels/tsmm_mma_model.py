@@ -19,7 +19,7 @@ from .tsmm_mma_config import (
     Shape,
     invalid,
     is_complex_kernel,
-    is_in_order,
+    pipe_share,
     rest,
     shape_of,
     supports,
@@ -29,6 +29,8 @@ from .tsmttsm_mma_config import architecture_of
 __all__ = ["choose", "predict", "space"]
 
 _SHARED_BYTES_PER_CYCLE = 128
+# Few warps disturb the order least, and suffice while tensor pipes are idle for more than half of the time.
+_IDLE_SHARE = 0.4
 
 
 def space(problem: TsmmProblem, device: DeviceInfo) -> tuple[Config, ...]:
@@ -42,6 +44,10 @@ def space(problem: TsmmProblem, device: DeviceInfo) -> tuple[Config, ...]:
 def _candidates(problem: TsmmProblem, device: DeviceInfo) -> Iterator[Config]:
     shape = shape_of(problem, device)
     row_bytes = max(problem.M, problem.N) * shape.size
+    idle = pipe_share(shape, problem) < _IDLE_SHARE
+    unrolls, warp_counts = ((1, 2), (4, 8, 12)) if idle else ((1, 2, 4), (8, 12, 16))
+    depths = ((2, 1), (2, 2), (3, 2), (4, 2), *(((1, 2), (6, 2)) if idle else ()))  # stages and slabs
+    most_bytes = (128 if idle else 64) << 10  # of the tiles that all groups work at
     for shared in (False, True):
         if shared and shape.kt * shape.nt < 24:
             continue  # such fragments fit any register budget
@@ -49,12 +55,15 @@ def _candidates(problem: TsmmProblem, device: DeviceInfo) -> Iterator[Config]:
             if split > shape.nt:
                 continue
             tiles = -(-shape.nt // split)
-            for unroll in (1, 2, 4):
+            for unroll in unrolls:
                 if unroll > 1 and unroll * tiles > 16:
                     continue
-                for rows in _row_counts(unroll * shape.block, row_bytes, split):
-                    for warps in (8, 12, 16):
-                        for stages, slabs in ((2, 1), (2, 2), (3, 1), (3, 2), (4, 2), (6, 2)):
+                for warps in warp_counts:
+                    for rows in _row_counts(unroll * shape.block, warps // split * row_bytes, most_bytes):
+                        columns = device.shared_bytes_per_block // (warps // split * rows * shape.size)
+                        for stages, slabs in depths:
+                            if stages * problem.M + slabs * problem.N > columns:
+                                continue  # as refuse() would say, at greater length
                             yield Config(warps, split, rows, unroll, stages, slabs, shared)
 
 
@@ -71,10 +80,10 @@ def _complex_candidates(problem: TsmmProblem, device: DeviceInfo) -> Iterator[Co
                 yield Config(warps, split, rows, unroll, stages, 1, True)
 
 
-def _row_counts(least: int, row_bytes: int, split: int) -> list[int]:
-    """Return tile heights: multiples of `least` whose wider tile has 2 to 8 KB a warp."""
-    counts = [least * 2**i for i in range(8) if 2048 <= least * 2**i * row_bytes // split <= 8192]
-    return counts or [least]
+def _row_counts(least: int, row_bytes: int, most_bytes: int) -> list[int]:
+    """Return tile heights: multiples of `least` that make 16 KB or more of rows, but not too many."""
+    counts = [least * 2**i for i in range(10)]
+    return [rows for rows in counts if 16 << 10 <= rows * row_bytes <= most_bytes] or [least]
 
 
 def predict(
@@ -84,8 +93,8 @@ def predict(
 
     The limits, each a time: memory; the tensor pipes, with padding and uneven quadrants; shared memory, which
     every byte passes two to six times; conversions of single precision; and the groups' own pipelines, whose
-    tiles wait for their chain of products and for memory (Little's law). A smooth maximum joins them: limits
-    that are close get in each other's way.
+    tiles wait for their turn at the tensor pipes and for memory (Little's law). A smooth maximum joins them:
+    limits that are close get in each other's way.
     """
     shape = shape_of(problem, device)
     sms = device.multiprocessors
@@ -114,7 +123,7 @@ def predict(
     if shape.parts == 2 and shape.size == 8:
         tensor *= _CONVERTING
     if not turns:
-        tensor *= _imbalance(shape.nt, config) * (share * config.split / shape.nt) ** 0.6
+        tensor *= _imbalance(shape.nt, config.warps, config.split) * (share * config.split / shape.nt) ** 0.6
 
     staged = config.rows * shape.size * (problem.M + (4 if beta else 2) * problem.N)
     fragments = config.rows * shape.size * 4 * shape.kt * config.split
@@ -123,56 +132,58 @@ def predict(
     shared = rounds * config.groups * (staged + fragments) / (_SHARED_BYTES_PER_CYCLE * _SHARED_RATE)
 
     latency = _MMA_LATENCY + (_LOAD_LATENCY if config.shared_coefficients else 0)
-    chain = shape.kt * max(config.unroll * share * cycles_per_mma, latency)
-    work: float = _TILE_CYCLES + (_BARRIER_CYCLES if config.split > 1 else 0)
-    work += passes * (_PASS_CYCLES + chain + _STORE_CYCLES * config.unroll * share)
-    work += _piece_cycles(problem.M, shape.piece_a, config, shape)
-    work += (2 if beta else 1) * _piece_cycles(problem.N, shape.piece_b, config, shape)
-    loading = (_MEMORY_CYCLES + work) / config.stages
-    storing = (_MEMORY_CYCLES / 2 + work) / config.slabs
-
-    tile_bytes = config.rows * shape.size * max(problem.M, problem.N)
-    in_order = is_in_order(problem, shape) and not (shape.piece_a or shape.piece_b)
-    memory = memory_time(traffic(problem), ceilings) / (_IN_ORDER_RATE if in_order else _MEMORY_RATE)
-    memory *= 1 + _TILE_COST * abs(math.log2(tile_bytes / _BEST_TILE_BYTES))
-    converted = 0.0
+    step = config.unroll * share * cycles_per_mma
+    apart: float = _TILE_CYCLES + (_BARRIER_CYCLES if config.split > 1 else 0)
+    apart += passes * (_PASS_CYCLES + shape.kt * max(0, latency - step))
+    apart += passes * _STORE_CYCLES * config.unroll * share
+    apart += _piece_cycles(problem.M, shape.piece_a, config, shape)
+    apart += (2 if beta else 1) * _piece_cycles(problem.N, shape.piece_b, config, shape)
+    numbers = 0  # that a tile converts
     if real_bytes(problem.dtype) == 4:
         numbers = config.rows * shape.parts * (4 * shape.kt * config.split + problem.N)
-        converted = rounds * config.groups * numbers / _CONVERSIONS
+    pipe = passes * shape.kt * step + numbers / config.split * QUADRANTS / _CONVERSIONS
+    work = _turn(pipe, apart, config.warps // QUADRANTS)
+    tile_a, tile_b = (config.rows * shape.size * width for width in (problem.M, problem.N))
+    loading = (_MEMORY_CYCLES + (tile_a + tile_b) / _TILE_RATE + work) / config.stages
+    memory = memory_time(traffic(problem), ceilings) * _disorder(config, tile_a, tile_b)
 
-    cycles = (tensor, shared, converted, rounds * work, rounds * loading, rounds * storing)
+    converted = rounds * config.groups * numbers / _CONVERSIONS
+    cycles = (tensor, shared, converted, rounds * work, rounds * loading)
     limits = (memory, *(limit / clock for limit in cycles))
     longest = max(limits)
     joint = longest * sum((limit / longest) ** _SHARPNESS for limit in limits) ** (1 / _SHARPNESS)
     return float(joint + _MEMORY_CYCLES / clock + _LAUNCH_S)
 
 
-# Fitted to 800 timed configurations of 40 problems on an H200 (3 per cent root mean square): the first choice
-# is within 2 per cent (geometric mean) of the best that was seen, the best of the first ten within 0.3.
-_PIPE_RATE = 0.80  # of the rate of tensor products by themselves
-_SHARED_RATE = 0.81  # of shared memory's peak
-_MMA_LATENCY, _LOAD_LATENCY = (
-    24,
-    9,
-)  # cycles of a product, and more of its coefficients' way from shared memory
+# Fitted to 2166 timed configurations of 388 problems in double precision on an H200 (2 per cent root mean
+# square near the best): the first choice is within 0.6 per cent (mean) of the best that was seen, the best of
+# the first six within 0.1.
+_PIPE_RATE = 0.83  # of the rate of tensor products by themselves
+_SHARED_RATE = 0.86  # of shared memory's peak
+_MMA_LATENCY = 30  # cycles of a product ...
+_LOAD_LATENCY = 12  # ... and more of its coefficients' way from shared memory
 _CONVERTING = 1.12  # what conversions cost the products of complex numbers beside that
 _CONVERSIONS = 14  # between float32 and float64, a cycle and SM
 _PASS_CYCLES = 18  # going on to the next rows
-_STORE_CYCLES = 7  # of a block of the result, from accumulators to the slab
-_TILE_CYCLES = 360  # waiting, issuing copies ...
-_BARRIER_CYCLES = 1000  # ... and where warps of a group wait for each other
-_MEMORY_CYCLES = 300  # of a copy beyond what the others in flight hide
-_MEMORY_RATE = 0.953  # of the copy rate, at the tile size that suits memory best ...
-_IN_ORDER_RATE = 0.98  # ... and where tiles are taken in order
-_BEST_TILE_BYTES, _TILE_COST = 4096, 0.012  # and what is lost a factor of two from it
-_SHARPNESS = 10
+_STORE_CYCLES = 36  # of a block of the result, from accumulators to the slab
+_TILE_CYCLES = 600  # waiting, issuing copies ...
+_BARRIER_CYCLES = 200  # ... and where warps of a group wait for each other
+_MEMORY_CYCLES = 1500  # of a copy on its way from busy memory ...
+_TILE_RATE = 31  # ... and the bytes a cycle in which a tile arrives and leaves
+# Memory likes few places at a time: what a factor of two costs in tiles that the groups of a multiprocessor
+# work at, in bytes of A on their way to it, and below a tile of B that is written at once.
+_WINDOW_BYTES, _WINDOW_COST = 26 << 10, 0.004
+_FLIGHT_BYTES, _FLIGHT_COST = 24 << 10, 0.006
+_STORE_BYTES, _STORE_COST = 64 << 10, 0.0012
+_SHARPNESS = 8
 # Where no warp waits for another: fitted to 225 timed configurations of 24 problems (6 per cent).
 _ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 150, 460
 _SLAB_BYTES, _SPLIT_STORE_BYTES = 132, 58  # a cycle: into slabs, and from registers 32 of a row at a time
 _CONVERTED_SHARE = 0.2  # of conversions that products do not hide
 _COMPLEX_MEMORY_RATE = 0.92  # of the copy rate
 _LAUNCH_S = 3e-6
-_CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
+_MIXES = ((1 / 65, 4480), (1 / 9, 4490), (1 / 3, 4400), (2 / 3, 4100), (8 / 9, 3910), (64 / 65, 4060))
+_CEILINGS = Ceilings(4690, 4700, 4280, {"float64": 66e3}, mixed_gb_s=_MIXES)
 
 
 def _complex_cycles(problem: TsmmProblem, config: Config, shape: Shape) -> float:
@@ -194,12 +205,37 @@ def _complex_cycles(problem: TsmmProblem, config: Config, shape: Shape) -> float
     return cycles
 
 
-def _imbalance(nt: int, config: Config) -> float:
+def _disorder(config: Config, tile_a: int, tile_b: int) -> float:
+    """Return what the places at which a multiprocessor is at work cost memory, as a factor of its time."""
+    window = config.groups * max(tile_a, tile_b)
+    flight = config.groups * config.stages * tile_a
+    return (
+        1
+        + _WINDOW_COST * max(0.0, math.log2(window / _WINDOW_BYTES))
+        + _FLIGHT_COST * max(0.0, math.log2(flight / _FLIGHT_BYTES))
+        + _STORE_COST * max(0.0, math.log2(_STORE_BYTES / tile_b))
+    )
+
+
+def _turn(pipe: float, apart: float, warps: int) -> float:
+    """Return the cycles of a warp's tile where warps of a quadrant take turns at its tensor pipe.
+
+    A warp that comes to the pipe finds the queue that one warp fewer would leave on average.
+    """
+    queue = waiting = 0.0
+    for present in range(1, warps + 1):
+        waiting = pipe * (1 + queue)
+        queue = present * waiting / (apart + waiting)
+    return apart + waiting
+
+
+@functools.lru_cache(maxsize=1024)
+def _imbalance(nt: int, warps: int, split: int) -> float:
     """Return the work of the busiest quadrant over the mean; shares of columns can differ by a tile."""
     loads = [0] * QUADRANTS
-    for warp in range(config.warps):
-        share = (warp % config.split + warp // 4 * (config.split // 2)) % config.split
-        loads[warp % QUADRANTS] += -(-(nt - share) // config.split)
+    for warp in range(warps):
+        share = (warp % split + warp // 4 * (split // 2)) % split
+        loads[warp % QUADRANTS] += -(-(nt - share) // split)
     return max(loads) * QUADRANTS / sum(loads)
 
 

@@ -31,7 +31,7 @@
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
 // from rows of any pitch; WARPS of a thread block, one an SM; SPLIT: warps of a group, among which columns are divided; ROWS
-// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order; SHARED_C: C's fragments stay in shared memory.
+// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory.
 
 #include "tsmm_tiles.cuh"
 
@@ -46,7 +46,6 @@ constexpr int STORED = SHARED_C ? NT : REST, FIRST_STORED = SHARED_C ? 0 : TILES
 constexpr int GROUPS = WARPS / SPLIT;
 constexpr int LANES = 32 * SPLIT;  // of a group
 
-constexpr int RUN_BYTES = 16 << 10;  // of A
 constexpr int STAGE_BYTES = Tile<M>::BYTES + (BETA ? Tile<N>::BYTES : 0);
 constexpr int GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
 constexpr int FRAGMENT_BYTES = KT * STORED * 32 * 8;
@@ -56,7 +55,6 @@ constexpr int ARRIVALS = (PIECE_A ? LANES : 1) + (BETA ? (PIECE_B ? LANES : 1) :
 // has, RUN at a time since a counter in memory answers some hundred million times a second. Where all lanes of a group load pieces
 // they would have to wait for a tile's number: there tiles are dealt in turns.
 constexpr bool LOADS_IN_BULK = PIECE_A == 0 && (BETA == 0 || PIECE_B == 0);
-constexpr int RUN = (RUN_BYTES + ROWS * M * SIZE - 1) / (ROWS * M * SIZE);
 
 struct Operands {
     const char* A;
