@@ -41,40 +41,40 @@ def _todo(
 
 def _equal() -> Iterator[Todo]:
     """Yield equal widths in double precision."""
-    yield from _todo("dot", [DOUBLE], EQUAL, 4, 1)
-    yield from _todo("combine", [DOUBLE], EQUAL, 8, 2)
-    yield from _todo("dot", [COMPLEX], EQUAL, 7, 1)
-    yield from _todo("combine", [COMPLEX], EQUAL, 8, 2)
+    yield from _todo("dot", [DOUBLE], EQUAL, 3, 1)
+    yield from _todo("combine", [DOUBLE], EQUAL, 5, 1)
+    yield from _todo("dot", [COMPLEX], EQUAL, 5, 1)
+    yield from _todo("combine", [COMPLEX], EQUAL, 5, 1)
 
 
 def _single() -> Iterator[Todo]:
     """Yield equal widths in single precision."""
     for dtype in (SINGLE, SINGLE_COMPLEX):
-        yield from _todo("dot", [dtype], EQUAL, 5, 1)
-        yield from _todo("combine", [dtype], EQUAL, 6, 1)
+        yield from _todo("dot", [dtype], EQUAL, 4)
+        yield from _todo("combine", [dtype], EQUAL, 4)
 
 
 def _gram() -> Iterator[Todo]:
-    yield from _todo("gram", BOTH, EQUAL, 4, 1)
-    yield from _todo("gram", (SINGLE, SINGLE_COMPLEX), FEW, 4)
+    yield from _todo("gram", BOTH, EQUAL, 3)
+    yield from _todo("gram", (SINGLE, SINGLE_COMPLEX), FEW, 3)
 
 
 def _rectangular() -> Iterator[Todo]:
     """Yield pairs of some widths that differ."""
-    yield from _todo("dot", BOTH, PAIRS, 4)
-    yield from _todo("combine", BOTH, PAIRS, 4)
+    yield from _todo("dot", BOTH, PAIRS, 3)
+    yield from _todo("combine", BOTH, PAIRS, 3)
 
 
 def _wide() -> Iterator[Todo]:
     """Yield a basis times a block, and back."""
-    yield from _todo("dot", BOTH, WIDE, 6, 2)
-    yield from _todo("combine", BOTH, WIDE, 6, 2)
+    yield from _todo("dot", BOTH, WIDE, 4, 1)
+    yield from _todo("combine", BOTH, WIDE, 4, 1)
 
 
 def _update() -> Iterator[Todo]:
     """Yield products added to what is there, and in place."""
-    yield from _todo("combine", BOTH, FEW, 6, 2, beta=True)
-    yield from _todo("inplace", BOTH, FEW, 6, 2)
+    yield from _todo("combine", BOTH, FEW, 4, 1, beta=True)
+    yield from _todo("inplace", BOTH, FEW, 4, 1)
 
 
 def _views() -> Iterator[Todo]:
@@ -86,7 +86,7 @@ def _views() -> Iterator[Todo]:
 def _fma() -> Iterator[Todo]:
     """Yield narrow products by multiply-adds alone."""
     narrow = [(width, width) for width in range(1, 21)]
-    yield from _todo("dot combine", [DOUBLE], narrow, 8, 2, families="fma")
+    yield from _todo("dot combine", [DOUBLE], narrow, 5, 1, families="fma")
 
 
 TABLES: dict[str, Callable[[], Iterator[Todo]]] = {

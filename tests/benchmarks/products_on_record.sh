@@ -3,12 +3,12 @@
 #
 #     tests/benchmarks/products_on_record.sh docs/results/h200 [SECONDS]
 #
-# 540 seconds do all of it on an H200 with 16 cores to compile on, which is what most of the time goes into: some 8,500
+# 400 seconds do all of it on an H200 with 16 cores to compile on, which is what most of the time goes into: some 5,700
 # kernels of half a second. A shorter run leaves out what comes last. The winners are shipped with:
 # blockvec tune --from docs/results/h200 --ship blockvec/kernels/tuned/sm_90
 set -u
 folder=${1:?the folder of the results}
-seconds=${2:-540}
+seconds=${2:-400}
 blockvec="${PYTHON:-python3} -m blockvec"
 share() { echo $((seconds * $1 / 100)); }
 within() { limit=$(($(share "$1") + 8)); shift; timeout -k 5 "$limit" "$@"; }
