@@ -17,7 +17,7 @@ from .panels import CHUNK_BYTES, real_view, spread_rows
 
 __all__ = ["axpby", "axpby_rows", "column_dot_rows", "column_dots", "store_dots"]
 
-LONG_ROW = 512  # elements of a folded row: per-column factors are repeated that far
+LONG_ROW = 256  # elements of a folded row: per-column factors are repeated that far
 DOT_ROWS = 128  # the longest chain of additions in the type of the operands
 WIDE = 16  # real columns from where one strided BLAS dot a column loses to a pass along the rows
 
