@@ -31,8 +31,9 @@ def run_products(M: int, N: int, dtype: str, view: bool) -> int:
     """Run all own kernels for both products of blocks; return how many there were."""
     rng, backend, count = np.random.default_rng(M), backend_for("gpu"), 0
     (x, A), (y, B), c = tall(rng, M, dtype, view), tall(rng, N, dtype, view), exact_values(rng, (M, N), dtype)
-    dot, combine = products.tsmttsm_problem(A, B, True), products.tsmm_problem(A, on("gpu", c), B, 1, 1)
-    for problem in (dot, combine):
+    dot = products.tsmttsm_problem(A, B, True)
+    combine, update = (products.tsmm_problem(A, on("gpu", c), B, 1, beta) for beta in (0, 1))
+    for problem in (dot, combine, update):
         for candidate in backend.candidates(problem):
             if candidate.vendor or candidate.refusal:
                 continue
@@ -42,9 +43,10 @@ def run_products(M: int, N: int, dtype: str, view: bool) -> int:
                 candidate.run(problem, A, B, C, 1, 0)
                 check(candidate.name, C, x.conj().T @ y)
             else:
+                beta = 1 if problem is update else 0
                 B[...] = on("gpu", y)
-                candidate.run(problem, A, on("gpu", c), B, 1, 1)
-                check(candidate.name, B, x @ c + y)
+                candidate.run(problem, A, on("gpu", c), B, 1, beta)
+                check(candidate.name, B, x @ c + beta * y)
     return count
 
 
@@ -94,8 +96,9 @@ def main() -> None:
     count = 0
     for M, N, dtype, view in (
         *((8, 8, "float64", False), (13, 7, "float64", True), (33, 33, "float64", False)),
-        *((64, 64, "float64", False), (6, 6, "complex128", False), (41, 41, "complex128", False)),
+        *((64, 64, "float64", False), (6, 6, "complex128", False), (47, 47, "complex128", False)),
         *((16, 16, "float32", False), (5, 9, "complex64", True), (130, 4, "float64", False)),
+        (40, 32, "complex64", False),
     ):
         count += run_products(M, N, dtype, view)
     for M, N, dtype in ((64, 8, "float64"), (96, 3, "complex128")):

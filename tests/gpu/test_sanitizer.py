@@ -17,7 +17,7 @@ DRIVER = [sys.executable, "-m", "tests.gpu.sanitized"]
 
 # Kernels that are not ours, and those whose stages are guarded by mbarriers, or by barriers whose number
 # stands in a register: racecheck does not follow these and reports stages that are filled again.
-BEYOND = ("cusparse", "cupy_", "tsmttsm_", "gram_")
+BEYOND = ("cusparse", "cupy_", "tsmttsm_", "gram_", "tsmm_mma_c")
 
 
 @pytest.mark.skipif(SANITIZER is None, reason="compute-sanitizer, a part of the CUDA toolkit, is not there")
