@@ -76,7 +76,8 @@ def launcher(gpu: Gpu, name: str, problem: Product, config: Any, is_summed: bool
     family: Any = FAMILIES[name]
     source = _source(gpu, name, problem, config, is_summed)
     shared = family.shared_bytes(problem, config, gpu.info)
-    kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared)
+    carveout = family.carveout(problem, config, gpu.info) if name == "tsmttsm_mma" else None
+    kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared, carveout)
     start = family.bind(kernel, problem, config, gpu.info)
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
     if not bytes_needed:

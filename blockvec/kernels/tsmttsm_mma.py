@@ -19,12 +19,22 @@ from .device import DeviceInfo
 from .launch import bind_product, partials_bytes
 from .problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from .source import C_TYPES, SHORT_NAMES, render
-from .tsmttsm_mma_config import Config, architecture_of, ceil_div, grid, layout, refuse, shared_bytes
+from .tsmttsm_mma_config import (
+    Config,
+    architecture_of,
+    carveout,
+    ceil_div,
+    grid,
+    layout,
+    refuse,
+    shared_bytes,
+)
 from .tsmttsm_mma_model import choose, has_choice, predict, space
 
 __all__ = [
     "Config",
     "bind",
+    "carveout",
     "chain_length",
     "choose",
     "kernel_name",

@@ -14,9 +14,11 @@ __all__ = [
     "Config",
     "Layout",
     "architecture_of",
+    "carveout",
     "ceil_div",
     "conflicts",
     "copies",
+    "goes_through_l1",
     "grid",
     "groups",
     "is_triangle",
@@ -145,6 +147,22 @@ def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int
     if architecture >= 90 and ld == width and align >= _BULK_UNIT:
         return 0
     return min(align, 16, 1 << ((width * size).bit_length() - 1))
+
+
+def goes_through_l1(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
+    """Return whether pieces are of 4 or 8 bytes, whose copies keep a line of L1 each until they land."""
+    return any(0 < piece < 16 for piece in pieces(problem, device))
+
+
+def carveout(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int | None:
+    """Return the per cent of shared memory's most that L1 gives up; None for all.
+
+    Where copies go through L1 its lines bound how many are in flight, and it gets what the ring leaves.
+    """
+    if not goes_through_l1(problem, device):
+        return None
+    shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES
+    return ceil_div(100 * config.blocks * shared, device.shared_bytes_per_multiprocessor)
 
 
 def groups(problem: TsmttsmProblem, config: Config) -> tuple[int, int]:

@@ -20,9 +20,11 @@ from .tsmttsm_mma_config import (
     STATIC_SHARED_BYTES,
     Config,
     architecture_of,
+    carveout,
     ceil_div,
     conflicts,
     copies,
+    goes_through_l1,
     grid,
     groups,
     is_triangle,
@@ -40,6 +42,8 @@ _BULK_UNIT = 16  # bytes: granularity of bulk copies
 _UNUSED_BYTES = STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES + 2048
 _GAP_BYTES = 640  # bound on what gaps between chunks and loads past the widths add to a stage
 _MAX_STAGES = 24
+_L1_BYTES = 28 << 10  # beside all of shared memory, on sm_80 and sm_90
+_LINE_BYTES = 128
 _BANK_ROW = 128  # bytes of shared memory served in a cycle
 _MAX_REGISTERS = 255
 
@@ -88,6 +92,8 @@ def space(problem: TsmttsmProblem, device: DeviceInfo) -> Iterator[Config]:
 
 def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[Config]:
     in_pieces = any(pieces(problem, device))
+    if goes_through_l1(problem, device):
+        choices = replace(choices, ring_bytes=_SPACE.ring_bytes)
     for fold in _folds(problem, in_pieces):
         single = Config(4, 2, 1, 1, 1, fold=fold)
         for wm, wn, wk in _splits(*groups(problem, single)):
@@ -333,7 +339,7 @@ def predict(
     resident = ceil_div(blocks, multiprocessors)
     busy = min(blocks, multiprocessors)
 
-    flight = resident * min(config.stages, turns) * stage_bytes
+    flight = min(resident * min(config.stages, turns) * stage_bytes, _l1_flight(problem, config, device))
     quality = _GAPLESS_RATE if copies(shape, config, device) <= operands else _GAPPED_RATE
     quality *= (stage_bytes / (32 << 10)) ** _SIZE_EXPONENT
     share = min(read * quality / busy, _SM_BYTES_A_CYCLE * clock)
@@ -354,6 +360,16 @@ def predict(
     body: float = max(times) * sum((time / max(times)) ** _SMOOTHNESS for time in times) ** (1 / _SMOOTHNESS)
     last = warp / clock  # nothing is left to copy meanwhile
     return _LAUNCH_S + _MEMORY_LATENCY_S + body + last + _tail(problem, config, device, clock)
+
+
+def _l1_flight(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> float:
+    """Return the bytes that L1 has lines for, where copies go through it: rows begin anywhere in a line."""
+    percent = carveout(problem, config, device)
+    if percent is None:
+        return math.inf
+    row_bytes = min(problem.M, problem.N) * itemsize(problem.dtype)
+    l1_bytes = device.shared_bytes_per_multiprocessor * (1 - percent / 100) + _L1_BYTES
+    return l1_bytes / _LINE_BYTES * row_bytes / (1 + row_bytes / _LINE_BYTES)
 
 
 def _tail(problem: TsmttsmProblem, config: Config, device: DeviceInfo, clock: float) -> float:

@@ -70,8 +70,8 @@ template <int DOUBLES, int PARTS, int THREADS>
 struct Slices {
     static_assert(DOUBLES % PARTS == 0, "whole elements");
     static constexpr int ELEMENTS = DOUBLES / PARTS;
-    // In flight: nine are a run of 132 blocks, five what 64 registers allow.
-    static constexpr int LOADS = THREADS * BLOCKS > 512 ? 5 : 9;
+    // In flight: nine are a run of 132 blocks, one a multiprocessor; five what 64 registers allow.
+    static constexpr int LOADS = BLOCKS > 1 || THREADS > 256 ? 5 : 9;
     int doubles, count;
 
     __device__ __forceinline__ Slices() {

@@ -107,6 +107,23 @@ def test_views_and_unaligned_bases_are_copied_in_pieces_by_producer_warps() -> N
         assert config.fold == 1
 
 
+@pytest.mark.parametrize(("dtype", "align"), [("float64", 8), ("float32", 4)])
+@pytest.mark.parametrize("width", [1, 8, 13])
+def test_copies_of_single_numbers_leave_l1_most_of_a_multiprocessors_memory(
+    width: int, dtype: str, align: int
+) -> None:
+    p = problem(width, dtype=dtype, lda=61, ldb=61, align_a=align, align_b=align)
+    config = family.choose(p, H200)
+    percent = family.carveout(p, config, H200)
+    assert percent is not None
+    needed = config.blocks * family.shared_bytes(p, config, H200)
+    assert needed < percent / 100 * H200.shared_bytes_per_multiprocessor < 80 << 10
+    large = replace(config, stages=config.stages * (200 << 10) // needed)
+    assert family.predict(p, config, H200) < family.predict(p, large, H200)
+    aligned = problem(8, dtype="complex128", lda=64, ldb=64)
+    assert family.carveout(aligned, family.choose(aligned, H200), H200) is None
+
+
 def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
     p = problem(16, K=10_000)
     config = family.choose(p, H200)
