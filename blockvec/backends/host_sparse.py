@@ -22,13 +22,11 @@ from .threads import map_items
 
 __all__ = ["RowBlocks", "spmmv"]
 
-# Rows plus entries of a row block, times columns (of real numbers): at most about 0.3 ms of work, so that its
-# result stays in a second-level cache, and no less than what is long against waking a thread.
-MOST_WORK, LEAST_WORK = 1 << 19, 1 << 17
+# Rows plus entries of a row block, times columns (of real numbers): at most some 1.2 ms of work, whose result
+# finds room in a third-level cache, and no less than what is long against waking a thread. Shorter blocks
+# return to the interpreter more often, which runs one thread at a time.
+MOST_WORK, LEAST_WORK = 1 << 21, 1 << 17
 MIN_ROWS = 1 << 12  # rows plus entries, however wide the block
-# Blocks are so many times longer where NumPy makes passes over them beside the product. It returns to the
-# interpreter after each, which runs one thread at a time: few long passes beat many in a second-level cache.
-LONGER = 4
 SHARES = 8  # blocks come in multiples of it, which few threads share evenly
 
 
@@ -51,10 +49,9 @@ class RowBlocks:
         self.longest = int(np.diff(self._indptr).max(initial=0))
         self._cuts: dict[int, list[int]] = {}
 
-    def cuts(self, width: int, *, longer: bool = False) -> list[int]:
+    def cuts(self, width: int) -> list[int]:
         """Return the row where each block begins, and the number of rows at the end, for so many columns."""
-        most = MOST_WORK * (LONGER if longer else 1)
-        count = _block_count(self.shape[0] + int(self._indptr[-1]), width, most)
+        count = _block_count(self.shape[0] + int(self._indptr[-1]), width)
         if count not in self._cuts:
             work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
             targets = np.linspace(0, work[-1], count + 1)
@@ -87,9 +84,9 @@ class RowBlocks:
         return as_it_is if alpha == 1 and data.dtype == x.dtype else converted
 
 
-def _block_count(work: int, width: int, most: int) -> int:
+def _block_count(work: int, width: int) -> int:
     """Return the number of row blocks for so many rows plus entries and columns of real numbers."""
-    many = SHARES * -(-work // (SHARES * max(most // width, MIN_ROWS)))
+    many = SHARES * -(-work // (SHARES * max(MOST_WORK // width, MIN_ROWS)))
     few = max(1, work // max(LEAST_WORK // width, MIN_ROWS))
     return many if few >= many else 1 << few.bit_length() - 1
 
@@ -110,8 +107,7 @@ def spmmv(
     scratch memory of a row block where the rows of Y are apart.
     """
     n_columns = problem.width * (2 if is_complex(problem.dtype) else 1)
-    passes = problem.shift != "none" or fused is not None
-    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns, longer=passes)
+    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
     start = _start(problem, X, Y, alpha, beta, shift)
     add = _adder(problem, S, X, Y, alpha)
     rest = None if fused is None else _Rest(problem, X, Y, fused, len(cuts) - 1)
