@@ -30,6 +30,7 @@ class FoldedOperator:
     def __init__(self, operator: Any, tau: float, locked: Block | None = None) -> None:
         self.operator, self.tau, self.locked = operator, tau, locked
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+        self.nnz = getattr(operator, "nnz", None)  # says whether its products are a user's function
 
     def apply(
         self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0

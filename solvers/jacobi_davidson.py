@@ -29,7 +29,7 @@ from .jd_options import JacobiDavidsonOptions, least_basis
 from .linear.columns import pick
 from .linear.systems import Preconditioner
 from .rayleigh_ritz import desire, to_host
-from .search_space import Extracted, SearchSpace
+from .search_space import Extracted, SearchSpace, extended
 from .verification import look_for_missed, may_have_missed
 
 __all__ = ["jacobi_davidson"]
@@ -42,7 +42,6 @@ STALLED_COLUMNS = 2000  # operator columns, after which the space is made anew, 
 GAIN = 0.1  # decades of all residuals together that count as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # loses at most this many u of orthogonality
 WIDTHS = 8  # pairs are looked at in multiples of it: every width is a kernel to compile
-NEW = 1e-8  # relative length below which a direction that a restart retains is none
 MIN_SEARCH = 200  # degree that a search for missed values may always have
 MAX_SEARCH_WIDTH = 8
 
@@ -260,7 +259,7 @@ class _JacobiDavidson(Iteration):
         theta = self.extracted.theta[:k]
         limits = np.broadcast_to(self.options.tolerance.limits(theta, self._norm()), (k,))
         residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # until they are known
-        seen = min(k, -(-(self.n_converged + self.look_ahead) // WIDTHS) * WIDTHS)
+        seen = self._seen()
         if self.counts.restarts + 1 == self.options.maxiter:
             seen = k
         self._form(seen)
@@ -280,6 +279,15 @@ class _JacobiDavidson(Iteration):
             self.counts.operator_columns,
             self.elapsed_s,
         )
+
+    def _together(self) -> int:
+        """Return the number whose multiples of pairs are looked at."""
+        return max(WIDTHS, self.space.padding)
+
+    def _seen(self) -> int:
+        """Return how many pairs to look at."""
+        together = self._together()
+        return min(self.options.k, -(-(self.n_converged + self.look_ahead) // together) * together)
 
     def _form(self, count: int) -> None:
         """Form the first vectors and their residuals."""
@@ -306,6 +314,9 @@ class _JacobiDavidson(Iteration):
         space, b = self.space, self.options.block_size
         seen = self.X.shape[1]
         failing = np.flatnonzero(state.residuals[:seen] > state.limits[:seen])[:b]
+        if space.padding > 1:  # there are kernels for blocks of b: others that are looked at join the last
+            others = np.setdiff1d(np.arange(seen), failing)
+            failing = np.append(failing, others[::-1][: b - len(failing)])
         T = self._corrections(state, failing)
         whole = space.capacity == space.m + space.room  # it may grow until it spans everything
         Y = self.extracted.Y[:, : self.options.k]
@@ -324,7 +335,7 @@ class _JacobiDavidson(Iteration):
         if room > 0 and 0 < p < m:
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
             older[:p] = self.previous[:, failing[:room]]
-            Y = _extended(Y, older)
+            Y = extended(Y, older)
         # Rotations accumulate rounding errors, which are cleaned away.
         self.space.shrink(Y)
         self.shrunk += 1
@@ -334,7 +345,7 @@ class _JacobiDavidson(Iteration):
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
         """Return corrections of the pairs with these indices."""
         how, corrector = self.how, self.corrector
-        converged = np.flatnonzero(state.residuals <= state.limits)
+        converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
         self.attempts[converged] = 0
         self.attempts[failing] += 1
         self._update_preconditioner(int(failing[0]), state)
@@ -493,12 +504,3 @@ class _JacobiDavidson(Iteration):
             counts=self.counts,
             history=self.history,
         )
-
-
-def _extended(Y: Any, older: Any) -> Any:
-    """Return Y, whose columns are orthonormal, with what is new in the others, orthonormal too."""
-    for _ in range(2):
-        older = older - Y @ (Y.conj().T @ older)
-        U, sigma, _ = np.linalg.svd(older, full_matrices=False)
-        older = U[:, sigma > NEW * max(float(sigma.max(initial=0)), NEW)]
-    return np.hstack([Y, older])

@@ -27,13 +27,14 @@ from .krylov import Counts
 from .orthogonalize import orthogonalize
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select, to_host
 
-__all__ = ["Extracted", "Extraction", "SearchSpace"]
+__all__ = ["Extracted", "Extraction", "SearchSpace", "extended"]
 
 Array = Any
 Block = Any
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
 PADDING = 16  # columns that widths of blocks on a GPU are rounded up to: every width is a kernel to compile
+NEW = 1e-8  # relative length below which a direction is none
 SAME_DISTANCE = 0.02  # distances that differ by less may belong to values on both sides of the target
 
 
@@ -333,6 +334,15 @@ class SearchSpace:
         """Return a small matrix in the type of V and on its device."""
         xp = array_namespace(self.buffer.array)
         return xp.asarray(np.ascontiguousarray(C.astype(self.buffer.dtype)))
+
+
+def extended(Y: Array, older: Array) -> Array:
+    """Return Y, whose columns are orthonormal, with what is new in the others, orthonormal too."""
+    for _ in range(2):
+        older = older - Y @ (Y.conj().T @ older)
+        U, sigma, _ = np.linalg.svd(older, full_matrices=False)
+        older = U[:, sigma > NEW * max(float(sigma.max(initial=0)), NEW)]
+    return np.hstack([Y, older])
 
 
 def _right_singular(R: Array) -> tuple[NDArray[np.float64], Array]:
