@@ -19,6 +19,7 @@ from .fused import Applied
 from .io import open_matrix, read_matrix
 from .operators import Operator, as_operator
 from .profile import Profile, profile
+from .rehearsals import rehearsal, rehearsing
 from .small import FactorReport, InverseFactor, inverse_factor, start_copy
 
 __version__ = "0.1.0"
@@ -43,6 +44,8 @@ __all__ = [
     "options",
     "profile",
     "read_matrix",
+    "rehearsal",
+    "rehearsing",
     "set_default_options",
     "start_copy",
 ]

@@ -13,13 +13,20 @@ from .errors import OptionError
 from .kernels.problem import Problem
 from .kernels.roofline import flops, gather_time, time_limit, traffic
 from .profile import ceilings, running
+from .rehearsals import prepare, rehearsing
 
 __all__ = ["Explanation", "accepts", "choose", "explain_problem", "forget", "run"]
 
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
-    """Run a problem on its operands (see `Candidate.run` for their order) with the kernel chosen for it."""
+    """Run a problem on its operands (see `Candidate.run` for their order) with the kernel chosen for it.
+
+    In a rehearsal it is made ready instead.
+    """
     chosen = choose(problem, backend, *operands)
+    if rehearsing():
+        prepare(chosen.prepare, problem, *operands)
+        return
     profile = running()
     if profile is None:
         chosen.run(problem, *operands)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
+from blockvec import array_namespace, rehearsal
 
 from .checkpoint import Checkpoint
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
@@ -34,6 +34,8 @@ MIN_SEARCH = {
     False: 200,
 }  # degree a search may always have, after a random and after a given start
 MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
+
+_rehearsed: set[tuple[Any, ...]] = set()  # kinds of runs whose kernels were asked for in this process
 
 
 def block_lanczos(
@@ -118,6 +120,7 @@ class ThickRestart(Iteration):
 
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
+        self._rehearse_once()
         if self._resumed():
             if self.counts.restarts >= self.options.maxiter:
                 return self._result(self.history[-1], "maxiter")
@@ -143,6 +146,36 @@ class ThickRestart(Iteration):
             if reason:
                 return self._result(state, reason)
             self._advance()
+
+    def _rehearse_once(self) -> None:
+        """Have the kernels of a run compiled side by side, where none of its kind went before."""
+        buffer, nnz = self.krylov.buffer, getattr(self.operator, "nnz", None)
+        sizes = self.options.k, self.options.block_size
+        kind = type(self), buffer.device, buffer.shape, buffer.dtype, nnz, sizes, self.random_start
+        if buffer.device != "cpu" and nnz is not None and kind not in _rehearsed:
+            _rehearsed.add(kind)
+            with rehearsal():
+                self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Go through the products of a run from a random start, in their order."""
+        krylov, b = self.krylov, self.options.block_size
+        X = self.start.like(b)
+        self.operator.apply(X, out=X.like())
+        keep = self._keep(krylov.capacity - b, b)
+        krylov.rehearse(keep)
+        self._rehearse_end(keep)
+
+    def _rehearse_end(self, keep: int) -> None:
+        """Go through the products before the end, `keep` vectors being kept."""
+        krylov, b = self.krylov, self.options.block_size
+        used = krylov.columns(0, min(keep + b, krylov.capacity))
+        used.combine(used.gram(), out=used)
+        for width in {end - begin for begin, end in self._chunks(self.options.k)}:
+            X = krylov.columns(0, width).copy()
+            R = self.operator.apply(X)
+            R.axpy(R.norms(), X)
+            R.norms()
 
     def _advance(self) -> None:
         """Prepare the next cycle: a place for methods that change their operator."""
@@ -207,10 +240,10 @@ class ThickRestart(Iteration):
         """Whether a cycle should end before the basis is full: a place for methods with dear steps."""
         return False
 
-    def _keep(self, m: int) -> int:
-        """How many Ritz vectors survive: the wanted ones and a share of the rest, in whole steps."""
+    def _keep(self, m: int, w: int) -> int:
+        """How many of m Ritz vectors survive beside w columns: the wanted ones and some, in whole steps."""
         k, b = self.options.k, self.options.block_size
-        full = self.krylov.capacity - self.krylov.w
+        full = self.krylov.capacity - w
         keep = k + int(KEEP * (full - k))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
@@ -224,7 +257,7 @@ class ThickRestart(Iteration):
         ritz = krylov.ritz()
         order = select(ritz.theta, self.options.which)
         self.norm = max(self.norm, krylov.norm)
-        kept = order[: self._keep(len(order))]
+        kept = order[: self._keep(len(order), krylov.w)]
         krylov.restart(ritz, kept)
         self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
         # The least wanted value, less its residual, bounds the spectrum but for luck.

@@ -24,7 +24,7 @@ A on all kept vectors where the filter's residuals promise convergence, which is
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,11 @@ import numpy as np
 from blockvec import array_namespace
 
 from .block_lanczos import ThickRestart
+from .filter_design import Filter, design_filter
 from .iteration import IterationState, LanczosResult
 from .krylov import BlockKrylov, Ritz
 from .rayleigh_ritz import (
     SAME_RITZ_VALUE,
-    Which,
     clusters,
     desire,
     ritz_pairs,
@@ -44,26 +44,18 @@ from .rayleigh_ritz import (
     separate_copies,
     to_host,
 )
-from .spectrum import sketch_spectrum
+from .spectrum import Sketch, rehearse_sketch, sketch_spectrum
 
-__all__ = ["ChebyshevOperator", "Filter", "FilteredRestart", "choose_degree", "design_filter"]
+__all__ = ["ChebyshevOperator", "FilteredRestart"]
 
 Block = Any
 
-SKETCH_STEPS = 40
+SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
 SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
-LEAST_DEGREE = 4  # less is all that widely spread wanted values leave, which A itself finds as fast
-MAX_DEGREE = 64
-MAX_GROWTH = 1e8  # amplification of the first wanted value: more would cost orthogonality, and gain nothing
-# Logarithm of the growth of the last wanted value below which a cycle gains little, so that a degree of up to
-# so many times the cheapest pays.
-LEAST_GROWTH, STIFF = 2.0, 2
+CROWDED = 4.0  # times as many as shall be outside ask for a longer sketch, which tells the first ones apart
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
 UNFORESEEN = 10.0  # times the spread that was planned for: more means a wrong sketch
-MARGIN = 0.01  # of the interval's length, added at its far end
-THINNEST = 1e-3  # half of the interval's length, in units of ||A||
-SLOWEST = 1e-6  # growth of the last wanted value in a step that is none, for all that rounding leaves
 KEPT_SHARE = 0.4  # of the basis: more kept vectors would leave no room for steps
 PROMISE = 0.5  # residual of A in units of ||A|| r/phi: two to five times what was seen
 BROKEN_PROMISE = 2.0  # times what would have been needed is asked of the next one
@@ -73,141 +65,6 @@ ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be 
 MAX_DESIGNS = 6
 CYCLES_BETWEEN_LOOKS = 4  # at values and residuals of A, which cost as much as a third of a cycle
 WIDE_START = 4  # a Krylov space may start from as many vectors as fit this often into the basis
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A Chebyshev polynomial in terms of `desire`, where wanted values are large.
-
-    Attributes
-    ----------
-    low, edge : float
-        The interval that is damped.
-    degree : int
-        Even.
-    spread : float
-        Amplification of the first over that of the last wanted value.
-    which : {"LA", "SA", "LM"}
-    """
-
-    low: float
-    edge: float
-    degree: int
-    spread: float
-    which: Which
-
-    @property
-    def half_width(self) -> float:
-        """Half of the interval's length."""
-        return (self.edge - self.low) / 2
-
-    def value(self, amplified: Any) -> Any:
-        """Return `desire` of what T_degree has taken to these values; the edge for all within [-1, 1]."""
-        x = np.cosh(np.arccosh(np.maximum(amplified, 1.0)) / self.degree)
-        return self.edge + (x - 1) * self.half_width
-
-    def growth(self, value: float) -> float:
-        """Return the logarithm of the amplification of a value of `desire`; 0 inside the interval."""
-        return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
-
-
-def choose_degree(operator: Any, block_size: int, basis: int) -> int:
-    """Return the degree that makes applying A as costly as orthogonalising, or 1 where the cost is not known.
-
-    Counts bytes. At this balance neither half of the work can be made much cheaper by moving it to the
-    other.
-
-    Parameters
-    ----------
-    operator : Operator
-        Its ``nnz``, where it has one, says what applying it costs.
-    block_size : int
-    basis : int
-        Vectors that a step orthogonalises against, on average.
-    """
-    nnz: int | None = getattr(operator, "nnz", None)
-    if nnz is None:
-        return 1
-    model = HOST_COSTS if operator.device == "cpu" else DEVICE_COSTS
-    n, size = max(int(operator.shape[0]), 1), int(operator.dtype.itemsize)
-    applying = max(model.call, nnz * (size + INDEX_BYTES) + model.vector_passes * n * block_size * size)
-    orthogonalising = model.step + n * size * (model.basis_passes * basis + model.small_passes * block_size)
-    return max(1, min(round(orthogonalising / applying), MAX_DEGREE))
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """What a step costs, in bytes at the speed of an application of A.
-
-    Attributes
-    ----------
-    call, step : float
-        Bytes that could be moved while the host prepares an application, which it does beside the work
-        on the one before, or a step, for which it waits.
-    vector_passes : float
-        Reads and writes of a block in a step of the recurrence.
-    basis_passes, small_passes : float
-        Reads and writes of the basis and of the new block in an orthogonalisation.
-    """
-
-    call: float
-    step: float
-    vector_passes: float
-    basis_passes: float
-    small_passes: float
-
-
-INDEX_BYTES = 4
-# Measured on two cores of a server: orthogonalisation moves its bytes at two thirds of the speed.
-HOST_COSTS = _Costs(call=2e5, step=4e6, vector_passes=5, basis_passes=6, small_passes=24)
-# On an H200: 4 TB/s, some 60 us for a call and 1.5 ms for the small matrices of a step.
-DEVICE_COSTS = _Costs(call=2.4e8, step=6e9, vector_passes=3.5, basis_passes=4, small_passes=16)
-
-
-def design_filter(
-    values: tuple[float, float, float, float], which: Which, norm: float, degree: int, spread: float
-) -> Filter | None:
-    """Choose the interval to damp and the degree, or None where there is nothing to gain.
-
-    Parameters
-    ----------
-    values : tuple of four floats
-        `desire` of the first and of the last wanted value, of the edge, and of the far end.
-    which : {"LA", "SA", "LM"}
-    norm : float
-        ||A||.
-    degree : int
-        Wanted degree: more is taken where the filter would hardly amplify the last wanted value, less where
-        it would set the wanted values too far apart.
-    spread : float
-        How far they may be apart.
-
-    Examples
-    --------
-    >>> design_filter((0.0, -0.1, -0.5, -10.0), "SA", 10.0, 6, 100.0).degree
-    6
-    """
-    first, last, edge, far = values
-    low = far - MARGIN * (edge - far)
-    half_width = max((edge - low) / 2, THINNEST * norm)
-    if which == "LM":
-        half_width = edge = max(edge, THINNEST * norm)
-    low = edge - 2 * half_width
-    if not first >= last > edge:
-        return None
-    rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
-    if rates[1] < SLOWEST:
-        return None
-    degree = max(degree, min(int(LEAST_GROWTH / rates[1]), STIFF * degree))
-    degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
-    if rates[0] > rates[1]:
-        degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
-    degree -= degree % 2
-    return (
-        Filter(low, edge, degree, math.exp(degree * (rates[0] - rates[1])), which)
-        if degree >= LEAST_DEGREE
-        else None
-    )
 
 
 class ChebyshevOperator:
@@ -279,26 +136,36 @@ class FilteredRestart(ThickRestart):
 
     def _sketch(self) -> None:
         """Learn the bounds of the spectrum and place the edge of the filter."""
-        options, like = self.options, self.krylov.buffer
-        sketch = sketch_spectrum(self.operator, like, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked)
+        options, which = self.options, self.options.which
+        outside = max(OUTSIDE * options.ncv, options.k + options.block_size)
+
+        def values(sketch: Sketch) -> tuple[float, float, float]:
+            first, last = (sketch.beyond(count, which) for count in (0, options.k))
+            return first, last, sketch.beyond(outside, which, below=last)
+
+        def crowding(sketch: Sketch) -> float:
+            return sketch.crowd(values(sketch)[-1], which) / outside
+
+        sketch = sketch_spectrum(
+            *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
+            most=MAX_SKETCH_STEPS,
+            resolved=lambda sketch: crowding(sketch) <= CROWDED,
+        )
         counts = self.counts
         counts.operator_columns += sketch.columns
         counts.block_applications += sketch.applications
         counts.reductions += sketch.reductions
         self.norm = max(self.norm, sketch.norm)
-        self.least = min(self.least, sketch.least(options.which))
-        outside = max(OUTSIDE * options.ncv, options.k + options.block_size)
-        first, last = (sketch.beyond(count, options.which) for count in (0, options.k))
-        edge = sketch.beyond(outside, options.which, below=last)
-        self._design((first, last, edge, self.least))
+        self.least = min(self.least, sketch.least(which))
+        self._design((*values(sketch), self.least), crowding(sketch))
 
-    def _design(self, values: tuple[float, float, float, float]) -> None:
+    def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
         options = self.options
         self.designs += 1
         rounding = options.tolerance.unit * self._norm()
         limit = float(options.tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
-        self.filter = design_filter(values, options.which, self._norm(), options.degree, spread)
+        self.filter = design_filter(values, options.which, self._norm(), options.degree, spread, crowding)
         if self.designs > MAX_DESIGNS:
             self.filter = None
         self.retired = self.filter is None
@@ -345,7 +212,7 @@ class FilteredRestart(ThickRestart):
             return super()._rayleigh_ritz()
         krylov, which = self.krylov, self.options.which
         ritz = krylov.ritz()
-        kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta))]
+        kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
         krylov.restart(ritz, kept)
         promising = self._promises(ritz) or which == "LM"  # whose values may have either sign
         self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
@@ -362,7 +229,7 @@ class FilteredRestart(ThickRestart):
         """Rotate the kept vectors to Ritz vectors of A, for their values and residuals."""
         krylov, which = self.krylov, self.options.which
         X = krylov.columns(0, krylov.m)
-        AX = self._image_space(krylov.m)
+        AX = self._image_space(krylov.m, krylov.m + krylov.w)
         self.operator.apply(X, out=AX)
         self.counts.apply(krylov.m)
         if self.locked is not None:
@@ -395,19 +262,39 @@ class FilteredRestart(ThickRestart):
             state = self._state()
         return super()._result(state, reason)
 
-    def _image_space(self, columns: int) -> Block:
-        """Return a block for A X: the unused end of the buffer where it is wide enough."""
+    def _image_space(self, columns: int, begin: int) -> Block:
+        """Return a block for A X: the end of the buffer, unused from `begin` on, where it is wide enough."""
         krylov = self.krylov
-        begin = krylov.m + krylov.w
         if begin + columns <= krylov.capacity:
             return krylov.columns(begin, begin + columns)
         return krylov.buffer.like(columns)
 
-    def _keep(self, m: int) -> int:
-        if self.filter is None:
-            return super()._keep(m)
+    def _rehearse(self) -> None:
+        if not self.random_start:
+            super()._rehearse()
+            return
+        krylov, b = self.krylov, self.options.block_size
+        rehearse_sketch(self.operator, krylov.buffer, SKETCH_WIDTH)
+        X = self.start.like(b)
+        for beta in (0, -1):
+            self.operator.apply(X, out=X.like(), alpha=0.5, beta=beta, shift=0.5)
+        keep = self._keep_filtered(krylov.capacity - b, b)
+        krylov.rehearse(keep)
+        X, AX = krylov.columns(0, keep), self._image_space(keep, keep + b)
+        self.operator.apply(X, out=AX)
+        U = X.dot(AX)
+        for block in (X, AX):
+            block.combine(U, out=block)
+        AX.axpy(U[0], X)
+        AX.gram()
+        self._rehearse_end(keep)
+
+    def _keep(self, m: int, w: int) -> int:
+        return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)
+
+    def _keep_filtered(self, m: int, w: int) -> int:
         k, b = self.options.k, self.options.block_size
-        full = self.krylov.capacity - self.krylov.w
+        full = self.krylov.capacity - w
         keep = max(k + b, int(KEPT_SHARE * full))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))

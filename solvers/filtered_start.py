@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from .block_lanczos import block_lanczos
-from .filtered import FilteredRestart, choose_degree
+from .filter_design import choose_degree
+from .filtered import FilteredRestart
 from .folded import FoldedOperator
 from .iteration import LanczosOptions
 from .krylov import Counts

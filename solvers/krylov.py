@@ -259,6 +259,22 @@ class BlockKrylov:
             self._full_until = self.capacity
         self._next = W if new == step == self.w else None
 
+    def rehearse(self, keep: int) -> None:
+        """Go through the products of all steps and of a restart that keeps `keep` columns.
+
+        For a `blockvec.rehearsal`: of a step they are those of an orthogonalisation that goes well.
+        """
+        b, W = self.block_size, self._scratch[1]
+        W.combine(W.gram(), out=W)
+        for known in range(b, self.capacity - b + 1, b):
+            V = self.buffer[:, : self.n_locked + known]
+            last = self.columns(max(0, known - 2 * b), known)
+            last.combine(last.dot(W), out=W, alpha=-1, beta=1)
+            W.update_gram(V, V.dot(W))
+        used = self.columns(0, self.capacity)
+        C = array_namespace(self.buffer.array).empty((self.capacity, keep + b), self.buffer.dtype)
+        used.combine(C, out=used[:, : keep + b])
+
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once, keeping no random directions: for starts."""
         width, begin = self.w, self.m

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from blockvec import Operator
+from blockvec import BlockVector, Operator, rehearsal
 from blockvec.errors import ShapeError
 
 from .arguments import (
@@ -94,6 +94,7 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     if n != op.shape[1]:
         raise ShapeError(f"A is {n} x {op.shape[1]}; eigenvalues need a square matrix.")
     if options.check_hermitian:
+        _rehearse_check(op)
         op.check_hermitian(options.rng)
     complement = options.orthogonal_to
     locked = None if complement is None else orthonormal_block("orthogonal_to", complement, op)
@@ -137,6 +138,15 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
         begin_s=options.begin_s,
         checked=options.check_hermitian,
     )
+
+
+def _rehearse_check(op: Operator) -> None:
+    """Have the kernels of the check for symmetry compiled side by side."""
+    if op.device != "cpu" and getattr(op, "nnz", None) is not None:
+        with rehearsal():
+            X = BlockVector.empty(op.shape[1], 2, op.dtype, device=op.device)
+            X.dot(op.apply(X))
+            X.norms()
 
 
 def solve(request: Request) -> EigenResult:

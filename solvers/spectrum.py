@@ -13,6 +13,7 @@ section 3.2 (density of states by Lanczos). Deviation: the vectors run side by s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from blockvec.errors import BreakdownError
 
 from .rayleigh_ritz import Which, desire, to_host
 
-__all__ = ["Sketch", "sketch_spectrum"]
+__all__ = ["Sketch", "rehearse_sketch", "sketch_spectrum"]
 
 Block = Any
 RealArray = NDArray[np.float64]
@@ -65,6 +66,10 @@ class Sketch:
         """Return `desire` of the far end."""
         return self.low if which == "LA" else -self.high if which == "SA" else 0.0
 
+    def crowd(self, value: float, which: Which) -> float:
+        """Return how many eigenvalues seem to be more wanted than a value of `desire`."""
+        return float(self.counts[desire(self.theta, which) > value].sum())
+
     def beyond(self, count: float, which: Which, below: float = np.inf) -> float:
         """Return `desire` of the most wanted node beyond which at least `count` eigenvalues seem to lie.
 
@@ -90,7 +95,15 @@ class Sketch:
 
 
 def sketch_spectrum(
-    operator: Any, like: Block, width: int, steps: int, rng: Any, locked: Block | None
+    operator: Any,
+    like: Block,
+    width: int,
+    steps: int,
+    rng: Any,
+    locked: Block | None,
+    *,
+    most: int = 0,
+    resolved: Callable[[Sketch], bool] = lambda sketch: True,
 ) -> Sketch:
     """Run `steps` steps of Lanczos from each of `width` random vectors at once.
 
@@ -103,67 +116,91 @@ def sketch_spectrum(
     rng : numpy.random.Generator
     locked : BlockVector, shape (n, c), optional
         Columns whose complement the operator is restricted to.
+    most : int
+        Steps up to which their number is doubled until `resolved` holds for what they tell.
+    resolved : callable
 
     Raises
     ------
     BreakdownError
         Where the operator returns NaN or Inf.
     """
+    recurrence = _Recurrence(operator, like, width, rng, locked)
     n = int(like.shape[0]) - (0 if locked is None else int(locked.shape[1]))
-    steps = min(steps, n)
-    alphas, betas = _recurrences(operator, like, width, steps, rng, locked)
-    if not (np.isfinite(alphas).all() and np.isfinite(betas).all()):
-        raise BreakdownError("the operator returned NaN or Inf for a finite block; check its entries.")
-    noise = BROKEN_DOWN * float(np.finfo(like.dtype).eps) * float(np.abs(alphas).max() + betas.max())
-    nodes, counts, low, high = [], [], np.inf, -np.inf
-    for column in range(width):
-        alpha, beta = alphas[:, column], betas[:, column]
-        small = np.flatnonzero(beta <= noise)
-        length = int(small[0]) + 1 if len(small) else steps
-        T = np.diag(alpha[:length]) + np.diag(beta[: length - 1], 1) + np.diag(beta[: length - 1], -1)
-        theta, S = np.linalg.eigh(T)
-        rest = beta[length - 1] * np.abs(S[-1])
-        nodes.append(theta)
-        counts.append(n / width * S[0] ** 2)
-        low, high = min(low, theta[0] - rest[0]), max(high, theta[-1] + rest[-1])
-    projections = 0 if locked is None else steps + 1
-    return Sketch(
-        theta=np.concatenate(nodes),
-        counts=np.concatenate(counts),
-        low=float(low),
-        high=float(high),
-        columns=width * steps,
-        applications=steps,
-        reductions=1 + 2 * steps + projections,
-    )
+    while True:
+        recurrence.extend(min(steps, n))
+        sketch = recurrence.sketch(n)
+        if 2 * steps > min(most, n) or resolved(sketch):
+            return sketch
+        steps *= 2
 
 
-def _recurrences(
-    operator: Any, like: Block, width: int, steps: int, rng: Any, locked: Block | None
-) -> tuple[RealArray, RealArray]:
-    """Return diagonals and subdiagonals, a column a vector; waits for the device once."""
-    V = type(like).random(like.shape[0], width, like.dtype, device=like.device, rng=rng)
-    xp = array_namespace(V.array)
-    tiny = np.finfo(V.dtype).tiny
+def rehearse_sketch(operator: Any, like: Block, width: int) -> None:
+    """Go through the products of a sketch, for a `blockvec.rehearsal`."""
+    V = like.like(width)
+    W = operator.apply(V, out=V.like())
+    W.axpy(V.column_dot(W).real, V)
+    W.scale(W.norms())
 
-    def project(block: Block) -> None:
-        if locked is not None:
-            locked.combine(locked.dot(block), out=block, alpha=-1, beta=1)
 
-    project(V)
-    V.scale(1 / xp.maximum(V.norms(), tiny))
-    previous, W = V.like(), V.like()
-    alphas: list[Any] = []
-    betas: list[Any] = []
-    for step in range(steps):
-        operator.apply(V, out=W)
-        project(W)
-        if step:
-            W.axpy(-betas[-1], previous)
-        alphas.append(V.column_dot(W).real)
-        W.axpy(-alphas[-1], V)
-        betas.append(W.norms())
-        W.scale(1 / xp.maximum(betas[-1], tiny))
-        previous, V, W = V, W, previous
-    values = to_host(xp.stack([*alphas, *betas])).astype(np.float64)
-    return values[:steps], values[steps:]
+class _Recurrence:
+    """The recurrences of some vectors side by side, and the coefficients they have left on the device."""
+
+    def __init__(self, operator: Any, like: Block, width: int, rng: Any, locked: Block | None) -> None:
+        self.operator, self.locked = operator, locked
+        V = type(like).random(like.shape[0], width, like.dtype, device=like.device, rng=rng)
+        self._xp = array_namespace(V.array)
+        self._tiny = np.finfo(V.dtype).tiny
+        self._project(V)
+        V.scale(1 / self._xp.maximum(V.norms(), self._tiny))
+        self.V, self.previous, self.W = V, V.like(), V.like()
+        self.alphas: list[Any] = []
+        self.betas: list[Any] = []
+
+    def _project(self, block: Block) -> None:
+        if self.locked is not None:
+            self.locked.combine(self.locked.dot(block), out=block, alpha=-1, beta=1)
+
+    def extend(self, steps: int) -> None:
+        """Go on to a number of steps."""
+        while len(self.alphas) < steps:
+            V, W = self.V, self.W
+            self.operator.apply(V, out=W)
+            self._project(W)
+            if self.alphas:
+                W.axpy(-self.betas[-1], self.previous)
+            self.alphas.append(V.column_dot(W).real)
+            W.axpy(-self.alphas[-1], V)
+            self.betas.append(W.norms())
+            W.scale(1 / self._xp.maximum(self.betas[-1], self._tiny))
+            self.previous, self.V, self.W = V, W, self.previous
+
+    def sketch(self, n: int) -> Sketch:
+        """Return what n eigenvalues look like; waits for the device once."""
+        steps, width = len(self.alphas), self.V.shape[1]
+        values = to_host(self._xp.stack([*self.alphas, *self.betas])).astype(np.float64)
+        alphas, betas = values[:steps], values[steps:]
+        if not np.isfinite(values).all():
+            raise BreakdownError("the operator returned NaN or Inf for a finite block; check its entries.")
+        unit = float(np.finfo(self.V.dtype).eps)
+        noise = BROKEN_DOWN * unit * float(np.abs(alphas).max() + betas.max())
+        nodes, counts, low, high = [], [], np.inf, -np.inf
+        for alpha, beta in zip(alphas.T, betas.T, strict=True):
+            small = np.flatnonzero(beta <= noise)
+            length = int(small[0]) + 1 if len(small) else steps
+            T = np.diag(alpha[:length]) + np.diag(beta[: length - 1], 1) + np.diag(beta[: length - 1], -1)
+            theta, S = np.linalg.eigh(T)
+            rest = beta[length - 1] * np.abs(S[-1])
+            nodes.append(theta)
+            counts.append(n / width * S[0] ** 2)
+            low, high = min(low, theta[0] - rest[0]), max(high, theta[-1] + rest[-1])
+        projections = 0 if self.locked is None else steps + 1
+        return Sketch(
+            theta=np.concatenate(nodes),
+            counts=np.concatenate(counts),
+            low=float(low),
+            high=float(high),
+            columns=width * steps,
+            applications=steps,
+            reductions=1 + 2 * steps + projections,
+        )

@@ -15,7 +15,8 @@ from blockvec.errors import BreakdownError, OptionError, ShapeError
 from .arguments import integer
 from .block_lanczos import ThickRestart, block_lanczos
 from .checkpoint import Checkpoint, probe
-from .filtered import FilteredRestart, choose_degree
+from .filter_design import choose_degree
+from .filtered import FilteredRestart
 from .interrupts import deferred_interrupt
 from .iteration import IterationState, LanczosOptions, LanczosResult
 from .jacobi_davidson import jacobi_davidson

@@ -22,7 +22,7 @@ LAYERS = [
     {"config"},
     {"kernels"},
     {"backends"},
-    {"dispatch", "profile"},
+    {"dispatch", "profile", "rehearsals"},
     {
         "arithmetic",
         "arrays",

@@ -17,6 +17,10 @@ Array: TypeAlias = Any
 """A NumPy array on the host, a CuPy array on a GPU. CuPy ships no types, so this is not checked further."""
 
 
+def _nothing(problem: Problem, *operands: Any) -> None:
+    """Prepare nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One implementation of an operation on a device.
@@ -39,6 +43,9 @@ class Candidate:
         Returns what it would be run with and where that choice came from, as text for `explain`.
     source : callable
         Returns the source of the kernel that its first run compiles; empty where there is none.
+    prepare : callable
+        Takes what `run` takes, and makes ready what the first `run` would wait for, on any thread: no operand
+        is read or written.
     """
 
     name: str
@@ -47,6 +54,7 @@ class Candidate:
     vendor: bool = False
     configuration: Callable[[], str] = str
     source: Callable[[], str] = str
+    prepare: Callable[..., object] = _nothing
 
 
 def leading_dimension(array: Array) -> int:

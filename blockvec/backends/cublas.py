@@ -38,6 +38,7 @@ _PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 WORKSPACE_BYTES = 64 << 20  # partial products at a time
 CHUNK_BYTES = 32 << 20  # converted or copied rows at a time: read again while they are in L2
+INPLACE_BYTES = 256 << 20  # copied rows at a time of what is overwritten: with fewer, calls take longest
 MAX_BATCH = 1 << 14
 PARTS_PER_MULTIPROCESSOR = 8
 MIN_PART_ROWS = 512  # shorter parts spend their time on the epilogue
@@ -319,7 +320,8 @@ def tsmm(gpu: Gpu, problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: co
     chunk = MAX_INT // max(problem.lda, ldb)
     copies = problem.inplace or rows_a.converts
     if copies:
-        chunk = min(chunk, max(1, CHUNK_BYTES // rows_a.row_bytes))
+        copied_bytes = CHUNK_BYTES if rows_a.converts else INPLACE_BYTES
+        chunk = min(chunk, max(1, copied_bytes // rows_a.row_bytes))
     for begin in range(0, K, chunk):
         end = min(begin + chunk, K)
         _kept, left = rows_a.read(gpu, begin, end, copies=copies)

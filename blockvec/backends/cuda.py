@@ -97,9 +97,9 @@ class CudaBackend:
             case SpmmvProblem():
                 return self._spmmv(problem)
             case StreamProblem(operation="axpby"):
-                return (self._candidate("stream", cuda_elementwise.axpby),)
+                return (self._stream(cuda_elementwise.axpby, cuda_elementwise.prepare_axpby),)
             case StreamProblem(operation="column_dot"):
-                return (self._candidate("stream", cuda_elementwise.column_dots),)
+                return (self._stream(cuda_elementwise.column_dots, cuda_elementwise.prepare_column_dots),)
             case _:
                 return ()
 
@@ -247,6 +247,11 @@ class CudaBackend:
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
+
+    def _stream(self, run: Any, prepare: Any) -> Candidate:
+        return dataclasses.replace(
+            self._candidate("stream", run), prepare=self._gpu.here(functools.partial(prepare, self._gpu))
+        )
 
     def _cublas(self, name: str, run: Any, own: Sequence[Candidate], refusal: str = "") -> Candidate:
         """Return a candidate that calls cuBLAS, but for graph captures, where CuPy refuses to."""

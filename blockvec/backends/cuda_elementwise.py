@@ -30,6 +30,8 @@ __all__ = [
     "copy",
     "fill_random",
     "fold",
+    "prepare_axpby",
+    "prepare_column_dots",
     "scale_column",
     "weighted_sum",
 ]
@@ -55,12 +57,26 @@ def weighted_sum(
     """Out = alpha X + beta Y, a factor being a scalar times an optional array: one value a column, or one."""
     if out.size == 0:
         return
+    (launch, (ldx, ldy, ldo, *extents)), factors = _ready_sum(gpu, X, Y, out, alpha, beta)
+    launch(X, ldx, Y, ldy, out, ldo, *extents, *factors)
+
+
+def prepare_axpby(
+    gpu: Gpu, problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any
+) -> None:
+    """Load what `axpby` would run."""
+    _ready_sum(gpu, X, Y, out, (alpha, None), (beta, None))
+
+
+def _ready_sum(
+    gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return the plan of a weighted sum, and the arguments that its factors make."""
     first, alpha_arguments = _factor(*alpha)
     second, beta_arguments = _factor(*beta) if Y is not None else _factor(0, None)
     blocks = (X, out) if Y is None else (X, Y, out)
     layout = tuple((block.dtype.char, block.strides[0], block.data.ptr % 16) for block in blocks)
-    launch, (ldx, ldy, ldo, *extents) = _axpby_plan(gpu, layout, out.shape, first, second)
-    launch(X, ldx, Y, ldy, out, ldo, *extents, *alpha_arguments, *beta_arguments)
+    return _axpby_plan(gpu, layout, out.shape, first, second), (*alpha_arguments, *beta_arguments)
 
 
 _REAL = Factor()
@@ -121,6 +137,13 @@ def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array
     fold(gpu, partials, out[None, :], 1, 0)
 
 
+def prepare_column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
+    """Load what `column_dots` would run."""
+    kernel = _column_kernel(X, Y, conj=True)
+    _column_plan(gpu, kernel, *X.shape)
+    _fold_plan(gpu, np.dtype(kernel.dtype_sum).char, out.dtype.char, out.size, False, False, False, True)
+
+
 def column_product(
     gpu: Gpu, problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex
 ) -> None:
@@ -141,10 +164,7 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
     import cupy
 
     K, M = X.shape
-    same = X is Y and (conj or X.dtype.kind == "f")
-    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
-    if not _aligned(kernel.vector, X, Y):
-        kernel = replace(kernel, aligned=False)
+    kernel = _column_kernel(X, Y, conj=conj)
     if K == 0 or M == 0:
         return cupy.empty((0, 1, M), kernel.dtype_sum)
     tiling, launch = _column_plan(gpu, kernel, K, M)
@@ -152,6 +172,12 @@ def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
     lanes, groups = np.int32(tiling.lanes), np.int32(tiling.groups)
     launch(X, leading_dimension(X), Y, leading_dimension(Y), K, M, lanes, groups, partials)
     return partials
+
+
+def _column_kernel(X: Array, Y: Array, *, conj: bool) -> ColumnDotKernel:
+    same = X is Y and (conj or X.dtype.kind == "f")
+    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
+    return kernel if _aligned(kernel.vector, X, Y) else replace(kernel, aligned=False)
 
 
 @functools.lru_cache(maxsize=4096)

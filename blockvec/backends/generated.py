@@ -57,7 +57,12 @@ def candidate(
     def source() -> str:
         return _source(gpu, name, problem, config(), is_summed)
 
-    return Candidate(name, gpu.here(run), refusal, configuration=text, source=source)
+    def prepare(_problem: Any, *_operands: Any) -> None:
+        launch()
+
+    return Candidate(
+        name, gpu.here(run), refusal, configuration=text, source=source, prepare=gpu.here(prepare)
+    )
 
 
 def _source(gpu: Gpu, name: str, problem: Product, config: Any, is_summed: bool) -> str:

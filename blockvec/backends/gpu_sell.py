@@ -41,9 +41,9 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
         conversion = spmmv_sell.conversion(problem)
         return f"{config}, {origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
 
-    run = gpu.here(functools.partial(_spmmv, gpu))
+    run, prepare = (gpu.here(functools.partial(call, gpu)) for call in (_spmmv, _prepare))
     refusal = spmmv_sell.supports(problem, gpu.info)
-    return Candidate("spmmv_sell", run, refusal or "", configuration=text)
+    return Candidate("spmmv_sell", run, refusal or "", configuration=text, prepare=prepare)
 
 
 def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[spmmv_sell.Config, str]:
@@ -92,6 +92,12 @@ def _in_order(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, in
         config = spmmv_csr.choose(problem, gpu.info, in_order=True)
         S.bound[key] = launcher_in_rows(gpu, problem, config, S)
     return S.bound[key]
+
+
+def _prepare(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> None:
+    """Load the kernels that products will run, before and after the matrix is converted."""
+    _in_order(gpu, problem, S)
+    _kernel(gpu, problem, _configuration(gpu, problem)[0])
 
 
 def launcher(gpu: Gpu, problem: SpmmvProblem, config: spmmv_sell.Config, S: DeviceCsr) -> Launch:

@@ -35,8 +35,8 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
     refusal = spmmv_csr.supports(problem, gpu.info)
     if refusal is None:
         refusal = spmmv_csr.refuse_sums(problem, _configuration(gpu, problem)[0])
-    run = gpu.here(functools.partial(_spmmv, gpu))
-    return Candidate("spmmv_csr", run, refusal or "", configuration=text)
+    run, prepare = (gpu.here(functools.partial(call, gpu)) for call in (_spmmv, _bound))
+    return Candidate("spmmv_csr", run, refusal or "", configuration=text, prepare=prepare)
 
 
 def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[spmmv_csr.Config, str]:
@@ -60,8 +60,7 @@ def _spmmv(
 
     The first product of a kind with a matrix of uneven rows waits for its row pointers; later ones do not.
     """
-    bound = S.bound.get(("spmmv_csr", problem, options().tune)) or _bind(gpu, problem, S)
-    start(gpu, bound, problem, X, Y, alpha, beta, shift, fused)
+    start(gpu, _bound(gpu, problem, S), problem, X, Y, alpha, beta, shift, fused)
 
 
 def start(
@@ -97,11 +96,13 @@ def start(
     )
 
 
-def _bind(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, int]:
-    """Make ready what a product with a matrix needs."""
+def _bound(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> tuple[Launch, int]:
+    """Return what a product with a matrix needs, made ready once."""
     key = "spmmv_csr", problem, options().tune
-    bound = S.bound[key] = launcher(gpu, problem, _configuration(gpu, problem)[0], S)
-    return bound
+    known = S.bound.get(key)
+    if known is None:
+        known = S.bound[key] = launcher(gpu, problem, _configuration(gpu, problem)[0], S)
+    return known
 
 
 def launcher(gpu: Gpu, problem: SpmmvProblem, config: spmmv_csr.Config, S: DeviceCsr) -> tuple[Launch, int]:

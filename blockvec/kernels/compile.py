@@ -17,6 +17,8 @@ import functools
 import hashlib
 import json
 import re
+import threading
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -247,12 +249,15 @@ def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int |
 
 
 _functions: dict[tuple[int, str, int, int | None], Kernel] = {}
+_compiling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def function(
     source: str, name: str, architecture: str, dynamic_shared_bytes: int = 0, carveout: int | None = None
 ) -> Kernel:
     """Return the kernel of a source, loaded on CuPy's current device as by `load`, and remember it.
+
+    Of several threads that ask for a kernel one compiles it, and the others wait.
 
     Raises
     ------
@@ -261,9 +266,11 @@ def function(
     """
     from cupy.cuda import runtime
 
-    entry = (runtime.getDevice(), _key(source, architecture, OPTIONS), dynamic_shared_bytes, carveout)
-    kernel = _functions.get(entry)
-    if kernel is None:
-        cubin = build(source, architecture)
-        kernel = _functions[entry] = load(cubin, name, dynamic_shared_bytes, carveout)
+    key = _key(source, architecture, OPTIONS)
+    entry = (runtime.getDevice(), key, dynamic_shared_bytes, carveout)
+    with _compiling[key]:
+        kernel = _functions.get(entry)
+        if kernel is None:
+            cubin = build(source, architecture)
+            kernel = _functions[entry] = load(cubin, name, dynamic_shared_bytes, carveout)
     return kernel

@@ -128,13 +128,15 @@ def problems(tasks: Sequence[Task], folder: Path | None, device: str) -> Iterato
     try:
         for task in tasks:
             if task.matrix not in sources:
-                sources = {task.matrix: _source(task.matrix, folder, ahead)}  # the one before is let go
+                if device == "cpu":
+                    sources.clear()  # the one before is let go
+                sources[task.matrix] = _source(task.matrix, folder, ahead)
             source = sources[task.matrix]
             if source is not None:
                 yield Problem(task, source, device)
     finally:
         if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
 
 def _source(name: str, folder: Path | None, ahead: dict[str, Future[Source]]) -> Source | None:

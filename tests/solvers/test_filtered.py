@@ -10,7 +10,8 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
-from solvers.filtered import ChebyshevOperator, Filter, FilteredRestart, choose_degree, design_filter
+from solvers.filter_design import Filter, choose_degree, design_filter
+from solvers.filtered import ChebyshevOperator, FilteredRestart
 from solvers.rayleigh_ritz import separate_copies
 from solvers.spectrum import Sketch, sketch_spectrum
 
@@ -87,8 +88,8 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest
     values = np.r_[-40.0, np.linspace(-1, 1, 1500), 3.0, 3.1, 40.0]
     true = sketch_spectrum
 
-    def blind(*arguments: Any) -> Sketch:
-        seen = true(*arguments)
+    def blind(*arguments: Any, **longer: Any) -> Sketch:
+        seen = true(*arguments, **longer)
         inside = np.abs(seen.theta) < 5
         return Sketch(seen.theta[inside], seen.counts[inside], -1.0, 1.0, 0, 0, 0)
 
@@ -115,8 +116,8 @@ def test_an_edge_that_leaves_nothing_outside_is_moved(monkeypatch: pytest.Monkey
     true = FilteredRestart._design
     moved: list[float] = []
 
-    def misplaced(self: Any, ends: tuple[float, float, float, float]) -> None:
-        true(self, ends)
+    def misplaced(self: Any, ends: tuple[float, float, float, float], *crowding: float) -> None:
+        true(self, ends, *crowding)
         if self.designs == 1 and self.filter is not None:  # two values are left outside
             self.filter = Filter(self.filter.low, -2e-6, 20, 1.0, "SA")
         moved.append(self.filter.edge)
