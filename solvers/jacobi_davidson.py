@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
+from blockvec import array_namespace, rehearsal
 
 from .checkpoint import Checkpoint
 from .correction import AdaptiveStop, Corrector
@@ -27,6 +27,7 @@ from .folded import FoldedOperator, found_around
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
 from .jd_options import JacobiDavidsonOptions, least_basis
 from .linear.columns import pick
+from .linear.minres import rehearse_minres
 from .linear.systems import Preconditioner
 from .rayleigh_ritz import desire, to_host
 from .search_space import Extracted, SearchSpace, extended
@@ -173,6 +174,9 @@ class _JacobiDavidson(Iteration):
 
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
+        if self._compiles():
+            with rehearsal():
+                self._rehearse()
         if not self._resumed():
             self._begin()
         while True:
@@ -207,6 +211,23 @@ class _JacobiDavidson(Iteration):
         update = getattr(self.preconditioner, "update", None)
         if update is not None and self.updated_for >= 0:
             update(self.followed)
+
+    def _compiles(self) -> bool:
+        """Whether products run kernels that must be compiled, those of the operator being no user's."""
+        return self.space.buffer.device != "cpu" and getattr(self.operator, "nnz", None) is not None
+
+    def _rehearse(self) -> None:
+        """Go through the products of a run that goes well."""
+        space, b, k = self.space, self.options.block_size, self.options.k
+        X = space.buffer.like(b)
+        self.operator.apply(X, out=X.like(), shift=space.tau)
+        sizes = {min(k, self._seen() + more) for more in range(0, k, self._together())}
+        space.rehearse(b, sizes, self.kept, self.kept + self.retained)
+        last = space.buffer.like(k)
+        last.combine(last.gram(), out=last)
+        if self.corrector.method == "minres" and self.preconditioner is None:
+            for q in {space.padded(space.n_locked + b), space.padded(space.n_locked + k)}:
+                rehearse_minres(self.operator, X, b, q)
 
     # --- start ----------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from .systems import (
     Projection,
 )
 
-__all__ = ["block_minres"]
+__all__ = ["block_minres", "rehearse_minres"]
 
 Block = Any
 RealArray = NDArray[np.float64]
@@ -102,6 +102,25 @@ def block_minres(
     projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
     system = LinearSystems(A, B, shift, tol, projection)
     return _Minres(system, B, stop).run(system.n if maxiter is None else maxiter, with_first)
+
+
+def rehearse_minres(A: Any, like: Block, width: int, q: int) -> None:
+    """Go through the products of steps beside q columns, for a `blockvec.rehearsal`; from `width` halved on.
+
+    Parameters
+    ----------
+    A : Operator
+    like : BlockVector, shape (n, any)
+        Says size, type and device.
+    width, q : int
+    """
+    Q = like.like(q)
+    while width:
+        X, Y = like.like(width), like.like(width)
+        factors = A.apply(X, out=Y, shift=X.norms(), dots="xy").dots["xy"].real
+        Y.scale(factors).axpby(factors, X, factors).column_dot(Y)
+        Q.combine(Q.dot(Y), out=Y, alpha=-1, beta=1)
+        width //= 2
 
 
 class _Minres(Columns):
