@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace, rehearsal
+from blockvec import array_namespace
 
 from .checkpoint import Checkpoint
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
@@ -34,8 +34,6 @@ MIN_SEARCH = {
     False: 200,
 }  # degree a search may always have, after a random and after a given start
 MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
-
-_rehearsed: set[tuple[Any, ...]] = set()  # kinds of runs whose kernels were asked for in this process
 
 
 def block_lanczos(
@@ -120,7 +118,7 @@ class ThickRestart(Iteration):
 
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
-        self._rehearse_once()
+        self._rehearse_once(self.operator, self.krylov.buffer, self.random_start)
         if self._resumed():
             if self.counts.restarts >= self.options.maxiter:
                 return self._result(self.history[-1], "maxiter")
@@ -146,16 +144,6 @@ class ThickRestart(Iteration):
             if reason:
                 return self._result(state, reason)
             self._advance()
-
-    def _rehearse_once(self) -> None:
-        """Have the kernels of a run compiled side by side, where none of its kind went before."""
-        buffer, nnz = self.krylov.buffer, getattr(self.operator, "nnz", None)
-        sizes = self.options.k, self.options.block_size
-        kind = type(self), buffer.device, buffer.shape, buffer.dtype, nnz, sizes, self.random_start
-        if buffer.device != "cpu" and nnz is not None and kind not in _rehearsed:
-            _rehearsed.add(kind)
-            with rehearsal():
-                self._rehearse()
 
     def _rehearse(self) -> None:
         """Go through the products of a run from a random start, in their order."""

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from blockvec import rehearsal
+
 from .checkpoint import Checkpoint
 from .krylov import Counts
 from .rayleigh_ritz import Tolerance, Which
@@ -17,6 +19,8 @@ from .rayleigh_ritz import Tolerance, Which
 __all__ = ["Iteration", "IterationState", "LanczosOptions", "LanczosResult"]
 
 Block = Any
+
+_rehearsed: set[tuple[Any, ...]] = set()  # kinds of runs whose kernels were asked for in this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,21 @@ class Iteration:
     def elapsed_s(self) -> float:
         """Seconds since the start, those before a resumption included."""
         return self.earlier_s + time.perf_counter() - self.begin_s
+
+    def _rehearse_once(self, operator: Any, buffer: Any, *kind: Any) -> None:
+        """Have the kernels of a run compiled side by side, where none of its kind went before.
+
+        Not those of an operator without `nnz`: it may be a user's, who would see it called.
+        """
+        nnz, sizes = getattr(operator, "nnz", None), (self.options.k, self.options.block_size)
+        run = type(self), buffer.device, buffer.shape, buffer.dtype, nnz, *sizes, *kind
+        if buffer.device != "cpu" and nnz is not None and run not in _rehearsed:
+            _rehearsed.add(run)
+            with rehearsal():
+                self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Go through the products of a run in their order."""
 
     def _stopped(self) -> str:
         """Return why to stop at once, or nothing."""

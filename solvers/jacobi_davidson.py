@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace, rehearsal
+from blockvec import array_namespace
 
 from .checkpoint import Checkpoint
 from .correction import AdaptiveStop, Corrector
@@ -174,9 +174,7 @@ class _JacobiDavidson(Iteration):
 
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
-        if self._compiles():
-            with rehearsal():
-                self._rehearse()
+        self._rehearse_once(self.operator, self.space.buffer)
         if not self._resumed():
             self._begin()
         while True:
@@ -211,10 +209,6 @@ class _JacobiDavidson(Iteration):
         update = getattr(self.preconditioner, "update", None)
         if update is not None and self.updated_for >= 0:
             update(self.followed)
-
-    def _compiles(self) -> bool:
-        """Whether products run kernels that must be compiled, those of the operator being no user's."""
-        return self.space.buffer.device != "cpu" and getattr(self.operator, "nnz", None) is not None
 
     def _rehearse(self) -> None:
         """Go through the products of a run that goes well."""

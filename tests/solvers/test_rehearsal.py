@@ -7,12 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-import solvers.block_lanczos
-from blockvec import dispatch, models, rehearsing
+from blockvec import dispatch, models, rehearsal, rehearsing
 from solvers import eigsh
 from solvers.search_space import PADDING, SearchSpace
 
 FEW = 3  # the check for symmetry before, and a restart before its time
+
+
+def rehearse(iteration: Any, *_: Any) -> None:
+    """What is done before the first run of a kind on a GPU."""
+    with rehearsal():
+        iteration._rehearse()
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # what a rehearsal returns holds anything
@@ -27,12 +32,8 @@ def test_all_products_of_a_run_but_a_few_are_rehearsed(
         (rehearsed if rehearsing() else run).add(problem)
         true(problem, backend, *operands)
 
-    def rehearse(self: Any) -> None:
-        with solvers.block_lanczos.rehearsal():
-            self._rehearse()
-
     monkeypatch.setattr("blockvec.dispatch.run", watched)
-    monkeypatch.setattr("solvers.block_lanczos.ThickRestart._rehearse_once", rehearse)
+    monkeypatch.setattr("solvers.iteration.Iteration._rehearse_once", rehearse)
     A = models.model("laplace3d:n=14")
     result = eigsh(A, k, which="SA", method=method, rng=0, tol=1e-8, block_size=8, return_info=True)
     assert len(run - rehearsed) <= FEW
@@ -60,7 +61,7 @@ def test_all_products_of_jacobi_davidson_but_a_few_are_rehearsed(
 
     monkeypatch.setattr("blockvec.dispatch.run", watched)
     monkeypatch.setattr(SearchSpace, "__init__", padded)
-    monkeypatch.setattr("solvers.jacobi_davidson._JacobiDavidson._compiles", lambda self: True)
+    monkeypatch.setattr("solvers.iteration.Iteration._rehearse_once", rehearse)
     A = models.model("laplace3d:n=14")
     exact = models.spectra.laplace_eigenvalues([14] * 3)[:k]
     options = {"which": "SA", "tol": 1e-8, "block_size": 4, "verify": "never", "check_hermitian": False}
