@@ -55,6 +55,11 @@ class Options:
     tune: str = "cached"
     tune_budget_s: float = 2.0
 
+    @property
+    def winners_dir(self) -> Path | None:
+        """Where this device's own winners are looked for; None where nothing that was measured counts."""
+        return None if self.tune == "model" else self.cache_dir
+
     def __post_init__(self) -> None:
         if not isinstance(self.threads, int) or isinstance(self.threads, bool) or self.threads < 1:
             raise OptionError(f"threads: got {self.threads!r}; give a positive integer.")

@@ -139,8 +139,7 @@ class CudaBackend:
         return [generated.candidate(self._gpu, name, problem, winner) for name in families_of(problem)]
 
     def _winner(self, problem: Problem) -> Winner | None:
-        current = options()
-        return None if current.tune == "model" else find(problem, self.device, current.cache_dir)
+        return find(problem, self.device, options().winners_dir)
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Whether nobody tuned a problem's kind yet; False while a graph is captured."""

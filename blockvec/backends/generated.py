@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..kernels import tsmttsm_mma
 from ..kernels.compile import function
 from ..kernels.families import FAMILIES
 from ..kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
@@ -66,13 +64,9 @@ def candidate(
 
 
 def _source(gpu: Gpu, name: str, problem: Product, config: Any, is_summed: bool) -> str:
-    if is_summed:
-        return FAMILIES[name].source(problem, config, gpu.info)
-    if name == "tsmttsm_fma":
-        return FAMILIES[name].source(problem, dataclasses.replace(config, reduction="none"), gpu.info)
-    assert name == "tsmttsm_mma"
-    assert isinstance(problem, TsmttsmProblem)
-    return tsmttsm_mma.source(problem, config, gpu.info, is_summed=False)
+    family: Any = FAMILIES[name]
+    how = {} if is_summed else {"is_summed": False}  # which those of A^H B know
+    return str(family.source(problem, config, gpu.info, **how))
 
 
 @functools.lru_cache(maxsize=4096)

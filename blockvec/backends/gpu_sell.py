@@ -48,8 +48,7 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
 
 def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[spmmv_sell.Config, str]:
     """Return how the kernel is run, and where that choice comes from."""
-    current = options()
-    return configure_sell(problem, gpu.info, None if current.tune == "model" else current.cache_dir)
+    return configure_sell(problem, gpu.info, options().winners_dir)
 
 
 def _spmmv(

@@ -25,7 +25,6 @@ __all__ = [
     "make_slab",
     "parts_of",
     "round_up",
-    "rounded_rows",
     "smooth_max",
     "supports",
     "widest",
@@ -64,12 +63,6 @@ def round_up(value: int, unit: int) -> int:
 def parts_of(dtype: str) -> int:
     """Return the real numbers that make an element."""
     return 2 if is_complex(dtype) else 1
-
-
-def rounded_rows(K: int) -> int:
-    """Round K up to its two leading bits, so that a solver's many row counts share choices."""
-    step = 1 << max(K.bit_length() - 2, 0)
-    return round_up(K, step)
 
 
 def widest(*multiples: int, limit: int = 16) -> int:

@@ -33,6 +33,7 @@ __all__ = [
     "promote",
     "real_bytes",
     "real_view",
+    "rounded_rows",
     "scalar_class",
 ]
 
@@ -64,6 +65,12 @@ def is_complex(dtype: str) -> bool:
 def real_bytes(dtype: str) -> int:
     """Bytes of a real number: an element, or the parts of a complex one."""
     return _ITEMSIZE[dtype] // (2 if is_complex(dtype) else 1)
+
+
+def rounded_rows(K: int) -> int:
+    """Round K up to its two leading bits, so that a solver's many row counts share choices."""
+    step = 1 << max(K.bit_length() - 2, 0)
+    return -(-K // step) * step
 
 
 @functools.cache

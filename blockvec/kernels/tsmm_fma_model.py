@@ -14,12 +14,11 @@ from .fma import (
     covered_rate,
     parts_of,
     round_up,
-    rounded_rows,
     smooth_max,
     supports,
     widest,
 )
-from .problem import TsmmProblem, itemsize
+from .problem import TsmmProblem, itemsize, rounded_rows
 from .roofline import Ceilings, memory_time, traffic
 from .tsmm_fma_config import (
     Coefficients,

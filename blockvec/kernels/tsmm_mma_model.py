@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..errors import OptionError
 from .device import DeviceInfo
-from .problem import TsmmProblem, real_bytes
+from .problem import TsmmProblem, real_bytes, rounded_rows
 from .roofline import Ceilings, memory_time, traffic
 from .tsmm_mma_config import (
     MMA_CYCLES,
@@ -255,13 +255,7 @@ def choose(problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None =
     ceilings = ceilings or _CEILINGS
     rates = tuple(sorted(ceilings.gflop_s.items()))
     bandwidths = (ceilings.read_gb_s, ceilings.write_gb_s, ceilings.copy_gb_s)
-    return _choose(replace(problem, K=_rounded(problem.K)), device, bandwidths, rates)
-
-
-def _rounded(K: int) -> int:
-    """Round K up to its two leading bits, so that a solver's many row counts share choices."""
-    step = 1 << max(K.bit_length() - 2, 0)
-    return -(-K // step) * step
+    return _choose(replace(problem, K=rounded_rows(problem.K)), device, bandwidths, rates)
 
 
 @functools.lru_cache(maxsize=4096)

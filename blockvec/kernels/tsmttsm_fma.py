@@ -67,8 +67,11 @@ def kernel_name(problem: TsmttsmProblem) -> str:
     return f"{problem.operation}_fma_{kind}_m{problem.M}_n{problem.N}"
 
 
-def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
-    """Return the CUDA source of a configuration; it depends neither on K nor on the length of a pitch."""
+def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo, *, is_summed: bool = True) -> str:
+    """Return the CUDA source of a configuration; it depends neither on K nor on the length of a pitch.
+
+    Not summed, it leaves no result, as with `Config.reduction` ``"none"``.
+    """
     plan = plan_of(shape_of(problem), config)
     a, b = plan.operands
     single = is_single(problem)
@@ -101,7 +104,9 @@ def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str:
         "STAGES": config.stages,
         "CHAIN": plan.chain,
         "WIDE": config.sums == "registers",
-        "REDUCTION": ("partials", "blocks", "threads", "none").index(config.reduction),
+        "REDUCTION": ("partials", "blocks", "threads", "none").index(
+            config.reduction if is_summed else "none"
+        ),
     }
     for name, operand, slab, vector in zip("AB", plan.operands, plan.slabs, plan.vectors, strict=True):
         constants[f"{name}_LINEAR"] = slab.is_linear if config.stages else operand.is_linear

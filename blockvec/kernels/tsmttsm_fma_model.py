@@ -15,12 +15,11 @@ from .fma import (
     covered_rate,
     parts_of,
     round_up,
-    rounded_rows,
     smooth_max,
     supports,
     widest,
 )
-from .problem import TsmttsmProblem
+from .problem import TsmttsmProblem, rounded_rows
 from .roofline import Ceilings
 from .tsmttsm_fma_config import (
     SCRATCH_BYTES,

@@ -120,10 +120,7 @@ def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
 def configure_sparse(
     problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
 ) -> tuple[spmmv_csr.Config, str]:
-    """Return how `spmmv_csr` runs a sparse product, and where that choice comes from.
-
-    Without a cache folder nothing that was measured counts.
-    """
+    """Return how `spmmv_csr` runs a sparse product, and where that choice comes from; see `find`."""
     return _configured("spmmv_csr", problem, device, cache_dir)
 
 
@@ -137,16 +134,19 @@ def configure_sell(
 def _configured(
     kernel: str, problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
 ) -> tuple[Any, str]:
-    winner = None if cache_dir is None else find(problem, device, cache_dir)
+    winner = find(problem, device, cache_dir)
     if winner is None or winner.kernel != kernel:
         return CONFIGURED[kernel].choose(problem, device), "the model's choice"
     return winner.config, winner.origin
 
 
-def find(problem: Problem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
-    """Return the winner on record for a problem, the user's before the shipped one."""
+def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner | None:
+    """Return the winner on record for a problem, the user's before the shipped one.
+
+    Without a cache folder nothing that was measured counts.
+    """
     key = representative(problem)
-    if key is None or device.kind != "cuda":
+    if cache_dir is None or key is None or device.kind != "cuda":
         return None
     winner = _find(key, device, cache_dir)
     if winner is None and isinstance(key, SpmmvProblem):

@@ -85,6 +85,14 @@ __device__ __forceinline__ A conjugate(A a) {
         return a;
 }
 
+template <class A>
+__device__ __forceinline__ auto real_part(A a) -> typename Kind<A>::Real {
+    if constexpr (IS_COMPLEX<A>)
+        return a.re;
+    else
+        return a;
+}
+
 // Memory that nobody writes during the kernel: such loads may move ahead of stores.
 template <class T>
 __device__ __forceinline__ T load_constant(const T* p) {

@@ -18,14 +18,6 @@
 using Element = ElementOf<COMPLEX, Real>;
 using Wide = ElementOf<COMPLEX, double>;
 
-template <class S>
-__device__ __forceinline__ double real_part(S x) {
-    if constexpr (IS_COMPLEX<S>)
-        return x.re;
-    else
-        return x;
-}
-
 __device__ __forceinline__ double square(Wide x) { return real_part(multiply(conjugate(x), x)); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* G, Element* T, Wide* report, int b, double limit) {

@@ -18,14 +18,6 @@ constexpr int RUNS = THREADS / LANES;
 constexpr int XY = DOTS & 1, YY = XY + (DOTS >> 1 & 1), DOT_SUMS = (YY + (DOTS >> 2 & 1)) * WIDTH;  // kinds come in the order xx, xy, yy
 constexpr int GRAM_YY = GRAM & 1, SQUARE = WIDTH * WIDTH, SUMS = DOT_SUMS + (GRAM_YY + (GRAM >> 1)) * SQUARE;
 
-template <class T>
-__device__ __forceinline__ double real_part(T sum) {
-    if constexpr (IS_COMPLEX<T>)
-        return sum.re;
-    else
-        return sum;
-}
-
 // An element of a Hermitian matrix, given the one on or above the diagonal.
 template <class T>
 __device__ __forceinline__ T as_hermitian(T sum, int i, int j) {
