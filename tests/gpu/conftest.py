@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.launch import GRID_HEADER_BYTES
+
+
+@pytest.fixture(scope="module")
+def cp() -> Any:
+    return pytest.importorskip("cupy")
+
+
+@pytest.fixture(scope="module")
+def device(cp: Any) -> DeviceInfo:
+    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
+
+
+@pytest.fixture(scope="module")
+def workspace(cp: Any) -> Any:
+    """Memory for sums over blocks, ready for its first launch, whose rest holds anything."""
+    memory = cp.full((64 << 20) // 8, cp.nan)
+    memory[: GRID_HEADER_BYTES // 8] = 0
+    return memory
+
 
 @pytest.fixture(autouse=True)
-def memory_goes_back() -> Iterator[None]:
+def memory_goes_back(cp: Any) -> Iterator[None]:
     """Return what a test took: other processes test on the same GPU, some with tens of gigabytes."""
     yield
-    cupy = pytest.importorskip("cupy")
-    cupy.get_default_memory_pool().free_all_blocks()
+    cp.get_default_memory_pool().free_all_blocks()

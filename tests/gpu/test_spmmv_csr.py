@@ -16,7 +16,7 @@ from blockvec.arrays import memory_of
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import spmmv_csr as family
 from blockvec.kernels.csr_plan import Plan, address
-from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
 from blockvec.kernels.spmmv_csr import Config
 
@@ -25,16 +25,6 @@ pytestmark = pytest.mark.gpu
 GUARD = 64  # elements before and after each block
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "complex64": 2.0**-24, "float64": 2.0**-53, "complex128": 2.0**-53}
 TYPES = tuple(UNIT_ROUNDOFF)
-
-
-@pytest.fixture(scope="module")
-def cp() -> Any:
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture(scope="module")
-def device(cp: Any) -> DeviceInfo:
-    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
 
 
 def framed(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]:

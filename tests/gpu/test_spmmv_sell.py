@@ -32,11 +32,6 @@ def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     blockvec.dispatch.forget()
 
 
-@pytest.fixture(scope="module")
-def cp() -> Any:
-    return pytest.importorskip("cupy")
-
-
 def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, exact: bool) -> np.ndarray:
     def draw() -> np.ndarray:
         return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)

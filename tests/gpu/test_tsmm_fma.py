@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmm_fma as family
-from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, promote, scalar_class
 from blockvec.kernels.tsmm_fma import Config
 from tests.blocks import UNIT_ROUNDOFF, alignment, draw, framed, leading_dimension, wide
@@ -20,16 +20,6 @@ from tests.blocks import UNIT_ROUNDOFF, alignment, draw, framed, leading_dimensi
 pytestmark = pytest.mark.gpu
 
 TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-@pytest.fixture(scope="module")
-def cp() -> Any:
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture(scope="module")
-def device(cp: Any) -> DeviceInfo:
-    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
 
 
 def describe(A: Any, C: Any, B: Any, alpha: complex, beta: complex) -> TsmmProblem:

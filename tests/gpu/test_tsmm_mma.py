@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmm_mma as family
-from blockvec.kernels.device import DeviceInfo, cuda_device
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
 from blockvec.kernels.tsmm_mma import Config
 from tests.blocks import UNIT_ROUNDOFF
@@ -20,16 +20,6 @@ pytestmark = pytest.mark.gpu
 
 GUARD = 64  # elements before and after each operand
 TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-@pytest.fixture(scope="module")
-def cp() -> Any:
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture(scope="module")
-def device(cp: Any) -> DeviceInfo:
-    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
 
 
 def framed(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import tsmttsm_fma as family
-from blockvec.kernels.device import DeviceInfo, cuda_device
-from blockvec.kernels.launch import GRID_HEADER_BYTES
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, promote, scalar_class
 from blockvec.kernels.tsmttsm_fma import Config
 from tests.blocks import UNIT_ROUNDOFF, alignment, counters_are_ready, draw, framed, leading_dimension, wide
@@ -21,23 +20,6 @@ from tests.blocks import UNIT_ROUNDOFF, alignment, counters_are_ready, draw, fra
 pytestmark = pytest.mark.gpu
 
 TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-@pytest.fixture(scope="module")
-def cp() -> Any:
-    return pytest.importorskip("cupy")
-
-
-@pytest.fixture(scope="module")
-def device(cp: Any) -> DeviceInfo:
-    return cuda_device(cp.cuda.runtime.getDeviceProperties(0), str(cp.cuda.runtime.driverGetVersion()))
-
-
-@pytest.fixture(scope="module")
-def workspace(cp: Any) -> Any:
-    memory = cp.full((64 << 20) // 8, cp.nan)
-    memory[: GRID_HEADER_BYTES // 8] = 0
-    return memory
 
 
 def describe(A: Any, B: Any, conj: bool, alpha: complex, beta: complex) -> TsmttsmProblem:
