@@ -22,7 +22,7 @@ test: $(READY) ## lint, types, documentation, all tests and doctests
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
-	$(BIN)/pytest -q -rs -n auto --maxprocesses 8 --dist worksteal
+	$(BIN)/pytest -q --tb=short -n auto --maxprocesses 8 --dist worksteal
 
 docs: $(READY) ## the documentation, in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import hypothesis
@@ -35,6 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_cache] = tempfile.TemporaryDirectory(prefix="blockvec-tests-")
         os.environ["BLOCKVEC_CACHE_DIR"] = config.stash[_cache].name
+    # A shell's background job ignores Ctrl-C, and so would the tests that press it, here and in commands.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--gpu") and (reason := _no_gpu()):
         raise pytest.UsageError(f"--gpu: {reason}")
 
@@ -55,6 +60,14 @@ def _no_gpu() -> str:
         except ImportError as error:
             return f"no GPU tests: CuPy cannot be imported ({error})"
         return "" if cupy.cuda.is_available() else "no GPU tests: CuPy finds no GPU"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once for each reason what was skipped: pytest lists hundreds of places where there is no GPU."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    for reason, count in sorted(reasons.items()):
+        terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -108,38 +109,54 @@ def test_the_history_is_drawn_also_for_a_small_matrix(tmp_path: Path) -> None:
     assert "lanczos: --plot is given" in done.stdout
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_ctrl_c_shows_what_was_reached_and_exits_with_130() -> None:
-    command = [sys.executable, "-m", "solvers", "laplace3d:n=80", "-k", "40", "--tol", "1e-14"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        time.sleep(4)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "interrupted" in out + err
-    assert "Traceback" not in err
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
+    """Start the command with stderr on a pseudo-terminal; give the process and the end to read."""
+    pty = pytest.importorskip("pty", reason="pseudo-terminals")
+    opened = []
+
+    def start(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+        screen, terminal = pty.openpty()
+        opened.append(screen)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "solvers", *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+            env={**os.environ, "TERM": "xterm"},
+        )
+        os.close(terminal)
+        return process, screen
+
+    yield start
+    for screen in opened:
+        os.close(screen)
 
 
-@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
-def test_a_terminal_sees_progress() -> None:
-    import pty
-
-    main_end, terminal = pty.openpty()
-    command = [sys.executable, "-m", "solvers", "laplace3d:n=16", "-k", "8", "--tol", "1e-13"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}
-    ) as process:
-        out, _ = process.communicate(timeout=120)
-    os.close(terminal)
+def read(screen: int, until: bytes = b"") -> bytes:
+    """Read to the end, which closing the terminal on the other side is, or to a word."""
     seen = b""
-    try:
-        while chunk := os.read(main_end, 65536):
+    with contextlib.suppress(OSError):
+        while (not until or until not in seen) and (chunk := os.read(screen, 65536)):
             seen += chunk
-    except OSError:  # the terminal has been closed on the other side
-        pass
-    os.close(main_end)
+    return seen
+
+
+def test_ctrl_c_shows_what_was_reached_and_exits_with_130(terminal: Any) -> None:
+    process, screen = terminal("laplace3d:n=64", "-k", "40", "--tol", "1e-14")
+    assert b"restart" in read(screen, until=b"restart")
+    process.send_signal(signal.SIGINT)
+    seen = read(screen)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"interrupted" in out + seen
+    assert b"Traceback" not in seen
+
+
+def test_a_terminal_sees_progress(terminal: Any) -> None:
+    process, screen = terminal("laplace3d:n=16", "-k", "8", "--tol", "1e-13")
+    seen = read(screen)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"restart" in seen
     assert b"restart " not in out

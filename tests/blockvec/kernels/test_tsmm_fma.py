@@ -59,7 +59,7 @@ def test_every_width_has_a_valid_choice_in_a_moment(dtype: str) -> None:
         seconds.append(time.process_time() - start)
         assert family.refuse(p, config, H200) is None
         assert family.predict(p, config, H200) > 0
-    assert np.median(seconds) < 0.01
+    assert np.median(seconds) < 0.05
 
 
 def test_a_choice_is_remembered_for_row_counts_that_are_close() -> None:

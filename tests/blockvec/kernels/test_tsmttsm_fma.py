@@ -62,7 +62,7 @@ def test_every_width_has_a_valid_choice_in_a_moment(dtype: str) -> None:
         assert family.refuse(p, config, H200) is None
         assert family.predict(p, config, H200) > 0
         assert config.reduction == "partials"
-    assert np.median(seconds) < 0.01
+    assert np.median(seconds) < 0.05
 
 
 def test_a_choice_is_remembered_and_does_not_depend_on_the_factors() -> None:
