@@ -11,13 +11,14 @@ Examples
 """
 
 from . import errors, models
+from .adapters import as_operator
 from .backends import array_namespace
 from .blockvector import BlockVector
 from .config import Options, option_context, options, set_default_options
 from .explanation import explain
 from .fused import Applied
 from .io import open_matrix, read_matrix
-from .operators import Operator, as_operator
+from .operators import Operator
 from .profile import Profile, profile
 from .rehearsals import rehearsal, rehearsing
 from .small import FactorReport, InverseFactor, inverse_factor, start_copy

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, overload
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import LinearOperator
 
 from . import arrays, dispatch, elementwise, products
 from .arrays import memory_of, overlaps
-from .backends import Array, Backend, backend_for, backend_of, is_cupy
+from .backends import Array, Backend
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from .fused import NOTHING_FUSED, Applied, Extras, FusedClasses, Sums
 from .kernels.problem import MAX_ALIGNMENT, Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
 
-__all__ = ["FunctionOperator", "Operator", "SparseOperator", "as_operator"]
+__all__ = ["AffineOperator", "Operator", "SparseOperator"]
 
 MAX_PROBLEMS = 256  # that an operator remembers the descriptions of
+SHORT_ROWS = 32  # entries a row, on average, up to which a copy of the matrix is small beside a basis
 
 
 class Operator(ABC):
@@ -185,6 +183,42 @@ class Operator(ABC):
         self._run(X, Y, alpha, beta, shift)
         return extras.separately(X, Y)
 
+    def affine(self, alpha: complex, shift: complex) -> Operator:
+        """Return ``alpha (A - shift I)`` as an operator of its own, for those who apply it often.
+
+        On the host a sparse matrix of short rows is copied for it, in which the factor and the shift cost
+        nothing, where they take as long as a third of a product otherwise.
+
+        Parameters
+        ----------
+        alpha : scalar
+            Not zero.
+        shift : scalar
+
+        Raises
+        ------
+        ShapeError
+            For a rectangular operator.
+        OptionError
+            For ``alpha=0``.
+
+        Examples
+        --------
+        >>> from blockvec import as_operator, models
+        >>> import numpy as np
+        >>> A = as_operator(models.laplace1d(n=3))
+        >>> (A.affine(2, 1.5) @ np.eye(3)).array.tolist()
+        [[1.0, -2.0, 0.0], [-2.0, 1.0, -2.0], [0.0, -2.0, 1.0]]
+        """
+        if self.shape[0] != self.shape[1]:
+            raise ShapeError(f"affine: A is {self.shape[0]} x {self.shape[1]}; a shift needs a square one.")
+        if alpha == 0:
+            raise OptionError("affine: got alpha=0; give another factor.")
+        return self._affine(alpha, shift)
+
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        return AffineOperator(self, alpha, shift)
+
     def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
         """Return the problem that ``apply(X)`` dispatches, or None for a user's function."""
         return None
@@ -262,6 +296,28 @@ class Operator(ABC):
         return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
 
 
+class AffineOperator(Operator):
+    """``alpha (A - shift I)``, factor and shift being part of the same pass as the product."""
+
+    def __init__(self, operator: Operator, alpha: complex, shift: complex) -> None:
+        super().__init__(operator.shape, products.result_type(operator.dtype, alpha, shift), operator.backend)
+        self._operator, self._alpha, self._shift = operator, alpha, shift
+
+    def _inner(self, alpha: complex, shift: Any) -> tuple[complex, Any]:
+        """Return the factor and the shift of A in alpha (self - shift I)."""
+        return alpha * self._alpha, shift / self._alpha + self._shift
+
+    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
+        alpha, shift = self._inner(alpha, shift)
+        self._operator._run(X, Y, alpha, beta, shift)
+
+    def _run_fused(
+        self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
+    ) -> tuple[Sums, Sums]:
+        alpha, shift = self._inner(alpha, shift)
+        return self._operator._run_fused(X, Y, alpha, beta, shift, extras)
+
+
 class SparseOperator(Operator):
     """A sparse matrix in compressed row form, applied by row-major SpMMV kernels.
 
@@ -278,6 +334,7 @@ class SparseOperator(Operator):
         self.nnz = int(matrix.nnz)
         self._index_bytes = int(matrix.indices.dtype.itemsize)
         self.prepared = backend.prepare_sparse(matrix)
+        self._matrix = matrix if backend.name == "cpu" else None  # a GPU may keep a converted copy instead
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
 
     def _problem(
@@ -329,170 +386,15 @@ class SparseOperator(Operator):
                 return {**fused.dots, **dots}, {**fused.gram, **gram}
         return super()._run_fused(X, Y, alpha, beta, shift, extras)
 
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        n = self.shape[0]
+        if self._matrix is None or self.nnz > SHORT_ROWS * n:
+            return super()._affine(alpha, shift)
+        A: Any = sp.csr_array(self._matrix, copy=False)
+        identity: Any = sp.eye_array(n, format="csr")
+        matrix = alpha * (A - shift * identity)
+        return SparseOperator(matrix.astype(products.result_type(self.dtype, alpha, shift)), self.backend)
+
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
         """Return the problem that ``apply(X)`` dispatches."""
         return self._problem(X.array, X.n_cols, MAX_ALIGNMENT, 1, 0, 0), self.backend
-
-
-class FunctionOperator(Operator):
-    """A user's function of a block, called once a block with a row-major array of the operator's device.
-
-    Where it has a parameter ``out`` it also gets the array to write to, contiguous and apart from the block.
-    """
-
-    def __init__(
-        self, function: Callable[..., Array], shape: tuple[int, int], dtype: Any, backend: Backend
-    ) -> None:
-        super().__init__(shape, dtype, backend)
-        self._function = function
-        self._writes = _has_parameter(function, "out")
-
-    def _product(self, X: Array, Y: Array, beta: complex) -> Array:
-        """Return A X, which is Y itself where the function writes to it and Y is not read."""
-        if self._writes:
-            out = Y if beta == 0 and Y.flags.c_contiguous else self.backend.empty(Y.shape, Y.dtype.name)
-            product = self._function(X, out=out)
-            if product is None or overlaps(product, out):
-                return out
-        else:
-            product = self._function(X)
-        if getattr(product, "shape", None) != Y.shape:
-            raise ShapeError(
-                f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
-                f"{X.shape}; expected {Y.shape}."
-            )
-        # CuPy's and SciPy's products may come back column-major.
-        return arrays.as_rows(product, copy=not product.flags.c_contiguous)
-
-    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
-        AX = self._product(X, Y, beta)
-        if AX is not Y or alpha != 1:
-            elementwise.axpby("apply", AX, Y if beta != 0 else None, Y, alpha, beta)
-        if np.ndim(shift) or shift != 0:
-            # In the precision of Y, which may be wider than that of the shifts.
-            shift = shift.astype(Y.dtype) if np.ndim(shift) else shift
-            elementwise.axpby("apply", X, Y, Y, -alpha * shift, 1)
-
-
-def as_operator(
-    A: Any,
-    *,
-    shape: tuple[int, int] | None = None,
-    dtype: Any = None,
-    device: str | None = None,
-) -> Operator:
-    """Return an `Operator` for a matrix, a linear operator or a function.
-
-    Parameters
-    ----------
-    A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
-        Integer and boolean matrices are promoted to float64. A sparse matrix must not change from then on: a
-        GPU may work on a converted copy of it. A linear operator should have ``matmat``: one
-        with ``matvec`` alone is called column by column, with a warning. A callable gets a row-major array of
-        shape (n, M) and returns one; where it has a parameter ``out`` it gets one of the result's type to
-        write to, and no copy is made.
-    shape, dtype
-        For a callable; `dtype` defaults to float64.
-    device : str, optional
-        ``"cpu"`` or ``"gpu"``: where a callable works (default ``"cpu"``), or where to put a SciPy
-        or dense matrix.
-
-    Raises
-    ------
-    DTypeError, ShapeError, DeviceError, OptionError
-        For what is no operator, or lacks `shape`.
-
-    Examples
-    --------
-    >>> import numpy as np, scipy.sparse as sp
-    >>> from blockvec import BlockVector, as_operator
-    >>> A = as_operator(sp.diags_array([1.0, 2.0, 3.0]))
-    >>> (A @ BlockVector(np.ones((3, 2)))).array[:, 0].tolist()
-    [1.0, 2.0, 3.0]
-    """
-    if isinstance(A, Operator):
-        return A
-    if sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr")):
-        return _sparse_operator(A, device)
-    if hasattr(A, "matvec") and hasattr(A, "shape"):
-        backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
-        return FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
-    if isinstance(A, np.ndarray) or is_cupy(A):
-        return _dense_operator(A, device)
-    if callable(A):
-        if shape is None:
-            raise OptionError("A is a function; give shape=(n, n), and dtype= unless it is float64.")
-        return FunctionOperator(
-            A, shape, np.float64 if dtype is None else dtype, backend_for(device or "cpu")
-        )
-    raise DTypeError(
-        f"A is a {type(A).__name__}; give a sparse matrix, a dense array, a LinearOperator or a function "
-        "with shape=."
-    )
-
-
-def _matrix_dtype(dtype: Any) -> np.dtype[Any]:
-    """Type to work in: integers and booleans become float64, an unknown type is float64 too."""
-    dtype = np.dtype(np.float64 if dtype is None else dtype)
-    return np.dtype(np.float64) if dtype.kind in "iub" else arrays.check_dtype(dtype)
-
-
-def _sparse_operator(A: Any, device: str | None) -> SparseOperator:
-    matrix = A.tocsr()
-    dtype = _matrix_dtype(matrix.dtype)
-    if matrix.dtype != dtype:
-        matrix = matrix.astype(dtype)
-    home = backend_of(matrix.data)
-    backend = home if device is None else backend_for(device)
-    if backend.name == "cpu" and home is not backend:
-        matrix = matrix.get()  # a CuPy matrix copied to the host
-    return SparseOperator(matrix, backend)
-
-
-def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
-    if A.ndim != 2:
-        raise ShapeError(f"A has {A.ndim} dimensions; a matrix has two.")
-    backend = backend_of(A) if device is None else backend_for(device)
-    if backend is not backend_of(A):
-        A = backend.from_host(A) if isinstance(A, np.ndarray) else backend_of(A).to_host(A)
-    A = A.astype(_matrix_dtype(A.dtype), copy=False)
-
-    def product(X: Array, out: Array) -> None:
-        backend.xp.matmul(A, X, out=out)
-
-    return FunctionOperator(product, A.shape, A.dtype, backend)
-
-
-def _has_parameter(function: Callable[..., Any], name: str) -> bool:
-    try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in functions do not tell
-        return False
-
-
-def _block_product(A: Any) -> Callable[[Array], Array]:
-    """Return ``matmat`` of a linear operator, or a column loop where it has none of its own."""
-    custom = getattr(A, "_CustomLinearOperator__matmat_impl", A)
-    inherits = isinstance(A, LinearOperator) and type(A)._matmat is LinearOperator._matmat  # type: ignore[attr-defined]
-    if custom is not None and not inherits and hasattr(A, "matmat"):
-        return A.matmat  # type: ignore[no-any-return]
-    warnings.warn(
-        f"{type(A).__name__} has matvec only: it is called once a column, which forfeits what blocks gain. "
-        "Define matmat.",
-        stacklevel=3,
-    )
-
-    def columns(X: Array) -> Array:
-        Y = np.empty if isinstance(X, np.ndarray) else _cupy_empty()
-        out = Y((A.shape[0], X.shape[1]), products.result_type(X.dtype, _matrix_dtype(A.dtype)))
-        for j in range(X.shape[1]):
-            out[:, j] = A.matvec(X[:, j]).ravel()
-        return out
-
-    return columns
-
-
-def _cupy_empty() -> Callable[..., Array]:
-    import cupy
-
-    return cupy.empty  # type: ignore[no-any-return]

@@ -98,8 +98,10 @@ def _kind(name: str, factor: complex) -> FactorKind:
 
 
 @functools.lru_cache(maxsize=4096)
-def _promoted(dtypes: tuple[str, str], factors: tuple[FactorKind, ...]) -> np.dtype[Any]:
-    return np.result_type(*dtypes, *(_PYTHON_NUMBERS.get(kind, kind) for _, kind in factors))
+def _promoted(dtypes: tuple[str, str], factors: tuple[FactorKind, ...]) -> tuple[np.dtype[Any], str]:
+    """Return the type of a result and its name, which NumPy spells out anew each time."""
+    dtype = np.result_type(*dtypes, *(_PYTHON_NUMBERS.get(kind, kind) for _, kind in factors))
+    return dtype, dtype.name
 
 
 def _alpha_class(kind: FactorKind) -> ScalarClass:
@@ -141,8 +143,8 @@ def _dot_plan(a: Kind, b: Kind, same: bool, conj: bool, factors: tuple[FactorKin
         beta=_CLASSES[factors[1][0]] if len(factors) > 1 else "zero",
         same=same and (conj or not is_complex(dtype_a)),
     )
-    dtype = _promoted((dtype_a, dtype_b), factors)
-    return _Plan(problem, (M, N), dtype, problem.dtype == dtype.name)
+    dtype, name = _promoted((dtype_a, dtype_b), factors)
+    return _Plan(problem, (M, N), dtype, problem.dtype == name)
 
 
 def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: complex = 0) -> TsmttsmProblem:
@@ -161,11 +163,11 @@ def combine(a: Memory, C: Array, *, alpha: complex, beta: complex, out: Array | 
         )
     C = coefficients(a.array, C)
     factors = (_kind("alpha", alpha),) if out is None else (_kind("alpha", alpha), _kind("beta", beta))
-    dtype = _promoted((a.dtype, type_name(C)), factors)
-    if promote(a.dtype, type_name(C)) != dtype.name:  # a complex factor on real operands: C carries it
+    dtype, name = _promoted((a.dtype, type_name(C)), factors)
+    if promote(a.dtype, type_name(C)) != name:  # a complex factor on real operands: C carries it
         C = C.astype(dtype)
     if out is None:
-        out, beta = a.backend.empty((a.n_rows, C.shape[1]), dtype.name), 0
+        out, beta = a.backend.empty((a.n_rows, C.shape[1]), name), 0
         b = memory_of(out)
     else:
         b = _check_out("combine", out, (a.n_rows, C.shape[1]), dtype, (memory_of(C),))

@@ -2,9 +2,9 @@
 
 On [centre - half_width, centre + half_width] the polynomial T_d((A - centre)/half_width) stays within [-1,
 1]; at a relative distance x > 1 from the centre it is cosh(d arccosh(x)). A step of the recurrence is one
-application of the operator with a shift, a factor and an update,
+application of S = 2/half_width (A - centre), made once for all steps, with an update,
 
-    Y_{j+1} = 2/half_width (A - centre) Y_j - Y_{j-1},
+    Y_{j+1} = S Y_j - Y_{j-1},    Y_1 = S Y_0 / 2,
 
 and needs no inner product.
 """
@@ -57,7 +57,7 @@ def filtered(
     Parameters
     ----------
     operator : Operator
-        With fused ``apply(X, out, alpha, beta, shift)``.
+        With ``affine(alpha, shift)``.
     Y : BlockVector, shape (n, p)
     centre, half_width : float
         The interval that is damped.
@@ -67,12 +67,13 @@ def filtered(
         Called as ``after_step(j, Y_j, Y_{j-1})``; may project both blocks, and ends the recurrence by
         returning True.
     """
+    doubled = operator.affine(2 / half_width, centre)
     previous = Y
-    current = operator.apply(previous, out=Y.like(), alpha=1 / half_width, shift=centre)
+    current = doubled.apply(previous, out=Y.like(), alpha=0.5)
     for step in range(1, degree):
         if after_step(step, current, previous):
             return current
-        following = operator.apply(current, out=previous, alpha=2 / half_width, beta=-1, shift=centre)
+        following = doubled.apply(current, out=previous, beta=-1)
         previous, current = current, following
     after_step(degree, current, previous)
     return current

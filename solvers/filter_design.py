@@ -111,7 +111,7 @@ class _Costs:
 
 INDEX_BYTES = 4
 # Measured on two cores of a server: orthogonalisation moves its bytes at two thirds of the speed.
-HOST_COSTS = _Costs(call=2e5, step=4e6, vector_passes=5, basis_passes=6, small_passes=24)
+HOST_COSTS = _Costs(call=2e5, step=4e6, vector_passes=2.5, basis_passes=6, small_passes=24)
 # On an H200: 4 TB/s, some 60 us for a call and 1.5 ms for the small matrices of a step.
 DEVICE_COSTS = _Costs(call=2.4e8, step=6e9, vector_passes=3.5, basis_passes=4, small_passes=16)
 

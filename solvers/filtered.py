@@ -79,21 +79,19 @@ class ChebyshevOperator:
     """
 
     def __init__(self, operator: Any, filter: Filter, locked: Block | None) -> None:
-        self.operator, self.degree, self.locked = operator, filter.degree, locked
+        self.degree, self.locked = filter.degree, locked
         sign = -1 if filter.which == "SA" else 1
-        self.centre = sign * (filter.low + filter.edge) / 2
-        self.half_width = sign * filter.half_width
+        self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
 
     def apply(self, X: Block, out: Block) -> Block:
         """Return T_d X in one of the two blocks, both of which are overwritten."""
-        factor = 1 / self.half_width
-        previous, current = X, self._step(X, out, factor, 0)
+        previous, current = X, self._step(X, out, 0.5, 0)
         for _ in range(1, self.degree):
-            previous, current = current, self._step(current, previous, 2 * factor, -1)
+            previous, current = current, self._step(current, previous, 1, -1)
         return current
 
     def _step(self, X: Block, out: Block, alpha: float, beta: float) -> Block:
-        self.operator.apply(X, out=out, alpha=alpha, beta=beta, shift=self.centre)
+        self._doubled.apply(X, out=out, alpha=alpha, beta=beta)
         if self.locked is not None:
             self.locked.combine(self.locked.dot(out), out=out, alpha=-1, beta=1)
         return out
@@ -276,8 +274,9 @@ class FilteredRestart(ThickRestart):
         krylov, b = self.krylov, self.options.block_size
         rehearse_sketch(self.operator, krylov.buffer, SKETCH_WIDTH)
         X = self.start.like(b)
-        for beta in (0, -1):
-            self.operator.apply(X, out=X.like(), alpha=0.5, beta=beta, shift=0.5)
+        doubled = self.operator.affine(0.5, 0.5)
+        for alpha, beta in ((0.5, 0), (1, -1)):
+            doubled.apply(X, out=X.like(), alpha=alpha, beta=beta)
         keep = self._keep_filtered(krylov.capacity - b, b)
         krylov.rehearse(keep)
         X, AX = krylov.columns(0, keep), self._image_space(keep, keep + b)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+
+from blockvec.errors import OptionError
 
 from .iteration import IterationState, LanczosOptions
 from .linear.columns import pick
@@ -18,6 +21,9 @@ Block = Any
 
 class FoldedOperator:
     """(A - tau I)^2: eigenvalues around a target become those at the lower end.
+
+    With a shift s >= 0 it is (A - (tau - s^(1/2)) I) (A - (tau + s^(1/2)) I): two applications of A and no
+    other pass.
 
     Parameters
     ----------
@@ -33,17 +39,39 @@ class FoldedOperator:
         self.nnz = getattr(operator, "nnz", None)  # says whether its products are a user's function
 
     def apply(
-        self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+        self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: float = 0
     ) -> Block:
-        """Return ``alpha ((A - tau I)^2 - shift I) X + beta out``; two applications of A."""
-        inner = self.operator.apply(X, shift=self.tau)
-        if self.locked is not None:
-            self.locked.combine(self.locked.dot(inner), out=inner, alpha=-1, beta=1)
-        if out is None:
-            out = self.operator.apply(inner, alpha=alpha, shift=self.tau)
-        else:
-            self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=self.tau)
-        return out.axpy(-alpha * shift, X) if shift else out
+        """Return ``alpha ((A - tau I)^2 - shift I) X + beta out`` for a shift that is not negative."""
+        left, right = self._factors(shift)
+        inner = _restricted(self.operator.apply(X, shift=right), self.locked)
+        return self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=left)
+
+    def affine(self, alpha: float, shift: float) -> _Product:
+        """Return ``alpha ((A - tau I)^2 - shift I)`` for those who apply it often."""
+        left, right = self._factors(shift)
+        return _Product(self.operator.affine(alpha, left), self.operator.affine(1, right), self.locked)
+
+    def _factors(self, shift: float) -> tuple[float, float]:
+        if shift < 0:
+            raise OptionError(f"shift: got {shift}; (A - tau I)^2 - shift I has real factors from 0 on.")
+        return self.tau + math.sqrt(shift), self.tau - math.sqrt(shift)
+
+
+class _Product:
+    """The product of two operators, each restricted to the complement of the locked columns."""
+
+    def __init__(self, left: Any, right: Any, locked: Block | None) -> None:
+        self.left, self.right, self.locked = left, right, locked
+
+    def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
+        """Return ``alpha L R X + beta out``."""
+        inner = _restricted(self.right.apply(X), self.locked)
+        return self.left.apply(inner, out=out, alpha=alpha, beta=beta)
+
+
+def _restricted(X: Block, locked: Block | None) -> Block:
+    """Take out of X, in place, what it holds along the locked columns."""
+    return X if locked is None else locked.combine(locked.dot(X), out=X, alpha=-1, beta=1)
 
 
 def found_around(

@@ -128,3 +128,16 @@ class PlainOperator:
         else:
             out.array[...] = product if beta == 0 else product + beta * out.array
         return Applied(out, {"xy": X.column_dot(out)}, {}) if dots else out
+
+    def affine(self, alpha: complex, shift: complex) -> AffineOperator:
+        return AffineOperator(self, alpha, shift)
+
+
+class AffineOperator:
+    """alpha (A - shift I), whose columns count as those of A."""
+
+    def __init__(self, operator: PlainOperator, alpha: complex, shift: complex) -> None:
+        self.operator, self.alpha, self.shift = operator, alpha, shift
+
+    def apply(self, X: PlainBlock, out: Any = None, alpha: complex = 1, beta: complex = 0) -> Any:
+        return self.operator.apply(X, out, alpha * self.alpha, beta, self.shift)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.problem import StreamProblem, is_complex
+from ..kernels.problem import StreamProblem
 from .base import Array
 from .panels import CHUNK_BYTES, real_view, spread_rows
 
@@ -92,7 +92,7 @@ def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], list[Array]]:
     """
     if X is Y:  # |x|^2 is the sum of the squares of the parts
         X = Y = real_view(X)
-    width, real = X.shape[1], not (is_complex(X.dtype.name) or is_complex(Y.dtype.name))
+    width, real = X.shape[1], "c" not in (X.dtype.kind, Y.dtype.kind)
     fold = _fold(width, X, Y) if real else 1  # NumPy's own loops over complex numbers are slow
 
     def work(begin: int, end: int) -> list[Array]:

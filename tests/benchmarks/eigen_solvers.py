@@ -53,15 +53,19 @@ def time_limit(seconds: float) -> Iterator[None]:
 class Counting(Operator):
     """An operator that counts the columns it is applied to."""
 
-    def __init__(self, inner: Operator) -> None:
+    def __init__(self, inner: Operator, total: Counting | None = None) -> None:
         super().__init__(inner.shape, inner.dtype, inner.backend)
         self.inner, self.columns = inner, 0
+        self.total = total or self  # where columns count, those of what was made of it too
         self.nnz = getattr(inner, "nnz", None)  # says what a column costs
 
     def apply(self, X: Any, *arguments: Any, **options: Any) -> BlockVector:
         if not rehearsing():
-            self.columns += 1 if getattr(X, "ndim", 2) == 1 else X.shape[1]
+            self.total.columns += 1 if getattr(X, "ndim", 2) == 1 else X.shape[1]
         return self.inner.apply(X, *arguments, **options)  # type: ignore[return-value]
+
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        return Counting(self.inner.affine(alpha, shift), self.total)
 
     def _run(self, *arguments: Any) -> None:
         self.inner._run(*arguments)

@@ -151,6 +151,35 @@ def test_large_sparse_products_are_exact_where_the_terms_are(
     assert np.array_equal(host(out.block), 2 * (expected - 2 * X) - 3 * X)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["short rows", "long rows", "function"])
+def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kind: str) -> None:
+    rng = np.random.default_rng(3)
+    A, X, Y = (exact_values(rng, shape, dtype) for shape in ((90, 90), (90, 3), (90, 3)))
+    if kind == "short rows":
+        A *= rng.random(A.shape) < 0.1
+    matrix = on(device, A)
+    op = as_operator(sp.csr_array(A), device=device) if kind != "function" else as_operator(matrix)
+    affine = op.affine(2, -3)
+    assert (affine.shape, affine.dtype, affine.device) == (op.shape, op.dtype, op.device)
+    S, shifts = 2 * (A + 3 * np.eye(90)), np.array([0, 2, -4], X.real.dtype)
+    out = on(device, Y)
+    _, dots, _ = affine.apply(on(device, X), out, alpha=2, beta=-1, shift=on(device, shifts), dots="yy")
+    expected = 2 * (S @ X - X * shifts) - Y
+    assert np.array_equal(host(out), expected)
+    assert np.allclose(host(dots["yy"]), np.linalg.norm(expected, axis=0) ** 2)
+    again = affine.affine(2, 1)
+    assert np.array_equal(host(again @ on(device, X)), 2 * (S @ X - X))
+    assert np.array_equal(host(op @ on(device, X)), A @ X)
+
+
+def test_what_cannot_be_affine_is_refused() -> None:
+    with pytest.raises(ShapeError, match="affine: A is 2 x 3; a shift needs a square one"):
+        as_operator(np.ones((2, 3))).affine(1, 0)
+    with pytest.raises(OptionError, match="affine: got alpha=0; give another factor"):
+        as_operator(np.eye(3)).affine(0, 1)
+
+
 @pytest.mark.parametrize("left", DTYPES)
 @pytest.mark.parametrize("right", DTYPES)
 @pytest.mark.parametrize("width", [1, 5])
