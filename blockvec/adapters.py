@@ -35,10 +35,11 @@ class FunctionOperator(Operator):
 
     def _product(self, X: Array, Y: Array, beta: complex) -> Array:
         """Return A X, which is Y itself where the function writes to it and Y is not read."""
+        out = None
         if self._writes:
             out = Y if beta == 0 and Y.flags.c_contiguous else self.backend.empty(Y.shape, Y.dtype.name)
             product = self._function(X, out=out)
-            if product is None or overlaps(product, out):
+            if product is None or product is out:
                 return out
         else:
             product = self._function(X)
@@ -48,7 +49,8 @@ class FunctionOperator(Operator):
                 f"{X.shape}; expected {Y.shape}."
             )
         # CuPy's and SciPy's products may come back column-major.
-        return arrays.as_rows(product, copy=not product.flags.c_contiguous)
+        product = arrays.as_rows(product, copy=not product.flags.c_contiguous)
+        return out if out is not None and overlaps(product, out) else product
 
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
         AX = self._product(X, Y, beta)

@@ -70,6 +70,8 @@ def _factor(operation: str, factor: Any, out: Array) -> Any:
         return factor
     xp = array_namespace(out)
     factor = xp.ascontiguousarray(xp.asarray(factor))
+    if factor.dtype.kind in "iub":
+        factor = factor.astype(out.real.dtype)
     if factor.shape != (out.shape[1],):
         raise ShapeError(
             f"{operation}: got factors of shape {factor.shape} for {out.shape[1]} columns; give a scalar or "

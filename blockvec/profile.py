@@ -11,7 +11,7 @@ import contextvars
 import dataclasses
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypedDict
 
 from .backends.base import Backend
@@ -141,7 +141,9 @@ def profile() -> Iterator[Profile]:
 _known_ceilings: dict[str, Ceilings] = {}
 
 
-def ceilings(backend: Backend, *, refresh: bool = False) -> Ceilings:
+def ceilings(
+    backend: Backend, *, refresh: bool = False, before_each: Callable[[], object] | None = None
+) -> Ceilings:
     """Return the measured ceilings of a device: remembered, from the user's cache, or measured now.
 
     Parameters
@@ -150,6 +152,8 @@ def ceilings(backend: Backend, *, refresh: bool = False) -> Ceilings:
         The device's backend.
     refresh : bool
         Measure again, also when a record exists.
+    before_each : callable, optional
+        Called before every measurement.
     """
     key = backend.device.fingerprint
     path = options().cache_dir / "ceilings" / f"{key}.json"
@@ -161,7 +165,7 @@ def ceilings(backend: Backend, *, refresh: bool = False) -> Ceilings:
         if known is not None:
             _known_ceilings[key] = known
             return known
-    measured = measure_ceilings(backend.ceiling_probes(), backend.stopwatch)
+    measured = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
     store_json(path, {"device": dataclasses.asdict(backend.device), "ceilings": dataclasses.asdict(measured)})
     _known_ceilings[key] = measured
     return measured

@@ -44,6 +44,7 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
     """Return the probes; they hold about 6 GB of memory until they are dropped, less on small devices."""
     import cupy
 
+    cupy.get_default_memory_pool().free_all_blocks()  # the probes' memory is not taken from it
     free_bytes = cupy.cuda.runtime.memGetInfo()[0]
     probes = _stream_probes(gpu, min(STREAM_BYTES, free_bytes // 4 // 4096 * 4096))
     probes += _cache_probes(gpu)

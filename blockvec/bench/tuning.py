@@ -285,7 +285,7 @@ def _start() -> None:
 
 def _ceilings(name: str) -> Ceilings:
     """In the device's process: measure its limits."""
-    return ceilings(backend_for(name), refresh=True)
+    return ceilings(backend_for(name), refresh=True, before_each=lambda: notice(None))
 
 
 def _meet(

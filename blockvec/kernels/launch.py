@@ -12,6 +12,7 @@ from .problem import TsmmProblem, TsmttsmProblem
 
 __all__ = ["FLAGGED_DOUBLES", "GRID_HEADER_BYTES", "Kernel", "bind_product", "partials_bytes"]
 
+NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
 FLAGGED_DOUBLES = 2048  # of a result whose partial sums have flags, as there
 
@@ -38,12 +39,13 @@ class Kernel:
         The kernel on CuPy's current device.
     """
 
-    __slots__ = ("_current_stream", "_free", "_function", "_launch", "_packers")
+    __slots__ = ("_current_stream", "_error", "_free", "_function", "_launch", "_packers")
 
     def __init__(self, function: Any) -> None:
         from cupy.cuda import driver, get_current_stream
 
         self._function, self._launch, self._current_stream = function, driver.launchKernel, get_current_stream
+        self._error = driver.CUDADriverError
         self._packers: dict[tuple[type, ...], Callable[..., None] | None] = {}
         self._free: list[tuple[Any, Any, int]] = []  # memory for arguments that no thread is using
 
@@ -66,7 +68,13 @@ class Kernel:
         values, _, pointers = memory
         pack(values, 0, *arguments)
         stream = self._current_stream().ptr
-        self._launch(self._function.ptr, grid[0], 1, 1, block[0], 1, 1, shared_mem, stream, pointers, 0)
+        try:
+            self._launch(self._function.ptr, grid[0], 1, 1, block[0], 1, 1, shared_mem, stream, pointers, 0)
+        except self._error as error:
+            if error.status != NO_CONTEXT:
+                raise
+            # This is the first that its thread does with CUDA: CuPy's own launch gives it a context.
+            self._function(grid, block, arguments, shared_mem)
         self._free.append(memory)
 
 

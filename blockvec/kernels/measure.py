@@ -189,7 +189,11 @@ class CeilingProbe:
     write_share: float = 0.0
 
 
-def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Stopwatch]) -> Ceilings:
+def measure_ceilings(
+    probes: Sequence[CeilingProbe],
+    stopwatch: Callable[[], Stopwatch],
+    before_each: Callable[[], object] | None = None,
+) -> Ceilings:
     """Return the best rate over all probes of each ceiling (a slow probe never lowers it).
 
     A copy reads at half its rate and writes at half its rate, which bounds both from below.
@@ -197,6 +201,8 @@ def measure_ceilings(probes: Sequence[CeilingProbe], stopwatch: Callable[[], Sto
     best: dict[str, float] = {}
     mixes: dict[float, float] = {}
     for probe in probes:
+        if before_each is not None:
+            before_each()
         timing = measure(probe.call, stopwatch)
         rate = probe.amount / timing.best_s * 1e-9
         if probe.ceiling == "mix":

@@ -32,7 +32,7 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
     """An empty cache, an empty memory, and a list that grows when ceilings are measured."""
     counted: list[int] = []
 
-    def measure(probes: object, stopwatch: object) -> Ceilings:
+    def measure(probes: object, *_: object) -> Ceilings:
         counted.append(1)
         return MEASURED
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from blockvec.backends import backend_for
-from blockvec.config import options
-from blockvec.kernels.cache import store_json
+from blockvec.kernels.roofline import Ceilings
 
 
 @pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
@@ -27,15 +26,6 @@ def backend(device: str) -> Any:
 @pytest.fixture
 def known_ceilings(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings on record, so that a test of profiles need not measure any."""
-    record = {
-        "read_gb_s": 10.0,
-        "write_gb_s": 8.0,
-        "copy_gb_s": 9.0,
-        "gflop_s": {"float64": 50.0, "float32": 99.0},
-        "l2_gb_s": 20.0,
-        "mixed_gb_s": [],
-    }
+    known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
     profile = importlib.import_module("blockvec.profile")  # the package's own name is the function's
-    monkeypatch.setattr(profile, "_known_ceilings", {})
-    path = options().cache_dir / "ceilings" / f"{backend.device.fingerprint}.json"
-    assert store_json(path, {"ceilings": record})
+    monkeypatch.setattr(profile, "_known_ceilings", {backend.device.fingerprint: known})

@@ -130,6 +130,18 @@ def test_scale_multiplies_in_place(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("factor_dtype", ["int64", "int8", "bool"])
+def test_factors_may_be_integers(device: str, dtype: str, factor_dtype: str) -> None:
+    X = exact_values(np.random.default_rng(5), (100, 3), dtype)
+    factors = np.array([1, 0, 3]).astype(factor_dtype)
+    V = BlockVector(on(device, X))
+    V.scale(on(device, factors))
+    assert V.dtype == dtype
+    assert np.array_equal(host(V), X * factors)
+    assert np.array_equal(host(V.scale([1, 2, 3])), X * factors * [1, 2, 3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_axpy_of_a_block_with_itself_is_a_scaling(device: str, dtype: str) -> None:
     X = values(np.random.default_rng(1), (777, 5), dtype)
     V = BlockVector(on(device, X))

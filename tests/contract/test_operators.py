@@ -406,6 +406,16 @@ def test_operands_that_do_not_fit_are_refused_with_both_values(device: str) -> N
             r"the operator returned shape \(2, 2\)",
             lambda: as_operator(lambda X: X[:2], shape=(3, 3), device=device) @ V,
         ),
+        (
+            ShapeError,
+            r"the operator returned shape \(3,\)",
+            lambda: as_operator(lambda X, out: X[:, 0], shape=(3, 3), device=device) @ V,
+        ),
+        (
+            DTypeError,
+            "int64 is not supported",
+            lambda: as_operator(lambda X, out: X.astype("int64"), shape=(3, 3), device=device) @ V,
+        ),
     ]
     for error, message, attempt in cases:
         with pytest.raises(error, match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -57,3 +58,24 @@ def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: list[
     Kernel(function)((7, 2), (64,), (1, 2))
     assert function.calls == [((7,), (64,), arguments, 0), ((7, 2), (64,), (1, 2), 0)]
     assert driver == []
+
+
+@pytest.mark.parametrize(("status", "left_to_cupy"), [(201, True), (700, False)])
+def test_a_thread_without_a_context_gets_one_from_cupy(
+    driver: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, status: int, left_to_cupy: bool
+) -> None:
+    import cupy.cuda
+
+    class DriverError(RuntimeError):
+        def __init__(self, status: int) -> None:
+            self.status = status
+
+    def fail(*_: Any) -> None:
+        raise DriverError(status)
+
+    monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", DriverError)
+    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", fail)
+    function = _Function()
+    with contextlib.nullcontext() if left_to_cupy else pytest.raises(DriverError):
+        Kernel(function)((7,), (64,), (1, 2))
+    assert function.calls == [((7,), (64,), (1, 2), 0)] * left_to_cupy
