@@ -120,7 +120,8 @@ def eigsh(
         is missing (unless `maxiter` is given).
     block_size : int, optional
         Columns that the operator is applied to at once: default 8 for k >= 8 where applying A is known to
-        be cheap (a sparse matrix, a GPU), else 4, or 2 for k < 4.
+        be cheap (a sparse matrix, a GPU), else 4, or 2 for k < 4. Jacobi-Davidson takes 8 for k >= 4 and up
+        to 16 384 rows, beyond that 4 or 2.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Stay in the orthogonal complement of these columns: eigenpairs of P A P there, which are A's where
         the columns span an invariant subspace.
@@ -146,7 +147,7 @@ def eigsh(
         Of a callable A.
     verify : {"auto", "always", "never"}
         Whether to look for missed copies of multiple eigenvalues before the end. "auto" does so where the
-        block size leaves room for doubt.
+        block size leaves room for doubt, and in Jacobi-Davidson with "LM" or around `sigma`.
     check_hermitian : bool
         Whether to probe A with random vectors first (four operator columns).
     OPinv : LinearOperator, Operator or callable, optional

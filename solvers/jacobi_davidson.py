@@ -441,7 +441,10 @@ class _JacobiDavidson(Iteration):
         if options.verify == "never":
             self.verification = "switched off"
             return True
-        if options.verify == "auto" and self.random_start and not self.found_missed and target is None:
+        # Copies converge together at one end. At two, a copy may wait behind values of the other sign, which
+        # are wanted before it is seen.
+        one_end = target is None and options.which != "LM"
+        if options.verify == "auto" and self.random_start and not self.found_missed and one_end:
             b = options.block_size
             if not may_have_missed(state.eigenvalues, state.limits, options.which, b):
                 self.verification = (

@@ -33,9 +33,8 @@ __all__ = ["Options", "request_for", "solve", "solve_standard"]
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
-# Four vectors are corrected at a time from so many pairs on, with a preconditioner, and inside a spectrum
-# where products with A are known to be cheap; else two.
 MANY_PAIRS = 20
+SHORT_COLUMN = 1 << 14  # rows up to which a call takes longer than its work on a few columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +104,7 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     block_size, preconditioned = options.block_size, options.preconditioner is not None
     if options.corrects and block_size is None:
         around = options.target is not None and getattr(op, "nnz", None) is not None
-        many = k >= MANY_PAIRS or ((preconditioned or around) and k >= 4)
-        block_size = min(4 if many else 2, n)
+        block_size = min(corrected_at_once(n, k, preconditioned or around), n)
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
     if options.target is not None and options.method == "auto":
         given.append("sigma")
@@ -138,6 +136,21 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
         begin_s=options.begin_s,
         checked=options.check_hermitian,
     )
+
+
+def corrected_at_once(n: int, k: int, guided: bool) -> int:
+    """Return the block size of Jacobi-Davidson.
+
+    Blocks take more columns, and fewer calls, which is what counts while columns are short: on two cores
+    five and ten pairs of matrices of 900 to 14 000 rows took 0.37 to 0.75 of the time of blocks of two and
+    0.5 to 1.1 of that of four. Beyond, many pairs pay for a block of four, and few do where a preconditioner
+    or a filter around a target guides them (`guided`).
+    """
+    if k < 4:
+        return 2
+    if n <= SHORT_COLUMN:
+        return 8
+    return 4 if guided or k >= MANY_PAIRS else 2
 
 
 def _rehearse_check(op: Operator) -> None:

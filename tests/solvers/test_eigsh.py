@@ -90,6 +90,16 @@ def test_multiplicities_above_the_block_size_are_found(block_size: int, method: 
 
 
 @pytest.mark.parametrize("method", ITERATIONS)
+@pytest.mark.parametrize("copies", [2, 3, 6])
+def test_copies_do_not_hide_behind_values_of_the_other_sign(copies: int, method: str) -> None:
+    block = np.random.default_rng(7).standard_normal((40, 40))
+    A = np.kron(np.eye(copies), block + block.T)
+    for k in (2, 5, 7):
+        for seed in range(3):
+            check(solve(A, k, "LM", method=method, rng=seed), A)
+
+
+@pytest.mark.parametrize("method", ITERATIONS)
 def test_many_missing_copies_come_in_through_a_small_basis(method: str) -> None:
     values = np.r_[np.repeat([4.0, 3.0], 9), np.linspace(0, 1, 150)]
     A = sp.diags_array(values, format="csr")
