@@ -54,7 +54,7 @@ def block_lanczos(
     Parameters
     ----------
     operator : Operator
-        Hermitian, with ``apply(X, out, alpha, beta, shift)``.
+        Hermitian, with ``apply(X, out, alpha, beta, shift)`` and ``affine(alpha, shift)``.
     start : BlockVector, shape (n, s)
         Start vectors; overwritten.
     options : LanczosOptions

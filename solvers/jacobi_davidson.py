@@ -67,7 +67,7 @@ def jacobi_davidson(
     Parameters
     ----------
     operator : Operator
-        Hermitian, with ``apply(X, out, alpha, beta, shift)``.
+        Hermitian, with ``apply(X, out, alpha, beta, shift)`` and ``affine(alpha, shift)``.
     start : BlockVector, shape (n, s)
         Start vectors; overwritten.
     options : LanczosOptions

@@ -34,6 +34,7 @@ __all__ = ["Options", "request_for", "solve", "solve_standard"]
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 MANY_PAIRS = 20
+LEAST_STEPS = 8  # of a large block that a basis is to have room for
 SHORT_COLUMN = 1 << 14  # rows up to which a call takes longer than its work on a few columns
 
 
@@ -104,7 +105,7 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     block_size, preconditioned = options.block_size, options.preconditioner is not None
     if options.corrects and block_size is None:
         around = options.target is not None and getattr(op, "nnz", None) is not None
-        block_size = min(corrected_at_once(n, k, preconditioned or around), n)
+        block_size = min(corrected_at_once(n, k, options.ncv, preconditioned or around), n)
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
     if options.target is not None and options.method == "auto":
         given.append("sigma")
@@ -138,8 +139,8 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     )
 
 
-def corrected_at_once(n: int, k: int, guided: bool) -> int:
-    """Return the block size of Jacobi-Davidson.
+def corrected_at_once(n: int, k: int, ncv: Any, guided: bool) -> int:
+    """Return the block size of Jacobi-Davidson, for a basis of `ncv` vectors where that is given.
 
     Blocks take more columns, and fewer calls, which is what counts while columns are short: on two cores
     five and ten pairs of matrices of 900 to 14 000 rows took 0.37 to 0.75 of the time of blocks of two and
@@ -148,7 +149,7 @@ def corrected_at_once(n: int, k: int, guided: bool) -> int:
     """
     if k < 4:
         return 2
-    if n <= SHORT_COLUMN:
+    if n <= SHORT_COLUMN and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
         return 8
     return 4 if guided or k >= MANY_PAIRS else 2
 

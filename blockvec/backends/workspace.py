@@ -29,7 +29,9 @@ def workspace(gpu: Gpu, bytes_needed: int) -> Array:
     generations = _workspaces.setdefault((gpu.id, _key(stream.ptr)), [])
     if not generations or generations[-1].nbytes < bytes_needed:
         doubles = max(bytes_needed, MIN_WORKSPACE_BYTES) // 8 + 1
-        generations.append(_zeros_now(doubles) if stream.is_capturing() else cupy.zeros(doubles))
+        # Not from a pool of the user's, which may go while this stays.
+        with cupy.cuda.using_allocator(cupy.get_default_memory_pool().malloc):
+            generations.append(_zeros_now(doubles) if stream.is_capturing() else cupy.zeros(doubles))
     return generations[-1]
 
 

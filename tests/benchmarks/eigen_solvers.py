@@ -42,7 +42,8 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTimeError
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
+    # Again every second, for solvers that catch what is raised in a user's function.
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), 1.0)
     try:
         yield
     finally:

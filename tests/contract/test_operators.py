@@ -18,6 +18,7 @@ from scipy.sparse.linalg import LinearOperator
 from blockvec import BlockVector, as_operator, read_matrix
 from blockvec.arrays import overlaps
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
+from blockvec.operators import SparseOperator
 from tests.contract.blocks import (
     DTYPES,
     Guarded,
@@ -173,7 +174,38 @@ def test_an_affine_operator_is_a_factor_and_a_shift(device: str, dtype: str, kin
     assert np.array_equal(host(op @ on(device, X)), A @ X)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("density", [0.1, 1.0], ids=["short rows", "long rows"])
+@pytest.mark.parametrize(("alpha", "shift"), [(2j, 0.5), (2, 0.5j), (np.float64(2), 1), (2, np.float64(1))])
+def test_affine_factors_may_widen_the_type(
+    device: str, dtype: str, density: float, alpha: complex, shift: complex
+) -> None:
+    rng = np.random.default_rng(4)
+    A, X = (exact_values(rng, shape, dtype) for shape in ((60, 60), (60, 7)))
+    A *= rng.random(A.shape) < density
+    op = as_operator(sp.csr_array(A), device=device)
+    V = on(device, X)
+    for affine in (op.affine(alpha, shift), op.affine(1, 0).affine(alpha, shift)):
+        Y = affine @ V
+        assert Y.dtype == op.apply(V, alpha=alpha, shift=shift).dtype == affine.dtype
+        assert np.array_equal(host(Y), alpha * (A @ X - shift * X))
+        assert np.array_equal(host(affine.apply(V, alpha=2, shift=1)), 2 * (host(Y) - X))
+
+
+def test_an_affine_operator_applies_what_its_user_wrote() -> None:
+    class Projected(SparseOperator):
+        def apply(self, X: Any, *arguments: Any, **options: Any) -> Any:
+            Y = super().apply(X, *arguments, **options)
+            Y.array[0] = 0
+            return Y
+
+    op = Projected(sp.eye_array(4, format="csr"), as_operator(np.eye(2)).backend)
+    assert (op.affine(2, 0) @ np.ones((4, 1))).array.tolist() == [[0], [2], [2], [2]]
+
+
 def test_what_cannot_be_affine_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"affine: shift has shape \(3,\); give a number"):
+        as_operator(sp.eye_array(3)).affine(1, np.arange(3))
     with pytest.raises(ShapeError, match="affine: A is 2 x 3; a shift needs a square one"):
         as_operator(np.ones((2, 3))).affine(1, 0)
     with pytest.raises(OptionError, match="affine: got alpha=0; give another factor"):

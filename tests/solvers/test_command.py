@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,11 +115,10 @@ def test_the_history_is_drawn_also_for_a_small_matrix(tmp_path: Path) -> None:
 def terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
     """Start the command with stderr on a pseudo-terminal; give the process and the end to read."""
     pty = pytest.importorskip("pty", reason="pseudo-terminals")
-    opened = []
+    started = []
 
     def start(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
         screen, terminal = pty.openpty()
-        opened.append(screen)
         process = subprocess.Popen(
             [sys.executable, "-m", "solvers", *arguments],
             cwd=ROOT,
@@ -126,18 +127,25 @@ def terminal() -> Iterator[Callable[..., tuple[subprocess.Popen[bytes], int]]]:
             env={**os.environ, "TERM": "xterm"},
         )
         os.close(terminal)
+        started.append((process, screen))
         return process, screen
 
     yield start
-    for screen in opened:
+    for process, screen in started:
+        with process:
+            process.kill()
         os.close(screen)
 
 
 def read(screen: int, until: bytes = b"") -> bytes:
-    """Read to the end, which closing the terminal on the other side is, or to a word."""
-    seen = b""
+    """Read for a minute at most: to the end, when the terminal is closed on the other side, or to a word."""
+    seen, deadline = b"", time.monotonic() + 60
     with contextlib.suppress(OSError):
-        while (not until or until not in seen) and (chunk := os.read(screen, 65536)):
+        while not until or until not in seen:
+            ready, _, _ = select.select([screen], [], [], max(deadline - time.monotonic(), 0))
+            chunk = os.read(screen, 65536) if ready else b""
+            if not chunk:
+                break
             seen += chunk
     return seen
 
