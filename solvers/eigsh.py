@@ -121,7 +121,7 @@ def eigsh(
     block_size : int, optional
         Columns that the operator is applied to at once: default 8 for k >= 8 where applying A is known to
         be cheap (a sparse matrix, a GPU), else 4, or 2 for k < 4. Jacobi-Davidson takes 8 for k >= 4 and up
-        to 16 384 rows, beyond that 4 or 2.
+        to 2048 k rows, beyond that 4 or 2.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Stay in the orthogonal complement of these columns: eigenpairs of P A P there, which are A's where
         the columns span an invariant subspace.

@@ -35,7 +35,7 @@ MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 MANY_PAIRS = 20
 LEAST_STEPS = 8  # of a large block that a basis is to have room for
-SHORT_COLUMN = 1 << 14  # rows up to which a call takes longer than its work on a few columns
+SHORT_COLUMN = 1 << 11  # rows, for each pair that is wanted, up to which calls are what counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,14 +142,16 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
 def corrected_at_once(n: int, k: int, ncv: Any, guided: bool) -> int:
     """Return the block size of Jacobi-Davidson, for a basis of `ncv` vectors where that is given.
 
-    Blocks take more columns, and fewer calls, which is what counts while columns are short: on two cores
-    five and ten pairs of matrices of 900 to 14 000 rows took 0.37 to 0.75 of the time of blocks of two and
-    0.5 to 1.1 of that of four. Beyond, many pairs pay for a block of four, and few do where a preconditioner
-    or a filter around a target guides them (`guided`).
+    Blocks take more columns, and fewer calls, which is what counts while columns are short, the more the more
+    pairs are wanted. On two cores, in bases of the default size, ten pairs of seven matrices of 900 to 14 000
+    rows in blocks of eight took 0.43 to 0.74 of the time of blocks of two and 0.67 to 1.1 of that of four,
+    five pairs 0.4 to 0.6 and 0.5 to 0.8 of it on about 1000 rows, but 1.0 to 1.4 of both on 8000 to 14 000.
+    Beyond, many pairs pay for a block of four, and few do where a preconditioner or a filter around a target
+    guides them (`guided`).
     """
     if k < 4:
         return 2
-    if n <= SHORT_COLUMN and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
+    if n <= SHORT_COLUMN * k and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
         return 8
     return 4 if guided or k >= MANY_PAIRS else 2
 
