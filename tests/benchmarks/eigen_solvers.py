@@ -42,8 +42,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise OutOfTimeError
 
     before = signal.signal(signal.SIGALRM, ring)
-    # Again every second, for solvers that catch what is raised in a user's function.
-    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), 1.0)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
     try:
         yield
     finally:
