@@ -8,7 +8,9 @@ are in ``spmmv_csr_model``; this file is the family's front and makes sources an
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -62,6 +64,8 @@ _MAX_PITCH = 2**31  # bytes
 # its registers are worth more than the passes it saves; the 27-point stencil with 16 columns just gains.
 _GRAM_ENTRIES = 64
 _TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring ones
+# Kernels that hand on partial sums through a stream's workspace: those of other threads must not meet
+_HANDING_ON = threading.Lock()
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
 _GRAM = {"xy": 1, "yy": 2}
 
@@ -276,12 +280,14 @@ def bind(
             raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
         factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
         operands = X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
-        kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *operands))
-        for kernel, long_blocks, tasks_ptr in long_rows:
-            kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))
-        if n_sums:
-            results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
-            of_blocks = workspace_ptr, np.int32(walk.blocks)
-            kernels.totals((ceil_div(n_sums, _TOTAL_LANES), 1), (_TOTAL_THREADS,), (*of_blocks, *results))
+        with _HANDING_ON if needed else nullcontext():
+            kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *operands))
+            for kernel, long_blocks, tasks_ptr in long_rows:
+                kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))
+            if n_sums:
+                results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
+                of_blocks = workspace_ptr, np.int32(walk.blocks)
+                lanes = ceil_div(n_sums, _TOTAL_LANES)
+                kernels.totals((lanes, 1), (_TOTAL_THREADS,), (*of_blocks, *results))
 
     return launch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec import as_operator
+from blockvec import BlockVector, as_operator
 from blockvec.arrays import memory_of
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import spmmv_csr as family
@@ -272,6 +273,21 @@ def test_products_with_long_rows_are_captured_into_graphs_and_run_on_several_str
     cp.cuda.Device().synchronize()
     for block, y in zip(host, Y, strict=True):
         np.testing.assert_array_equal(y.get(), S @ block)
+
+
+def test_threads_that_share_a_stream_do_not_meet_in_its_workspace(cp: Any) -> None:
+    matrix = sp.diags_array([1.0, -2.0, 1.0], offsets=[-1, 0, 1], shape=(5000, 5000), format="csr")
+    op = as_operator(matrix, device="gpu")
+    rng = np.random.default_rng(10)
+    blocks = [rng.integers(-2, 3, (5000, 4)).astype(float) for _ in range(8)]
+
+    def sums(block: np.ndarray) -> list[np.ndarray]:
+        X = BlockVector(cp.asarray(block))
+        return [op.apply(X, dots="xy").dots["xy"].get() for _ in range(40)]
+
+    with ThreadPoolExecutor(len(blocks)) as pool:
+        for block, found in zip(blocks, pool.map(sums, blocks), strict=True):
+            assert all(np.array_equal(one, (block * (matrix @ block)).sum(axis=0)) for one in found)
 
 
 @pytest.mark.parametrize("width", [1, 6, 40])

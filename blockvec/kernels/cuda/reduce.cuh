@@ -137,6 +137,7 @@ __device__ __forceinline__ void sum_flagged(void* workspace, double* scratch, u6
     sync_warps<1, THREADS>();
 
     using Cut = Slices<DOUBLES, PARTS, THREADS>;
+    bool has_all = false, is_heir = false;
     const auto load = [&](double(&part)[Cut::LOADS], int block, int end, int k) {
         u64 any;
         do {
@@ -144,13 +145,12 @@ __device__ __forceinline__ void sum_flagged(void* workspace, double* scratch, u6
 #pragma unroll
             for (int l = 0; l < Cut::LOADS; ++l) any |= get(part[l], static_cast<i64>(min(block + l, end - 1)) * DOUBLES + k) ^ expected;
         } while (any > 1);
-        if (any) shared_any = true;
+        if (any && !is_heir) shared_any = true;  // an heir knows, and others may still be asking
 #pragma unroll
         for (int l = 0; l < Cut::LOADS; ++l)
             if (block + l >= end) part[l] = 0;
     };
     const Cut slices;
-    bool has_all = false, is_heir = false;
     for (int slice = blockIdx.x;; slice += is_heir ? 1 : blocks) {
         if (!is_heir && slice >= slices.count && (!has_all || shared_any)) {  // own slices are done
             int first = 0;
