@@ -18,6 +18,7 @@ from blockvec import array_namespace
 from .checkpoint import Checkpoint
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
 from .krylov import BlockKrylov
+from .linear.columns import project_out
 from .rayleigh_ritz import desire, select, to_host
 from .verification import Found, look_for_missed, may_have_missed
 
@@ -201,8 +202,7 @@ class ThickRestart(Iteration):
         z = type(buffer).random(buffer.shape[0], 1, buffer.dtype, device=buffer.device, rng=self.rng)
         norms = []
         for block in (z, self.operator.apply(z)):
-            if self.locked is not None:
-                self.locked.combine(self.locked.dot(block), out=block, alpha=-1, beta=1)
+            project_out(self.locked, block)
             norms.append(float(to_host(block.norms())[0]))
         self.counts.apply(1)
         self.counts.reductions += 2
@@ -349,8 +349,7 @@ class ThickRestart(Iteration):
         self.counts.apply(end - begin)
         real = X.array.real.dtype
         R.axpy(array_namespace(X.array).asarray(-theta[begin:end].astype(real)), X)
-        if self.locked is not None:
-            self.locked.combine(self.locked.dot(R), out=R, alpha=-1, beta=1)
+        project_out(self.locked, R)
         return R
 
     def _true_residuals(self, theta: RealArray) -> RealArray:

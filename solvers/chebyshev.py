@@ -12,10 +12,10 @@ and needs no inner product.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["amplification", "degree_for", "filtered", "steps_within"]
+__all__ = ["amplification", "degree_for", "filtered", "recurrence", "steps_within"]
 
 Block = Any
 
@@ -67,13 +67,26 @@ def filtered(
         Called as ``after_step(j, Y_j, Y_{j-1})``; may project both blocks, and ends the recurrence by
         returning True.
     """
-    doubled = operator.affine(2 / half_width, centre)
-    previous = Y
-    current = doubled.apply(previous, out=Y.like(), alpha=0.5)
-    for step in range(1, degree):
+    current = Y
+    for step, current, previous in recurrence(operator.affine(2 / half_width, centre), Y, Y.like(), degree):
         if after_step(step, current, previous):
-            return current
-        following = doubled.apply(current, out=previous, beta=-1)
-        previous, current = current, following
-    after_step(degree, current, previous)
+            break
     return current
+
+
+def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
+    """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`, Y_0 = X; both may be projected between steps.
+
+    Parameters
+    ----------
+    doubled : AffineOperator
+        S of the recurrence above.
+    X, out : BlockVector, shape (n, p)
+        Hold what is yielded, in turns; both are overwritten.
+    degree : int
+    """
+    current, previous = doubled.apply(X, out=out, alpha=0.5), X
+    yield 1, current, previous
+    for step in range(2, degree + 1):
+        current, previous = doubled.apply(current, out=previous, beta=-1), current
+        yield step, current, previous

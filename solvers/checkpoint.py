@@ -21,6 +21,7 @@ import numpy as np
 
 from blockvec.errors import FormatError, OptionError
 
+from .linear.columns import project_out
 from .rayleigh_ritz import to_host
 
 __all__ = ["Checkpoint", "probe", "write_npz"]
@@ -163,6 +164,5 @@ def probe(operator: Any, like: Block, locked: Block | None) -> Array:
     """
     v = type(like).random(like.shape[0], 1, like.dtype, device=like.device, rng=0)
     image = operator.apply(v)
-    if locked is not None:
-        locked.combine(locked.dot(image), out=image, alpha=-1, beta=1)
+    project_out(locked, image)
     return np.array(to_host(image.array))

@@ -32,9 +32,11 @@ import numpy as np
 from blockvec import array_namespace
 
 from .block_lanczos import ThickRestart
+from .chebyshev import recurrence
 from .filter_design import Filter, design_filter
 from .iteration import IterationState, LanczosResult
 from .krylov import BlockKrylov, Ritz
+from .linear.columns import project_out
 from .rayleigh_ritz import (
     SAME_RITZ_VALUE,
     clusters,
@@ -85,16 +87,9 @@ class ChebyshevOperator:
 
     def apply(self, X: Block, out: Block) -> Block:
         """Return T_d X in one of the two blocks, both of which are overwritten."""
-        previous, current = X, self._step(X, out, 0.5, 0)
-        for _ in range(1, self.degree):
-            previous, current = current, self._step(current, previous, 1, -1)
+        for _, current, _ in recurrence(self._doubled, X, out, self.degree):
+            project_out(self.locked, current)
         return current
-
-    def _step(self, X: Block, out: Block, alpha: float, beta: float) -> Block:
-        self._doubled.apply(X, out=out, alpha=alpha, beta=beta)
-        if self.locked is not None:
-            self.locked.combine(self.locked.dot(out), out=out, alpha=-1, beta=1)
-        return out
 
 
 class FilteredRestart(ThickRestart):
@@ -230,8 +225,7 @@ class FilteredRestart(ThickRestart):
         AX = self._image_space(krylov.m, krylov.m + krylov.w)
         self.operator.apply(X, out=AX)
         self.counts.apply(krylov.m)
-        if self.locked is not None:
-            self.locked.combine(self.locked.dot(AX), out=AX, alpha=-1, beta=1)
+        project_out(self.locked, AX)
         theta, U = ritz_pairs(to_host(X.dot(AX)))
         self.norm = max(self.norm, float(np.abs(theta).max()))
         self.least = min(self.least, float(desire(theta, which).min()))

@@ -10,7 +10,7 @@ import numpy as np
 from blockvec.errors import OptionError
 
 from .iteration import IterationState, LanczosOptions
-from .linear.columns import pick
+from .linear.columns import pick, project_out
 from .rayleigh_ritz import desire
 from .verification import Found
 
@@ -43,7 +43,7 @@ class FoldedOperator:
     ) -> Block:
         """Return ``alpha ((A - tau I)^2 - shift I) X + beta out`` for a shift that is not negative."""
         left, right = self._factors(shift)
-        inner = _restricted(self.operator.apply(X, shift=right), self.locked)
+        inner = project_out(self.locked, self.operator.apply(X, shift=right))
         return self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=left)
 
     def affine(self, alpha: float, shift: float) -> _Product:
@@ -65,13 +65,8 @@ class _Product:
 
     def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
         """Return ``alpha L R X + beta out``."""
-        inner = _restricted(self.right.apply(X), self.locked)
+        inner = project_out(self.locked, self.right.apply(X))
         return self.left.apply(inner, out=out, alpha=alpha, beta=beta)
-
-
-def _restricted(X: Block, locked: Block | None) -> Block:
-    """Take out of X, in place, what it holds along the locked columns."""
-    return X if locked is None else locked.combine(locked.dot(X), out=X, alpha=-1, beta=1)
 
 
 def found_around(

@@ -26,7 +26,7 @@ from .filtered_start import filtered_start, is_cheap
 from .folded import FoldedOperator, found_around
 from .iteration import Iteration, IterationState, LanczosOptions, LanczosResult
 from .jd_options import JacobiDavidsonOptions, least_basis
-from .linear.columns import pick
+from .linear.columns import pick, project_out
 from .linear.minres import rehearse_minres
 from .linear.systems import Preconditioner
 from .rayleigh_ritz import desire, to_host
@@ -465,9 +465,7 @@ class _JacobiDavidson(Iteration):
             self.counts.apply(X.shape[1])
             theta = -state.eigenvalues[part]
             R.axpy(array_namespace(X.array).asarray(theta.astype(X.array.real.dtype)), X)
-            locked = self.space.locked
-            if locked is not None:
-                locked.combine(locked.dot(R), out=R, alpha=-1, beta=1)
+            project_out(self.space.locked, R)
             norms.append(to_host(R.norms()))
         self.counts.reductions += 1 + len(norms)
         return np.concatenate(norms).astype(np.float64)

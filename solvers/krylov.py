@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
+from .linear.columns import project_out
 from .orthogonalize import orthogonalize
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies, to_host
 
@@ -269,7 +270,7 @@ class BlockKrylov:
         for known in range(b, self.capacity - b + 1, b):
             V = self.buffer[:, : self.n_locked + known]
             last = self.columns(max(0, known - 2 * b), known)
-            last.combine(last.dot(W), out=W, alpha=-1, beta=1)
+            project_out(last, W)
             W.update_gram(V, V.dot(W))
         used = self.columns(0, self.capacity)
         C = array_namespace(self.buffer.array).empty((self.capacity, keep + b), self.buffer.dtype)

@@ -25,6 +25,7 @@ from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
 from .krylov import Counts
+from .linear.columns import project_out
 from .orthogonalize import orthogonalize
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select, to_host
 
@@ -169,8 +170,7 @@ class SearchSpace:
         X = self.columns(begin, end).copy()
         D = self.operator.apply(X, shift=self.tau)
         self.counts.apply(width)
-        if self.locked is not None:
-            self.locked.combine(self.locked.dot(D), out=D, alpha=-1, beta=1)
+        project_out(self.locked, D)
         H = self._dot(end, D)
         self._H[:end, begin:end] = H
         self._H[begin:end, :begin] = H[:begin].conj().T

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
+from .linear.columns import project_out
 from .rayleigh_ritz import Which, desire, to_host
 
 __all__ = ["Sketch", "rehearse_sketch", "sketch_spectrum"]
@@ -158,8 +159,7 @@ class _Recurrence:
         self.betas: list[Any] = []
 
     def _project(self, block: Block) -> None:
-        if self.locked is not None:
-            self.locked.combine(self.locked.dot(block), out=block, alpha=-1, beta=1)
+        project_out(self.locked, block)
 
     def extend(self, steps: int) -> None:
         """Go on to a number of steps."""

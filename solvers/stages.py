@@ -12,6 +12,7 @@ import numpy as np
 from blockvec import BlockVector, array_namespace
 
 from .iteration import IterationState
+from .linear.columns import project_out
 from .rayleigh_ritz import ritz_pairs, to_host
 from .result import EigenResult
 from .standard import Request
@@ -106,8 +107,7 @@ def _joined(request: Request, high: EigenResult, low: EigenResult) -> EigenResul
     op, locked = request.operator, request.locked
     X = _side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
     R = op.apply(X)
-    if locked is not None:
-        locked.combine(locked.dot(R), out=R, alpha=-1, beta=1)
+    project_out(locked, R)
     theta, U = ritz_pairs(to_host(X.dot(R)))
     xp = array_namespace(X.array)
     for block in (X, R):

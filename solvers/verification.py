@@ -25,6 +25,7 @@ from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
 from .chebyshev import degree_for, filtered, steps_within
+from .linear.columns import project_out
 from .orthogonalize import orthogonalize
 from .rayleigh_ritz import Which, clusters, desire, to_host
 
@@ -340,7 +341,7 @@ class _Search:
         self._project_out(self.deflated, Y)
 
     def _project_out(self, V: Block, Y: Block) -> None:
-        V.combine(V.dot(Y), out=Y, alpha=-1, beta=1)
+        project_out(V, Y)
         self.reductions += 1
 
     def _norms(self, Y: Block) -> RealArray:

@@ -28,6 +28,7 @@ import numpy as np
 from blockvec import BlockVector, array_namespace
 
 from .folded import FoldedOperator
+from .linear.columns import project_out
 from .rayleigh_ritz import RealArray, Tolerance, ritz_pairs, to_host
 from .result import EigenResult
 from .stages import continued, staged, totals, within_time
@@ -130,8 +131,7 @@ def _unfolded(request: Request, square: EigenResult) -> EigenResult:
     op, sigma = request.operator, request.sigma
     X = BlockVector(square.eigenvectors)
     R = op.apply(X)
-    if request.locked is not None:
-        request.locked.combine(request.locked.dot(R), out=R, alpha=-1, beta=1)
+    project_out(request.locked, R)
     theta, U = ritz_pairs(to_host(X.dot(R)))
     xp = array_namespace(X.array)
     real = X.array.real.dtype

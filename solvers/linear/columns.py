@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
-__all__ = ["column_factors", "pick", "small_matrix"]
+__all__ = ["column_factors", "pick", "project_out", "small_matrix"]
 
 Array = Any
 Block = Any
@@ -32,6 +32,11 @@ def pick(block: Block, indices: NDArray[np.intp]) -> Block:
         first = int(indices[begin]) if end > begin else 0
         picked[:, begin:end] = block[:, first : first + end - begin]
     return picked
+
+
+def project_out(Q: Block | None, X: Block) -> Block:
+    """Return X - Q Q^H X in place of X, for orthonormal columns Q; X as it is where there are none."""
+    return X if Q is None else Q.combine(Q.dot(X), out=X, alpha=-1, beta=1)
 
 
 def column_factors(values: NDArray[np.float64], block: Block) -> Array:

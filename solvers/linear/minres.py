@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import pick
+from .columns import pick, project_out
 from .systems import (
     EXHAUSTED,
     SINGULAR,
@@ -119,7 +119,7 @@ def rehearse_minres(A: Any, like: Block, width: int, q: int) -> None:
         X, Y = like.like(width), like.like(width)
         factors = A.apply(X, out=Y, shift=X.norms(), dots="xy").dots["xy"].real
         Y.scale(factors).axpby(factors, X, factors).column_dot(Y)
-        Q.combine(Q.dot(Y), out=Y, alpha=-1, beta=1)
+        project_out(Q, Y)
         width //= 2
 
 

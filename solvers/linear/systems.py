@@ -22,7 +22,7 @@ from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from ..rayleigh_ritz import to_host
-from .columns import column_factors, small_matrix
+from .columns import column_factors, project_out, small_matrix
 
 __all__ = [
     "EXHAUSTED",
@@ -131,7 +131,7 @@ class Projection:
     def project(self, X: Block) -> Block:
         """Remove the components along Q."""
         if self.Q is not None:
-            self.Q.combine(self.Q.dot(X), out=X, alpha=-1, beta=1)
+            project_out(self.Q, X)
             self.reductions += 1
         return X
 
