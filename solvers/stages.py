@@ -13,11 +13,20 @@ from blockvec import BlockVector, array_namespace
 
 from .iteration import IterationState
 from .linear.columns import project_out
-from .rayleigh_ritz import ritz_pairs, to_host
+from .rayleigh_ritz import RealArray, ritz_pairs, to_host
 from .result import EigenResult
 from .standard import Request
 
-__all__ = ["both_ends", "continued", "staged", "time_left", "totals", "within_time"]
+__all__ = [
+    "both_ends",
+    "continued",
+    "ritz_step",
+    "side_by_side",
+    "staged",
+    "time_left",
+    "totals",
+    "within_time",
+]
 
 COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
 GO_ON_AFTER = ("converged", "maxiter", "stagnated")  # other reasons to stop are meant for the whole solve
@@ -87,11 +96,22 @@ def both_ends(request: Request, solve: Callable[[Request], EigenResult]) -> Eige
     low = replace(within_time(staged(request, "SA")), which="SA", k=k_low, checked=False)
     if request.locked is None:  # A leads out of the user's columns, for all we know
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
-    second = solve(replace(low, locked=_side_by_side(X, request.locked)))
+    second = solve(replace(low, locked=side_by_side(X, request.locked)))
     return _joined(request, first, second)
 
 
-def _side_by_side(*blocks: BlockVector | None) -> BlockVector:
+def ritz_step(request: Request, X: BlockVector) -> tuple[RealArray, RealArray, BlockVector]:
+    """Turn orthonormal columns into Ritz vectors, in place; return values, residual norms and residuals."""
+    R = project_out(request.locked, request.operator.apply(X))
+    theta, U = ritz_pairs(to_host(X.dot(R)))
+    xp = array_namespace(X.array)
+    for block in (X, R):
+        block.combine(xp.asarray(U.astype(X.dtype)), out=block)
+    R.axpy(xp.asarray(-theta.astype(X.array.real.dtype)), X)
+    return theta, to_host(R.norms()).astype(np.float64), R
+
+
+def side_by_side(*blocks: BlockVector | None) -> BlockVector:
     """Return copies of the columns of some blocks in one."""
     there = [block for block in blocks if block is not None]
     both = there[0].like(sum(block.n_cols for block in there))
@@ -104,16 +124,8 @@ def _side_by_side(*blocks: BlockVector | None) -> BlockVector:
 
 def _joined(request: Request, high: EigenResult, low: EigenResult) -> EigenResult:
     """Return both ends as one result, after a Rayleigh-Ritz step that tells them apart to rounding."""
-    op, locked = request.operator, request.locked
-    X = _side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
-    R = op.apply(X)
-    project_out(locked, R)
-    theta, U = ritz_pairs(to_host(X.dot(R)))
-    xp = array_namespace(X.array)
-    for block in (X, R):
-        block.combine(xp.asarray(U.astype(X.dtype)), out=block)
-    R.axpy(xp.asarray(-theta.astype(X.array.real.dtype)), X)
-    residuals = to_host(R.norms()).astype(np.float64)
+    X = side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
+    theta, residuals, _ = ritz_step(request, X)
     norm = max(high.info["norm"], low.info["norm"])
     limits = np.broadcast_to(request.tolerance.limits(theta, norm), theta.shape)
     info: dict[str, Any] = {"k": request.k, "which": "BE", "norm": norm} | totals(high, low)
@@ -127,7 +139,7 @@ def _joined(request: Request, high: EigenResult, low: EigenResult) -> EigenResul
         info[name] = texts[0] if texts[0] == texts[1] else f"high end: {texts[0]}; low end: {texts[1]}"
     info["time_s"] = time.perf_counter() - request.begin_s
     return EigenResult(
-        eigenvalues=xp.asarray(theta.astype(X.array.real.dtype)),
+        eigenvalues=array_namespace(X.array).asarray(theta.astype(X.array.real.dtype)),
         eigenvectors=X.array,
         residuals=residuals,
         limits=limits,

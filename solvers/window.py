@@ -6,9 +6,10 @@ is for a window in the middle of the spectrum. So the filtered iteration finds t
 all of its guards: bounds that are noticed where they are wrong, and the search for missed copies.
 
 Squaring loses two things, and both are given back by a Rayleigh-Ritz step with A on what was found. Values at
-equal distances on both sides of sigma have become copies of one; and a residual r of the square is one of
-about r/delta in A, for the distance delta of the furthest value wanted, so that the square is solved as
-accurately as that asks for, and as rounding lets it: residuals of A stay above some 100 u ||A||^2 / delta.
+equal distances on both sides of sigma have become copies of one: a mixture x of both that has lost its
+partners finds them in (A - sigma I) x. And a residual r of the square is one of about r/delta in A, for the
+distance delta of the furthest value wanted, so that the square is solved as accurately as that asks for, and
+as rounding lets it: residuals of A stay above some 100 u ||A||^2 / delta.
 
 References
 ----------
@@ -28,15 +29,17 @@ import numpy as np
 from blockvec import BlockVector, array_namespace
 
 from .folded import FoldedOperator
-from .linear.columns import project_out
-from .rayleigh_ritz import RealArray, Tolerance, ritz_pairs, to_host
+from .linear.columns import pick
+from .orthogonalize import orthogonalize
+from .rayleigh_ritz import RealArray, Tolerance
 from .result import EigenResult
-from .stages import continued, staged, totals, within_time
+from .stages import continued, ritz_step, side_by_side, staged, totals, within_time
 from .standard import Request, solve_iteratively
 
 __all__ = ["solve_window"]
 
-SPARE = 2  # pairs more than are wanted, where the last of them may have a copy on the other side
+SPARE = 2  # pairs more than are wanted: the last ones converge slowest
+MIXED = 0.03  # residuals beyond so many distances from sigma are those of mixtures
 SHARE = 0.3  # of the residual that the square may have by the estimate
 TIGHTER = 0.1  # times that in another round
 ROUNDS = 3
@@ -119,7 +122,7 @@ def solve_window(request: Request) -> EigenResult:
         result = found
         if result.converged.all() or square.info["stopped"] != "converged":
             break
-        extra += request.block_size  # the last value may have more copies than there were places
+        extra += request.block_size  # further values: rounding hurts less where the furthest is not at sigma
         tolerance = replace(tolerance, share=TIGHTER * tolerance.share)
     assert result is not None
     return result
@@ -128,32 +131,35 @@ def solve_window(request: Request) -> EigenResult:
 def _unfolded(request: Request, square: EigenResult) -> EigenResult:
     """Return what was found as eigenpairs of A, the k nearest to sigma, ascending."""
     assert request.sigma is not None
-    op, sigma = request.operator, request.sigma
-    X = BlockVector(square.eigenvectors)
-    R = op.apply(X)
-    project_out(request.locked, R)
-    theta, U = ritz_pairs(to_host(X.dot(R)))
-    xp = array_namespace(X.array)
-    real = X.array.real.dtype
-    for block in (X, R):
-        block.combine(xp.asarray(U.astype(X.dtype)), out=block)
-    R.axpy(xp.asarray(-theta.astype(real)), X)
-    residuals: RealArray = to_host(R.norms()).astype(np.float64)
+    sigma, X = request.sigma, BlockVector(square.eigenvectors)
+    theta, residuals, R = ritz_step(request, X)
+    columns, blocks = X.n_cols, 1
+    norm = _norm_of_root(square.info["norm"], sigma, request.norm)
     # ||(A - sigma I) x||: a mixture of values on both sides is no nearer than they are.
     distance = np.hypot(theta - sigma, residuals)
+    known = side_by_side(X, request.locked)
+    failed = residuals > np.maximum(MIXED * distance, request.tolerance.limits(theta, norm))
+    mixed = np.flatnonzero(failed)[: request.n - known.n_cols]
+    if len(mixed):
+        partners = pick(R, mixed)
+        orthogonalize(partners, known)
+        X = side_by_side(X, partners)
+        theta, residuals, _ = ritz_step(request, X)
+        columns, blocks = columns + X.n_cols, 2
+        distance = np.hypot(theta - sigma, residuals)
     nearest = np.sort(np.argsort(distance, kind="stable")[: request.k])
     theta, residuals = theta[nearest], residuals[nearest]
-    norm = _norm_of_root(square.info["norm"], sigma, request.norm)
     limits = np.broadcast_to(request.tolerance.limits(theta, norm), theta.shape)
     info = square.info | {"k": request.k, "which": "LM", "sigma": sigma, "norm": norm}
     info |= {"tol": request.tolerance.tol, "convergence": request.tolerance.convergence}
     # Each application of the square is two of A.
-    info["operator_columns"] = 2 * info["operator_columns"] + X.n_cols
-    info["block_applications"] = 2 * info["block_applications"] + 1
+    info["operator_columns"] = 2 * info["operator_columns"] + columns
+    info["block_applications"] = 2 * info["block_applications"] + blocks
     info["degree"] = 2 * info["degree"]
     info["time_s"] = time.perf_counter() - request.begin_s
+    xp = array_namespace(X.array)
     return EigenResult(
-        eigenvalues=xp.asarray(theta.astype(real)),
+        eigenvalues=xp.asarray(theta.astype(X.array.real.dtype)),
         eigenvectors=xp.ascontiguousarray(X.array[:, xp.asarray(nearest)]),
         residuals=residuals,
         limits=limits,

@@ -69,6 +69,7 @@ INTERIOR = {
 BLOCKS = {"cpu": ("laplace3d:n=24", "xxz:sites=16,up=8"), "gpu": ("laplace3d:n=100", "xxz:sites=22,up=11")}
 LARGEST_FACTOR = 300_000  # rows of a two-dimensional matrix that is factorised for comparison
 REPEAT_BELOW_S = 2.0  # such runs are timed three times
+WARM_BELOW_S = 20.0  # on a GPU: the first of such runs, in which kernels are compiled, does not count
 SIDES = {"cpu": 40, "gpu": 100}  # points a side of the preconditioned boxes
 
 
@@ -103,7 +104,8 @@ class Setting:
 def solve(setting: Setting, problem: Problem, method: str = "jd", **options: Any) -> dict[str, Any]:
     """Return what goes on record of a run of ours to the common residual; short ones are timed thrice."""
     task, times = problem.task, []
-    while not times or (times[-1] < REPEAT_BELOW_S and len(times) < 3):
+    is_cold, again = setting.device == "gpu", True
+    while again:
         begin = time.perf_counter()
         result: EigenResult = eigsh(
             problem.operator,
@@ -123,6 +125,10 @@ def solve(setting: Setting, problem: Problem, method: str = "jd", **options: Any
         )
         problem.operator.backend.synchronize()
         times.append(time.perf_counter() - begin)
+        again = bool(result.converged.all()) and (
+            (len(times) < 3 and times[-1] < REPEAT_BELOW_S)
+            or (len(times) == 1 and is_cold and times[-1] < WARM_BELOW_S)
+        )
     info = result.info
     keys = (
         "block_size",
@@ -135,7 +141,7 @@ def solve(setting: Setting, problem: Problem, method: str = "jd", **options: Any
     )
     return {
         "method": method,
-        "time_s": statistics.median(times) if result.converged.all() else None,
+        "time_s": statistics.median(times[is_cold:] or times) if result.converged.all() else None,
         "first_s": times[0],
         **{key: info[key] for key in keys},
         "converged": int(result.converged.sum()),

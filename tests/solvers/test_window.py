@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from blockvec import models
 from blockvec.errors import OptionError
-from solvers import eigsh
+from solvers import eigsh, window
 from solvers.window import SquaredTolerance
 
 CASES = {
@@ -89,3 +89,16 @@ def test_a_residual_of_the_square_may_be_larger_by_the_distance_it_reaches() -> 
     np.testing.assert_allclose(tolerance.limits(np.array([0.01, 0.25]), 9.0), 0.5 * 1e-3 * 0.5)
     floor = tolerance.limits(np.array([0.0]), 9.0)  # where it reaches nowhere, rounding is what is left
     np.testing.assert_allclose(floor, 100 * 1e-16 * 9.0)
+
+
+def test_a_shell_that_is_cut_needs_no_second_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = []
+    solve = window.solve_iteratively
+    monkeypatch.setattr(window, "solve_iteratively", lambda part: rounds.append(part.k) or solve(part))
+    values = np.concatenate(
+        [np.full(6, 0.1), np.full(6, -0.1), np.linspace(0.3, 4, 400), -np.linspace(0.3, 4, 400)]
+    )
+    w, V = eigsh(sp.diags_array(values, format="csr"), 5, sigma=0.0, method="filter", tol=1e-9, rng=0)
+    np.testing.assert_allclose(np.abs(w), 0.1, atol=1e-12)
+    assert np.abs(V.T @ V - np.eye(5)).max() < 1e-13
+    assert rounds == [7]
