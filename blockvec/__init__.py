@@ -20,6 +20,7 @@ from .fused import Applied
 from .io import open_matrix, read_matrix
 from .operators import Operator
 from .profile import Profile, profile
+from .recording import Recorder
 from .rehearsals import rehearsal, rehearsing
 from .small import FactorReport, InverseFactor, inverse_factor, start_copy
 
@@ -33,6 +34,7 @@ __all__ = [
     "Operator",
     "Options",
     "Profile",
+    "Recorder",
     "__version__",
     "array_namespace",
     "as_operator",

@@ -26,6 +26,7 @@ from blockvec.errors import BreakdownError, ShapeError
 from .linear.columns import pick
 from .linear.gmres import block_gmres
 from .linear.minres import block_minres
+from .linear.recorded import Recordings
 from .linear.systems import Linear, Preconditioner, Progress, Projection
 from .rayleigh_ritz import to_host
 
@@ -85,16 +86,19 @@ CorrectionSolver = Callable[[CorrectionProblem], Block]
 
 
 class _Counted:
-    """An operator that counts what it is applied to."""
+    """An operator that counts what it is applied to, or what it is said to have been."""
 
     def __init__(self, operator: Any) -> None:
         self.operator = operator
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
         self.columns = self.applications = 0
 
-    def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
-        self.columns += X.shape[1]
+    def count(self, width: int) -> None:
+        self.columns += width
         self.applications += 1
+
+    def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
+        self.count(X.shape[1])
         return self.operator.apply(X, *arguments, **options)
 
 
@@ -201,6 +205,7 @@ class Corrector:
         self.method = method
         self.reductions = self.preconditioned = 0
         self._known: tuple[Block, Block] | None = None
+        self._recordings = None if operator.device == "cpu" else Recordings(operator.device)
 
     @property
     def columns(self) -> int:
@@ -266,6 +271,7 @@ class Corrector:
                     Q=projection,
                     stop=stop if adaptive else None,
                     with_first=self.together,
+                    recordings=self._recordings,
                 )
             self.reductions += solved.reductions
             self.preconditioned += solved.preconditioner_columns

@@ -70,6 +70,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
+@pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Name of a device."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The project's root folder."""

@@ -81,6 +81,11 @@ class CudaBackend:
         self._empty = gpu.here(cupy.empty)
 
     @property
+    def device_id(self) -> int:
+        """CUDA's number of the GPU."""
+        return self._gpu.id
+
+    @property
     def device(self) -> DeviceInfo:
         """Fixed properties of the GPU."""
         return self._gpu.info

@@ -1,4 +1,4 @@
-"""Timing what a kernel costs in a replayed CUDA graph: without the call from Python."""
+"""CUDA graphs: operations repeated without their calls from Python, and what kernels cost then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,51 @@ from typing import Any
 from ..kernels.measure import Stopwatch, Timing, measure
 from .gpu import Gpu
 
-__all__ = ["replay"]
+__all__ = ["Graphs", "replay"]
+
+
+class Graphs:
+    """Captures operations on a stream of its own; see `blockvec.Recorder`."""
+
+    def __init__(self, device_id: int) -> None:
+        import cupy
+
+        with cupy.cuda.Device(device_id):
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+        # What operations allocate for a moment belongs to their graph for good.
+        self._pool = cupy.cuda.MemoryPool()
+        self._outside: list[Any] = []
+
+    def enter(self) -> None:
+        """Make the stream the current one, behind what the one until now has been given."""
+        import cupy
+
+        outside = cupy.cuda.get_current_stream()
+        self._stream.wait_event(outside.record())
+        self._stream.__enter__()
+        self._outside.append(outside)
+
+    def leave(self) -> None:
+        """Go back to the stream before, which waits for this one."""
+        outside = self._outside.pop()
+        done = self._stream.record()
+        self._stream.__exit__(None, None, None)
+        outside.wait_event(done)
+
+    def record(self, operations: Callable[[], object]) -> Callable[[], object]:
+        """Return what launches the operations as a graph; themselves where none can hold them."""
+        import cupy
+
+        try:
+            self._stream.begin_capture()
+            try:
+                with cupy.cuda.using_allocator(self._pool.malloc):
+                    operations()
+            finally:
+                graph = self._stream.end_capture()
+        except RuntimeError:
+            return operations
+        return functools.partial(graph.launch, self._stream)
 
 
 def replay(

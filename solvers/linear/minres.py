@@ -15,16 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .columns import pick, project_out
-from .systems import (
-    EXHAUSTED,
-    SINGULAR,
-    Columns,
-    Linear,
-    LinearSystems,
-    Preconditioner,
-    Progress,
-    Projection,
-)
+from .recorded import Recordings, Steps, recordings_for
+from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
+from .tridiagonal import Coordinates, Scalars, closing, opening
 
 __all__ = ["block_minres", "rehearse_minres"]
 
@@ -46,6 +39,7 @@ def block_minres(
     Q: Block | Projection | None = None,
     stop: Stop | None = None,
     with_first: bool = False,
+    recordings: Recordings | None = None,
 ) -> Linear:
     """Solve (A - sigma_j I) x_j = b_j for Hermitian A, one real shift a column, by MINRES.
 
@@ -67,6 +61,9 @@ def block_minres(
         Called after every step with a `Progress`; returns which systems are to stop.
     with_first : bool, default False
         Whether all stop as soon as one has.
+    recordings : Recordings, optional
+        On a GPU, steps that were recorded when systems with the same operator were solved before. Without it
+        they are recorded anew where that is possible: sparse matrices without a preconditioner.
 
     Returns
     -------
@@ -101,7 +98,9 @@ def block_minres(
     """
     projection = Q if isinstance(Q, Projection) else Projection(Q, preconditioner)
     system = LinearSystems(A, B, shift, tol, projection)
-    return _Minres(system, B, stop).run(system.n if maxiter is None else maxiter, with_first)
+    recordings = recordings_for(system.operator, B, projection, recordings)
+    minres = _Minres(system, B, stop) if recordings is None else _Recorded(system, B, stop, recordings)
+    return minres.run(system.n if maxiter is None else maxiter, with_first)
 
 
 def rehearse_minres(A: Any, like: Block, width: int, q: int) -> None:
@@ -126,8 +125,8 @@ def rehearse_minres(A: Any, like: Block, width: int, q: int) -> None:
 class _Minres(Columns):
     """Lanczos in the norm of K^-1: U, and Z = K^-1 U, with Givens rotations of a tridiagonal matrix a column.
 
-    The names of the scalars are those of Paige and Saunders' code. U and Z are not normalised: u^H Z u is
-    beta^2, and what would divide them by beta divides where they are used, in passes that there are anyway.
+    U and Z are not normalised: u^H Z u is beta^2, and what would divide them by beta divides where they are
+    used, in passes that there are anyway.
     """
 
     def __init__(self, system: LinearSystems, B: Block, stop: Stop | None) -> None:
@@ -139,11 +138,9 @@ class _Minres(Columns):
         self.U_old, self.P = B.copy().scale(0), B.like()
         self.W, self.W_old = self.X.copy(), self.X.copy()
         self.part = self.X  # of those columns that still have a place
-        zeros = np.zeros(system.b)
-        self.beta, self.beta_old, self.norm = self.initial.copy(), zeros + 1, zeros
-        self.cs, self.sn, self.dbar, self.epsln = zeros - 1, zeros, zeros, zeros
+        self.scalars = Scalars.of(self.initial, self.active)
         self.stop = stop
-        self.inside = None if stop is None else _Coordinates(self.initial)
+        self.inside = None if stop is None else Coordinates(self.initial)
 
     def run(self, maxiter: int, with_first: bool) -> Linear:
         """Take at most so many steps."""
@@ -188,54 +185,44 @@ class _Minres(Columns):
 
     def _step(self) -> None:
         system, P = self.system, self.P
-        scale = self.inverse(self.beta)  # of u and Z u, zero for columns that have finished
-        alpha = system.quadratic(self.Z, P) * scale**2
-        factors = system.factors(P, scale, -alpha * scale, -self.beta / self.beta_old * self.active)
+        alpha, scale, rows = self._opened(system.quadratic(self.Z, P))
+        factors = system.factors(P, *rows)
         P.axpby(factors[1], self.U, factors[0]).axpy(factors[2], self.U_old)
         self.projection.project(P)  # after the recurrence, which would let components along Q grow
         Y = self.projection.precondition(P)
-        old_beta, beta = self.beta, self._lengths(P, Y)
-        first = self.iterations == 0
-        # The norm of the tridiagonal matrix, from below, is the scale of its rounding errors.
-        off = np.where(first, 0.0, old_beta)
-        self.norm = np.maximum(self.norm, np.sqrt(alpha**2 + beta**2 + off**2))
-        old_eps, delta = self.epsln, self.cs * self.dbar + self.sn * alpha
-        gbar = self.sn * self.dbar - self.cs * alpha
-        self.epsln, self.dbar = self.sn * beta, -self.cs * beta
-        zero = SINGULAR * system.unit * self.norm
-        # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): nothing can be gained where it vanishes.
-        self.finish(np.hypot(gbar, self.dbar) <= zero, "singular")
-        gamma = np.hypot(gbar, beta)
-        self.finish(gamma <= zero, "singular")
-        inverse = self.inverse(gamma)
-        self.cs, self.sn = gbar * inverse, beta * inverse
-        phi = np.where(self.active, self.cs * self.residuals, 0.0)
-        self._update(inverse, scale, old_eps, delta, phi)
-        self.residuals = np.where(self.active, np.abs(self.sn) * self.residuals, self.residuals)
-        self.iterations += self.active
-        self.beta_old, self.beta = np.where(old_beta > 0, old_beta, 1.0), np.where(self.active, beta, 0.0)
-        self.finish(beta <= EXHAUSTED * system.unit * self.norm, "converged")
-        self.finish_converged()
-        if self.inside is not None:
-            self.inside.update(inverse, old_eps, delta, phi, alpha, beta)
-            self._ask()
-        self.U_old, self.U, self.P = self.U, P, self.U_old
-        self.Z = Y
-
-    def _update(
-        self, inverse: RealArray, scale: RealArray, old_eps: RealArray, delta: RealArray, phi: RealArray
-    ) -> None:
-        """Set W = (Z / beta - old_eps W_old_old - delta W_old) / gamma and X = X + phi W."""
+        factors = system.factors(P, *self._closed(alpha, scale, self._lengths(P, Y)))
         oldest = self.W_old
-        factors = self.system.factors(oldest, scale * inverse, -old_eps * inverse, -delta * inverse, phi)
         oldest.axpby(factors[0], self.Z, factors[1]).axpy(factors[2], self.W)
         self.W_old, self.W = self.W, oldest
         self.part.axpy(factors[3], self.W)
+        self._ask()
+        self.U_old, self.U, self.P = self.U, P, self.U_old
+        self.Z = Y
+
+    def _opened(self, dots: RealArray) -> tuple[RealArray, RealArray, tuple[RealArray, ...]]:
+        """Return what `opening` does."""
+        self.scalars = self.scalars._replace(active=self.active)
+        return opening(np, dots, self.scalars)
+
+    def _closed(self, alpha: RealArray, scale: RealArray, beta: RealArray) -> tuple[RealArray, ...]:
+        """Note what follows from a step's numbers; return the factors of W and X."""
+        system = self.system
+        self.scalars = self.scalars._replace(active=self.active)
+        limits = system.tol * self.initial
+        rotated = closing(np, alpha, scale, beta, limits, system.unit, self.scalars)
+        self.finish(rotated.singular, "singular")
+        self.iterations += self.active
+        self.scalars = rotated.scalars
+        self.residuals = rotated.scalars.residuals
+        self.finish(rotated.ended, "converged")
+        if self.inside is not None:
+            self.inside.update(alpha, beta, rotated)
+        return rotated.factors
 
     def _ask(self) -> None:
-        """Let the caller's test say which systems are to stop."""
-        assert self.inside is not None
-        assert self.stop is not None
+        """Let the caller's test, if there is one, say which systems are to stop."""
+        if self.inside is None or self.stop is None:
+            return
         xx = np.sum(self.inside.x**2, axis=0)
         if self.projection.preconditioner is not None:  # then the coordinates' basis is not orthonormal
             xx = self.system.dots(self.part, self.part).real
@@ -244,35 +231,48 @@ class _Minres(Columns):
         self.finish(self.stop(progress), "stopped")
 
 
-class _Coordinates:
-    """The solutions in the basis Z of their Krylov spaces: x = Z y, where U^H Z = I and Z^H A Z = T.
+class _Recorded(_Minres):
+    """The same steps on a GPU, each a graph: what the host works out beside them only says when to stop."""
 
-    What a stopping test wants to know of x follows from y and T without another inner product.
-    """
+    def __init__(self, system: LinearSystems, B: Block, stop: Stop | None, recordings: Recordings) -> None:
+        super().__init__(system, B, stop)
+        self.recordings = recordings
+        self.steps: Steps | None = None
+        self.known = self.active  # who takes part as far as the device knows
 
-    def __init__(self, initial: RealArray) -> None:
-        b = len(initial)
-        self.x = self.w = self.w_old = np.zeros((0, b))
-        self.diagonal, self.off = np.zeros((0, b)), np.zeros((0, b))
+    def run(self, maxiter: int, with_first: bool) -> Linear:
+        """Take at most so many steps."""
+        with self.recordings.opened(self.projection.Q):
+            return super().run(maxiter, with_first)
 
-    def update(
-        self,
-        inverse: RealArray,
-        old_eps: RealArray,
-        delta: RealArray,
-        phi: RealArray,
-        alpha: RealArray,
-        beta: RealArray,
-    ) -> None:
-        """Follow the recurrence of W and X."""
-        zero = np.zeros((1, len(phi)))
-        w = np.vstack([-old_eps * self.w_old - delta * self.w, np.ones_like(zero)]) * inverse
-        self.w_old, self.w = np.vstack([self.w, zero]), w
-        self.x = np.vstack([self.x, zero]) + phi * w
-        self.diagonal, self.off = np.vstack([self.diagonal, alpha]), np.vstack([self.off, beta])
+    def _narrow(self) -> None:
+        width = len(self.system.places)
+        super()._narrow()
+        if width != len(self.system.places):
+            self.steps = None
 
-    def quadratic(self) -> RealArray:
-        """Return y^T T y."""
-        y = self.x
-        total = np.sum(self.diagonal * y**2, axis=0) + 2 * np.sum(self.off[:-1] * y[:-1] * y[1:], axis=0)
-        return np.asarray(total)
+    def _scatter(self) -> None:
+        if self.steps is not None:
+            self.U, self.U_old, self.P, self.W, self.W_old, self.part = self.steps.blocks
+            self.Z = self.U
+        super()._scatter()
+
+    def _step(self) -> None:
+        system, places = self.system, self.system.places
+        if self.steps is None:
+            self.steps = self.recordings.steps(system.operator, self.U)
+            blocks = (self.U, self.U_old, self.P, self.W, self.W_old, self.part)
+            scalars = Scalars(*(values[places] for values in self.scalars._replace(active=self.active)))
+            self.steps.begin(blocks, system.shift, (system.tol * self.initial)[places], scalars)
+            self.known = self.active.copy()
+        elif (self.known != self.active).any():
+            self.steps.keep(self.active[places])
+            self.known = self.active.copy()
+        started = self.steps.started
+        dots, squares = (system.spread(values) for values in self.steps.take())
+        for _ in range(self.steps.started - started):
+            system.count(len(places))
+        self.projection.reductions += self.projection.Q is not None
+        alpha, scale, _ = self._opened(dots)
+        self._closed(alpha, scale, np.sqrt(np.maximum(squares, 0)))
+        self._ask()

@@ -202,19 +202,28 @@ class LinearSystems:
         self.applications += 1
         return self.operator.apply(X, out=out, shift=self.shift)
 
+    def count(self, width: int) -> None:
+        """Note a product of the operator with so many columns that was repeated beside it."""
+        self.columns += width
+        self.applications += 1
+        count = getattr(self.operator, "count", None)
+        if count is not None:
+            count(width)
+
     def quadratic(self, X: Block, out: Block) -> RealArray:
         """Set out = (A - sigma I) X and return x_j^H (A - sigma_j I) x_j, all in one pass."""
         self.columns += X.shape[1]
         self.applications += 1
         applied = self.operator.apply(X, out=out, shift=self.shift, dots="xy")
-        values: RealArray = self._spread(applied.dots["xy"]).real
+        values: RealArray = self.spread(applied.dots["xy"]).real
         return values
 
     def dots(self, X: Block, Y: Block) -> Array:
         """Return x_j^H y_j of every system on the host, in double precision; zero where it has no place."""
-        return self._spread(X.column_dot(Y))
+        return self.spread(X.column_dot(Y))
 
-    def _spread(self, dots: Array) -> Array:
+    def spread(self, dots: Array) -> Array:
+        """Return a number for each system on the host; zero where it has no place."""
         self.reductions += 1
         values = _finite(to_host(dots))
         spread = np.zeros(self.b, np.complex128 if values.dtype.kind == "c" else np.float64)

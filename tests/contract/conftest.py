@@ -11,12 +11,6 @@ from blockvec.backends import backend_for
 from blockvec.kernels.roofline import Ceilings
 
 
-@pytest.fixture(scope="module", params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    """Name of a device."""
-    return str(request.param)
-
-
 @pytest.fixture(scope="module")
 def backend(device: str) -> Any:
     """The backend behind a device's name."""

@@ -1,0 +1,199 @@
+"""Steps of block MINRES that are recorded once and repeated: on a GPU a step is launched as one graph.
+
+The numbers of a step stay on the device, where the same functions work them out (`tridiagonal`) as on the
+host, which says when to stop. That takes as long as a step, and the next one is under way meanwhile: it has
+begun with what the last one has left to do, directions and solutions, so that it may be dropped, and what
+else it makes, another Lanczos vector, nobody reads then. Blocks take turns, three as Lanczos vectors and two
+as directions, so that there are six steps to record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import Recorder, array_namespace, start_copy
+from blockvec.operators import SparseOperator
+from blockvec.profile import running
+
+from .columns import project_out
+from .systems import Projection
+from .tridiagonal import Scalars, closing, opening
+
+__all__ = ["Recordings", "Steps", "recordings_for"]
+
+Array = Any
+Block = Any
+PHASES = 6
+
+
+def recordings_for(
+    operator: Any, B: Block, projection: Projection, known: Recordings | None = None
+) -> Recordings | None:
+    """Return where the steps of a solve may be recorded; None where that is not possible or no use."""
+    unknown = not isinstance(bare_operator(operator), SparseOperator) or projection.preconditioner is not None
+    if B.device == "cpu" or unknown or getattr(B, "comm", None) is not None or running() is not None:
+        return None
+    return known or Recordings(B.device)
+
+
+def bare_operator(operator: Any) -> Any:
+    """Return what stands behind an operator that counts."""
+    return operator.operator if hasattr(operator, "count") else operator
+
+
+class Recordings:
+    """Blocks and recorded steps for solves with one operator, kept from one solve to the next.
+
+    Parameters
+    ----------
+    device : str
+    """
+
+    def __init__(self, device: str) -> None:
+        self.recorder = Recorder(device)
+        self._steps: dict[tuple[int, str], Steps] = {}
+        self._Q: Block | None = None
+
+    @contextlib.contextmanager
+    def opened(self, Q: Block | None) -> Iterator[None]:
+        """Solve inside the ``with`` block, in the complement of some columns."""
+        with self.recorder:
+            if Q is None or self._Q is None or Q.shape != self._Q.shape or Q.dtype != self._Q.dtype:
+                self._steps.clear()  # they project against a block that goes
+                self._Q = None if Q is None else Q.copy()
+            else:
+                self._Q[:, :] = Q
+            yield
+
+    def steps(self, operator: Any, like: Block) -> Steps:
+        """Return the steps of blocks of one width."""
+        key = like.shape[1], like.dtype.name
+        if key not in self._steps:
+            self._steps[key] = Steps(bare_operator(operator), like, self._Q, self.recorder)
+        return self._steps[key]
+
+
+class Steps:
+    """Steps of block MINRES on blocks of their own.
+
+    Parameters
+    ----------
+    operator : SparseOperator
+    like : BlockVector, shape (n, b)
+    Q : BlockVector, shape (n, q), or None
+    recorder : Recorder
+
+    Attributes
+    ----------
+    started : int
+        Products of the operator with a block so far.
+    """
+
+    def __init__(self, operator: Any, like: Block, Q: Block | None, recorder: Recorder) -> None:
+        width, self._xp = like.shape[1], array_namespace(like.array)
+        self._operator, self._Q, self._recorder = operator, Q, recorder
+        self._three, self._two = [like.like() for _ in range(3)], [like.like() for _ in range(2)]
+        self._X = like.like()
+        self._real = like.array.real.dtype
+        self._shift = self._xp.zeros(width, self._real)
+        self._limits = self._xp.zeros(width)
+        self._scalars = Scalars(
+            *(self._xp.zeros(width, bool if name == "active" else float) for name in Scalars._fields)
+        )
+        self._rows = [self._xp.zeros(width, self._real) for _ in range(4)]  # factors of Z, W_old, W, and X
+        self._kept = self._xp.zeros(width, self._real)
+        self._logs = [self._xp.zeros((2, width)) for _ in range(2)]
+        self._opening, self._closing = _on_device(self._xp, float(np.finfo(like.dtype).eps) / 2)
+        self.started = 0
+        self._recorded: list[Callable[[], object]] = []
+        self._turn = 0  # steps that were taken
+        self._coming: list[Callable[[], Array]] = []  # numbers of those that were started
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """U, U_old, P, W, W_old and X as they are after the last step that was taken."""
+        return self._roles(self._turn)
+
+    def _roles(self, turn: int) -> tuple[Block, ...]:
+        old, new, free = (self._three[(turn + i) % 3] for i in range(3))
+        return new, old, free, self._two[(turn + 1) % 2], self._two[turn % 2], self._X
+
+    def begin(self, blocks: tuple[Block, ...], shift: Array, limits: Array, scalars: Scalars) -> None:
+        """Take over blocks and numbers of systems between two steps."""
+        self._turn, self._coming = 0, []
+        for target, source in zip(self.blocks, blocks, strict=True):
+            target[:, :] = source
+        self._shift[...] = self._xp.asarray(shift)
+        self._limits[...] = self._xp.asarray(limits)
+        for target, values in zip(self._scalars, scalars, strict=True):
+            target[...] = self._xp.asarray(values)
+        for row, neutral in zip(self._rows, (0, 1, 0, 0), strict=True):
+            row[...] = neutral
+        self._kept[...] = 1
+
+    def keep(self, active: NDArray[np.bool_]) -> None:
+        """Say which systems still take part; solutions of the others stay as they are after this step."""
+        self._scalars.active[...] &= self._xp.asarray(active)
+        self._kept[...] = self._xp.asarray(active)
+
+    def take(self) -> tuple[Array, Array]:
+        """Take a step; return u^H (A - sigma I) u and the new direction's squared length, on the host."""
+        while len(self._coming) < 2:
+            self._start(self._turn + len(self._coming))
+        dots, squares = self._coming.pop(0)()
+        self._turn += 1
+        return dots, squares
+
+    def _start(self, turn: int) -> None:
+        self.started += 1
+        phase, known = turn % PHASES, len(self._recorded)
+        if phase < known:
+            self._recorded[phase]()
+        else:
+            perform = functools.partial(self._perform, phase)
+            if not known:
+                perform()  # which makes kernels ready for the others
+            self._recorded.append(self._recorder.record(perform))
+            if known:
+                self._recorded[phase]()
+        self._coming.append(start_copy(self._logs[turn % 2]))
+
+    def _perform(self, phase: int) -> None:
+        U, U_old, P, W, W_old, X = self._roles(phase)
+        z, oldest, w, x = self._rows
+        W.axpby(z, U_old, oldest).axpy(w, W_old)
+        X.axpy(x * self._kept, W)
+        dots = self._operator.apply(U, out=P, shift=self._shift, dots="xy").dots["xy"].real
+        alpha, scale, *factors = self._opening(dots, *self._scalars)
+        a, u, old = (values.astype(self._real, copy=False) for values in factors)
+        P.axpby(u, U, a).axpy(old, U_old)
+        project_out(self._Q, P)  # after the recurrence, which would let components along Q grow
+        squares = P.column_dot(P).real
+        log = self._logs[phase % 2]
+        log[0], log[1] = dots, squares
+        results = self._closing(alpha, scale, squares, self._limits, *self._scalars)
+        for target, values in zip((*self._rows, *self._scalars), results, strict=True):
+            target[...] = values
+
+
+def _on_device(xp: Any, unit: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return `opening` and `closing` on plain arrays, each one kernel on a GPU."""
+
+    def first(*arrays: Array) -> tuple[Array, ...]:
+        dots, *scalars = arrays
+        alpha, scale, factors = opening(xp, dots, Scalars(*scalars))
+        return alpha, scale, *factors
+
+    def second(*arrays: Array) -> tuple[Array, ...]:
+        alpha, scale, squares, limits, *scalars = arrays
+        beta = xp.sqrt(xp.maximum(squares, 0.0))
+        rotated = closing(xp, alpha, scale, beta, limits, unit, Scalars(*scalars))
+        return *rotated.factors, *rotated.scalars
+
+    return (first, second) if xp is np else (xp.fuse(first), xp.fuse(second))

@@ -1,0 +1,162 @@
+"""The scalars of block MINRES: one tridiagonal matrix a column, turned triangular by Givens rotations.
+
+Their names are those of Paige and Saunders' code. All are arrays with a number for each system, of NumPy on
+the host or of CuPy beside the blocks: the functions take the array module.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .systems import EXHAUSTED, SINGULAR
+
+__all__ = ["Coordinates", "Rotated", "Scalars", "closing", "opening"]
+
+Array = Any
+RealArray = NDArray[np.float64]
+
+
+class Scalars(NamedTuple):
+    """What a step hands on to the next one, a number for each system.
+
+    `begun` is 0 before the first step and 1 later; `active` says who still takes part.
+    """
+
+    beta: Array
+    beta_old: Array
+    norm: Array
+    cs: Array
+    sn: Array
+    dbar: Array
+    epsln: Array
+    residuals: Array
+    active: Array
+    begun: Array
+
+    @classmethod
+    def of(cls, initial: RealArray, active: NDArray[np.bool_]) -> Scalars:
+        """Return those before the first step, given the norms of the right-hand sides."""
+        zeros = np.zeros(len(initial))
+        return cls(initial, zeros + 1, zeros, zeros - 1, zeros, zeros, zeros, initial, active, zeros)
+
+
+class Rotated(NamedTuple):
+    """What the second half of a step finds out.
+
+    Attributes
+    ----------
+    factors : tuple of four arrays
+        W = factors[0] Z + factors[1] W_old_old + factors[2] W_old and X = X + factors[3] W.
+    scalars : Scalars
+        For the next step.
+    singular, ended : array of bool
+        Where nothing can be gained, and where the direction or the residual has become small enough.
+    inverse, old_eps, delta : array
+        Of the triangular factor's column: 1 over its pivot, and what stands above that.
+    """
+
+    factors: tuple[Array, Array, Array, Array]
+    scalars: Scalars
+    singular: Array
+    ended: Array
+    inverse: Array
+    old_eps: Array
+    delta: Array
+
+
+def opening(xp: Any, dots: Array, s: Scalars) -> tuple[Array, Array, tuple[Array, Array, Array]]:
+    """Return alpha, the scale of u and Z u, and factors of A u, u and u_old in the new direction.
+
+    Parameters
+    ----------
+    xp : module
+        NumPy or CuPy.
+    dots : array
+        u^H (A - sigma I) u.
+    s : Scalars
+    """
+    scale = _inverse(xp, s.beta, s.active)  # zero for columns that have finished
+    alpha = dots * scale**2
+    return alpha, scale, (scale, -alpha * scale, xp.where(s.active, -s.beta / s.beta_old, 0.0))
+
+
+def closing(
+    xp: Any, alpha: Array, scale: Array, beta: Array, limits: Array, unit: float, s: Scalars
+) -> Rotated:
+    """Turn the new column of the tridiagonal matrix, and say what follows from it.
+
+    Parameters
+    ----------
+    xp : module
+        NumPy or CuPy.
+    alpha, scale : array
+        Of `opening`.
+    beta : array
+        Length of the new direction.
+    limits : array
+        Residual norms that are small enough.
+    unit : float
+        Unit roundoff.
+    s : Scalars
+    """
+    # The norm of the tridiagonal matrix, from below, is the scale of its rounding errors.
+    norm = xp.maximum(s.norm, xp.sqrt(alpha**2 + beta**2 + (s.begun * s.beta) ** 2))
+    delta = s.cs * s.dbar + s.sn * alpha
+    gbar = s.sn * s.dbar - s.cs * alpha
+    epsln, dbar = s.sn * beta, -s.cs * beta
+    zero = SINGULAR * unit * norm
+    gamma = xp.sqrt(gbar**2 + beta**2)
+    # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): nothing can be gained where it vanishes.
+    singular = (xp.sqrt(gbar**2 + dbar**2) <= zero) | (gamma <= zero)
+    active = s.active & ~singular
+    inverse = _inverse(xp, gamma, active)
+    cs, sn = gbar * inverse, beta * inverse
+    phi = xp.where(active, cs * s.residuals, 0.0)
+    residuals = xp.where(active, xp.abs(sn) * s.residuals, s.residuals)
+    beta_old = xp.where(s.beta > 0, s.beta, 1.0)
+    beta = xp.where(active, beta, 0.0)
+    ended = (beta <= EXHAUSTED * unit * norm) | (residuals <= limits)
+    return Rotated(
+        (scale * inverse, -s.epsln * inverse, -delta * inverse, phi),
+        Scalars(beta, beta_old, norm, cs, sn, dbar, epsln, residuals, active & ~ended, s.begun * 0.0 + 1.0),
+        singular,
+        ended,
+        inverse,
+        s.epsln,
+        delta,
+    )
+
+
+def _inverse(xp: Any, values: Array, active: Array) -> Array:
+    """Return 1 / values of active columns, zero for the others."""
+    return xp.where(active, 1.0 / xp.where(active, values, 1.0), 0.0)
+
+
+class Coordinates:
+    """The solutions in the basis Z of their Krylov spaces: x = Z y, where U^H Z = I and Z^H A Z = T.
+
+    What a stopping test wants to know of x follows from y and T without another inner product.
+    """
+
+    def __init__(self, initial: RealArray) -> None:
+        b = len(initial)
+        self.x = self.w = self.w_old = np.zeros((0, b))
+        self.diagonal, self.off = np.zeros((0, b)), np.zeros((0, b))
+
+    def update(self, alpha: RealArray, beta: RealArray, rotated: Rotated) -> None:
+        """Follow the recurrence of W and X."""
+        zero = np.zeros((1, len(alpha)))
+        w = np.vstack([-rotated.old_eps * self.w_old - rotated.delta * self.w, np.ones_like(zero)])
+        w *= rotated.inverse
+        self.w_old, self.w = np.vstack([self.w, zero]), w
+        self.x = np.vstack([self.x, zero]) + rotated.factors[3] * w
+        self.diagonal, self.off = np.vstack([self.diagonal, alpha]), np.vstack([self.off, beta])
+
+    def quadratic(self) -> RealArray:
+        """Return y^T T y."""
+        y = self.x
+        total = np.sum(self.diagonal * y**2, axis=0) + 2 * np.sum(self.off[:-1] * y[:-1] * y[1:], axis=0)
+        return np.asarray(total)

@@ -1,0 +1,129 @@
+"""Recorded steps of MINRES take the same steps as those called one by one, on the host and on a GPU."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import blockvec
+from blockvec import BlockVector, as_operator, models
+from solvers import Linear, block_minres, eigsh
+from solvers.linear.recorded import Recordings, recordings_for
+from solvers.linear.systems import Projection
+from solvers.orthogonalize import orthogonalize
+
+minres: Any = importlib.import_module("solvers.linear.minres")
+DTYPES = ("float64", "complex128", "float32", "complex64")
+
+
+def directly(*arguments: Any, **options: Any) -> Linear:
+    """Solve without recordings, whatever the device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minres, "recordings_for", lambda *_: None)
+        return block_minres(*arguments, **options)
+
+
+def recorded(*arguments: Any, recordings: Recordings, **options: Any) -> Linear:
+    """Solve with recordings, whatever the device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minres, "recordings_for", lambda *_: recordings)
+        return block_minres(*arguments, **options)
+
+
+def assert_same(one: Linear, other: Linear) -> None:
+    """One, with recordings, took the same steps as the other and came to the same solutions."""
+    assert one.reasons == other.reasons
+    assert one.iterations.tolist() == other.iterations.tolist()
+    assert one.reductions == other.reductions
+    # The step that was under way at the end counts too, at each width.
+    assert 0 < one.operator_columns - other.operator_columns < 2 * one.X.shape[1]
+    eps = np.finfo(one.X.dtype).eps
+    np.testing.assert_allclose(one.residuals, other.residuals, rtol=3000 * eps, atol=30 * eps)
+    X, Y = (np.asarray(solved.X.to_host().array) for solved in (one, other))
+    np.testing.assert_allclose(X, Y, rtol=0, atol=1e5 * eps * max(1, np.abs(Y).max()))
+
+
+@given(
+    dtype=st.sampled_from(DTYPES),
+    b=st.integers(1, 9),
+    q=st.integers(0, 5),
+    steps=st.integers(1, 40),
+    with_first=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_steps_are_those_of_the_plain_iteration(
+    device: str, dtype: str, b: int, q: int, steps: int, with_first: bool, seed: int
+) -> None:
+    A = as_operator(models.model("laplace2d:n=12").astype(dtype), device=device)
+    rng = np.random.default_rng(seed)
+    B = BlockVector.random(144, b, dtype, device=device, rng=rng)
+    Q = BlockVector.random(144, q, dtype, device=device, rng=rng) if q else None
+    if Q is not None:
+        orthogonalize(Q)
+    options = {
+        "shift": rng.uniform(-0.5, 0.5, b),
+        "tol": 10.0 ** -rng.integers(1, 5, b),
+        "maxiter": steps,
+        "Q": Q,
+        "with_first": with_first,
+    }
+    recordings = Recordings(device)
+    for _ in range(2):  # the second time with what is known
+        assert_same(recorded(A, B, recordings=recordings, **options), directly(A, B, **options))
+
+
+def test_a_stop_by_the_caller_and_other_columns_beside_it(device: str) -> None:
+    A = as_operator(models.model("laplace2d:n=20"), device=device)
+    recordings = Recordings(device)
+    for seed, q in ((1, 3), (2, 3), (3, 8), (4, 3)):
+        B = BlockVector.random(400, 6, device=device, rng=seed)
+        Q = BlockVector.random(400, q, device=device, rng=9 + seed)
+        orthogonalize(Q)
+
+        def run(solve: Any, **options: Any) -> Linear:
+            count = iter(range(1000))
+            limits = np.array([3, 8, 8, 1, 15, 2])
+            return solve(A, B, tol=1e-13, maxiter=20, Q=Q, stop=lambda _: next(count) >= limits, **options)  # noqa: B023
+
+        assert_same(run(recorded, recordings=recordings), run(directly))
+
+
+def test_zeros_and_exhausted_spaces_end_at_once(device: str) -> None:
+    A = as_operator(sp.diags_array(np.repeat([1.0, 3.0], 72), format="csr"), device=device)  # two values
+    B = BlockVector.random(144, 3, device=device, rng=0)
+    B[:, 1:2].array[...] = 0
+    found, expected = recorded(A, B, recordings=Recordings(device)), directly(A, B)
+    assert_same(found, expected)
+    assert found.converged
+
+
+def test_recording_is_for_sparse_matrices_on_a_gpu_alone(device: str) -> None:
+    A = as_operator(models.model("laplace2d:n=4"), device=device)
+    B = BlockVector.random(16, 2, device=device, rng=0)
+    known = Recordings(device)
+    on_gpu = device != "cpu"
+    assert recordings_for(A, B, Projection(None), known) is (known if on_gpu else None)
+    assert recordings_for(A, B, Projection(None, lambda X: X.copy()), known) is None
+    with blockvec.profile():
+        assert recordings_for(A, B, Projection(None), known) is None
+
+
+def test_jacobi_davidson_finds_the_same_with_and_without(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = as_operator(models.model("graphene:nx=16,ny=12"), device=device)
+    options: dict[str, Any] = {"sigma": 0.1, "method": "jd", "rng": 0, "return_info": True, "block_size": 4}
+    plain = eigsh(A, 6, **options)
+    recordings = Recordings(device)
+    monkeypatch.setattr(minres, "recordings_for", lambda *_: recordings)
+    other = eigsh(A, 6, **options)
+    to_host = A.backend.to_host
+    np.testing.assert_allclose(to_host(other.eigenvalues), to_host(plain.eigenvalues), atol=1e-11)
+    assert other.converged.all()
+    assert 0.7 < other.info["operator_columns"] / plain.info["operator_columns"] < 1.4
