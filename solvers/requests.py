@@ -36,6 +36,9 @@ MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a singl
 MANY_PAIRS = 20
 LEAST_STEPS = 8  # of a large block that a basis is to have room for
 SHORT_COLUMN = 1 << 11  # rows, for each pair that is wanted, up to which calls are what counts
+# Vectors of a window's basis at most, and bytes: in the middle of a spin chain's spectrum (12 870 rows) 256
+# took half of the time and a third of the columns of 82, on a sheet of graphene as much as those.
+WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +108,11 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     block_size, preconditioned = options.block_size, options.preconditioner is not None
     if options.corrects and block_size is None:
         around = options.target is not None and getattr(op, "nnz", None) is not None
-        block_size = min(corrected_at_once(n, k, options.ncv, preconditioned or around), n)
+        is_short = op.device != "cpu" or n <= SHORT_COLUMN * k
+        block_size = min(corrected_at_once(is_short, k, options.ncv, preconditioned or around), n)
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
+    if options.target is not None and options.method == "filter" and options.ncv is None:
+        ncv = max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (n * op.dtype.itemsize), n // 8))
     if options.target is not None and options.method == "auto":
         given.append("sigma")
     method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)
@@ -139,19 +145,19 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     )
 
 
-def corrected_at_once(n: int, k: int, ncv: Any, guided: bool) -> int:
+def corrected_at_once(is_short: bool, k: int, ncv: Any, guided: bool) -> int:
     """Return the block size of Jacobi-Davidson, for a basis of `ncv` vectors where that is given.
 
-    Blocks take more columns, and fewer calls, which is what counts while columns are short, the more the more
-    pairs are wanted. On two cores, in bases of the default size, ten pairs of seven matrices of 900 to 14 000
-    rows in blocks of eight took 0.43 to 0.74 of the time of blocks of two and 0.67 to 1.1 of that of four,
-    five pairs 0.4 to 0.6 and 0.5 to 0.8 of it on about 1000 rows, but 1.0 to 1.4 of both on 8000 to 14 000.
-    Beyond, many pairs pay for a block of four, and few do where a preconditioner or a filter around a target
-    guides them (`guided`).
+    Blocks take more columns, and fewer calls, which is what counts while columns are short (`is_short`, as
+    they are on a GPU up to a million rows at least), the more the more pairs are wanted. On two cores, in
+    bases of the default size, ten pairs of seven matrices of 900 to 14 000 rows in blocks of eight took 0.43
+    to 0.74 of the time of blocks of two and 0.67 to 1.1 of that of four, five pairs 0.4 to 0.6 and 0.5 to 0.8
+    of it on about 1000 rows, but 1.0 to 1.4 of both on 8000 to 14 000. Beyond, many pairs pay for a block of
+    four, and few do where a preconditioner or a filter around a target guides them (`guided`).
     """
     if k < 4:
         return 2
-    if n <= SHORT_COLUMN * k and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
+    if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
         return 8
     return 4 if guided or k >= MANY_PAIRS else 2
 
