@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -25,8 +25,16 @@ from .iteration import IterationState
 from .jd_options import JacobiDavidsonOptions
 from .rayleigh_ritz import Selection
 from .result import EigenResult
-from .stages import both_ends
-from .standard import Method, Request, basis_sizes, choose_method, solve_dense, solve_iteratively
+from .stages import both_ends, continued, staged, totals
+from .standard import (
+    AROUND,
+    Method,
+    Request,
+    basis_sizes,
+    choose_method,
+    solve_dense,
+    solve_iteratively,
+)
 from .window import solve_window
 
 __all__ = ["Options", "request_for", "solve", "solve_standard"]
@@ -112,7 +120,7 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
         block_size = min(corrected_at_once(is_short, k, options.ncv, preconditioned or around), n)
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
     if options.target is not None and options.method == "filter" and options.ncv is None:
-        ncv = max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (n * op.dtype.itemsize), n // 8))
+        ncv = _window_basis(op, ncv)
     if options.target is not None and options.method == "auto":
         given.append("sigma")
     method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)
@@ -171,13 +179,47 @@ def _rehearse_check(op: Operator) -> None:
             X.norms()
 
 
+def _window_basis(op: Operator, ncv: int) -> int:
+    """Return the basis size of a window where it is not given, at least that of an end of a spectrum."""
+    n = op.shape[0]
+    return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (n * op.dtype.itemsize), n // 8))
+
+
 def solve(request: Request) -> EigenResult:
     """Solve a standard problem by the method of the request."""
     if request.method == "dense":
         return solve_dense(request)
+    if request.why == AROUND:
+        return _solve_around(request)
     if request.method == "filter" and request.sigma is not None:
         return solve_window(request)
     return both_ends(request, solve_iteratively) if request.which == "BE" else solve_iteratively(request)
+
+
+def _solve_around(request: Request) -> EigenResult:
+    """Look for values around a target by Jacobi-Davidson, and by a filter where they are too dense for it."""
+    first = solve_iteratively(request)
+    if first.info["stopped"] != "stagnated":
+        return first
+    op, k = request.operator, request.k
+    start = BlockVector(first.eigenvectors)
+    b, ncv = basis_sizes(op, k, None, None, request.locked, start)
+    ncv = _window_basis(op, ncv)
+    method, degree, _ = choose_method("filter", op, k, (b, ncv), [])
+    part = replace(
+        staged(request, "window"),
+        method=method,
+        degree=degree,
+        block_size=b,
+        ncv=ncv,
+        maxiter=MAX_RESTARTS,
+        start=start,
+        checked=False,
+        why=f"{request.why}; corrections came to a standstill, since values are dense there",
+    )
+    second = solve_window(part)
+    history = tuple(continued(first, second))
+    return replace(second, info=second.info | totals(first, second), history=history)
 
 
 def solve_standard(op: Operator, k: int, options: Options) -> EigenResult:

@@ -72,16 +72,24 @@ class Counting(Operator):
 
 
 class ScipyCounting(sla.LinearOperator):
-    """The same for SciPy's solvers; a product with the matrix, or any function of vectors and blocks."""
+    """The same for SciPy's solvers; a product with the matrix, or any function of vectors and blocks.
 
-    def __init__(self, matrix: Any, product: Callable[[Any], Any] | None = None) -> None:
+    Each product asks whether the time is over: a solver may swallow what the alarm has raised.
+    """
+
+    def __init__(
+        self, matrix: Any, product: Callable[[Any], Any] | None = None, limit_s: float = math.inf
+    ) -> None:
         super().__init__(matrix.dtype, matrix.shape)
         self.product, self.columns = product or matrix.__matmul__, 0
+        self.until = time.perf_counter() + limit_s
 
     def _matvec(self, x: Any) -> Any:
         return self._matmat(x)
 
     def _matmat(self, X: Any) -> Any:
+        if time.perf_counter() > self.until:
+            raise OutOfTimeError
         self.columns += 1 if X.ndim == 1 else X.shape[1]
         return self.product(X)
 
@@ -118,7 +126,7 @@ def arpack_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
     theta = problem.norm if problem.reference is None else float(np.abs(problem.reference).min())
     start = round(math.log10(min(TARGET * problem.norm / max(theta, 1e-300), 1e-3)))
     for exponent in range(start, -13, -1):
-        op = ScipyCounting(problem.matrix)
+        op = ScipyCounting(problem.matrix, limit_s=limit_s)
         v0 = np.random.default_rng(0).uniform(-1, 1, problem.n).astype(op.dtype)
         begin = time.perf_counter()
         try:
@@ -137,7 +145,7 @@ def lobpcg_runs(
 ) -> Iterator[Run]:
     task = problem.task
     for share in (1.0, 0.2):
-        op, M = ScipyCounting(problem.matrix), None
+        op, M = ScipyCounting(problem.matrix, limit_s=limit_s), None
         if preconditioner is not None:
             M = ScipyCounting(problem.matrix, preconditioner)
         X = np.random.default_rng(0).uniform(-1, 1, (problem.n, task.k)).astype(op.dtype)
@@ -160,7 +168,7 @@ def primme_runs(
 
     task = problem.task
     for share in (1.0, 0.1):
-        op = ScipyCounting(problem.matrix)
+        op = ScipyCounting(problem.matrix, limit_s=limit_s)
         rng = np.random.default_rng(0)
         v0 = rng.uniform(-1, 1, (problem.n, options.get("maxBlockSize", 1))).astype(op.dtype)
         begin = time.perf_counter()

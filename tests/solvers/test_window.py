@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import models
+from blockvec import as_operator, models
 from blockvec.errors import OptionError
-from solvers import eigsh, window
+from solvers import eigsh, requests, window
 from solvers.window import SquaredTolerance
 
 CASES = {
@@ -102,3 +103,27 @@ def test_a_shell_that_is_cut_needs_no_second_round(monkeypatch: pytest.MonkeyPat
     np.testing.assert_allclose(np.abs(w), 0.1, atol=1e-12)
     assert np.abs(V.T @ V - np.eye(5)).max() < 1e-13
     assert rounds == [7]
+
+
+def test_where_corrections_come_to_a_standstill_a_filter_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    solve = requests.solve_iteratively
+
+    def stuck(part: Any) -> Any:
+        if part.method != "jd":
+            return solve(part)
+        found = solve(replace(part, maxiter=1))
+        return replace(found, info=found.info | {"stopped": "stagnated"})
+
+    monkeypatch.setattr(requests, "solve_iteratively", stuck)
+    A = models.model("anderson:n=8,disorder=4")
+    options: dict[str, Any] = {"tol": 1e-9, "rng": 0, "return_info": True}
+    result = eigsh(as_operator(A), 4, sigma=6.0, **options)  # as an operator it is not factorised
+    assert result.converged.all()
+    assert result.info["method"] == "filter"
+    assert "standstill" in result.info["why"]
+    np.testing.assert_allclose(np.sort(np.abs(result.eigenvalues - 6.0)), nearest(A, 6.0, 4), atol=1e-9)
+    columns = [state.operator_columns for state in result.history]
+    assert columns == sorted(columns)
+    assert result.info["operator_columns"] >= columns[-1]
+    asked = eigsh(as_operator(A), 4, sigma=6.0, method="jd", on_unconverged="return", **options)
+    assert asked.info["stopped"] == "stagnated"  # who asks for a method gets it
