@@ -59,15 +59,17 @@ class Recordings:
         self.recorder = Recorder(device)
         self._steps: dict[tuple[int, str], Steps] = {}
         self._Q: Block | None = None
+        self._kind: tuple[Any, ...] = ()  # of Q
 
     @contextlib.contextmanager
     def opened(self, Q: Block | None) -> Iterator[None]:
         """Solve inside the ``with`` block, in the complement of some columns."""
         with self.recorder:
-            if Q is None or self._Q is None or Q.shape != self._Q.shape or Q.dtype != self._Q.dtype:
+            kind = () if Q is None else (Q.shape, Q.dtype)
+            if kind != self._kind:
                 self._steps.clear()  # they project against a block that goes
-                self._Q = None if Q is None else Q.copy()
-            else:
+                self._kind, self._Q = kind, None if Q is None else Q.like()
+            if self._Q is not None:
                 self._Q[:, :] = Q
             yield
 
@@ -182,6 +184,7 @@ class Steps:
             target[...] = values
 
 
+@functools.cache
 def _on_device(xp: Any, unit: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `opening` and `closing` on plain arrays, each one kernel on a GPU."""
 
