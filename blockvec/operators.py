@@ -16,6 +16,7 @@ from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from .fused import NOTHING_FUSED, Applied, Extras, FusedClasses, Sums
 from .kernels.problem import MAX_ALIGNMENT, Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
+from .profile import running
 
 __all__ = ["AffineOperator", "Operator", "SparseOperator"]
 
@@ -171,6 +172,11 @@ class Operator(ABC):
         if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
             return NotImplemented
         return self.apply(X)
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether `apply` may be recorded, see `Recorder`: not a user's function, nor inside a `profile`."""
+        return False
 
     @abstractmethod
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
@@ -347,6 +353,11 @@ class SparseOperator(Operator):
         self.prepared = backend.prepare_sparse(matrix)
         self._matrix = matrix if backend.name == "cpu" else None  # a GPU may keep a converted copy instead
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether `apply` may be recorded: unless a `profile` times each call."""
+        return running() is None
 
     def _problem(
         self,

@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import Recorder, array_namespace, start_copy
-from blockvec.operators import SparseOperator
-from blockvec.profile import running
 
 from .columns import project_out
 from .systems import Projection
@@ -36,8 +34,8 @@ def recordings_for(
     operator: Any, B: Block, projection: Projection, known: Recordings | None = None
 ) -> Recordings | None:
     """Return where the steps of a solve may be recorded; None where that is not possible or no use."""
-    unknown = not isinstance(bare_operator(operator), SparseOperator) or projection.preconditioner is not None
-    if B.device == "cpu" or unknown or getattr(B, "comm", None) is not None or running() is not None:
+    possible = getattr(bare_operator(operator), "is_recordable", False) and projection.preconditioner is None
+    if B.device == "cpu" or not possible or getattr(B, "comm", None) is not None:
         return None
     return known or Recordings(B.device)
 
@@ -86,7 +84,8 @@ class Steps:
 
     Parameters
     ----------
-    operator : SparseOperator
+    operator : Operator
+        That is recordable.
     like : BlockVector, shape (n, b)
     Q : BlockVector, shape (n, q), or None
     recorder : Recorder

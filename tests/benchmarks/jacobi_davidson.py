@@ -58,6 +58,7 @@ INTERIOR = {
         (Task("graphene:nx=128,ny=64,disorder=0.1", 10, "LM"), 0.0),
         (Task("xxz:sites=14,up=7", 10, "LM"), -1.0),
         (Task("graphene:nx=512,ny=512", 10, "LM"), 0.0),
+        (Task("graphene:nx=512,ny=512", 20, "LM"), 0.0),
     ),
     "gpu": (
         (Task("graphene:nx=512,ny=512", 10, "LM"), 0.0),
