@@ -183,7 +183,6 @@ class Steps:
             target[...] = values
 
 
-@functools.cache
 def _on_device(xp: Any, unit: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return `opening` and `closing` on plain arrays, each one kernel on a GPU."""
 
