@@ -152,21 +152,18 @@ class _Recurrence:
         V = type(like).random(like.shape[0], width, like.dtype, device=like.device, rng=rng)
         self._xp = array_namespace(V.array)
         self._tiny = np.finfo(V.dtype).tiny
-        self._project(V)
+        project_out(self.locked, V)
         V.scale(1 / self._xp.maximum(V.norms(), self._tiny))
         self.V, self.previous, self.W = V, V.like(), V.like()
         self.alphas: list[Any] = []
         self.betas: list[Any] = []
-
-    def _project(self, block: Block) -> None:
-        project_out(self.locked, block)
 
     def extend(self, steps: int) -> None:
         """Go on to a number of steps."""
         while len(self.alphas) < steps:
             V, W = self.V, self.W
             self.operator.apply(V, out=W)
-            self._project(W)
+            project_out(self.locked, W)
             if self.alphas:
                 W.axpy(-self.betas[-1], self.previous)
             self.alphas.append(V.column_dot(W).real)

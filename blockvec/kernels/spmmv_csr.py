@@ -64,7 +64,8 @@ _MAX_PITCH = 2**31  # bytes
 # its registers are worth more than the passes it saves; the 27-point stencil with 16 columns just gains.
 _GRAM_ENTRIES = 64
 _TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring ones
-# Kernels that hand on partial sums through a stream's workspace: those of other threads must not meet
+# Held while kernels start that hand on partial sums through a stream's workspace: those of another thread
+# would overwrite them.
 _HANDING_ON = threading.Lock()
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
 _GRAM = {"xy": 1, "yy": 2}

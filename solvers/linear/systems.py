@@ -34,6 +34,7 @@ __all__ = [
     "Progress",
     "Projection",
     "Reason",
+    "inverse_where",
 ]
 
 SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding was seen to leave 100
@@ -278,7 +279,7 @@ class Columns:
 
     def inverse(self, values: RealArray) -> RealArray:
         """Return 1 / values of active columns, zero for the others."""
-        return np.where(self.active, 1 / np.where(self.active, values, 1), 0.0)
+        return inverse_where(np, values, self.active)  # type: ignore[no-any-return]
 
     def ended(self, with_first: bool) -> bool:
         """Whether nothing is left to do: all columns have stopped, or one has where that is enough."""
@@ -288,6 +289,11 @@ class Columns:
         """Return the solutions."""
         how = (self.residuals, self.initial, self.iterations, tuple(self.reasons))
         return Linear(self.X, *how, *self.system.costs())
+
+
+def inverse_where(xp: Any, values: Array, active: Array) -> Array:
+    """Return 1 / values of active columns, zero for the others, by NumPy or CuPy."""
+    return xp.where(active, 1.0 / xp.where(active, values, 1.0), 0.0)
 
 
 def _finite(values: Array) -> Array:

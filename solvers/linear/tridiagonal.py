@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .systems import EXHAUSTED, SINGULAR
+from .systems import EXHAUSTED, SINGULAR, inverse_where
 
 __all__ = ["Coordinates", "Rotated", "Scalars", "closing", "opening"]
 
@@ -78,7 +78,7 @@ def opening(xp: Any, dots: Array, s: Scalars) -> tuple[Array, Array, tuple[Array
         u^H (A - sigma I) u.
     s : Scalars
     """
-    scale = _inverse(xp, s.beta, s.active)  # zero for columns that have finished
+    scale = inverse_where(xp, s.beta, s.active)  # zero for columns that have finished
     alpha = dots * scale**2
     return alpha, scale, (scale, -alpha * scale, xp.where(s.active, -s.beta / s.beta_old, 0.0))
 
@@ -112,7 +112,7 @@ def closing(
     # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): nothing can be gained where it vanishes.
     singular = (xp.sqrt(gbar**2 + dbar**2) <= zero) | (gamma <= zero)
     active = s.active & ~singular
-    inverse = _inverse(xp, gamma, active)
+    inverse = inverse_where(xp, gamma, active)
     cs, sn = gbar * inverse, beta * inverse
     phi = xp.where(active, cs * s.residuals, 0.0)
     residuals = xp.where(active, xp.abs(sn) * s.residuals, s.residuals)
@@ -128,11 +128,6 @@ def closing(
         s.epsln,
         delta,
     )
-
-
-def _inverse(xp: Any, values: Array, active: Array) -> Array:
-    """Return 1 / values of active columns, zero for the others."""
-    return xp.where(active, 1.0 / xp.where(active, values, 1.0), 0.0)
 
 
 class Coordinates:
