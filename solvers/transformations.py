@@ -384,7 +384,7 @@ def _function(A: Any, like: Any, device: str | None) -> Operator:
 
 
 def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
-    """Return an explicit matrix in compressed column form."""
+    """Return an explicit matrix in compressed column form, which may share canonical arrays with A."""
     if not (sp.issparse(A) or isinstance(A, np.ndarray)):
         raise OptionError(
             f"{name} is a {type(A).__name__}; a factorisation needs a sparse matrix or dense array of the "
@@ -396,7 +396,10 @@ def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
         raise DTypeError(f"{name} holds {matrix.dtype}; give real or complex numbers.")
     if not np.isfinite(matrix.data).all():
         raise OptionError(f"{name} holds NaN or Inf; check its entries.")
-    return matrix if dtype is None else matrix.astype(dtype)
+    if dtype is not None:
+        return matrix.astype(dtype)
+    # SciPy's abs() and splu() add up duplicates and sort in place: in a copy, not in the user's arrays.
+    return matrix if matrix.has_canonical_format else matrix.copy()
 
 
 # --- back to the user's problem ---------------------------------------------------------------------

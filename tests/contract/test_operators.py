@@ -34,6 +34,7 @@ from tests.contract.blocks import (
     seeds,
     values,
 )
+from tests.untidy import FORMS, kept, untidy
 
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
 
@@ -261,6 +262,26 @@ def test_duplicate_and_unsorted_entries_add_up(device: str) -> None:
     A = sp.csr_array((np.array([1.0, 2.0, 4.0, 8.0, 16.0]), indices, indptr), shape=(2, 3))
     X = np.arange(6.0).reshape(3, 2)
     assert np.array_equal(host(as_operator(A, device=device) @ BlockVector(on(device, X))), A.toarray() @ X)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("writeable", [True, False], ids=["writeable", "read-only"])
+def test_products_leave_the_users_matrix_as_it_is(
+    device: str, form: Any, dtype: str, writeable: bool
+) -> None:
+    half = exact_values(np.random.default_rng(8), (30, 30), dtype)
+    dense = half + half.conj().T
+    A = untidy(dense, form, writeable=writeable)
+    X = exact_values(np.random.default_rng(9), (30, 3), dtype)
+    block = BlockVector(on(device, X))
+    with kept(A):
+        op = as_operator(A, device=device)
+        op.check_hermitian(0)
+        assert np.array_equal(host(op @ block), dense @ X)
+        assert np.array_equal(host(op.affine(2, 3) @ block), 2 * (dense @ X - 3 * X))
+        shifted = op.apply(block, shift=1, dots="xy", gram="xy").Y
+        assert np.array_equal(host(shifted), dense @ X - X)
 
 
 @pytest.mark.gpu

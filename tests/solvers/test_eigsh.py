@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg as sl
 import scipy.sparse as sp
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator
 
@@ -22,10 +23,13 @@ from solvers import (
     Interrupted,
     IterationState,
     JacobiDavidsonOptions,
+    JacobiPreconditioner,
     NoConvergence,
     eigsh,
+    stiff_ends,
 )
 from solvers.rayleigh_ritz import select
+from tests.untidy import FORMS, kept, untidy
 
 ITERATIONS = ("lanczos", "filter", "jd")
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -238,6 +242,55 @@ def test_a_matrix_may_come_in_any_form(form: str) -> None:
     }
     A, options = forms[form]
     check(solve(A, 5, "SA", **options), matrix)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("writeable", [True, False], ids=["writeable", "read-only"])
+def test_the_users_matrices_stay_as_they_are(
+    form: Any, kind: str, writeable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, k, sigma = 12, 3, 0.7
+    chain = np.eye(n, k=1) + np.eye(n, k=-1)
+    dense = [np.diag(chain.sum(axis=0)) - chain, 4 * np.eye(n) + chain]  # the first is singular
+    dense.append(np.linalg.inv(dense[0] - sigma * np.eye(n)))
+    turns = np.tile([1, 1j, -1, -1j], n // 4) if kind == "complex" else np.ones(n)
+    A, M, inverse = (
+        untidy(turns[:, None] * matrix * turns.conj(), form, writeable=writeable) for matrix in dense
+    )
+    alone = np.linalg.eigvalsh(A.toarray())
+    pair = sl.eigvalsh(A.toarray(), M.toarray())
+    inverted = [1 / (values + 1e-9) for values in (alone, pair)]  # the first is zero, or nearly so
+    with kept(A, M):
+        diagonal = JacobiPreconditioner(A, M)
+
+    def solves(which: str, values: np.ndarray, seen: np.ndarray, matrix: Any = A, **options: Any) -> str:
+        """Assert that the values are found that come first by what `which` sees of them; return how."""
+        with kept(A, M, inverse):
+            result = eigsh(matrix, k, which=which, tol=1e-8, rng=0, return_info=True, **options)
+        wanted = values[select(seen, "LM" if which == "SM" else which)[:k]]
+        assert np.allclose(result.eigenvalues, np.sort(wanted), atol=1e-7)
+        return str(result.info["method"])
+
+    for method in ("dense", *ITERATIONS):
+        solves("LM", alone, alone, method=method)
+    for which in ("LA", "SA", "BE"):
+        solves(which, alone, alone, method="lanczos")
+    solves("BE", pair, pair, M=M)
+    solves("LA", pair, pair, M=M, preconditioner=diagonal)
+    solves("SM", alone, inverted[0])
+    solves("SM", pair, inverted[1], M=M)
+    near = {"sigma": sigma, "values": alone, "seen": 1 / (alone - sigma)}
+    for options in ({}, {"method": "filter"}, {"OPinv": inverse}, {"preconditioner": inverse}):
+        solves("LM", **near, **options)
+    solves("LM", pair, 1 / (pair - sigma), M=M, sigma=sigma)
+    solves("LA", pair, (pair + sigma) / (pair - sigma), M=M, sigma=sigma, mode="cayley")
+    solves("LM", inverted[1], 1 / (1 - sigma * pair), matrix=M, M=A, sigma=sigma, mode="buckling")
+    monkeypatch.setattr(stiff_ends, "SOON", {"lanczos": 1, "filter": 1})  # then on to factorisations
+    assert solves("SA", alone, alone, block_size=2, ncv=6) == "shift-invert"
+    assert solves("SA", pair, pair, M=M, block_size=2, ncv=6) == "shift-invert"
+    with kept(A), pytest.raises(OptionError, match="A - sigma M is singular"):
+        eigsh(A, k, sigma=0)
 
 
 def test_the_answer_comes_as_scipy_gives_it() -> None:
