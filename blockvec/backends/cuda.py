@@ -12,9 +12,8 @@ import numpy as np
 
 from ..config import options
 from ..errors import DeviceError, OptionError
-from ..kernels import spmmv_sell
 from ..kernels.device import DeviceInfo, cuda_device
-from ..kernels.families import FAMILIES, families_of
+from ..kernels.families import CONFIGURED, CONVERTED, FAMILIES, families_of
 from ..kernels.measure import CeilingProbe, Timing
 from ..kernels.problem import (
     Problem,
@@ -27,7 +26,7 @@ from ..kernels.problem import (
 from ..kernels.roofline import Ceilings
 from ..kernels.tuner import Entrant, Outcome, Preparation, tournament
 from ..kernels.winners import Winner, find, representative, store
-from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_sell, gpu_sparse, small
+from . import cublas, cuda_elementwise, cuda_probes, cusparse, generated, gpu_converted, gpu_sparse, small
 from .base import Array, Candidate
 from .cuda_graph import replay
 from .cuda_tuner import Arena, is_view, with_rows
@@ -135,8 +134,10 @@ class CudaBackend:
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "makes Y alone" if problem.fused else ""
-        in_rows, in_chunks = gpu_sparse.candidate(self._gpu, problem), gpu_sell.candidate(self._gpu, problem)
-        own = (in_chunks, in_rows) if spmmv_sell.is_faster(problem) else (in_rows, in_chunks)
+        converted = [gpu_converted.candidate(self._gpu, name, problem) for name in CONVERTED]
+        faster = [c for c in converted if CONFIGURED[c.name].is_faster(problem)]
+        slower = [c for c in converted if c not in faster]
+        own = *faster, gpu_sparse.candidate(self._gpu, problem), *slower
         vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
         return _winner_first(self._winner(problem), *own, vendor)
 

@@ -10,7 +10,8 @@ CuPy refuses cuSPARSE calls while a stream is being captured into a graph.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ import numpy as np
 from ..kernels.csr_plan import Plan
 from ..kernels.elementwise import real_type
 from ..kernels.problem import SpmmvProblem, is_complex, promote
-from ..kernels.sell_plan import Sell
 from . import is_cupy
 from .base import Array, leading_dimension
 from .cuda_elementwise import copy, weighted_sum
@@ -51,9 +51,10 @@ class DeviceCsr:
         Launches of blockvec's kernels that were made ready for this matrix, by kernel, problem and mode of
         tuning.
     converted : dict
-        The matrix in SELL-C-sigma form by sigma; None where that is not to be had. See `gpu_sell`.
-    narrow_products : int
-        Products so far that would have gained by that form.
+        The matrix in other forms, by the kernel that takes it and what it asks of it; None where that is not
+        to be had. See `gpu_converted`.
+    waited : Counter
+        Products so far that would have gained by such a form, by kernel.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -71,8 +72,8 @@ class DeviceCsr:
         self.plan = Plan(self.indptr, self.indices, self.data)
         self.pattern = self.plan.pattern
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
-        self.converted: dict[int, Sell | None] = {}
-        self.narrow_products = 0
+        self.converted: dict[tuple[str, Hashable], Any] = {}
+        self.waited: Counter[str] = Counter()
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property

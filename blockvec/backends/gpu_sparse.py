@@ -41,7 +41,7 @@ def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
 
 def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[spmmv_csr.Config, str]:
     """Return how the kernels are run, and where that choice comes from."""
-    return configure_sparse(problem, gpu.info, options().winners_dir)
+    return configure_sparse("spmmv_csr", problem, gpu.info, options().winners_dir)
 
 
 def _spmmv(

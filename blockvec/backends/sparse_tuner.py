@@ -13,15 +13,16 @@ from typing import Any
 
 from ..config import options
 from ..errors import BlockvecError, CompileError, OptionError
-from ..kernels import spmmv_csr, spmmv_sell
+from ..kernels import spmmv_csr
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
+from ..kernels.families import CONFIGURED, CONVERTED
 from ..kernels.measure import Stopwatch, Timing, measure_beside
 from ..kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuner import Entrant, Outcome, tournament
 from ..kernels.winners import Winner, store
-from . import cuda_elementwise, cusparse, gpu_sell, gpu_sparse
+from . import cuda_elementwise, cusparse, gpu_converted, gpu_sparse
 from .base import Array, Candidate
 from .cusparse import DeviceCsr
 from .gpu import Gpu
@@ -29,7 +30,7 @@ from .workspace import GRID_HEADER_BYTES, workspace
 
 __all__ = ["SparseArena", "SparseTuning"]
 
-OWN = ("spmmv_csr", "spmmv_sell")
+OWN = ("spmmv_csr", *CONVERTED)
 WORTH = 0.98  # of the time without: a second copy of the matrix is to gain more than measuring tells
 
 
@@ -107,8 +108,8 @@ class SparseArena:
         if entrant.config is None:
             run = self._others[entrant.kernel].run
             return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
-        if entrant.kernel == "spmmv_sell":
-            launch = gpu_sell.launcher(self._gpu, self.problem, entrant.config, matrix)
+        if entrant.kernel in CONVERTED:
+            launch = gpu_converted.launcher(self._gpu, entrant.kernel, self.problem, entrant.config, matrix)
             return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors)
         launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
         scratch = workspace(self._gpu, needed).data.ptr + GRID_HEADER_BYTES if needed else 0
@@ -165,8 +166,8 @@ class SparseTuning:
         self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
 
     def _sources(self, entrant: Entrant) -> list[str]:
-        if entrant.kernel == "spmmv_sell":
-            return [spmmv_sell.source(self.problem, entrant.config)]
+        if entrant.kernel in CONVERTED:
+            return [CONFIGURED[entrant.kernel].source(self.problem, entrant.config)]
         parts = spmmv_csr.parts(self.problem, entrant.config, self._matrix.plan)
         return [spmmv_csr.source(self.problem, entrant.config, part) for part in parts]
 
@@ -187,9 +188,12 @@ class SparseTuning:
         winner = self.winner(outcome)
         store(self.problem, winner, self._gpu.info, self._cache_dir)
         self._matrix.bound.clear()
-        kept |= {winner.config.sigma} if winner.kernel == "spmmv_sell" else set()
-        for sigma in forms.keys() - kept:
-            del forms[sigma]
+        if winner.kernel in CONVERTED:
+            kept.add(
+                gpu_converted.form_key(self._gpu, winner.kernel, self.problem, winner.config, self._matrix)
+            )
+        for key in forms.keys() - kept:
+            del forms[key]
         return outcome
 
     def _tournament(self, budget_s: float) -> Outcome | None:
@@ -207,7 +211,7 @@ class SparseTuning:
 
 def _without_conversion(outcome: Outcome) -> Outcome:
     """Return an outcome whose best takes the matrix as it is, unless a converted one gains enough."""
-    as_it_is = [t for t in outcome.trials if t.timing is not None and t.entrant.kernel != "spmmv_sell"]
+    as_it_is = [t for t in outcome.trials if t.timing is not None and t.entrant.kernel not in CONVERTED]
     best = min(as_it_is, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
     worth = outcome.seconds < WORTH * Outcome(best, ()).seconds
     return outcome if worth else dataclasses.replace(outcome, best=best)
@@ -216,9 +220,11 @@ def _without_conversion(outcome: Outcome) -> Outcome:
 def _field(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Entrant]:
     """Return the first of each family by modelled time, ahead the choice where nothing was measured."""
     field = [("spmmv_csr", *timed) for timed in _ranked(spmmv_csr, problem, device, ceilings)[:first]]
-    if spmmv_sell.supports(problem, device) is None:
-        sell = [("spmmv_sell", *timed) for timed in _ranked(spmmv_sell, problem, device, ceilings)[:first]]
-        field = sell + field if spmmv_sell.is_faster(problem) else field + sell
+    for name in CONVERTED:
+        family = CONFIGURED[name]
+        if family.supports(problem, device) is None:
+            some = [(name, *timed) for timed in _ranked(family, problem, device, ceilings)[:first]]
+            field = some + field if family.is_faster(problem) else field + some
     return [Entrant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(field)]
 
 
@@ -229,7 +235,7 @@ def _ranked(
     choice = family.choose(problem, device, ceilings)
     valid = (c for c in family.space(problem) if family.refuse(problem, c, device) is None)
     every = dict.fromkeys(itertools.chain([choice], valid))
-    configs = [c for c in every if family is spmmv_sell or spmmv_csr.refuse_sums(problem, c) is None]
+    configs = [c for c in every if family is not spmmv_csr or spmmv_csr.refuse_sums(problem, c) is None]
     timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
     return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
 

@@ -28,11 +28,12 @@ from ..config import option_context, options
 from ..dispatch import accepts, choose
 from ..errors import OptionError
 from ..io import open_matrix
-from ..kernels import spmmv_csr, spmmv_sell
+from ..kernels import spmmv_csr
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
+from ..kernels.families import CONFIGURED, CONVERTED
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
-from ..kernels.winners import configure_sell, configure_sparse
+from ..kernels.winners import configure_sparse
 from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
 from .cases import Sizes
@@ -175,10 +176,12 @@ def _sources(problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path) -> list
     """Return the sources of what may run a product of a matrix as it is, and converted."""
     found = []
     if spmmv_csr.supports(problem, device) is None:
-        found += spmmv_csr.sources(problem, configure_sparse(problem, device, cache_dir)[0])
-    if spmmv_sell.is_faster(problem) and spmmv_sell.supports(problem, device) is None:
-        found += spmmv_sell.sources(problem, configure_sell(problem, device, cache_dir)[0])
-        found += spmmv_csr.sources(problem, spmmv_csr.choose(problem, device, in_order=True))
+        found += spmmv_csr.sources(problem, configure_sparse("spmmv_csr", problem, device, cache_dir)[0])
+    for name in CONVERTED:
+        family = CONFIGURED[name]
+        if family.is_faster(problem) and family.supports(problem, device) is None:
+            found += family.sources(problem, configure_sparse(name, problem, device, cache_dir)[0])
+            found += spmmv_csr.sources(problem, spmmv_csr.choose(problem, device, in_order=True))
     return found
 
 
@@ -249,8 +252,8 @@ class _Sets:
     def warm_up(self, seconds: float) -> None:
         """Keep a GPU busy until it runs at the rate of long work, and its matrices are in their last form."""
         call, begin = turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()), time.perf_counter()
-        if choose(self.problem, self.backend).name == "spmmv_sell":
-            for _ in range((spmmv_sell.CONVERTS_AFTER + 1) * len(self.operators)):
+        if (name := choose(self.problem, self.backend).name) in CONVERTED:
+            for _ in range((CONFIGURED[name].CONVERTS_AFTER + 1) * len(self.operators)):
                 call()
         while time.perf_counter() - begin < seconds:
             call()

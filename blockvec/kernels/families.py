@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from . import spmmv_csr, spmmv_sell, sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
+from . import spmmv_csr, spmmv_march, spmmv_sell, sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
 from .device import DeviceInfo
 from .problem import Problem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .roofline import Ceilings
@@ -64,8 +64,16 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-CONFIGURED: dict[str, Any] = {**FAMILIES, "spmmv_csr": spmmv_csr, "spmmv_sell": spmmv_sell}
+CONFIGURED: dict[str, Any] = {
+    **FAMILIES,
+    "spmmv_csr": spmmv_csr,
+    "spmmv_march": spmmv_march,
+    "spmmv_sell": spmmv_sell,
+}
 """All modules whose configurations are put on record; those of sparse products start several kernels."""
+
+CONVERTED = ("spmmv_march", "spmmv_sell")
+"""Families of sparse products that want the matrix in another form, or a plan made of it."""
 
 _NARROW = {
     TsmttsmProblem: 12,

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from . import spmmv_csr_config, spmmv_sell_config
+from . import spmmv_csr_config, spmmv_march_config, spmmv_sell_config
 from .csr_plan import Plan
 from .problem import SpmmvProblem, is_complex, real_bytes
 from .source import C_TYPES, SHORT_NAMES
@@ -15,7 +15,8 @@ from .spmmv_csr_config import ceil_div
 
 __all__ = ["AnyConfig", "Walk", "constants", "real_type", "types_name", "types_of"]
 
-AnyConfig: TypeAlias = spmmv_csr_config.Config | spmmv_sell_config.Config
+WalkingConfig: TypeAlias = spmmv_csr_config.Config | spmmv_sell_config.Config
+AnyConfig: TypeAlias = WalkingConfig | spmmv_march_config.Config
 
 _LEAST_PATCHES = 8  # of a block, so that the last ones do not leave the others idle for long
 _SHIFT = {"none": 0, "scalar": 1, "column": 2}
@@ -84,7 +85,7 @@ class Walk:
     plane: int
 
     @classmethod
-    def of(cls, n_units: int, rows: int, most: int, config: AnyConfig, plan: Plan) -> Walk:
+    def of(cls, n_units: int, rows: int, most: int, config: WalkingConfig, plan: Plan) -> Walk:
         """Return the walk over units of `rows` rows that suits a matrix, on at most so many blocks."""
         lines = config.warps // config.planes
         line, plane = max(1, round(plan.line / rows)), round(plan.plane / rows)

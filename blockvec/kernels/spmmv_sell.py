@@ -41,11 +41,13 @@ __all__ = [
     "convert",
     "fill_name",
     "fill_source",
+    "form_of",
     "is_faster",
     "kernel_name",
     "layout",
     "predict",
     "refuse",
+    "shared_bytes",
     "source",
     "sources",
     "space",
@@ -135,6 +137,16 @@ def fill_source(problem: SpmmvProblem, sigma: int) -> str:
 def sources(problem: SpmmvProblem, config: Config) -> list[str]:
     """Return the sources that a product with a matrix will need, to compile them ahead of its first use."""
     return [source(problem, config), fill_source(problem, config.sigma)]
+
+
+def form_of(_problem: SpmmvProblem, config: Config, _device: DeviceInfo, _plan: Plan) -> int:
+    """Return what the form of a matrix that a configuration takes is kept by."""
+    return config.sigma
+
+
+def shared_bytes(_problem: SpmmvProblem, _config: Config) -> int:
+    """Return the bytes of dynamic shared memory of a block."""
+    return 0
 
 
 def convert(fill: Any, plan: Plan, into: Layout, columns: Any, values: Any) -> Sell:

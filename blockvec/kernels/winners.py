@@ -17,7 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from . import spmmv_csr, spmmv_sell
 from .cache import load_json, store_json
 from .device import DeviceInfo
 from .families import CONFIGURED, config_from
@@ -27,7 +26,6 @@ from .roofline import LEAST_BYTES, traffic
 __all__ = [
     "LEAST_BYTES",
     "Winner",
-    "configure_sell",
     "configure_sparse",
     "find",
     "refusal",
@@ -118,22 +116,9 @@ def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
 
 
 def configure_sparse(
-    problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
-) -> tuple[spmmv_csr.Config, str]:
-    """Return how `spmmv_csr` runs a sparse product, and where that choice comes from; see `find`."""
-    return _configured("spmmv_csr", problem, device, cache_dir)
-
-
-def configure_sell(
-    problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
-) -> tuple[spmmv_sell.Config, str]:
-    """Return the same for `spmmv_sell`."""
-    return _configured("spmmv_sell", problem, device, cache_dir)
-
-
-def _configured(
     kernel: str, problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
 ) -> tuple[Any, str]:
+    """Return how a family runs a sparse product, and where that choice comes from; see `find`."""
     winner = find(problem, device, cache_dir)
     if winner is None or winner.kernel != kernel:
         return CONFIGURED[kernel].choose(problem, device), "the model's choice"

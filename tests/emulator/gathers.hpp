@@ -46,9 +46,9 @@ T exchange(T value, int from) {
 }
 
 // Blocks one after another and tile by tile: they do not talk.
-inline int launch_tiles(u32 blocks, u32 tiles, int threads, u64 seed, std::function<void()> kernel) {
+inline int launch_tiles(u32 blocks, u32 tiles, int threads, size_t shared_bytes, u64 seed, std::function<void()> kernel) {
     for (tile = 0; tile < tiles; ++tile)
-        if (int status = launch(blocks, threads, 0, seed + tile, kernel)) return status;
+        if (int status = launch(blocks, threads, shared_bytes, seed + tile, kernel)) return status;
     return 0;
 }
 
@@ -69,6 +69,14 @@ inline u32 __ballot_sync(u32, bool vote) {
         for (int lane = 0; lane < 32; ++lane) *static_cast<u32*>(lanes[lane]) = all;
     });
     return votes;
+}
+inline int atomicAdd(int* at, int value) {
+    ++emulator::progress;
+    return std::exchange(*at, *at + value);
+}
+inline int atomicCAS(int* at, int expected, int value) {
+    if (emulator::draw() % 4 == 0) emulator::yield();
+    return std::exchange(*at, *at == expected ? value : *at);
 }
 inline int __popc(u32 bits) { return __builtin_popcount(bits); }
 
@@ -110,6 +118,7 @@ inline void stream_copy(void* shared, const void* global, u32 bytes) {
     else
         copy();
 }
+inline void shared_copy(void* shared, const void* global) { stream_copy(shared, global, 16); }
 inline void stream_commit() {
     auto& mine = emulator::copies[emulator::current];
     mine.groups.push_back(std::move(mine.open));

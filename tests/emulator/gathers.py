@@ -35,13 +35,13 @@ class HostKernel:
         self._spans = [_bounds(readable), _bounds(writable)]
         self.seed = 0
         text += f"""
-extern "C" int run(u32 blocks, u32 tiles, int threads, u64 seed, int n_readable, char** readable,
-                   int n_writable, char** writable, {declared[1]}) {{
+extern "C" int run(u32 blocks, u32 tiles, int threads, size_t shared_bytes, u64 seed, int n_readable,
+                   char** readable, int n_writable, char** writable, {declared[1]}) {{
     emulator::readable.clear();
     emulator::writable.clear();
     for (int i = 0; i < n_readable; i += 2) emulator::readable.push_back({{readable[i], readable[i + 1]}});
     for (int i = 0; i < n_writable; i += 2) emulator::writable.push_back({{writable[i], writable[i + 1]}});
-    return emulator::launch_tiles(blocks, tiles, threads, seed, [=] {{ KERNEL({names}); }});
+    return emulator::launch_tiles(blocks, tiles, threads, shared_bytes, seed, [=] {{ KERNEL({names}); }});
 }}
 """
         stem = folder / f"kernel{len(list(folder.iterdir()))}"
@@ -53,9 +53,13 @@ extern "C" int run(u32 blocks, u32 tiles, int threads, u64 seed, int n_readable,
         assert done.returncode == 0, done.stderr
         self._library = ctypes.CDLL(f"{stem}.so")
 
-    def __call__(self, grid: tuple[int, int], block: tuple[int], arguments: tuple[Any, ...]) -> None:
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int], arguments: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
+        blocks, tiles = grid if len(grid) > 1 else (*grid, 1)
         status = self._library.run(
-            *(ctypes.c_uint(grid[0]), ctypes.c_uint(grid[1]), block[0], ctypes.c_ulonglong(self.seed)),
+            *(ctypes.c_uint(blocks), ctypes.c_uint(tiles), block[0]),
+            *(ctypes.c_size_t(shared_mem), ctypes.c_ulonglong(self.seed)),
             *(item for span in self._spans for item in (len(span), (ctypes.c_void_p * len(span))(*span))),
             *(self._value(*pair) for pair in zip(self._parameters, arguments, strict=True)),
         )

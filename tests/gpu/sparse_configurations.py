@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
 from blockvec.backends.sparse_tuner import SparseArena
-from blockvec.kernels import spmmv_csr, spmmv_sell
+from blockvec.kernels import spmmv_csr, spmmv_march, spmmv_sell
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.spmmv_csr import Config
 from blockvec.kernels.tuner import Entrant
@@ -76,6 +76,14 @@ def converted(problem: SpmmvProblem, device: Any) -> Iterator[spmmv_sell.Config]
                 yield replace(choice, **changes)
 
 
+def marching(problem: SpmmvProblem, device: Any) -> Iterator[spmmv_march.Config]:
+    """Yield valid configurations that march through a grid, of every kind."""
+    if spmmv_march.supports(problem, device) is None:
+        space = dict.fromkeys(spmmv_march.space(problem))
+        valid = [config for config in space if spmmv_march.refuse(problem, config, device) is None]
+        yield from valid[:: max(1, len(valid) // 4)]
+
+
 def main() -> int:
     """Run all, print what is wrong, and return the exit code."""
     backend: Any = backend_for("gpu")
@@ -87,6 +95,7 @@ def main() -> int:
             arena = SparseArena(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
             field = [Entrant("spmmv_csr", config) for config in configurations(problem, backend.device)]
             field += [Entrant("spmmv_sell", config) for config in converted(problem, backend.device)]
+            field += [Entrant("spmmv_march", config) for config in marching(problem, backend.device)]
             for entrant in dict.fromkeys(field):
                 fault = arena.check(entrant)
                 count, wrong = count + 1, wrong + bool(fault)

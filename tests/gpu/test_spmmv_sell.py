@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, as_operator, models
-from blockvec.backends import gpu_sell
+from blockvec.backends import gpu_converted
 from blockvec.kernels import spmmv_csr, spmmv_sell
 from blockvec.operators import SparseOperator
 
@@ -52,7 +52,7 @@ def matrix(
 
 def forms(operator: Any) -> list[int]:
     """The sigmas of the forms that an operator's matrix was converted to."""
-    return [sigma for sigma, form in operator.prepared.converted.items() if form is not None]
+    return [key for (_, key), form in operator.prepared.converted.items() if form is not None]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,9 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> Non
             ]
             for i, config in enumerate(valid[:: max(1, len(valid) // 4)]):
                 chosen = replace(config, sigma=(32, 512)[i % 2])
-                launch = gpu_sell.launcher(backend._gpu, problem, chosen, operator.prepared)
+                launch = gpu_converted.launcher(
+                    backend._gpu, "spmmv_sell", problem, chosen, operator.prepared
+                )
                 Y.fill(cp.nan)
                 launch(X.data.ptr, Y.data.ptr)
                 np.testing.assert_array_equal(Y.get(), S @ host, err_msg=str(chosen))

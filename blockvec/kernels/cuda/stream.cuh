@@ -18,6 +18,12 @@ __device__ __forceinline__ void stream_copy(void* shared, const void* global, u3
         : "memory");
 }
 
+// Starts to copy 16 bytes that others will read again; both addresses are multiples of 16.
+__device__ __forceinline__ void shared_copy(void* shared, const void* global) {
+    const u32 to = static_cast<u32>(__cvta_generic_to_shared(shared));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
+}
+
 // Closes a group of this thread's copies.
 __device__ __forceinline__ void stream_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

@@ -119,19 +119,19 @@ def test_a_winner_configures_its_own_family_and_leaves_the_other_to_its_model(tm
     problem = sparse(2)
     config = dataclasses.replace(spmmv_sell.choose(problem, H200), sigma=1024)
     assert store(problem, Winner("spmmv_sell", config, 10**7, 1e-4, 0.9, ""), H200, tmp_path)
-    found, origin = winners.configure_sell(problem, H200, tmp_path)
+    found, origin = winners.configure_sparse("spmmv_sell", problem, H200, tmp_path)
     assert found == config
     assert "tuned" in origin
     in_rows = spmmv_csr.choose(problem, H200), "the model's choice"
-    assert winners.configure_sparse(problem, H200, tmp_path) == in_rows
-    assert winners.configure_sell(problem, H200, None) == (
+    assert winners.configure_sparse("spmmv_csr", problem, H200, tmp_path) == in_rows
+    assert winners.configure_sparse("spmmv_sell", problem, H200, None) == (
         spmmv_sell.choose(problem, H200),
         "the model's choice",
     )
     with_dots = sparse(2, dots=("xy",))
     assert find(with_dots, H200, tmp_path) is not None, "of the plain product"
     assert spmmv_sell.supports(with_dots, H200) is not None
-    assert winners.configure_sparse(with_dots, H200, tmp_path)[1] == "the model's choice"
+    assert winners.configure_sparse("spmmv_csr", with_dots, H200, tmp_path)[1] == "the model's choice"
 
 
 def test_records_belong_to_a_device(tmp_path: Path) -> None:

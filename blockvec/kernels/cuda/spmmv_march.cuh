@@ -1,0 +1,74 @@
+// How blocks march through a grid of planes: what the product (spmmv_march.cu) and its plan (spmmv_march_plan.cu) agree on.
+//
+// Row number p PLANE + l LINE + i is point i of line l of plane p. A patch is ACROSS points of each of LINES lines; a unit is a patch in
+// DEPTH planes, which a block works off plane by plane, one a step, after BEFORE steps that only bring rows of X. Blocks take the units in
+// turns, those of the same planes first, so that neighbouring patches are worked on at about the same time and L2 serves what they share.
+//
+// A row of X that is brought at one step may be used at that one and the next two; what is brought in four steps, the one under way
+// included, fits the ring of SLOTS rows. On a full grid a step brings AROUND rows at most, the patch of a plane and the points around it;
+// where entries are missing, some come a step late.
+//
+// Config: ACROSS, LINES.
+#pragma once
+
+constexpr int BEFORE = 2;
+constexpr int AROUND = (ACROSS + 2) * (LINES + 2);
+constexpr int MOST = AROUND + AROUND / 4;  // rows of X brought in a step
+constexpr int SLOTS = 4 * AROUND;
+
+struct Step {
+    int row, end;  // first row of the patch; first row behind the plane
+    int points, lines;
+    int number;  // among the steps of all units
+    int before;  // steps until the unit's first plane
+
+    // Rows of the patch in one of its lines.
+    __device__ __forceinline__ int count(int line, int pitch) const {
+        return line < lines ? max(0, min(points, end - row - line * pitch)) : 0;
+    }
+};
+
+class March {
+  public:
+    Step step;
+
+    __device__ __forceinline__ March(int n_rows, int line, int plane, int depth, int first, int stride)
+        : n_rows(n_rows), line(line), plane(plane), depth(depth), stride(stride), unit(first) {
+        planes = ceil_div(n_rows, plane);
+        across = ceil_div(line, ACROSS);
+        patches = across * ceil_div(ceil_div(plane, line), LINES);
+        units = patches * ceil_div(planes, depth);
+        enter();
+    }
+
+    __device__ __forceinline__ bool goes_on() const { return unit < units; }
+
+    __device__ __forceinline__ void advance() {
+        ++step.number;
+        if (step.before > 0)
+            --step.before;
+        else
+            step.row += plane, step.end = min(step.end + plane, n_rows);
+        if (--left == 0) {
+            unit += stride;
+            enter();
+        }
+    }
+
+  private:
+    int n_rows, line, plane, depth, stride, unit, units, planes, across, patches, left;
+
+    static __device__ __forceinline__ int ceil_div(int value, int by) { return (value + by - 1) / by; }
+
+    __device__ __forceinline__ void enter() {
+        const int patch = unit % patches, first = unit / patches * depth, deep = min(depth, planes - first);
+        const int point = patch % across * ACROSS, row = patch / across * LINES;
+        step.row = first * plane + row * line + point;
+        step.end = min((first + 1) * plane, n_rows);
+        step.points = min(ACROSS, line - point);
+        step.lines = LINES;
+        step.number = unit / patches * patches * (depth + BEFORE) + patch * (deep + BEFORE);
+        step.before = BEFORE;
+        left = deep + BEFORE;
+    }
+};
