@@ -99,7 +99,7 @@ def _in_order(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Launch, in
 
 
 def _prepare(gpu: Gpu, name: str, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> None:
-    """Load the kernels that products run before and after the matrix is converted; compile what converts it."""
+    """Load the kernels that products run before and after the matrix is converted; compile the converter."""
     config = _configuration(gpu, name, problem)[0]
     for source in CONFIGURED[name].sources(problem, config):
         build(source, gpu.info.architecture)

@@ -37,6 +37,7 @@ SHAPES = (("float64", 1), ("float64", 16), ("complex128", 3), ("float32", 20))
 def matrices() -> Iterator[tuple[str, Any]]:
     """Yield a grid, and a matrix with empty, long and very long rows in both index types."""
     yield "grid", models.laplace3d(n=24)
+    yield "planes", models.laplace3d(nx=40, ny=9, nz=11, periodic=True)
     yield "lattice", models.graphene(nx=40, ny=40)
     rng = np.random.default_rng(0)
     lengths = np.minimum(rng.pareto(1.1, 3000) * 3, 6000).astype(np.int64)

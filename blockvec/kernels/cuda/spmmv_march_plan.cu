@@ -1,9 +1,10 @@
 // The plan of spmmv_march.cu for a matrix: which rows of X each step brings, and in which slot of the ring each entry finds its own.
 //
 //   for each step of a block's march, see spmmv_march.cuh
-//     the columns of the patch's entries are put into a table; before a unit's first plane, those that its first step needs and that lie in
-//       the plane before it, at the next step those of the plane itself too
-//     and so are those of the table of the step before that stay in their slots, brought at most two steps ago; the others are brought
+//     the columns of the patch's entries are put into a table; before a unit's first plane, those that its first step needs and that lie
+//       neither in that plane nor in the next, at the second step all but those of the next
+//     and so are those of the table of the step before that stay in their slots, brought at most two steps ago; the others are brought;
+//       what an earlier unit brought is not kept, as it would have to be brought again in the middle of this one
 //     each entry takes the slot of its column
 //
 // `failed` is set where steps bring more rows than there is room for, or have more columns than the table takes: such a matrix is no grid
@@ -71,11 +72,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 if (entry < __ldg(pointers + row + 1)) take(entry, __ldg(columns + entry));
             }
         };
-        for (int i = thread; i < TABLE; i += THREADS)
+        const bool starts = step.before == BEFORE;
+        for (int i = thread; i < TABLE && !starts; i += THREADS)
             if (past.column[i] != NONE && past.state[i] >> 16 < STEPS_KEPT && place<true>(now, past.column[i]) == NONE) *failed = 1;
-        const int last_plane = step.row / plane + 1 - step.before;  // whose columns are wanted before the first plane
+        const int here = step.row / plane;
         each_entry([&](int, int column) {
-            if (step.before > 0 && column / plane > last_plane) return;
+            const int ahead = column / plane - here;
+            if (step.before > 0 && ahead > 1 - step.before && ahead <= 1) return;
             if (place<true>(now, column) == NONE) *failed = 1;
         });
         __syncthreads();
@@ -85,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             u32 state = 0;
             bool is_new = column != NONE;
             if (is_new) {
-                const int before = place<false>(past, column);
+                const int before = starts ? NONE : place<false>(past, column);
                 if (before != NONE && past.state[before] >> 16 < STEPS_KEPT) {
                     state = past.state[before] + (1u << 16);
                     is_new = false;

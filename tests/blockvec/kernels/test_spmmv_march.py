@@ -51,7 +51,9 @@ def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.
     return values
 
 
-def grid(extents: tuple[int, int, int], dtype: str, points: int, missing: float = 0.0) -> sp.csr_array:
+def grid(
+    extents: tuple[int, int, int], dtype: str, points: int, missing: float = 0.0, periodic: bool = False
+) -> sp.csr_array:
     """A stencil of 7 or 27 points on planes of lines, some entries missing, its columns in no order."""
     rng = np.random.default_rng(points)
     every = np.arange(np.prod(extents)).reshape(extents)
@@ -59,9 +61,9 @@ def grid(extents: tuple[int, int, int], dtype: str, points: int, missing: float 
     for offset in itertools.product((-1, 0, 1), repeat=3):
         if points == 27 or sum(map(abs, offset)) <= 1:
             here = tuple(slice(max(0, -o), n - max(0, o)) for o, n in zip(offset, extents, strict=True))
-            there = tuple(slice(max(0, o), n - max(0, -o)) for o, n in zip(offset, extents, strict=True))
-            rows.append(every[here].ravel())
-            columns.append(every[there].ravel())
+            inside = (slice(None),) * 3 if periodic else here
+            rows.append(every[inside].ravel())
+            columns.append(np.roll(every, [-o for o in offset], axis=(0, 1, 2))[inside].ravel())
     row, column = np.concatenate(rows), np.concatenate(columns)
     order = rng.permutation(len(row))[: round((1 - missing) * len(row))]
     order = order[np.argsort(row[order], kind="stable")]
@@ -116,12 +118,13 @@ def rows_of_steps(marching: Geometry, program: int) -> list[tuple[int, list[int]
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("extents", "n_rows", "points", "missing", "patch", "depth", "programs"),
+    ("extents", "n_rows", "points", "missing", "periodic", "patch", "depth", "programs"),
     [
-        ((9, 10, 11), None, 7, 0.0, (4, 3), 4, 3),
-        ((7, 9, 13), None, 27, 0.0, (5, 4), 7, 4),
-        ((6, 8, 9), None, 7, 0.3, (6, 3), 3, 2),  # some rows of X come late
-        ((5, 6, 8), 227, 27, 0.0, (8, 6), 2, 2),  # the last plane is not full
+        ((9, 10, 11), None, 7, 0.0, False, (4, 3), 4, 3),
+        ((7, 9, 13), None, 27, 0.0, False, (5, 4), 7, 4),
+        ((8, 9, 10), None, 27, 0.0, True, (5, 4), 3, 4),
+        ((6, 8, 9), None, 7, 0.3, False, (6, 3), 3, 2),  # some rows of X come late
+        ((5, 6, 8), 227, 27, 0.0, False, (8, 6), 2, 2),  # the last plane is not full
     ],
 )
 def test_every_entry_finds_its_row_in_the_ring(
@@ -129,12 +132,13 @@ def test_every_entry_finds_its_row_in_the_ring(
     n_rows: int | None,
     points: int,
     missing: float,
+    periodic: bool,
     patch: tuple[int, int],
     depth: int,
     programs: int,
     tmp_path: Path,
 ) -> None:
-    S = sp.csr_array(grid(extents, "float64", points, missing)[:n_rows, :])
+    S = sp.csr_array(grid(extents, "float64", points, missing, periodic)[:n_rows, :])
     plan = Plan(S.indptr, S.indices, S.data)
     line, plane = extents[2], extents[1] * extents[2]
     marching = Geometry(S.shape[0], line, plane, *patch, points, depth, programs)
