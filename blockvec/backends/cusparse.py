@@ -54,7 +54,7 @@ class DeviceCsr:
         The matrix in other forms, by the kernel that takes it and what it asks of it; None where that is not
         to be had. See `gpu_converted`.
     waited : Counter
-        Products so far that would have gained by such a form, by kernel.
+        Products so far that would have gained by such a form.
     """
 
     def __init__(self, matrix: Any) -> None:
@@ -73,7 +73,7 @@ class DeviceCsr:
         self.pattern = self.plan.pattern
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self.converted: dict[tuple[str, Hashable], Any] = {}
-        self.waited: Counter[str] = Counter()
+        self.waited: Counter[tuple[str, Hashable]] = Counter()
         self._descriptors: dict[str, tuple[int, Array]] = {}
 
     @property

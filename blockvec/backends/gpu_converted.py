@@ -75,10 +75,10 @@ def _bind(gpu: Gpu, name: str, problem: SpmmvProblem, S: DeviceCsr) -> tuple[Lau
     """Return what runs the next product, converting the matrix when it is time."""
     import cupy
 
-    S.waited[name] += 1
     config, mode = _configuration(gpu, name, problem)[0], options().tune
-    has_form = S.converted.get(form_key(gpu, name, problem, config, S)) is not None
-    pays = has_form or S.waited[name] > CONFIGURED[name].CONVERTS_AFTER
+    key = form_key(gpu, name, problem, config, S)
+    S.waited[key] += 1
+    pays = S.converted.get(key) is not None or S.waited[key] > CONFIGURED[name].CONVERTS_AFTER
     if pays and not cupy.cuda.get_current_stream().is_capturing():
         try:
             bound = launcher(gpu, name, problem, config, S), 0
@@ -158,18 +158,21 @@ def _filled(
 def _planned(
     gpu: Gpu, problem: SpmmvProblem, config: spmmv_march.Config, S: DeviceCsr
 ) -> spmmv_march.March | None:
-    """Return the plan of a march, None where the matrix has no such grid."""
+    """Return the plan of a march, None where the matrix has no grid that is worth it."""
     import cupy
 
     marching = spmmv_march.form_of(problem, config, gpu.info, S.plan)
+    if marching.balance > spmmv_march.MOST_IMBALANCE:
+        return None
     most = spmmv_march.brought(config.across, config.lines)
     try:
         counts = cupy.empty(marching.steps, np.int32)
         loads = cupy.empty((marching.steps, most), np.int32)
         slots = cupy.empty(S.nnz, np.uint16)
+        failed = cupy.zeros(1, np.int32)
     except cupy.cuda.memory.OutOfMemoryError:
         return None
-    march, failed = spmmv_march.March(marching, counts, loads, slots), cupy.zeros(1, np.int32)
+    march = spmmv_march.March(marching, counts, loads, slots)
     source = spmmv_march.plan_source(config.across, config.lines, config.entries)
     plan = function(source, spmmv_march.PLAN_NAME, gpu.info.architecture)
     spmmv_march.make_plan(plan, S.plan, march, failed)

@@ -33,6 +33,7 @@ from .spmmv_march_model import choose, predict, space
 
 __all__ = [
     "CONVERTS_AFTER",
+    "MOST_IMBALANCE",
     "PLAN_NAME",
     "Config",
     "Geometry",
@@ -56,12 +57,15 @@ __all__ = [
 ]
 
 CONVERTS_AFTER = 20
-"""Products before a march is planned, which takes the time of 1 to 4, and saves 8 to 17 per cent."""
+"""Products before a march is planned, which takes the time of 2 to 4, and saves 8 to 17 per cent."""
 
 PLAN_NAME = "spmmv_march_plan"
 
-_LEAST_ROW_BYTES, _FASTER_ROW_BYTES = 64, 112
-_MOST_ENTRIES, _FASTER_ENTRIES = 64, 13
+MOST_IMBALANCE = 1.35
+"""Work of the busiest block, relative to an equal share, beyond which a grid is not marched through."""
+
+_LEAST_ROW_BYTES, _FASTER_ROW_BYTES = 64, 128
+_MOST_ENTRIES, _FASTER_ENTRIES = 64, 7
 _PLAN_WARPS, _PLAN_TABLE = 16, 2048
 
 
@@ -83,7 +87,9 @@ def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
     if problem.longest > _MOST_ENTRIES:
         return f"rows of {problem.longest} entries, at most {_MOST_ENTRIES} are possible"
     if all(refuse(problem, config, device) for config in space(problem)):
-        return "has no configuration that fits"
+        return (
+            f"no tiles of 64 to 256 bytes, of even numbers of {PIECE}, that fit make up rows of {row} bytes"
+        )
     return None
 
 
@@ -100,7 +106,7 @@ def is_faster(problem: SpmmvProblem) -> bool:
 
 def conversion(problem: SpmmvProblem) -> str:
     """Say what a matrix must be prepared for, when, and what that costs."""
-    kept = 2 * problem.nnz + 6 * problem.n_rows
+    kept = 2 * problem.nnz + 9 * problem.n_rows
     return (
         f"after {CONVERTS_AFTER} products a march through its grid is planned (reads the matrix's pattern "
         f"twice, keeps {kept / 1e6:.1f} MB); until then spmmv_csr gives the same bits"
@@ -118,6 +124,7 @@ def source(problem: SpmmvProblem, config: Config) -> str:
     It depends on the width, the types, the classes of the factors and the chain alone.
     """
     own = {
+        "SHARED_BYTES": shared_bytes(problem, config),
         "UNROLL": config.unroll,
         "ENTRIES": config.entries,
         "ACROSS": config.across,
@@ -165,7 +172,7 @@ def make_plan(kernel: Any, plan: Plan, into: March, failed: Any) -> None:
     into : March
         Its geometry, and memory for the rest.
     failed : array of int32, shape (1,)
-        Zero; becomes 1 where a step needs more rows of X than the ring has room for.
+        Zero; becomes 1 where steps need more rows of X than there is room for.
     """
     marching = into.geometry
     numbers = marching.n_rows, marching.line, marching.plane, marching.depth, marching.programs

@@ -67,13 +67,9 @@ def shared_bytes(problem: SpmmvProblem, config: Config) -> int:
     around = (config.across + 2) * (config.lines + 2)
     ring = _STEPS * around * config.tile * itemsize(problem.dtype_x)
     segment = ceil_div(config.across * config.entries + _ALIGN, _ALIGN) * _ALIGN
-    entries = config.lines * segment * (itemsize(problem.dtype_matrix) + 2) + 2 * _ALIGN
-    return (
-        ring
-        + 2 * entries
-        + 2 * 4 * brought(config.across, config.lines)
-        + 3 * 4 * config.lines * (config.across + 1)
-    )
+    entries = config.lines * segment * (itemsize(problem.dtype_matrix) + 2)
+    lists = 2 * brought(config.across, config.lines) + 3 * config.lines * (config.across + 1)
+    return ring + 2 * entries + ceil_div(4 * lists, PIECE) * PIECE
 
 
 def registers(problem: SpmmvProblem, config: Config) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -85,6 +86,7 @@ def predict(
     return float(_LAUNCH_S + total)
 
 
+@functools.lru_cache(maxsize=1024)
 def choose(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
     """Return the valid configuration with the shortest modelled time; the problem must be supported."""
     valid = [c for c in dict.fromkeys(space(problem)) if refuse(problem, c, device) is None]

@@ -16,7 +16,7 @@
 // take their packs in different orders, so that they meet in different banks.
 //
 // Types and problem: see spmmv.cuh. 32-bit indices; X of the type of Y, its rows in packs of 16 bytes; whole tiles.
-// Config:  LANES, VECTORS, VECTOR; UNROLL; ENTRIES, the most of a row; ACROSS, LINES; WARPS a block, BLOCKS a multiprocessor.
+// Config:  LANES, VECTORS, VECTOR; UNROLL; SHARED_BYTES; ENTRIES, the most of a row; ACROSS, LINES; WARPS a block, BLOCKS a multiprocessor.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~45 more.
 // Shared:  SLOTS rows of a tile of X, and the entries of two patches.
 #include "spmmv.cuh"
@@ -35,8 +35,7 @@ using Slot = unsigned short;
 
 struct Entries {
     S values[LINES][SEGMENT];
-    Slot slots[LINES][SEGMENT];
-    Slot beyond[ALIGN];  // what the last row's last batch may read
+    Slot slots[LINES][SEGMENT];  // behind the values, as a row's last batch reads values past its end
 };
 
 struct Memory {
@@ -44,6 +43,7 @@ struct Memory {
     int loads[2][MOST];
     int pointers[3][LINES][ACROSS + 1];
 };
+static_assert(SLOTS * RING_ROW + sizeof(Memory) <= SHARED_BYTES);
 
 // Packs that differ in their place among the TURNS first ones lie in different banks.
 constexpr int lowest_bit(int n) { return n & -n; }

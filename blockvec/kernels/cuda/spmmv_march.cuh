@@ -5,7 +5,7 @@
 // turns, those of the same planes first, so that neighbouring patches are worked on at about the same time and L2 serves what they share.
 //
 // A row of X that is brought at one step may be used at that one and the next two; what is brought in four steps, the one under way
-// included, fits the ring of SLOTS rows. On a full grid a step brings AROUND rows at most, the patch of a plane and the points around it;
+// included, must fit the ring of SLOTS rows. On a full grid a step brings AROUND rows at most, the patch of a plane and the points around it;
 // where entries are missing, some come a step late.
 //
 // Config: ACROSS, LINES.
@@ -18,13 +18,13 @@ constexpr int SLOTS = 4 * AROUND;
 
 struct Step {
     int row, end;  // first row of the patch; first row behind the plane
-    int points, lines;
+    int points;  // of a line
     int number;  // among the steps of all units
     int before;  // steps until the unit's first plane
 
     // Rows of the patch in one of its lines.
     __device__ __forceinline__ int count(int line, int pitch) const {
-        return line < lines ? max(0, min(points, end - row - line * pitch)) : 0;
+        return line < LINES ? max(0, min(points, end - row - line * pitch)) : 0;
     }
 };
 
@@ -66,7 +66,6 @@ class March {
         step.row = first * plane + row * line + point;
         step.end = min((first + 1) * plane, n_rows);
         step.points = min(ACROSS, line - point);
-        step.lines = LINES;
         step.number = unit / patches * patches * (depth + BEFORE) + patch * (deep + BEFORE);
         step.before = BEFORE;
         left = deep + BEFORE;

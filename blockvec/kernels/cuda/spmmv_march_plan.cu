@@ -1,8 +1,8 @@
 // The plan of spmmv_march.cu for a matrix: which rows of X each step brings, and in which slot of the ring each entry finds its own.
 //
 //   for each step of a block's march, see spmmv_march.cuh
-//     the columns of the patch's entries are put into a table; before a unit's first plane, those that its first step needs and that lie
-//       neither in that plane nor in the next, at the second step all but those of the next
+//     the columns of the patch's entries are put into a table; before a unit's first plane, those that its first step needs of the plane
+//       before, at the second step those of the plane itself too (on a periodic grid the last plane is before the first one)
 //     and so are those of the table of the step before that stay in their slots, brought at most two steps ago; the others are brought;
 //       what an earlier unit brought is not kept, as it would have to be brought again in the middle of this one
 //     each entry takes the slot of its column
@@ -26,7 +26,7 @@ struct Table {
 
 struct Memory {
     Table tables[2];
-    int brought;
+    int brought, fails;
 };
 
 __device__ __forceinline__ int home(int column) {
@@ -54,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int thread = threadIdx.x, lane = thread % 32;
     March march(n_rows, line, plane, depth, blockIdx.x, programs);
     for (int i = thread; i < TABLE; i += THREADS) memory.tables[1].column[i] = NONE;
+    if (thread == 0) memory.fails = 0;
     int position = 0, lately[3] = {};  // rows brought in all, and in the last steps
     for (int at = 0; march.goes_on(); ++at, march.advance()) {
         const Step step = march.step;
@@ -68,20 +69,21 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 const int k = i % ENTRIES, point = i / ENTRIES % ACROSS, j = i / ENTRIES / ACROSS;
                 if (point >= step.count(j, line)) continue;
                 const int row = step.row + j * line + point;
-                const int entry = __ldg(pointers + row) + k;
-                if (entry < __ldg(pointers + row + 1)) take(entry, __ldg(columns + entry));
+                const int begin = __ldg(pointers + row);
+                if (k < __ldg(pointers + row + 1) - begin) take(begin + k, __ldg(columns + begin + k));
             }
         };
         const bool starts = step.before == BEFORE;
         for (int i = thread; i < TABLE && !starts; i += THREADS)
-            if (past.column[i] != NONE && past.state[i] >> 16 < STEPS_KEPT && place<true>(now, past.column[i]) == NONE) *failed = 1;
+            if (past.column[i] != NONE && past.state[i] >> 16 < STEPS_KEPT && place<true>(now, past.column[i]) == NONE) memory.fails = 1;
         const int here = step.row / plane;
         each_entry([&](int, int column) {
             const int ahead = column / plane - here;
-            if (step.before > 0 && ahead > 1 - step.before && ahead <= 1) return;
-            if (place<true>(now, column) == NONE) *failed = 1;
+            if (step.before > 0 && (ahead < -1 || (ahead > 1 - step.before && ahead <= 1))) return;
+            if (place<true>(now, column) == NONE) memory.fails = 1;
         });
         __syncthreads();
+        if (memory.fails) break;
 
         for (int i = thread; i < TABLE; i += THREADS) {
             const int column = now.column[i];
@@ -110,10 +112,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             });
         if (thread == 0) {
             counts[step.number] = min(memory.brought, MOST);
-            if (memory.brought > MOST || memory.brought + lately[0] + lately[1] + lately[2] > SLOTS) *failed = 1;
+            if (memory.brought > MOST || memory.brought + lately[0] + lately[1] + lately[2] > SLOTS) memory.fails = 1;
         }
         position = (position + memory.brought) % SLOTS;
         lately[0] = lately[1], lately[1] = lately[2], lately[2] = memory.brought;
         __syncthreads();
     }
+    __syncthreads();
+    if (thread == 0 && memory.fails) *failed = 1;
 }

@@ -123,6 +123,8 @@ def rows_of_steps(marching: Geometry, program: int) -> list[tuple[int, list[int]
         ((9, 10, 11), None, 7, 0.0, False, (4, 3), 4, 3),
         ((7, 9, 13), None, 27, 0.0, False, (5, 4), 7, 4),
         ((8, 9, 10), None, 27, 0.0, True, (5, 4), 3, 4),
+        ((5, 8, 9), None, 7, 0.0, True, (9, 6), 2, 3),  # the last unit has the last plane alone
+        ((4, 5, 3), None, 27, 0.2, True, (6, 5), 4, 7),  # lines shorter than a patch, more blocks than units
         ((6, 8, 9), None, 7, 0.3, False, (6, 3), 3, 2),  # some rows of X come late
         ((5, 6, 8), 227, 27, 0.0, False, (8, 6), 2, 2),  # the last plane is not full
     ],
@@ -172,13 +174,13 @@ def test_a_matrix_without_a_grid_fails_to_be_planned(tmp_path: Path) -> None:
 
 SIMPLE: dict[str, Any] = {
     **{"alpha": 1, "beta": 0, "shift": None, "pitches": (0, 0), "align_y": 16, "points": 7},
-    **{"delta": None, "eta": 1, "extents": (5, 7, 9)},
+    **{"delta": None, "eta": 1, "extents": (5, 7, 9), "periodic": False, "n_rows": None},
 }
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 8, "types": "float64", "config": Config(2, 2, 2, 3, 6, 4, 7, 2)},
     {
         **{"width": 16, "types": "complex128", "config": Config(4, 2, 1, 2, 4, 3, 7, 2), "shift": "column"},
-        **{"beta": 2j, "pitches": (1, 2)},
+        **{"beta": 2j, "pitches": (1, 2), "periodic": True},
     },
     {
         **{"width": 20, "types": ("float32", "float64"), "config": Config(1, 5, 2, 4, 8, 5, 27, 3)},
@@ -190,7 +192,7 @@ HOST_CASES: list[dict[str, Any]] = [
     },
     {
         **{"width": 12, "types": ("float64", "complex128"), "config": Config(1, 3, 1, 8, 3, 3, 7, 1)},
-        **{"delta": 0, "align_y": 8},
+        **{"delta": 0, "align_y": 8, "n_rows": 250},
     },
 ]
 
@@ -203,9 +205,12 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
     width, types = case["width"], case["types"]
     dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
     dtype = promote(dtype_s, dtype_x)
-    S = grid(case["extents"], dtype_s, case["points"], 0.1 if case["points"] == 7 else 0.0)
-    n = S.shape[0]
-    X, _ = framed(numbers(rng, (n, width), dtype_x), width + case["pitches"][0], 16)
+    missing = 0.1 if case["points"] == 7 else 0.0
+    S = sp.csr_array(
+        grid(case["extents"], dtype_s, case["points"], missing, case["periodic"])[: case["n_rows"]]
+    )
+    n, n_cols = S.shape
+    X, _ = framed(numbers(rng, (n_cols, width), dtype_x), width + case["pitches"][0], 16)
     given_y, given_z = numbers(rng, (n, width), dtype), numbers(rng, (n, width), dtype)
     Y, memory_y = framed(given_y, width + case["pitches"][1], case["align_y"])
     Z, memory_z = framed(given_z, width, case["align_y"])
