@@ -1,8 +1,9 @@
 """Run every kind of sparse kernel once on small matrices and exact numbers; meant for compute-sanitizer.
 
     compute-sanitizer --tool memcheck python -m tests.gpu.sparse_configurations
-    compute-sanitizer --tool racecheck python -m tests.gpu.sparse_configurations
+    compute-sanitizer --tool racecheck python -m tests.gpu.sparse_configurations planes spmmv_march
 
+Words name matrices and kernels to be run alone.
 Exits with 1 if a result is wrong.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,20 +87,22 @@ def marching(problem: SpmmvProblem, device: Any) -> Iterator[spmmv_march.Config]
         yield from valid[:: max(1, len(valid) // 4)]
 
 
-def main() -> int:
-    """Run all, print what is wrong, and return the exit code."""
+def main(words: Sequence[str]) -> int:
+    """Run what words name, or all, print what is wrong, and return the exit code."""
+    kernels = {"spmmv_csr", "spmmv_sell", "spmmv_march"}
+    named, kernels = set(words) - kernels, set(words) & kernels or kernels
     backend: Any = backend_for("gpu")
     spmmv_march.MOST_IMBALANCE = math.inf  # the matrices are small
     count, wrong = 0, 0
     for name, matrix in matrices():
-        for dtype, width in SHAPES:
+        for dtype, width in SHAPES if not named or name in named else ():
             operator = as_operator(matrix.astype(dtype), device="gpu")
             problem, _ = operator.explain(BlockVector.empty(matrix.shape[1], width, dtype, device="gpu"))
             arena = SparseArena(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
             field = [Entrant("spmmv_csr", config) for config in configurations(problem, backend.device)]
             field += [Entrant("spmmv_sell", config) for config in converted(problem, backend.device)]
             field += [Entrant("spmmv_march", config) for config in marching(problem, backend.device)]
-            for entrant in dict.fromkeys(field):
+            for entrant in dict.fromkeys(e for e in field if e.kernel in kernels):
                 fault = arena.check(entrant)
                 count, wrong = count + 1, wrong + bool(fault)
                 if fault:
@@ -112,4 +115,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
