@@ -22,7 +22,7 @@ TYPES = ("float32", "float64", "complex64", "complex128")
 
 @pytest.fixture(autouse=True)
 def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The family is preferred for all matrices that it takes, small ones too, and plans after two products."""
+    """The family is preferred for all matrices it takes, small ones too, and plans after two products."""
     monkeypatch.setattr(spmmv_march, "is_faster", lambda problem: True)
     monkeypatch.setattr(spmmv_march, "CONVERTS_AFTER", 2)
     monkeypatch.setattr(spmmv_march, "MOST_IMBALANCE", math.inf)
