@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -73,7 +72,6 @@ def predict(
     return float(_LAUNCH_S + marching.balance**_OF_BALANCE * both)
 
 
-@functools.lru_cache(maxsize=1024)
 def choose(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
     """Return the valid configuration with the shortest modelled time; the problem must be supported."""
     valid = [c for c in dict.fromkeys(space(problem)) if refuse(problem, c, device) is None]

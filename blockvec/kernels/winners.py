@@ -121,8 +121,13 @@ def configure_sparse(
     """Return how a family runs a sparse product, and where that choice comes from; see `find`."""
     winner = find(problem, device, cache_dir)
     if winner is None or winner.kernel != kernel:
-        return CONFIGURED[kernel].choose(problem, device), "the model's choice"
+        return _model_choice(kernel, problem, device), "the model's choice"
     return winner.config, winner.origin
+
+
+@functools.lru_cache(maxsize=4096)
+def _model_choice(kernel: str, problem: SpmmvProblem, device: DeviceInfo) -> Any:
+    return CONFIGURED[kernel].choose(problem, device)
 
 
 def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner | None:
