@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 CONVERTS_AFTER = 20
-"""Products before a march is planned, which takes the time of 2 to 4, and saves 8 to 17 per cent."""
+"""Products before a march is planned, which takes the time of 2 to 4, and saves 7 to 13 per cent."""
 
 PLAN_NAME = "spmmv_march_plan"
 
@@ -96,8 +96,8 @@ def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
 def is_faster(problem: SpmmvProblem) -> bool:
     """Whether to prefer the family to `spmmv_csr` where nothing was tuned.
 
-    On an H200 it took 0.83 to 0.92 of the time on the stencil of 7 points with 16 and more columns in double
-    precision; on that of 27 points as long with 16, and longer with more.
+    On an H200 it took 0.87 to 0.93 of the time on the stencil of 7 points with 16 and more columns in double
+    precision, each tuned; on that of 27 points as long with 16, and longer with more.
     """
     wide = problem.width * itemsize(problem.dtype_x) >= _FASTER_ROW_BYTES
     few = problem.longest <= _FASTER_ENTRIES
