@@ -16,19 +16,20 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.arrays import memory_of
 from blockvec.kernels import spmmv_csr as family
 from blockvec.kernels import spmmv_csr_config as limits
 from blockvec.kernels import spmmv_csr_model as model
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.csr_plan import TASK_ENTRIES, Plan, address
 from blockvec.kernels.device import H200, host_device
-from blockvec.kernels.problem import GRAMS, SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize, promote
 from blockvec.kernels.roofline import Ceilings, memory_time, traffic
 from blockvec.kernels.spmmv_csr import Config
 from blockvec.models import model as model_matrix
+from tests.contract.blocks import exact_values
 from tests.emulator import host as emulator
-from tests.emulator.gathers import HostKernel, framed
+from tests.emulator.gathers import HostKernel
+from tests.emulator.products import SparseProduct
 
 A100 = replace(
     H200,
@@ -167,18 +168,11 @@ def pointers(draw: st.DrawFn) -> np.ndarray:
 def matrix(indptr: np.ndarray, n_cols: int, dtype: str = "float64", index: type = np.int32) -> sp.csr_array:
     rng = np.random.default_rng(len(indptr))
     nnz = int(indptr[-1])
-    values = numbers(rng, (nnz,), dtype)
+    values = exact_values(rng, (nnz,), dtype)
     return sp.csr_array(
         (values, rng.integers(0, n_cols, nnz).astype(index), indptr.astype(index)),
         shape=(len(indptr) - 1, n_cols),
     )
-
-
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    values = rng.integers(-1, 2, shape).astype(dtype)
-    if np.iscomplexobj(values):
-        values.imag = rng.integers(-1, 2, shape)
-    return values
 
 
 @given(
@@ -493,82 +487,44 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     lengths = rng.integers(0, 13, n)
     lengths[list(case["long"])] = list(case["long"].values())
     S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, dtype_s, case["index"])
-    X, _ = framed(numbers(rng, (n, width), dtype_x), width + case["pitches"][0], case["align"])
-    given_y = numbers(rng, (n, width), dtype)
-    Y, memory_y = framed(given_y, width + case["pitches"][1], case["align"])
-    alpha, beta, shift = case["alpha"], case["beta"], case["shift"]
-    shifts = numbers(rng, (width,), dtype) if shift == "column" else np.zeros(0, dtype)
-    given_z = numbers(rng, (n, width), dtype)
-    delta, eta, dots, gram = case["delta"], case["eta"], case["dots"], case["gram"]
-    Z, memory_z = framed(given_z, width, case["align"])
+    dots, gram, align = case["dots"], case["gram"], case["align"]
+    product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, dots=dots, gram=gram)
     out = {
         kind: np.zeros(width, dtype if kind == "xy" else real(dtype_x if kind == "xx" else dtype))
         for kind in dots
     }
     matrices = {kind: np.zeros((width, width), dtype) for kind in gram}
-    p = SpmmvProblem(
-        *(n, n, S.nnz, width, dtype_s, dtype_x, X.strides[0] // X.itemsize, Y.strides[0] // Y.itemsize),
-        *(S.indices.itemsize, memory_of(X).align, memory_of(Y).align),
-        *(scalar_class(alpha), beta_class(beta), shift or "none"),
-        chain="none" if delta is None else beta_class(delta),
-        ldz=width,
-        align_z=memory_of(Z).align,
-        dots=dots,
-        gram=gram,
-    )
-    device = replace(H200, multiprocessors=3)
+    p, device = product.problem, replace(H200, multiprocessors=3)
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
     assert family.refuse(p, config, device) is None
     plan = family.prepare(S.indptr, S.indices, S.data)
     plan.line, plan.plane = case["line"], case["plane"]
     workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
-    written = [Y, Z, workspace, *out.values(), *matrices.values()]
-    kernels = host_kernels(p, config, plan, tmp_path, [X, Y, Z, shifts, workspace], written)
+    written = [*product.writable, workspace, *out.values(), *matrices.values()]
+    kernels = host_kernels(p, config, plan, tmp_path, [*product.readable, workspace], written)
     assert bool(case["long"]) == (kernels.tasks is not None)
 
-    expected = S @ X.astype(dtype)
-    if shift:
-        expected = expected - (shifts if shift == "column" else 3) * X
-    expected = alpha * expected + beta * given_y
-    blocks = {"x": X, "y": expected}
+    blocks = {"x": product.X, "y": product.expected}
     for seed in (1, 2):
-        Y[...] = given_y if beta else np.nan
-        Z[...] = given_z if delta else np.nan
         for kernel in (kernels.rows, kernels.tasks, kernels.sums):
             if kernel:
                 kernel.seed = seed
-        family.bind(kernels, p, config, device, plan)(
-            *(address(X), address(Y), alpha, beta),
-            shift=3 if shift == "scalar" else 0,
-            shifts_ptr=address(shifts) if shift == "column" else 0,
+        product.check(
+            family.bind(kernels, p, config, device, plan),
             workspace_ptr=address(workspace),
-            Z_ptr=address(Z),
-            delta=delta or 0,
-            eta=eta,
             dots={kind: address(array) for kind, array in out.items()},
             gram={kind: address(array) for kind, array in matrices.items()},
         )
-        np.testing.assert_array_equal(Y, expected.astype(dtype))
-        if delta is not None:
-            np.testing.assert_array_equal(Z, delta * given_z + eta * expected)
         for kind, found in out.items():
             sums = np.sum(blocks[kind[0]].conj() * blocks[kind[1]], axis=0)
             np.testing.assert_array_equal(found, sums if kind == "xy" else sums.real)
         for kind, found in matrices.items():
             np.testing.assert_array_equal(found, blocks[kind[0]].conj().T @ blocks[kind[1]])
-        for block, memory in ((Y, memory_y), (Z, memory_z)):
-            block[...] = _nan(dtype)
-            assert (memory == 0xFF).all(), "a write outside the results"
 
 
 def real(dtype: str) -> str:
     """The type of the parts."""
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
-
-
-def _nan(dtype: str) -> np.ndarray:
-    """The NaN whose bytes are all ones."""
-    return np.frombuffer(b"\xff" * itemsize(dtype), dtype)
 
 
 def host_kernels(

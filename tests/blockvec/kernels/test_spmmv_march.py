@@ -15,19 +15,20 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.arrays import memory_of
 from blockvec.kernels import spmmv_csr
 from blockvec.kernels import spmmv_march as family
 from blockvec.kernels import spmmv_march_config as limits_of
 from blockvec.kernels.compile import compile_source
-from blockvec.kernels.csr_plan import Plan, address
+from blockvec.kernels.csr_plan import Plan
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.march_plan import Geometry, March, geometry
-from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from blockvec.kernels.problem import SpmmvProblem, itemsize
 from blockvec.kernels.spmmv_csr_config import register_limit
 from blockvec.kernels.spmmv_march import Config
+from tests.contract.blocks import exact_values
 from tests.emulator import host as emulator
-from tests.emulator.gathers import HostKernel, framed
+from tests.emulator.gathers import HostKernel
+from tests.emulator.products import SparseProduct
 
 A100 = replace(
     H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108, shared_bytes_per_block=166912
@@ -42,13 +43,6 @@ needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++
 def problem(width: int, dtype: str = "float64", average: int = 7, **changes: Any) -> SpmmvProblem:
     plain = SpmmvProblem(ROWS, ROWS, average * ROWS, width, dtype, dtype, width, width, pattern="planes")
     return replace(plain, longest=average, **changes)
-
-
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    values = rng.integers(-1, 2, shape).astype(dtype)
-    if np.iscomplexobj(values):
-        values.imag = rng.integers(-1, 2, shape)
-    return values
 
 
 def grid(
@@ -68,7 +62,7 @@ def grid(
     order = rng.permutation(len(row))[: round((1 - missing) * len(row))]
     order = order[np.argsort(row[order], kind="stable")]
     indptr = np.searchsorted(row[order], np.arange(every.size + 1)).astype(np.int32)
-    values = numbers(rng, (len(order),), dtype)
+    values = exact_values(rng, (len(order),), dtype)
     return sp.csr_array((values, column[order].astype(np.int32), indptr), shape=(every.size, every.size))
 
 
@@ -201,61 +195,25 @@ HOST_CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
 def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
     case = SIMPLE | case
-    rng = np.random.default_rng(case["width"])
-    width, types = case["width"], case["types"]
+    types = case["types"]
     dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
-    dtype = promote(dtype_s, dtype_x)
     missing = 0.1 if case["points"] == 7 else 0.0
     S = sp.csr_array(
         grid(case["extents"], dtype_s, case["points"], missing, case["periodic"])[: case["n_rows"]]
     )
-    n, n_cols = S.shape
-    X, _ = framed(numbers(rng, (n_cols, width), dtype_x), width + case["pitches"][0], 16)
-    given_y, given_z = numbers(rng, (n, width), dtype), numbers(rng, (n, width), dtype)
-    Y, memory_y = framed(given_y, width + case["pitches"][1], case["align_y"])
-    Z, memory_z = framed(given_z, width, case["align_y"])
-    alpha, beta, shift, delta, eta = (case[name] for name in ("alpha", "beta", "shift", "delta", "eta"))
-    shifts = numbers(rng, (width,), dtype) if shift == "column" else np.zeros(0, dtype)
     plan = Plan(S.indptr, S.indices, S.data)
     plan.line, plan.plane = case["extents"][2], case["extents"][1] * case["extents"][2]
-    p = SpmmvProblem(
-        *(*S.shape, S.nnz, width, dtype_s, dtype_x, X.strides[0] // X.itemsize, Y.strides[0] // Y.itemsize),
-        *(S.indices.itemsize, memory_of(X).align, memory_of(Y).align),
-        *(scalar_class(alpha), beta_class(beta), shift or "none"),
-        chain="none" if delta is None else beta_class(delta),
-        ldz=width,
-        align_z=memory_of(Z).align,
-        pattern="planes",
-        longest=plan.longest,
-    )
-    size_y = min(16, case["config"].vector * itemsize(dtype))
+    of_problem = {"pattern": "planes", "longest": plan.longest}
+    product = SparseProduct(S, dtype_x, case, align_x=16, align_y=case["align_y"], **of_problem)
+    p, size_y = product.problem, min(16, case["config"].vector * itemsize(product.problem.dtype))
     config = replace(case["config"], aligned_y=min(p.align_y, p.align_z) % size_y == 0)
     assert limits_of.refuse(p, config, FEW) is None
     march, failed = planned(S, plan, family.form_of(p, config, FEW, plan), tmp_path / "plan")
     assert not failed
-    readable = [plan.indptr, plan.data, march.slots, march.counts, march.loads, X, Y, Z, shifts]
+    readable = [plan.indptr, plan.data, march.slots, march.counts, march.loads, *product.readable]
     (tmp_path / "product").mkdir()
-    kernel = HostKernel(family.source(p, config), tmp_path / "product", readable, [Y, Z])
-    expected = S @ X.astype(dtype)
-    if shift:
-        expected = expected - (shifts if shift == "column" else 3) * X
-    expected = alpha * expected + beta * given_y
-    Y[...] = given_y if beta else np.nan
-    Z[...] = given_z if delta else np.nan
-    family.bind(kernel, p, config, FEW, plan, march)(
-        *(address(X), address(Y), alpha, beta),
-        shift=3 if shift == "scalar" else 0,
-        shifts_ptr=address(shifts) if shift == "column" else 0,
-        Z_ptr=address(Z),
-        delta=delta or 0,
-        eta=eta,
-    )
-    np.testing.assert_array_equal(Y, expected.astype(dtype))
-    if delta is not None:
-        np.testing.assert_array_equal(Z, (delta * given_z + eta * expected).astype(dtype))
-    for block, memory in ((Y, memory_y), (Z, memory_z)):
-        block[...] = np.frombuffer(b"\xff" * itemsize(dtype), dtype)
-        assert (memory == 0xFF).all(), "a write outside the results"
+    kernel = HostKernel(family.source(p, config), tmp_path / "product", readable, product.writable)
+    product.check(family.bind(kernel, p, config, FEW, plan, march))
 
 
 # ---- geometry

@@ -14,19 +14,20 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.arrays import memory_of
 from blockvec.kernels import spmmv_csr
 from blockvec.kernels import spmmv_csr_config as limits
 from blockvec.kernels import spmmv_sell as family
 from blockvec.kernels import spmmv_sell_config as limits_of
 from blockvec.kernels.compile import compile_source
-from blockvec.kernels.csr_plan import Plan, address
+from blockvec.kernels.csr_plan import Plan
 from blockvec.kernels.device import H200, host_device
-from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from blockvec.kernels.problem import SpmmvProblem, itemsize
 from blockvec.kernels.spmmv_sell import Config
 from blockvec.kernels.spmmv_sell_config import CHUNK
+from tests.contract.blocks import exact_values
 from tests.emulator import host as emulator
-from tests.emulator.gathers import HostKernel, framed
+from tests.emulator.gathers import HostKernel
+from tests.emulator.products import SparseProduct
 
 A100 = replace(H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108)
 TYPES = ("float32", "float64", "complex64", "complex128")
@@ -38,13 +39,6 @@ def problem(width: int, dtype: str = "float64", average: int = 7, **changes: Any
     return replace(plain, **changes)
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    values = rng.integers(-1, 2, shape).astype(dtype)
-    if np.iscomplexobj(values):
-        values.imag = rng.integers(-1, 2, shape)
-    return values
-
-
 def matrix(n_rows: int, n_cols: int, dtype: str, index: type, seed: int) -> sp.csr_array:
     """Rows of 0 to 12 entries, some stretches of empty ones."""
     rng = np.random.default_rng(seed)
@@ -52,7 +46,9 @@ def matrix(n_rows: int, n_cols: int, dtype: str, index: type, seed: int) -> sp.c
     lengths[40:75] = 0
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
     columns = rng.integers(0, n_cols, indptr[-1]).astype(index)
-    return sp.csr_array((numbers(rng, (int(indptr[-1]),), dtype), columns, indptr), shape=(n_rows, n_cols))
+    return sp.csr_array(
+        (exact_values(rng, (int(indptr[-1]),), dtype), columns, indptr), shape=(n_rows, n_cols)
+    )
 
 
 def converted(plan: Plan, sigma: int) -> family.Sell:
@@ -134,52 +130,18 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
 @pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
 def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
     case = SIMPLE | case
-    rng = np.random.default_rng(case["width"])
-    n, width, types = 130, case["width"], case["types"]
+    types = case["types"]
     dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
-    dtype = promote(dtype_s, dtype_x)
-    S = matrix(n, case["cols"], dtype_s, case["index"], width)
-    X, _ = framed(numbers(rng, (case["cols"], width), dtype_x), width + case["pitches"][0], case["align"])
-    given_y, given_z = numbers(rng, (n, width), dtype), numbers(rng, (n, width), dtype)
-    Y, memory_y = framed(given_y, width + case["pitches"][1], case["align"])
-    Z, memory_z = framed(given_z, width, case["align"])
-    alpha, beta, shift, delta, eta = (case[name] for name in ("alpha", "beta", "shift", "delta", "eta"))
-    shifts = numbers(rng, (width,), dtype) if shift == "column" else np.zeros(0, dtype)
-    p = SpmmvProblem(
-        *(*S.shape, S.nnz, width, dtype_s, dtype_x, X.strides[0] // X.itemsize, Y.strides[0] // Y.itemsize),
-        *(S.indices.itemsize, memory_of(X).align, memory_of(Y).align),
-        *(scalar_class(alpha), beta_class(beta), shift or "none"),
-        chain="none" if delta is None else beta_class(delta),
-        ldz=width,
-        align_z=memory_of(Z).align,
-    )
-    device, config = replace(H200, multiprocessors=3), case["config"]
+    S = matrix(130, case["cols"], dtype_s, case["index"], case["width"])
+    product = SparseProduct(S, dtype_x, case, align_x=case["align"], align_y=case["align"])
+    p, device, config = product.problem, replace(H200, multiprocessors=3), case["config"]
     assert family.refuse(p, config, device) is None
     plan = Plan(S.indptr, S.indices, S.data)
     plan.line, plan.plane = case["line"], case["plane"]
     sell = converted(plan, config.sigma)
-    readable = [*arrays_of(sell), X, Y, Z, shifts]
-    kernel = HostKernel(family.source(p, config), tmp_path, readable, [Y, Z])
-    expected = S @ X.astype(dtype)
-    if shift:
-        expected = expected - (shifts if shift == "column" else 3) * X
-    expected = alpha * expected + beta * given_y
-    Y[...] = given_y if beta else np.nan
-    Z[...] = given_z if delta else np.nan
-    family.bind(kernel, p, config, device, plan, sell)(
-        *(address(X), address(Y), alpha, beta),
-        shift=3 if shift == "scalar" else 0,
-        shifts_ptr=address(shifts) if shift == "column" else 0,
-        Z_ptr=address(Z),
-        delta=delta or 0,
-        eta=eta,
-    )
-    np.testing.assert_array_equal(Y, expected.astype(dtype))
-    if delta is not None:
-        np.testing.assert_array_equal(Z, delta * given_z + eta * expected)
-    for block, memory in ((Y, memory_y), (Z, memory_z)):
-        block[...] = np.frombuffer(b"\xff" * itemsize(dtype), dtype)
-        assert (memory == 0xFF).all(), "a write outside the results"
+    readable = [*arrays_of(sell), *product.readable]
+    kernel = HostKernel(family.source(p, config), tmp_path, readable, product.writable)
+    product.check(family.bind(kernel, p, config, device, plan, sell))
 
 
 # ---- layouts

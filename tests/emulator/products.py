@@ -1,0 +1,99 @@
+"""Sparse products with blocks of small integers, framed by NaN, for kernels that run on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from blockvec.arrays import memory_of
+from blockvec.kernels.csr_plan import address
+from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from tests.contract.blocks import exact_values
+from tests.emulator.gathers import framed
+
+SCALAR_SHIFT = 3
+
+
+class SparseProduct:
+    """Operands of Y = alpha (S - shift I) X + beta Y, Z = delta Z + eta Y, and what they must become.
+
+    Parameters
+    ----------
+    S : csr_array
+    dtype_x : str
+    case : mapping
+        width; alpha, beta, shift (None, "scalar" or "column"); delta (None: no Z) and eta; pitches, the
+        columns beside X and beside Y.
+    align_x, align_y : int
+        Bytes.
+    of_problem
+        Further fields of the problem.
+    """
+
+    def __init__(
+        self,
+        S: sp.csr_array,
+        dtype_x: str,
+        case: Mapping[str, Any],
+        *,
+        align_x: int,
+        align_y: int,
+        **of_problem: Any,
+    ) -> None:
+        width, dtype = case["width"], promote(S.dtype.name, dtype_x)
+        self.alpha, self.beta, self.delta, self.eta = (case[key] for key in ("alpha", "beta", "delta", "eta"))
+        self.shift = case["shift"]
+        rng, (n_rows, n_cols) = np.random.default_rng(width), S.shape
+        self.X, _ = framed(exact_values(rng, (n_cols, width), dtype_x), width + case["pitches"][0], align_x)
+        self._given_y, self._given_z = (exact_values(rng, (n_rows, width), dtype) for _ in range(2))
+        self.Y, memory_y = framed(self._given_y, width + case["pitches"][1], align_y)
+        self.Z, memory_z = framed(self._given_z, width, align_y)
+        self._frames = ((self.Y, memory_y), (self.Z, memory_z))
+        self.shifts = exact_values(rng, (width,), dtype) if self.shift == "column" else np.zeros(0, dtype)
+        expected = S @ self.X.astype(dtype)
+        if self.shift:
+            expected = expected - (self.shifts if self.shift == "column" else SCALAR_SHIFT) * self.X
+        self.expected = self.alpha * expected + self.beta * self._given_y
+        self.problem = SpmmvProblem(
+            *(n_rows, n_cols, S.nnz, width, S.dtype.name, dtype_x),
+            *(self.X.strides[0] // self.X.itemsize, self.Y.strides[0] // self.Y.itemsize),
+            *(S.indices.itemsize, memory_of(self.X).align, memory_of(self.Y).align),
+            *(scalar_class(self.alpha), beta_class(self.beta), self.shift or "none"),
+            chain="none" if self.delta is None else beta_class(self.delta),
+            ldz=width,
+            align_z=memory_of(self.Z).align,
+            **of_problem,
+        )
+
+    @property
+    def readable(self) -> list[np.ndarray]:
+        """What a kernel may read."""
+        return [self.X, self.Y, self.Z, self.shifts]
+
+    @property
+    def writable(self) -> list[np.ndarray]:
+        """What a kernel may write."""
+        return [self.Y, self.Z]
+
+    def check(self, launch: Callable[..., None], **more: Any) -> None:
+        """Start kernels on the operands; fail where a result is not exact, or a frame was written to."""
+        self.Y[...] = self._given_y if self.beta else np.nan
+        self.Z[...] = self._given_z if self.delta else np.nan
+        launch(
+            *(address(self.X), address(self.Y), self.alpha, self.beta),
+            shift=SCALAR_SHIFT if self.shift == "scalar" else 0,
+            shifts_ptr=address(self.shifts) if self.shift == "column" else 0,
+            Z_ptr=address(self.Z),
+            delta=self.delta or 0,
+            eta=self.eta,
+            **more,
+        )
+        np.testing.assert_array_equal(self.Y, self.expected.astype(self.Y.dtype))
+        if self.delta is not None:
+            np.testing.assert_array_equal(self.Z, self.delta * self._given_z + self.eta * self.expected)
+        for block, memory in self._frames:
+            block[...] = np.frombuffer(b"\xff" * itemsize(block.dtype.name), block.dtype)
+            assert (memory == 0xFF).all(), "a write outside the results"
