@@ -8,13 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import LayoutError
-from .problem import TsmmProblem, TsmttsmProblem
+from .problem import TsmmProblem, TsmttsmProblem, itemsize
 
-__all__ = ["FLAGGED_DOUBLES", "GRID_HEADER_BYTES", "Kernel", "bind_product", "partials_bytes"]
+__all__ = [
+    "FLAGGED_DOUBLES",
+    "GRID_HEADER_BYTES",
+    "QUEUE_BYTES",
+    "Kernel",
+    "bind_product",
+    "partials_bytes",
+    "run_rows",
+]
 
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
 FLAGGED_DOUBLES = 2048  # of a result whose partial sums have flags, as there
+QUEUE_BYTES = (
+    8  # counters of a kernel that deals out tiles, at the head of the workspace, as in cuda/queue.cuh
+)
 
 
 def partials_bytes(blocks: int, doubles: int) -> int:
@@ -24,6 +35,16 @@ def partials_bytes(blocks: int, doubles: int) -> int:
     the counters in its first `GRID_HEADER_BYTES` as the next one needs them. The rest is scratch.
     """
     return GRID_HEADER_BYTES + blocks * doubles * (16 if doubles <= FLAGGED_DOUBLES else 8)
+
+
+def run_rows(problem: TsmmProblem) -> int:
+    """Return how many rows a team of warps takes at a time, in whole tiles, where tiles are dealt out.
+
+    16 KB of the wider matrix: more costs order, and a counter answers some two hundred times a microsecond. A
+    narrow B is written by 8 KB where 64 KB of A make them.
+    """
+    row_a, row_b = problem.M * itemsize(problem.dtype_a), problem.N * itemsize(problem.dtype)
+    return max((16 << 10) // max(row_a, row_b), min((8 << 10) // row_b, (64 << 10) // row_a))
 
 
 class Kernel:

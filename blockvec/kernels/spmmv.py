@@ -1,7 +1,8 @@
-"""What the families of sparse products share: constants of sources, and how rows are dealt out to warps."""
+"""What families of sparse products share: constants of sources, launches, how rows are dealt out to warps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -13,7 +14,7 @@ from .problem import SpmmvProblem, is_complex, real_bytes
 from .source import C_TYPES, SHORT_NAMES
 from .spmmv_csr_config import ceil_div
 
-__all__ = ["AnyConfig", "Walk", "constants", "real_type", "types_name", "types_of"]
+__all__ = ["AnyConfig", "Walk", "constants", "operands", "real_type", "starter", "types_name", "types_of"]
 
 WalkingConfig: TypeAlias = spmmv_csr_config.Config | spmmv_sell_config.Config
 AnyConfig: TypeAlias = WalkingConfig | spmmv_march_config.Config
@@ -64,6 +65,48 @@ def constants(
         "VECTORS": config.vectors,
         "VECTOR": config.vector,
     }
+
+
+def operands(
+    problem: SpmmvProblem,
+    X_ptr: int,
+    Y_ptr: int,
+    alpha: complex = 1,
+    beta: complex = 0,
+    shift: complex = 0,
+    shifts_ptr: int = 0,
+    Z_ptr: int = 0,
+    delta: complex = 0,
+    eta: complex = 0,
+) -> tuple[Any, ...]:
+    """Return what ends every kernel's arguments: blocks with their pitches, factors, shifts a column.
+
+    Device addresses, aligned as the problem says, and the factors in its classes. Shifts a column are
+    contiguous and of Y's type.
+    """
+    factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
+    return X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
+
+
+def starter(
+    kernel: Any,
+    problem: SpmmvProblem,
+    blocks: int,
+    threads: int,
+    matrix: tuple[Any, ...],
+    shared_bytes: int = 0,
+) -> Callable[..., None]:
+    """Return what starts a kernel on CuPy's current stream, its arguments after those of the matrix given.
+
+    They are those of `operands` after the problem.
+    """
+    grid, block = (blocks, 1), (threads,)
+
+    def launch(*addresses_and_factors: Any, **more: Any) -> None:
+        arguments = *matrix, *operands(problem, *addresses_and_factors, **more)
+        kernel(grid, block, arguments, shared_bytes)
+
+    return launch
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from .csr_plan import TASK_ENTRIES, Plan, Units, address, prepare
 from .device import DeviceInfo
 from .problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
 from .source import render
-from .spmmv import Walk, constants, real_type, types_name, types_of
+from .spmmv import Walk, constants, operands, real_type, types_name, types_of
 from .spmmv_csr_config import (
     GRAM_WIDTH,
     WARP,
@@ -235,10 +235,9 @@ def bind(
     Returns
     -------
     callable
-        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, workspace_ptr=0, Z_ptr=0, delta=0, eta=0,
-        dots={}, gram={})``: device addresses, aligned as the problem says, and the factors in its classes.
-        Shifts a column are contiguous and of Y's type; `workspace_bytes` bytes belong to the stream; `dots`
-        and `gram` map the names of the problem's column dots and Gram matrices to addresses.
+        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0, workspace_ptr=0,
+        dots={}, gram={})``: see `spmmv.operands`; `workspace_bytes` bytes belong to the stream; `dots` and
+        `gram` map the names of the problem's column dots and Gram matrices to addresses.
 
     Raises
     ------
@@ -264,27 +263,19 @@ def bind(
     ]
 
     def launch(
-        X_ptr: int,
-        Y_ptr: int,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: complex = 0,
-        shifts_ptr: int = 0,
+        *addresses_and_factors: Any,
         workspace_ptr: int = 0,
-        Z_ptr: int = 0,
-        delta: complex = 0,
-        eta: complex = 0,
         dots: Mapping[str, int] = MappingProxyType({}),
         gram: Mapping[str, int] = MappingProxyType({}),
+        **more: Any,
     ) -> None:
         if needed and not workspace_ptr:
             raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
-        factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
-        operands = X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
+        given = operands(problem, *addresses_and_factors, **more)
         with _HANDING_ON if needed else nullcontext():
-            kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *operands))
+            kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *given))
             for kernel, long_blocks, tasks_ptr in long_rows:
-                kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *operands))
+                kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
             if n_sums:
                 results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
                 of_blocks = workspace_ptr, np.int32(walk.blocks)

@@ -26,7 +26,7 @@ from .march_plan import Geometry, March, geometry
 from .problem import SpmmvProblem, itemsize
 from .roofline import LEAST_BYTES, traffic
 from .source import render
-from .spmmv import constants, types_name, types_of
+from .spmmv import constants, starter, types_name, types_of
 from .spmmv_csr_config import WARP, ceil_div
 from .spmmv_march_config import PIECE, Config, brought, refuse, shared_bytes
 from .spmmv_march_model import choose, predict, space
@@ -203,29 +203,12 @@ def bind(
     Returns
     -------
     callable
-        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``: device
-        addresses, aligned as the problem says, and the factors in its classes. Shifts a column are
-        contiguous and of Y's type.
+        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``: see
+        `spmmv.operands`.
     """
-    marching, shared = march.geometry, shared_bytes(problem, config)
-    blocks, threads = (marching.programs * ceil_div(problem.width, config.tile), 1), (WARP * config.warps,)
+    marching = march.geometry
+    blocks = marching.programs * ceil_div(problem.width, config.tile)
     arrays = plan.indptr, plan.data, march.slots, march.counts, march.loads
     numbers = marching.n_rows, marching.line, marching.plane, marching.depth, marching.programs
     fixed = *map(address, arrays), *map(np.int32, numbers)
-
-    def launch(
-        X_ptr: int,
-        Y_ptr: int,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: complex = 0,
-        shifts_ptr: int = 0,
-        Z_ptr: int = 0,
-        delta: complex = 0,
-        eta: complex = 0,
-    ) -> None:
-        factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
-        operands = X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
-        kernel(blocks, threads, (*fixed, *operands), shared)
-
-    return launch
+    return starter(kernel, problem, blocks, WARP * config.warps, fixed, shared_bytes(problem, config))

@@ -25,7 +25,7 @@ from .problem import SpmmvProblem, is_complex, itemsize
 from .roofline import LEAST_BYTES, traffic
 from .sell_plan import Layout, Sell, layout
 from .source import SHORT_NAMES, render
-from .spmmv import Walk, constants, real_type, types_name, types_of
+from .spmmv import Walk, constants, real_type, starter, types_name, types_of
 from .spmmv_csr_config import WARP, ceil_div
 from .spmmv_sell_config import CHUNK, Config, refuse
 from .spmmv_sell_model import choose, predict, space
@@ -195,30 +195,12 @@ def bind(
     Returns
     -------
     callable
-        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``: device
-        addresses, aligned as the problem says, and the factors in its classes. Shifts a column are
-        contiguous and of Y's type.
+        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``: see
+        `spmmv.operands`.
     """
     index = np.int32 if problem.index_bytes == 4 else np.int64
     most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
     walk = Walk.of(matrix.layout.n_chunks, CHUNK, most, config, plan)
-    blocks, threads = (walk.blocks, 1), (WARP * config.warps,)
     arrays = matrix.layout.starts, matrix.columns, matrix.values, matrix.layout.order
     fixed = *map(address, arrays), index(plan.n_rows), index(matrix.layout.n_chunks), *walk.arguments()
-
-    def launch(
-        X_ptr: int,
-        Y_ptr: int,
-        alpha: complex = 1,
-        beta: complex = 0,
-        shift: complex = 0,
-        shifts_ptr: int = 0,
-        Z_ptr: int = 0,
-        delta: complex = 0,
-        eta: complex = 0,
-    ) -> None:
-        factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
-        operands = X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
-        kernel(blocks, threads, (*fixed, *operands))
-
-    return launch
+    return starter(kernel, problem, walk.blocks, WARP * config.warps, fixed)

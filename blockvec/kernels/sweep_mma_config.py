@@ -38,6 +38,9 @@ _RESERVED_SHARED_BYTES = 1024  # the driver's share of every block
 _MAX_REGISTERS = 255
 _BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 _BULK_ROW_BYTES = 512  # rows of 128 bytes took 1.4 times memory's time in bulk copies, 1.1 times in pieces
+# Beside so few columns there is little to do with a tile, and bulk copies come in bursts: 512 columns by 1, 2
+# took 2 to 4 per cent longer than in pieces, launches less alike. More columns leave no time to move pieces.
+_PIECES_BLOCK = 4
 _MAX_STAGES = 12
 
 
@@ -161,7 +164,12 @@ def _shape(K: int, parts: int, wide: tuple[int, int, int], narrow: tuple[int, in
     size = 8 * parts
     (M, ldw, align_w), (N, ldv, align_v) = wide, narrow
     w_piece = 16 if min(align_w, 16) == 16 and ldw * size % 16 == 0 else 8
-    if w_piece == _BULK_UNIT and M * size % _BULK_UNIT == 0 and M * size >= _BULK_ROW_BYTES:
+    if (
+        w_piece == _BULK_UNIT
+        and M * size % _BULK_UNIT == 0
+        and M * size >= _BULK_ROW_BYTES
+        and N > _PIECES_BLOCK
+    ):
         w_piece = 0
     v_piece = 16 if min(align_v, 16) == 16 and ldv * size % 16 == 0 else 8
     return Shape(K, M, N, parts, ldw, ldv, w_piece, v_piece)
@@ -305,7 +313,7 @@ def space(problem: SweepLike, device: DeviceInfo) -> Iterator[Config]:
                 continue
             unit = _row_unit(shape, warps // wc)
             counts = {unit}
-            for target in (16 << 10, 32 << 10, 64 << 10):
+            for target in (16 << 10, 32 << 10, 64 << 10, 96 << 10):
                 counts.add(max(1, round(target // blocks / (unit * row_bytes))) * unit)
             for rows in sorted(counts):
                 base = Config(rows, 2, warps, wc, blocks)
@@ -332,7 +340,7 @@ _CLOCK_HZ = 1.755e9  # a Hopper GPU under load
 _CEILINGS = Ceilings(4680, 4570, 4260, {"float64": 65e3})
 _MEMORY_RATE = 0.92  # of the ceilings that was seen
 _MEMORY_LATENCY_S = 0.7e-6  # of a loaded memory system: what bytes in flight must cover (Little's law)
-_FEW_STAGES = 0.1  # of that time, more: few large tiles come and go in bursts
+_FEW_STAGES = 0.03  # of that time, more: few large tiles come and go in bursts
 _LAUNCH_S = 2.5e-6
 _MMA_CYCLES = 18  # of a quadrant's tensor pipe for one m16n8k4, beside loads
 _TURN_CYCLES = 350  # waiting for a tile, meeting, loops

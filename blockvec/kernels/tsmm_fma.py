@@ -15,10 +15,10 @@ from typing import Any
 
 from .device import DeviceInfo
 from .fma import parts_of, supports
-from .launch import bind_product
+from .launch import QUEUE_BYTES, bind_product, run_rows
 from .problem import TsmmProblem, is_complex, itemsize
 from .source import C_TYPES, SHORT_NAMES, render
-from .tsmm_fma_config import Config, grid_of, plan_of, refuse, shape_of, shared_bytes
+from .tsmm_fma_config import Config, deals, grid_of, plan_of, refuse, shape_of, shared_bytes
 from .tsmm_fma_model import choose, predict, space
 
 __all__ = [
@@ -80,6 +80,8 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "BLOCKS": config.blocks,
         "STAGES": config.stages,
         "STAGED_OUT": config.staged_out,
+        "DEALS": deals(problem, config),
+        "RUN": max(1, run_rows(problem) // config.rows),
     }
     staged = (config.stages > 0, config.staged_out)
     for name, operand, slab, vector, is_staged in zip(
@@ -98,8 +100,8 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
 
 
 def workspace_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch takes: none."""
-    return 0
+    """Return the bytes of workspace a launch takes: counters, zero before the first launch and after each."""
+    return QUEUE_BYTES
 
 
 def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .device import DeviceInfo
-from .launch import bind_product
+from .launch import QUEUE_BYTES, bind_product, run_rows
 from .problem import TsmmProblem, itemsize, real_bytes
 from .source import C_TYPES, SHORT_NAMES, render
 from .tsmm_mma_config import (
@@ -26,7 +26,6 @@ from .tsmm_mma_config import (
     is_complex_kernel,
     is_in_order,
     refuse,
-    run_length,
     shape_of,
     shared_bytes,
     supports,
@@ -47,8 +46,6 @@ __all__ = [
     "supports",
     "workspace_bytes",
 ]
-
-COUNTER_BYTES = 8
 
 
 def chain_length(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
@@ -88,14 +85,14 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "PIECE_B": shape.piece_b,
         "SHARED_C": config.shared_coefficients,
         "IN_ORDER": is_in_order(problem, shape),
-        "RUN": run_length(problem, config, shape),
+        "RUN": -(-run_rows(problem) // config.rows),
     }
     return render(kernel_name(problem), "tsmm_mma.cu", constants, types)
 
 
 def workspace_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
     """Return the bytes of workspace a launch takes: counters, zero before the first launch and after each."""
-    return COUNTER_BYTES
+    return QUEUE_BYTES
 
 
 def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:

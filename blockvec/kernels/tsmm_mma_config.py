@@ -23,7 +23,6 @@ __all__ = [
     "register_limit",
     "registers",
     "rest",
-    "run_length",
     "shape_of",
     "shared_bytes",
     "supports",
@@ -219,16 +218,6 @@ def pipe_share(shape: Shape, problem: TsmmProblem) -> float:
 def is_in_order(problem: TsmmProblem, shape: Shape) -> bool:
     """Return whether groups take tiles in order, from a counter, instead of in turns."""
     return pipe_share(shape, problem) < _IN_ORDER_SHARE
-
-
-def run_length(problem: TsmmProblem, config: Config, shape: Shape) -> int:
-    """Return the tiles that a group takes at a time where they go in order: 16 KB of the wider matrix.
-
-    More costs order, but a narrow B is written by 4 KB where 64 KB of A make them.
-    """
-    wide, row_a, row_b = (width * shape.size for width in (max(problem.M, problem.N), problem.M, problem.N))
-    rows = max((16 << 10) // wide, min((4 << 10) // row_b, (64 << 10) // row_a))
-    return -(-rows // config.rows)
 
 
 def shared_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:

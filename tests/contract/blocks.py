@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from blockvec import BlockVector
 from blockvec.backends import backend_for, is_cupy
+from tests.blocks import draw
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 MAX_WORK = 1_500_000  # multiply-adds of a reference product in extended precision
@@ -71,11 +72,7 @@ def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
 
 def exact_values(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Any:
     """Elements (parts) of {-1, 0, 1}: their sums of products are exact, so no row can hide."""
-
-    def part() -> Any:
-        return rng.integers(-1, 2, shape).astype(np.float64)
-
-    return (part() + 1j * part() if np.dtype(dtype).kind == "c" else part()).astype(dtype)
+    return draw(rng, shape, dtype)
 
 
 def on(device: str, array: Any) -> Any:

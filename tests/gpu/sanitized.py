@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from blockvec import BlockVector, as_operator, inverse_factor, products
 from blockvec.backends import backend_for
+from blockvec.kernels import tsmm_fma, tsmm_mma
+from blockvec.kernels.compile import function
 from tests.contract.blocks import exact_values, host, on
 
 ROWS = 1999  # of which no tile height is a divisor
@@ -48,6 +51,26 @@ def run_products(M: int, N: int, dtype: str, view: bool) -> int:
                 candidate.run(problem, A, on("gpu", c), B, 1, beta)
                 check(candidate.name, B, x @ c + beta * y)
     return count
+
+
+def run_dealt(M: int, N: int, dtype: str) -> int:
+    """Run kernels of A C on so few blocks that these ask for tiles many times."""
+    backend: Any = backend_for("gpu")
+    few = replace(backend.device, multiprocessors=2)
+    rng = np.random.default_rng(M)
+    a, c = exact_values(rng, (10 * ROWS, M), dtype), exact_values(rng, (M, N), dtype)
+    A, C, B = on("gpu", a), on("gpu", c), on("gpu", np.full((len(a), N), np.nan, dtype))
+    problem, queue = products.tsmm_problem(A, C, B, 1, 0), on("gpu", np.zeros(2, np.uint32))
+    for family in (tsmm_fma, tsmm_mma):
+        config: Any = family.choose(problem, few)
+        source = family.source(problem, config, few)
+        shared = family.shared_bytes(problem, config, few)
+        kernel = function(source, family.kernel_name(problem), few.architecture, shared)
+        addresses = (operand.data.ptr for operand in (A, C, B))
+        family.bind(kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)  # type: ignore[arg-type]
+        check(family.kernel_name(problem), B, a @ c)
+        check("queue", queue, np.zeros(2, np.uint32))
+    return 2
 
 
 def run_sweeps(M: int, N: int, dtype: str) -> int:
@@ -103,6 +126,7 @@ def main() -> None:
         count += run_products(M, N, dtype, view)
     for M, N, dtype in ((64, 8, "float64"), (96, 3, "complex128")):
         count += run_sweeps(M, N, dtype)
+    count += run_dealt(5, 3, "float64") + run_dealt(16, 16, "complex64")
     count += run_sparse(4) + run_sparse(7)
     count += run_small(5, "float32") + run_small(40, "complex128")
     print(f"{count} kernels")

@@ -20,6 +20,7 @@ from blockvec.kernels.csr_plan import Plan, address
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
 from blockvec.kernels.spmmv_csr import Config
+from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu
 
@@ -77,15 +78,8 @@ def run(
     single = 0 if p.shift == "column" else shift
     places = (address(X), address(Y))
     family.bind(kernels, p, config, device, plan)(
-        *(*places, alpha, beta, single, address(shifts), address(workspace))
+        *(*places, alpha, beta, single, address(shifts)), workspace_ptr=address(workspace)
     )
-
-
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, exact: bool) -> np.ndarray:
-    def draw() -> np.ndarray:
-        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
-
-    return (draw() + 1j * draw() if dtype.startswith("complex") else draw()).astype(dtype)
 
 
 def sparse(
@@ -100,7 +94,7 @@ def sparse(
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
     nnz = int(indptr[-1])
     columns = rng.integers(0, n_cols, nnz).astype(index)
-    return sp.csr_array((numbers(rng, (nnz,), dtype, exact), columns, indptr), shape=(n_rows, n_cols))
+    return sp.csr_array((draw(rng, (nnz,), dtype, exact), columns, indptr), shape=(n_rows, n_cols))
 
 
 @st.composite
@@ -153,8 +147,8 @@ def test_results_are_within_the_error_bound_and_exact_on_small_integers(
     (matrix, x), alpha, beta = case["types"], case["alpha"], case["beta"]
     dtype = promote(matrix, x)
     S = sparse(rng, n_rows, n_cols, row_lengths(rng, case["kind"], n_rows), matrix, case["index"], exact)
-    host_x, host_y = numbers(rng, (n_cols, width), x, exact), numbers(rng, (n_rows, width), dtype, exact)
-    shift = numbers(rng, (width,), dtype, exact) if case["shift"] == "column" else case["shift"]
+    host_x, host_y = draw(rng, (n_cols, width), x, exact), draw(rng, (n_rows, width), dtype, exact)
+    shift = draw(rng, (width,), dtype, exact) if case["shift"] == "column" else case["shift"]
     plan = plan_of(cp, S)
     results = []
     for _ in range(2):
@@ -203,7 +197,7 @@ def test_every_width_is_exact(width: int, dtype: str, cp: Any, device: DeviceInf
     rng = np.random.default_rng(width)
     n = 10_007
     S = sparse(rng, n, n, rng.integers(0, 9, n), dtype, "int32", exact=True)
-    host = numbers(rng, (n, width), dtype, exact=True)
+    host = draw(rng, (n, width), dtype, exact=True)
     X, Y = cp.asarray(host), cp.full((n, width), cp.nan, dtype)
     p = describe(S, X, Y, 1, 0, 0)
     run(cp, p, family.choose(p, device), device, plan_of(cp, S), X, Y)
@@ -216,7 +210,7 @@ def test_an_operator_sums_columns_of_matrices_with_and_without_long_rows(width: 
     n = 4000
     for lengths in (rng.integers(0, 9, n), row_lengths(rng, "power law", n)):
         S = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
-        host = numbers(rng, (n, width), "float64", exact=True)
+        host = draw(rng, (n, width), "float64", exact=True)
         operator = as_operator(S, device="gpu")
         product = S @ host - 2 * host
         for _ in range(2):
@@ -233,7 +227,7 @@ def test_gram_matrices_are_exact_where_the_terms_are_and_repeat(width: int, dtyp
     rng = np.random.default_rng(width)
     n = 10_007
     S = sparse(rng, n, n, rng.integers(0, 9, n), dtype, "int32", exact=True)
-    host = numbers(rng, (n, width), dtype, exact=True)
+    host = draw(rng, (n, width), dtype, exact=True)
     operator = as_operator(S, device="gpu")
     product = S @ host - 2 * host
     for ld in (width, width + 3):
@@ -245,7 +239,7 @@ def test_gram_matrices_are_exact_where_the_terms_are_and_repeat(width: int, dtyp
             np.testing.assert_array_equal(found.dots["xx"].get(), (abs(host) ** 2).sum(axis=0).round())
             if "xy" in names:
                 np.testing.assert_array_equal(found.gram["xy"].get(), host.conj().T @ product)
-    X = cp.asarray(numbers(rng, (n, width), dtype, exact=False))
+    X = cp.asarray(draw(rng, (n, width), dtype, exact=False))
     first, again = (operator.apply(X, gram=("xy", "yy")).gram for _ in range(2))
     assert all(first[name].tobytes() == again[name].tobytes() for name in first)
 
@@ -255,7 +249,7 @@ def test_products_with_long_rows_are_captured_into_graphs_and_run_on_several_str
     n = 3000
     S = sparse(rng, n, n, row_lengths(rng, "dense row", n), "float64", "int32", exact=True)
     operator = as_operator(S, device="gpu")
-    host = [numbers(rng, (n, 4), "float64", exact=True) for _ in range(2)]
+    host = [draw(rng, (n, 4), "float64", exact=True) for _ in range(2)]
     X, Y = [cp.asarray(block) for block in host], [cp.empty((n, 4)) for _ in range(2)]
     streams = [cp.cuda.Stream(non_blocking=True) for _ in range(2)]
     cp.cuda.Device().synchronize()
@@ -299,7 +293,7 @@ def test_not_a_number_and_infinity_reach_the_rows_that_hold_them_only(
     rng = np.random.default_rng(3)
     n = 4001
     S = sparse(rng, n, n, rng.integers(0, 30, n), "float64", "int32", exact=True)
-    host = numbers(rng, (n, width), "float64", exact=True)
+    host = draw(rng, (n, width), "float64", exact=True)
     host[17], host[4000] = np.nan, np.inf
     X, Y = cp.asarray(host), cp.empty((n, width))
     p = describe(S, X, Y, 1, 0, 0)
@@ -315,7 +309,7 @@ def test_one_dense_row_does_not_stall_the_others(cp: Any, device: DeviceInfo) ->
     even = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
     lengths[n // 2] = n
     uneven = sparse(rng, n, n, lengths, "float64", "int32", exact=True)
-    host = numbers(rng, (n, width), "float64", exact=True)
+    host = draw(rng, (n, width), "float64", exact=True)
     X, Y = cp.asarray(host), cp.empty((n, width))
     times = []
     for S in (even, uneven):

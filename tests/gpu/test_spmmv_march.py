@@ -14,6 +14,7 @@ import blockvec
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import gpu_converted
 from blockvec.kernels import spmmv_march
+from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu
 
@@ -32,17 +33,10 @@ def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     blockvec.dispatch.forget()
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, exact: bool) -> np.ndarray:
-    def draw() -> np.ndarray:
-        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
-
-    return (draw() + 1j * draw() if dtype.startswith("complex") else draw()).astype(dtype)
-
-
 def stencil(name: str, dtype: str, exact: bool) -> sp.csr_array:
     """The pattern of a stencil with other values."""
     A = sp.csr_array({"7": models.laplace3d, "27": models.stencil27}[name](n=41))
-    values = numbers(np.random.default_rng(1), A.data.shape, dtype, exact)
+    values = draw(np.random.default_rng(1), A.data.shape, dtype, exact)
     return sp.csr_array((values, A.indices, A.indptr), shape=A.shape)
 
 
@@ -61,9 +55,9 @@ def test_results_are_exact_and_the_same_bits_before_and_after_planning(
     for width, exact, matrix_type in ((16, True, dtype), (24, False, real), (64, False, dtype)):
         S = stencil(points, matrix_type, exact)
         operator, n = as_operator(S, device="gpu"), S.shape[0]
-        X = cp.asarray(numbers(rng, (n, width + 8), dtype, exact))[:, 4 : 4 + width]
-        given = cp.asarray(numbers(rng, (n, width + 3), dtype, exact))[:, 1 : 1 + width]
-        given_z = cp.asarray(numbers(rng, (n, width), dtype, exact))
+        X = cp.asarray(draw(rng, (n, width + 8), dtype, exact))[:, 4 : 4 + width]
+        given = cp.asarray(draw(rng, (n, width + 3), dtype, exact))[:, 1 : 1 + width]
+        given_z = cp.asarray(draw(rng, (n, width), dtype, exact))
         found = []
         for _ in range(6):
             Y, Z = given.copy(), given_z.copy()
@@ -85,7 +79,7 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> Non
         operator: Any = as_operator(S, device="gpu")
         gpu = operator.backend._gpu
         for width in (16, 24, 64):
-            host = numbers(rng, (S.shape[0], width), dtype, exact=True)
+            host = draw(rng, (S.shape[0], width), dtype, exact=True)
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
             problem, expected = operator.explain(BlockVector(X))[0], S @ host
             valid = [c for c in spmmv_march.space(problem) if not spmmv_march.refuse(problem, c, gpu.info)]
@@ -106,7 +100,7 @@ def test_a_matrix_that_has_no_march_stays_as_it_is(cp: Any) -> None:
     S.indices, S.indptr = S.indices.astype(np.int32), S.indptr.astype(np.int32)
     operator: Any = as_operator(S, device="gpu")
     assert operator.prepared.pattern == "planes"
-    host = numbers(rng, (n, 16), "float64", exact=True)
+    host = draw(rng, (n, 16), "float64", exact=True)
     for _ in range(4):
         np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
     assert operator.prepared.converted

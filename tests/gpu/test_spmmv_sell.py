@@ -15,6 +15,7 @@ from blockvec import BlockVector, as_operator, models
 from blockvec.backends import gpu_converted
 from blockvec.kernels import spmmv_csr, spmmv_sell
 from blockvec.operators import SparseOperator
+from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu
 
@@ -32,13 +33,6 @@ def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     blockvec.dispatch.forget()
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, exact: bool) -> np.ndarray:
-    def draw() -> np.ndarray:
-        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
-
-    return (draw() + 1j * draw() if dtype.startswith("complex") else draw()).astype(dtype)
-
-
 def matrix(
     rng: np.random.Generator, shape: tuple[int, int], dtype: str, index: str, exact: bool
 ) -> sp.csr_array:
@@ -47,7 +41,7 @@ def matrix(
     lengths[rng.integers(0, shape[0], shape[0] // 50)] = 0
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
     columns = rng.integers(0, shape[1], indptr[-1]).astype(index)
-    return sp.csr_array((numbers(rng, (int(indptr[-1]),), dtype, exact), columns, indptr), shape=shape)
+    return sp.csr_array((draw(rng, (int(indptr[-1]),), dtype, exact), columns, indptr), shape=shape)
 
 
 def forms(operator: Any) -> list[int]:
@@ -68,11 +62,11 @@ def test_results_are_exact_and_the_same_bits_before_and_after_conversion(
         n = 10_007
         S = matrix(rng, (n, n if square else 999), dtype, index, exact)
         operator = as_operator(S, device="gpu")
-        memory = numbers(rng, (S.shape[1], width + 3), x, exact)
+        memory = draw(rng, (S.shape[1], width + 3), x, exact)
         X = cp.asarray(memory)[:, 1 : 1 + width] if width != 2 else cp.asarray(memory[:, :2].copy())
         kind = np.result_type(dtype, x)
-        given = cp.asarray(numbers(rng, (n, width + 2), kind.name, exact))[:, :width]
-        given_z = cp.asarray(numbers(rng, (n, width), kind.name, exact))
+        given = cp.asarray(draw(rng, (n, width + 2), kind.name, exact))[:, :width]
+        given_z = cp.asarray(draw(rng, (n, width), kind.name, exact))
         factors = {"alpha": 2, "beta": -1, "shift": 3 if square else 0}
         found = []
         for _ in range(5):
@@ -100,7 +94,7 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> Non
         assert isinstance(operator, SparseOperator)
         backend: Any = operator.backend
         for width in (1, 3):
-            host = numbers(rng, (S.shape[1], width), dtype, exact=True)
+            host = draw(rng, (S.shape[1], width), dtype, exact=True)
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
             problem = operator.explain(BlockVector(X))[0]
             valid = [
@@ -144,7 +138,7 @@ def test_a_matrix_that_would_grow_too_much_stays_as_it_is(cp: Any) -> None:
     columns = rng.integers(0, 4096, indptr[-1]).astype(np.int32)
     S = sp.csr_array((np.ones(indptr[-1]), columns, indptr), shape=(4096, 4096))
     operator = as_operator(S, device="gpu")
-    host = numbers(rng, (4096, 1), "float64", exact=True)
+    host = draw(rng, (4096, 1), "float64", exact=True)
     for _ in range(4):
         np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
     assert operator.prepared.converted

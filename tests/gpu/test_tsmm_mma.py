@@ -14,7 +14,7 @@ from blockvec.kernels import tsmm_mma as family
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
 from blockvec.kernels.tsmm_mma import Config
-from tests.blocks import UNIT_ROUNDOFF
+from tests.blocks import UNIT_ROUNDOFF, draw
 
 pytestmark = pytest.mark.gpu
 
@@ -73,13 +73,6 @@ def run(
         assert not counters.any()
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact: bool) -> np.ndarray:
-    def draw() -> np.ndarray:
-        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
-
-    return (draw() + 1j * draw() if is_complex(dtype) else draw()).astype(dtype)
-
-
 def product(A: np.ndarray, C: np.ndarray, B: np.ndarray, alpha: complex, beta: complex) -> np.ndarray:
     """The result in higher precision; numpy's long double adds up to nothing less."""
     wide = np.clongdouble if A.dtype.kind == "c" else np.longdouble
@@ -117,8 +110,8 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     rng = np.random.default_rng(case["seed"])
     dtype, K, (M, N), exact = case["dtype"], case["K"], case["widths"], case["exact"]
     alpha, beta = case["alpha"], case["beta"]
-    host_a, host_c = numbers(rng, (K, M), dtype, exact), numbers(rng, (M, N), dtype, exact)
-    host_b = host_a[:, :N] if case["inplace"] else numbers(rng, (K, N), dtype, exact)
+    host_a, host_c = draw(rng, (K, M), dtype, exact), draw(rng, (M, N), dtype, exact)
+    host_b = host_a[:, :N] if case["inplace"] else draw(rng, (K, N), dtype, exact)
     C = cp.asarray(host_c)
     results = []
     for _ in range(2):
@@ -163,8 +156,8 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
 ) -> None:
     rng = np.random.default_rng(width)
     host_a, host_c = (
-        numbers(rng, (20_011 + width, width), dtype, True),
-        numbers(rng, (width, width), dtype, True),
+        draw(rng, (20_011 + width, width), dtype, True),
+        draw(rng, (width, width), dtype, True),
     )
     A, C = cp.asarray(host_a), cp.asarray(host_c)
     B = cp.full_like(A, cp.nan)
@@ -180,8 +173,8 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
 def test_not_a_number_and_infinity_stay_in_their_rows(width: int, cp: Any, device: DeviceInfo) -> None:
     rng = np.random.default_rng(0)
     host_a, host_c = (
-        numbers(rng, (5003, width), "float64", True),
-        numbers(rng, (width, width), "float64", True),
+        draw(rng, (5003, width), "float64", True),
+        draw(rng, (width, width), "float64", True),
     )
     host_a[4321, 1], host_a[17, 2] = np.nan, np.inf
     A, C = cp.asarray(host_a), cp.asarray(host_c)
@@ -194,8 +187,8 @@ def test_not_a_number_and_infinity_stay_in_their_rows(width: int, cp: Any, devic
 
 def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo) -> None:
     rng = np.random.default_rng(5)
-    host = [numbers(rng, (300_007, 24), "float64", True) for _ in range(2)]
-    factors = [numbers(rng, (24, 24), "float64", True) for _ in range(2)]
+    host = [draw(rng, (300_007, 24), "float64", True) for _ in range(2)]
+    factors = [draw(rng, (24, 24), "float64", True) for _ in range(2)]
     streams = [cp.cuda.Stream(non_blocking=True) for _ in host]
     blocks = [(cp.asarray(h), cp.asarray(c)) for h, c in zip(host, factors, strict=True)]
     cp.cuda.Device().synchronize()
@@ -215,7 +208,7 @@ def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo
 
 def test_a_captured_launch_replays(cp: Any, device: DeviceInfo) -> None:
     rng = np.random.default_rng(1)
-    host_a, host_c = numbers(rng, (10_007, 16), "float64", True), numbers(rng, (16, 16), "float64", True)
+    host_a, host_c = draw(rng, (10_007, 16), "float64", True), draw(rng, (16, 16), "float64", True)
     A, C = cp.asarray(host_a), cp.asarray(host_c)
     B = cp.full_like(A, cp.nan)
     problem = describe(A, B, 1, 0)

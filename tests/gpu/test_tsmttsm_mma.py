@@ -15,7 +15,7 @@ from blockvec.kernels import tsmttsm_mma as family
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, scalar_class
 from blockvec.kernels.tsmttsm_mma import Config
-from tests.blocks import UNIT_ROUNDOFF, counters_are_ready
+from tests.blocks import UNIT_ROUNDOFF, counters_are_ready, draw
 
 pytestmark = pytest.mark.gpu
 
@@ -67,13 +67,6 @@ def run(
     family.bind(function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
 
 
-def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str, exact: bool) -> np.ndarray:
-    def draw() -> np.ndarray:
-        return rng.integers(-1, 2, shape).astype(float) if exact else rng.uniform(-1, 1, shape)
-
-    return (draw() + 1j * draw() if is_complex(dtype) else draw()).astype(dtype)
-
-
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     same = draw(st.booleans()) and draw(st.booleans())
@@ -102,9 +95,9 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
 ) -> None:
     rng = np.random.default_rng(case["seed"])
     K, dtype = case["K"], case["dtype"]
-    host_a = numbers(rng, (K, case["widths"][0]), dtype, case["exact"])
-    host_b = host_a if case["same"] else numbers(rng, (K, case["widths"][1]), dtype, case["exact"])
-    host_c = numbers(rng, case["widths"], dtype, case["exact"])
+    host_a = draw(rng, (K, case["widths"][0]), dtype, case["exact"])
+    host_b = host_a if case["same"] else draw(rng, (K, case["widths"][1]), dtype, case["exact"])
+    host_c = draw(rng, case["widths"], dtype, case["exact"])
     A, memory_a = guarded(cp, host_a, case["lds"][0], case["offsets"][0])
     B, memory_b = (A, memory_a) if case["same"] else guarded(cp, host_b, case["lds"][1], case["offsets"][1])
     alpha, beta = case["alpha"], case["beta"]
@@ -147,7 +140,7 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     width: int, dtype: str, cp: Any, device: DeviceInfo, workspace: Any
 ) -> None:
     rng = np.random.default_rng(width)
-    host_a, host_b = (numbers(rng, (20_011 + width, width), dtype, True) for _ in range(2))
+    host_a, host_b = (draw(rng, (20_011 + width, width), dtype, True) for _ in range(2))
     A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.full((width, width), cp.nan, dtype)
     problem = describe(A, B, is_complex(dtype), 1, 0)
     run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
@@ -173,7 +166,7 @@ def test_not_a_number_and_infinity_stay_in_their_columns(
     width: int, cp: Any, device: DeviceInfo, workspace: Any
 ) -> None:
     rng = np.random.default_rng(0)
-    host_a, host_b = (numbers(rng, (5003, width), "float64", True) for _ in range(2))
+    host_a, host_b = (draw(rng, (5003, width), "float64", True) for _ in range(2))
     host_a[4321, 1], host_b[17, 2] = np.nan, np.inf
     A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.empty((width, width))
     problem = describe(A, B, False, 1, 0)
@@ -184,7 +177,7 @@ def test_not_a_number_and_infinity_stay_in_their_columns(
 
 def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo) -> None:
     rng = np.random.default_rng(5)
-    host = [numbers(rng, (300_007, 24), "float64", True) for _ in range(2)]
+    host = [draw(rng, (300_007, 24), "float64", True) for _ in range(2)]
     expected = [h.T @ h[:, ::-1] for h in host]
     streams = [cp.cuda.Stream(non_blocking=True) for _ in host]
     blocks = [(cp.asarray(h), cp.asarray(np.ascontiguousarray(h[:, ::-1]))) for h in host]
@@ -205,7 +198,7 @@ def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo
 
 
 def test_a_captured_launch_replays(cp: Any, device: DeviceInfo, workspace: Any) -> None:
-    A = cp.asarray(numbers(np.random.default_rng(1), (10_007, 16), "float64", True))
+    A = cp.asarray(draw(np.random.default_rng(1), (10_007, 16), "float64", True))
     C = cp.full((16, 16), cp.nan)
     problem = describe(A, A, False, 1, 0)
     config = family.choose(problem, device)

@@ -1,6 +1,6 @@
 // B (K x N) = alpha A C + beta B for tall A (K x M) and a small matrix C (M x N), by multiply-adds. Any type, width, pitch, alignment.
 //
-//   for each chunk of ROWS = GROUPS UNROLL rows (chunks are dealt out to the teams in turn)
+//   for each chunk of ROWS = GROUPS UNROLL rows, dealt out to the teams as they ask for them (queue.cuh) or in turns
 //     each thread: UNROLL rows, CT of the columns of B (SPREAD threads share a row)
 //       acc[u][j] = sum over m of A[row(u)][m] C[m][column(j)]                  A: KT columns at a time
 //       B[row(u)][column(j)] = alpha acc[u][j] + beta B[row(u)][column(j)]
@@ -18,10 +18,11 @@
 // Types:   RealA, RealC: parts of A's and C's elements; Real: of B's, and of products and sums.
 // Problem: M, N; PA, PC: parts of an element, 1 or 2; ALPHA_ONE; BETA: 0 zero, 1 one, 2 general; A_LINEAR, B_LINEAR: rows are contiguous.
 // Config:  SPREAD, CT, UNROLL, COUNT, KT, UNROLL_K (A's tiles of columns unrolled), INTERLEAVED, COEFFICIENTS: 0 registers, 1 shared memory, 2 cache;
-//          WARPS, TEAMS, BLOCKS (a multiprocessor), STAGES, STAGED_OUT.
+//          WARPS, TEAMS, BLOCKS (a multiprocessor), STAGES, STAGED_OUT; DEALS: chunks to single warps as they ask for them, RUN at a time.
 // Layout:  A_VECTOR (bytes of a thread's access), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; C_VECTOR; B_OFFSET in a stage, STAGE_BYTES;
 //          C_OFFSET: of the coefficients in shared memory.
 #include "fma.cuh"
+#include "queue.cuh"
 #include "staging.cuh"
 
 constexpr int P = PA > PC ? PA : PC;
@@ -152,7 +153,7 @@ struct Tile {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 ldb, double alpha_re, double alpha_im, double beta_re,
-       double beta_im) {
+       double beta_im, Queue* queue) {
     extern __shared__ __align__(128) char shared[];
     const Place at(threadIdx.x);
     const Real alpha[2] = {static_cast<Real>(alpha_re), static_cast<Real>(alpha_im)};
@@ -161,6 +162,10 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
     const i64 chunks = (K + ROWS - 1) / ROWS, stride = static_cast<i64>(gridDim.x) * TEAMS;
     // Neighbouring chunks go to different blocks first, so that few chunks occupy all multiprocessors.
     i64 chunk = static_cast<i64>(at.team) * gridDim.x + blockIdx.x;
+    const bool asks = DEALS && chunks > STAGES * stride;
+    i64 coming[DEALS ? STAGES : 1];  // numbers of the chunks in the stages after this one
+    Runs<RUN> runs = {&queue->taken, STAGES * stride};
+    if (asks) runs.ask(at.lane);
     char* ring = shared + at.team * (STAGES * STAGE_BYTES);
     constexpr bool B_COMES = BETA != 0 && STAGED_OUT;
     const auto copy = [&](int stage, i64 wanted) {
@@ -172,13 +177,17 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
         copies_commit();
     };
     if constexpr (STAGES > 0)
-        for (int s = 0; s < STAGES; ++s) copy(s, chunk + s * stride);
+#pragma unroll
+        for (int s = 0; s < STAGES; ++s) {
+            copy(s, chunk + s * stride);
+            if (DEALS && s > 0) coming[s - 1] = chunk + s * stride;
+        }
 
     Coefficients coefficients = {C, reinterpret_cast<Real*>(shared + C_OFFSET), at.share};
     coefficients.prepare();
 
     int stage = 0;
-    for (; chunk < chunks; chunk += stride) {
+    while (chunk < chunks) {
         const i64 row0 = chunk * ROWS;
         const bool is_whole = row0 + ROWS <= K;
         char* from = ring + stage * STAGE_BYTES;
@@ -243,8 +252,21 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
             sync_team<WARPS>(at.team);
         }
         if constexpr (STAGES > 0) {
-            copy(stage, chunk + STAGES * stride);
+            const i64 next = asks ? runs.next(at.lane) : chunk + STAGES * stride;
+            copy(stage, next);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
+            if constexpr (DEALS) {
+                coming[STAGES - 1] = next;
+                chunk = coming[0];
+#pragma unroll
+                for (int s = 0; s + 1 < STAGES; ++s) coming[s] = coming[s + 1];
+            }
         }
+        if constexpr (!DEALS) chunk += stride;
+    }
+    if constexpr (DEALS) {
+        runs.end();
+        __syncthreads();
+        if (asks && threadIdx.x == 0) queue_leave(queue);
     }
 }

@@ -33,6 +33,7 @@
 // from rows of any pitch; WARPS of a thread block, one an SM; SPLIT: warps of a group, among which columns are divided; ROWS
 // of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory.
 
+#include "queue.cuh"
 #include "tsmm_tiles.cuh"
 
 constexpr int NT = (P * N + 7) / 8;              // and over those of B, in real numbers
@@ -51,9 +52,8 @@ constexpr int GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
 constexpr int FRAGMENT_BYTES = KT * STORED * 32 * 8;
 // Arrivals at the barrier of a stage: one for a matrix' bulk copies, or for each lane that moves pieces.
 constexpr int ARRIVALS = (PIECE_A ? LANES : 1) + (BETA ? (PIECE_B ? LANES : 1) : 0);
-// Some multiprocessors are faster than others, and memory likes the order of addresses: so a group takes the next tiles that nobody
-// has, RUN at a time since a counter in memory answers some hundred million times a second. Where all lanes of a group load pieces
-// they would have to wait for a tile's number: there tiles are dealt in turns.
+// A group takes the next RUN tiles that nobody has (queue.cuh). Where all lanes of a group load pieces they would have to wait for a tile's
+// number: there tiles are dealt in turns.
 constexpr bool LOADS_IN_BULK = PIECE_A == 0 && (BETA == 0 || PIECE_B == 0);
 
 struct Operands {
@@ -62,7 +62,7 @@ struct Operands {
     char* B;
     i64 K, pitch_a, pitch_b;  // pitches in bytes
     Element alpha, beta;
-    u32* counters;  // runs taken beyond the first tiles, blocks done; zero between launches
+    Queue* queue;
 };
 
 // Of a group: which of its stages are full, and of which tile.
@@ -155,28 +155,6 @@ __device__ __forceinline__ void sync_group(int group) {
     }
 }
 
-// The numbers of a group's tiles beyond the first ones, for the warp that loads them.
-struct Runs {
-    u32* counter;  // none: the tiles are dealt in turns
-    u32 first;     // tile beyond those that are dealt
-    u32 tile, left = 0, taken;
-
-    // Asks for a run ahead of time: the answer takes a microsecond.
-    __device__ __forceinline__ void ask(const Lane& lane) {
-        if (lane.index % 32 == 0) taken = atomicAdd(counter, 1);
-    }
-
-    __device__ __forceinline__ u32 next(const Lane& lane) {
-        if (left == 0) {
-            tile = first + RUN * __shfl_sync(0xffffffffu, taken, 0);
-            left = RUN;
-            ask(lane);
-        }
-        --left;
-        return tile++;
-    }
-};
-
 template <bool ARE_OWN>
 struct Columns {
     static constexpr bool OWN = ARE_OWN;
@@ -204,8 +182,8 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
     };
 #pragma unroll 1
     for (int s = 0; s < STAGES; s++) fill(first + s * step, s);
-    Runs runs = {o.counters, STAGES * step};
-    if (in_order && lane.loader) runs.ask(lane);
+    Runs<RUN> runs = {&o.queue->taken, STAGES * step};
+    if (in_order && lane.loader) runs.ask(lane.index % 32);
 
     double c[SHARED_C ? 1 : KT][TILES];
     if constexpr (!SHARED_C) {
@@ -294,17 +272,17 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
         const i64 row = static_cast<i64>(tile) * ROWS;
         const int rows = min(static_cast<i64>(ROWS), o.K - row);
         store_tile<N, PIECE_B>(o.B + row * o.pitch_b, out, o.pitch_b, rows, lane);
-        fill(in_order && lane.loader ? runs.next(lane) : tile + STAGES * step, at.stage);
+        fill(in_order && lane.loader ? runs.next(lane.index % 32) : tile + STAGES * step, at.stage);
         at.advance();
         if (++slab == SLABS) slab = 0;
     }
     if (PIECE_B == 0 && lane.storer) bulk_store_wait<0>();
-    if (in_order && lane.loader) __threadfence();  // its last run is counted
+    if (in_order && lane.loader) runs.end();
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im,
-           double beta_re, double beta_im, u32* counters) {
+           double beta_re, double beta_im, Queue* queue) {
     extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then their states
     double* const fragments = reinterpret_cast<double*>(memory);
     char* const groups = memory + FRAGMENT_BYTES;
@@ -322,7 +300,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
     lane.loader = rank == SPLIT - 1;
     lane.storer = rank == 0;
-    const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im), element(beta_re, beta_im), counters};
+    const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im), element(beta_re, beta_im), queue};
 
     if (thread == 0) {  // one thread: see Ring::init
         for (int group = 0; group < GROUPS; ++group)
@@ -339,6 +317,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     sweep(o, own, states[lane.group], fragments + (SHARED_C ? 32 * lane.share : 0) + l, lane);
     if constexpr (LOADS_IN_BULK) {
         __syncthreads();
-        if (thread == 0 && atomicAdd(counters + 1, 1) == gridDim.x - 1) counters[0] = counters[1] = 0;
+        if (thread == 0) queue_leave(queue);
     }
 }

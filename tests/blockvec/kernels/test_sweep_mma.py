@@ -92,7 +92,8 @@ def test_rows_move_as_bulk_copies_where_their_alignment_allows() -> None:
     assert settings.shape_of(problem("dot", 96, 8, lda=200)).w_piece == 0
     assert settings.shape_of(problem("dot", 97, 8, lda=200)).w_piece == 16
     assert settings.shape_of(problem("dot", 97, 8)).w_piece == 8
-    assert settings.shape_of(problem("update_gram", 64, 4)).w_piece == 0
+    assert settings.shape_of(problem("update_gram", 64, 5)).w_piece == 0
+    assert settings.shape_of(problem("update_gram", 64, 4)).w_piece == 16  # narrow blocks
     assert settings.shape_of(problem("update_gram", 32, 4)).w_piece == 16  # short rows
     assert settings.shape_of(problem("dot", 96, 8, lda=201, align_a=8)).w_piece == 8
 

@@ -187,11 +187,13 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> No
 
 _RUN = """
 extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
-                   const void* C, char* B, i64 bytes_b, i64 K, i64 lda, i64 ldb, const double* by) {
+                   const void* C, char* B, i64 bytes_b, i64 K, i64 lda, i64 ldb, const double* by,
+                   void* queue) {
     emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
     emulator::copies.clear();
     return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
-        KERNEL(A, static_cast<const RealC*>(C), B, K, lda, ldb, by[0], by[1], by[2], by[3]);
+        KERNEL(A, static_cast<const RealC*>(C), B, K, lda, ldb, by[0], by[1], by[2], by[3],
+               static_cast<Queue*>(queue));
     });
 }
 """
@@ -207,12 +209,14 @@ def emulate(
     A, C, B = operands
     long, pointer = ctypes.c_longlong, ctypes.c_void_p
     shared = ctypes.c_size_t(family.shared_bytes(p, config, H200))
+    queue = np.zeros(2, "u4")
     status = library.run(
         *(ctypes.c_uint(3), config.threads, shared, ctypes.c_ulonglong(1), pointer(address(A)), span(A)),
         *(pointer(address(C)), pointer(address(B)), span(B), long(p.K), long(p.lda), long(p.ldb)),
-        scalars(*factors),
+        *(scalars(*factors), pointer(address(queue))),
     )
     assert status == 0
+    assert not queue.any()  # as the next launch needs it
 
 
 PAIRED = {"count": 2, "interleaved": False}
@@ -222,6 +226,16 @@ HOST_CASES = [
     # a thread a row; pairs of odd rows as vectors; C in registers
     ((4, 4), "float64", 333, Config(1, 4, 2, kt=4, coefficients="registers", **PAIRED, **STAGED), {}),
     ((7, 5), "float64", 333, Config(1, 5, 2, kt=7, **PAIRED, **STAGED), {"alpha": 2, "beta": -3}),
+    # chunks beyond those that each warp begins with
+    ((7, 5), "float64", 3333, Config(1, 5, 2, kt=7, **PAIRED, **STAGED), {"alpha": 2, "beta": -3}),
+    (
+        (3, 9),
+        "complex64",
+        2003,
+        Config(2, 5, 2, kt=3, stages=3, staged_out=True, teams=3),
+        {"inplace": False},
+    ),
+    ((40, 3), "float32", 803, Config(4, 1, 1, kt=4, stages=2, teams=2), {}),
     ((7, 5), "float64", 333, Config(1, 5, 2, kt=7, **PAIRED, teams=2), {"beta": 1}),
     # several threads a row, blocked and interleaved, C through the cache, more than a warp
     ((20, 13), "float64", 333, Config(4, 4, 2, kt=2, coefficients="cache", interleaved=False, teams=2), {}),

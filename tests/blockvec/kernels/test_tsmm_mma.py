@@ -241,12 +241,13 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> No
 _RUN = """
 extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
                    const void* C, char* B, i64 bytes_b, i64 K, i64 pitch_a, i64 pitch_b,
-                   const double* factors, u32* counters) {
+                   const double* factors, void* queue) {
     emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
     emulator::writable = {B, B + bytes_b};
     return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
         const double* by = factors;
-        KERNEL(A, static_cast<const Real*>(C), B, K, pitch_a, pitch_b, by[0], by[1], by[2], by[3], counters);
+        KERNEL(A, static_cast<const Real*>(C), B, K, pitch_a, pitch_b, by[0], by[1], by[2], by[3],
+               static_cast<Queue*>(queue));
     });
 }
 """
@@ -282,15 +283,15 @@ def emulate(
     alpha, beta = (complex(factor) for factor in factors)
     scalars = (ctypes.c_double * 4)(alpha.real, alpha.imag, beta.real, beta.imag)
     long, pointer = ctypes.c_longlong, ctypes.c_void_p
-    counters = np.zeros(2, "u4")
+    queue = np.zeros(2, "u4")
     status = library.run(
         *(ctypes.c_uint(2), 32 * config.warps, ctypes.c_size_t(family.shared_bytes(p, config, H200))),
         *(ctypes.c_ulonglong(seed), pointer(A.ctypes.data), long(span(A)), pointer(C.ctypes.data)),
         *(pointer(B.ctypes.data), long(span(B)), long(p.K)),
-        *(long(p.lda * A.itemsize), long(p.ldb * B.itemsize), scalars, pointer(counters.ctypes.data)),
+        *(long(p.lda * A.itemsize), long(p.ldb * B.itemsize), scalars, pointer(queue.ctypes.data)),
     )
     assert status == 0
-    assert not counters.any()  # as the next launch needs them
+    assert not queue.any()  # as the next launch needs it
 
 
 def operand(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.ndarray]:
