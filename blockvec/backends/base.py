@@ -138,6 +138,9 @@ class Backend(Protocol):
     def stopwatch(self) -> Stopwatch:
         """Start timing work on this device."""
 
+    def hold(self) -> None:
+        """Keep the device busy while a burst of calls is queued: their times are not the host's then."""
+
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Whether `tune` would find out something new about a problem, and may run now."""
 

@@ -301,6 +301,10 @@ class CudaBackend:
         """Start timing work on the current stream."""
         return CudaStopwatch(self._gpu)
 
+    def hold(self) -> None:
+        """Queue a wait."""
+        self._gpu.here(cuda_probes.hold)(self._gpu)
+
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return streams over memory beyond the caches, and products of dense matrices and of registers."""
         return self._gpu.here(cuda_probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]

@@ -11,13 +11,22 @@ import numpy as np
 
 from ..kernels.compile import function
 from ..kernels.measure import CeilingProbe
-from ..kernels.probes import BulkProbe, CacheProbe, FmaProbe, MixProbe, StreamKind, StreamProbe, TensorProbe
+from ..kernels.probes import (
+    BulkProbe,
+    CacheProbe,
+    FmaProbe,
+    Hold,
+    MixProbe,
+    StreamKind,
+    StreamProbe,
+    TensorProbe,
+)
 from .base import Array
 from .cublas import square_product
 from .cuda_elementwise import copy, fill_random
 from .gpu import Gpu
 
-__all__ = ["ceiling_probes", "stream_probes"]
+__all__ = ["ceiling_probes", "hold", "stream_probes"]
 
 STREAM_BYTES = 2 << 30  # of a buffer, as of the wider operand of a timed product: far beyond any L2 cache
 MATRIX_SIZES = (4096, 8192)
@@ -26,6 +35,8 @@ FMA_REPEATS = 1 << 15
 CACHE_PARTS = (8, 4, 2)  # of L2 that a buffer fills
 CACHE_READ_BYTES = 2 << 30  # of a launch
 FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor products
+
+HOLD_NS = 1_500_000  # a burst of short calls is queued meanwhile, also by a slow host
 
 FIRST_BULK_ARCHITECTURE = 90  # and 9.0 bulk copies
 BULK_BYTES = (4096, 8192, 16384, 32768)  # of the wider side of a thread block's bulk copies
@@ -38,6 +49,12 @@ _MIXES = (
     *((64, 1, "mix"), (16, 1, "mix"), (8, 1, "mix"), (4, 1, "mix"), (2, 1, "mix")),
     *((1, 2, "mix"), (1, 4, "mix"), (1, 8, "mix"), (1, 16, "mix"), (1, 64, "mix")),
 )
+
+
+def hold(gpu: Gpu) -> None:
+    """Keep CuPy's current stream busy while a burst of calls is queued, so that these follow without gaps."""
+    kernel = Hold()
+    gpu.launch(kernel, (1,), kernel.threads, HOLD_NS)
 
 
 def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:

@@ -113,6 +113,9 @@ class HostBackend:
         """Start timing."""
         return HostStopwatch()
 
+    def hold(self) -> None:
+        """Do nothing: calls are not queued."""
+
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Return False: kernels on the host follow fixed rules."""
         return False

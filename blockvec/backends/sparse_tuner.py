@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import functools
 import itertools
 import types
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from ..kernels.tuner import Entrant, Outcome, tournament
 from ..kernels.winners import Winner, store
 from . import cuda_elementwise, cusparse, gpu_converted, gpu_sparse
 from .base import Array, Candidate
+from .cuda_probes import hold
 from .cusparse import DeviceCsr
 from .gpu import Gpu
 from .workspace import GRID_HEADER_BYTES, workspace
@@ -100,7 +102,12 @@ class SparseArena:
         """Time entrants in turns."""
         calls = {str(i): self._call(entrant, self._matrix) for i, entrant in enumerate(field)}
         timings = measure_beside(
-            calls, self._stopwatch, budget_s=seconds / len(field), burst=4, min_rounds=1, max_rounds=8
+            *(calls, self._stopwatch),
+            budget_s=seconds / len(field),
+            burst=4,
+            min_rounds=1,
+            max_rounds=8,
+            before_burst=functools.partial(hold, self._gpu),
         )
         return [timings[str(i)] for i in range(len(field))]
 

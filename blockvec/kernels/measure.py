@@ -109,6 +109,7 @@ def measure_beside(
     min_rounds: int = 3,
     max_rounds: int = 10,
     pause_s: float = 0.0,
+    before_burst: Callable[[], object] = lambda: None,
 ) -> dict[str, Timing]:
     """Time several calls in turn, so that whatever else the machine does meets them alike.
 
@@ -127,6 +128,8 @@ def measure_beside(
         Bursts of each call.
     pause_s : float
         Seconds to wait before a burst, for what the previous call leaves behind: BLAS threads that spin, say.
+    before_burst : callable
+        Called then. Where it keeps a GPU busy while the burst is queued, short calls follow without gaps.
 
     Returns
     -------
@@ -144,6 +147,7 @@ def measure_beside(
         for name in fast:
             if pause_s:
                 time.sleep(pause_s)
+            before_burst()
             times[name] += _burst(calls[name], stopwatch, burst)
     return {name: _timing(times.get(name, once[name])) for name in calls}
 

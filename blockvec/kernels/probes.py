@@ -1,4 +1,7 @@
-"""Probe kernels: what memory, L2, multiply-add pipes and FP64 tensor cores do when they do nothing else."""
+"""Probe kernels: what memory, L2, multiply-add pipes and FP64 tensor cores do when they do nothing else.
+
+And one that does nothing, for a time.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ __all__ = [
     "BulkProbe",
     "CacheProbe",
     "FmaProbe",
+    "Hold",
     "MixProbe",
     "StreamKind",
     "StreamProbe",
@@ -165,6 +169,18 @@ class FmaProbe:
         """Return CUDA C++."""
         constants = {"THREADS": self.threads, "ACCUMULATORS": self.accumulators}
         return render(self.name, "fma_probe.cu", constants)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keeps a stream busy for a time; see cuda/hold.cu."""
+
+    name = "hold"
+    threads = 1
+
+    def source(self) -> str:
+        """Return CUDA C++."""
+        return render(self.name, "hold.cu", {})
 
 
 @dataclass(frozen=True, slots=True)

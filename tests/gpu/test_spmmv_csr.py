@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -53,7 +54,7 @@ def describe(S: sp.csr_array, X: Any, Y: Any, alpha: complex, beta: complex, shi
     )
 
 
-def run(
+def bound(
     cp: Any,
     p: SpmmvProblem,
     config: Config,
@@ -64,7 +65,8 @@ def run(
     alpha: complex = 1,
     beta: complex = 0,
     shift: Any = 0,
-) -> None:
+) -> Callable[[], None]:
+    """What starts a product, with a workspace that holds anything."""
     kernels = family.Kernels(
         **{
             part: compiler.function(
@@ -76,10 +78,17 @@ def run(
     workspace = cp.full(family.workspace_bytes(p, config, device, plan) + 16, 0xFF, cp.uint8)
     shifts = cp.asarray(shift, p.dtype) if p.shift == "column" else None
     single = 0 if p.shift == "column" else shift
-    places = (address(X), address(Y))
-    family.bind(kernels, p, config, device, plan)(
-        *(*places, alpha, beta, single, address(shifts)), workspace_ptr=address(workspace)
-    )
+    launch = family.bind(kernels, p, config, device, plan)
+
+    def start() -> None:
+        given = address(X), address(Y), alpha, beta, single, address(shifts)
+        launch(*given, workspace_ptr=address(workspace))
+
+    return start
+
+
+def run(*arguments: Any) -> None:
+    bound(*arguments)()
 
 
 def sparse(
@@ -316,11 +325,12 @@ def test_one_dense_row_does_not_stall_the_others(cp: Any, device: DeviceInfo) ->
         p, plan = describe(S, X, Y, 1, 0, 0), plan_of(cp, S)
         config = family.choose(p, device)
         events = [cp.cuda.Event() for _ in range(9)]
-        run(cp, p, config, device, plan, X, Y)
+        start = bound(cp, p, config, device, plan, X, Y)
+        start()
         np.testing.assert_array_equal(Y.get(), S @ host)
         for event in events:
             event.record()
-            run(cp, p, config, device, plan, X, Y)
+            start()
         events[-1].synchronize()
         times.append(min(cp.cuda.get_elapsed_time(*pair) for pair in itertools.pairwise(events)))
     # A single warp would take n / 8 gathers of a latency each: a hundred times as long.

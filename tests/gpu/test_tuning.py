@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from blockvec.backends.sparse_tuner import SparseArena
 from blockvec.bench import tuning
 from blockvec.kernels import spmmv_csr, winners
 from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.measure import measure_beside
 from blockvec.kernels.tuner import Entrant, entrants
 from tests.contract.blocks import host
 
@@ -120,3 +122,16 @@ def test_what_cublas_would_run_is_captured_all_the_same(backend: Any) -> None:
         graph.launch(stream)
         stream.synchronize()
     assert np.allclose(host(out), expected, rtol=1e-12, atol=1e-9)
+
+
+def test_a_busy_device_times_short_calls_and_not_their_host(backend: Any) -> None:
+    cupy = backend.xp
+    tiny = cupy.zeros(8)
+
+    def call() -> None:
+        time.sleep(1e-4)
+        tiny.fill(1)
+
+    (alone,) = measure_beside({"": call}, backend.stopwatch).values()
+    (held,) = measure_beside({"": call}, backend.stopwatch, before_burst=backend.hold).values()
+    assert held.best_s < 5e-5 < 1e-4 < alone.best_s

@@ -20,14 +20,14 @@ from blockvec.kernels.elementwise import (
     all_kernels,
     vector_length,
 )
-from blockvec.kernels.probes import CacheProbe, FmaProbe, StreamProbe, TensorProbe
+from blockvec.kernels.probes import CacheProbe, FmaProbe, Hold, StreamProbe, TensorProbe
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 KERNELS = list(dict.fromkeys(all_kernels()))
 SAMPLED = KERNELS[::16]  # all of them take half a minute
 PROBES: list[Kernel] = [
     *(StreamProbe("read", 8), StreamProbe("write", 4), StreamProbe("scale", 4, threads=128)),
-    *(CacheProbe(8), FmaProbe(), TensorProbe()),
+    *(CacheProbe(8), FmaProbe(), TensorProbe(), Hold()),
 ]
 
 

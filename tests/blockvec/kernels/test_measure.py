@@ -71,8 +71,9 @@ def test_calls_side_by_side_take_turns_in_bursts(monkeypatch: pytest.MonkeyPatch
         burst=2,
         min_rounds=2,
         pause_s=0.5,
+        before_burst=lambda: order.append("hold"),
     )
-    assert order == ["a", "b", *["pause 0.5", "a", "a", "pause 0.5", "b", "b"] * 2]
+    assert order == ["a", "b", *["pause 0.5", "hold", "a", "a", "pause 0.5", "hold", "b", "b"] * 2]
     assert {name: timing.median_s for name, timing in timings.items()} == times
     assert all(timing.repeats == 4 for timing in timings.values())
 
