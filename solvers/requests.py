@@ -27,7 +27,6 @@ from .rayleigh_ritz import Selection
 from .result import EigenResult
 from .stages import both_ends, continued, staged, totals
 from .standard import (
-    AROUND,
     Method,
     Request,
     basis_sizes,
@@ -121,8 +120,8 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
     if options.target is not None and options.method == "filter" and options.ncv is None:
         ncv = _window_basis(op, ncv)
-    if options.target is not None and options.method == "auto":
-        given.append("sigma")
+    is_around = options.target is not None and options.method == "auto"
+    given += ["sigma"] if is_around else []
     method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)
     most = MAX_OUTER if options.corrects else MAX_RESTARTS
     preconditioner, norm, limit = options.preconditioner, options.norm, options.time_limit
@@ -150,6 +149,7 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
         why=why,
         begin_s=options.begin_s,
         checked=options.check_hermitian,
+        falls_back=is_around and options.preconditioner is None and options.jd_options is None,
     )
 
 
@@ -189,7 +189,7 @@ def solve(request: Request) -> EigenResult:
     """Solve a standard problem by the method of the request."""
     if request.method == "dense":
         return solve_dense(request)
-    if request.why == AROUND:
+    if request.falls_back:
         return _solve_around(request)
     if request.method == "filter" and request.sigma is not None:
         return solve_window(request)

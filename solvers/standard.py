@@ -41,7 +41,6 @@ DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and can
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
 CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two calls
-AROUND = "sigma is given, and A is no matrix of the host that could be factorised"
 MIN_DEGREE = 6  # below this a filter's sketch and Rayleigh-Ritz steps cost what it saves
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
@@ -75,6 +74,7 @@ class Request:
     why: str
     begin_s: float
     checked: bool
+    falls_back: bool = False  # to a filter, where values around sigma are too dense for Jacobi-Davidson
     deflated: RealArray = field(default_factory=lambda: np.zeros(0))  # eigenvalues whose vectors are locked
 
     @property
@@ -113,7 +113,7 @@ def choose_method(
         if name in given:
             return "jd", 1, f"{name} is given"
     if "sigma" in given:
-        return "jd", 1, AROUND
+        return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
     if not given and n <= DENSE_ROWS:
         return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
     if not given and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:

@@ -123,7 +123,8 @@ def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> S
         return standard_form(A, M, 0.0, OPinv, mode, device)
     except SingularError:
         matrix = _host_matrix("A", A)
-        unit = float(np.finfo(np.promote_types(matrix.dtype, np.float32)).eps)
+        dtype = matrix.dtype if matrix.dtype.kind in "fc" else np.dtype(np.float64)  # of the solver
+        unit = float(np.finfo(np.promote_types(dtype, np.float32)).eps)
         scale = float(abs(matrix).sum(axis=0).max()) or 1.0
         scale /= 1.0 if M is None else float(abs(_host_matrix("M", M)).sum(axis=0).max())
         # Below a semidefinite matrix the order of values is the same.

@@ -57,7 +57,7 @@ def _roofline(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
         axes.plot([r["M"] for r in members], fractions, style, markersize=3, linewidth=1, label=label)
     for peer in sorted({name for r in records for name in r["peers"]}):
         known = sorted(
-            (r["M"], r["fraction"] * r["time_s"] / r["peers"][peer]) for r in records if r["peers"]
+            (r["M"], r["fraction"] * r["time_s"] / r["peers"][peer]) for r in records if peer in r["peers"]
         )
         axes.plot(*zip(*dict(known).items(), strict=True), "--", linewidth=1, label=peer)
     axes.axhline(1, color="black", linewidth=0.8)
