@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from blockvec.kernels.problem import TsmmProblem
+from blockvec.kernels.tsmm_fma_config import Config, deals
+
 GUARD = 64  # elements before and after a block
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "complex64": 2.0**-24, "complex128": 2.0**-53}
 
@@ -50,6 +53,11 @@ def alignment(block: Any) -> int:
 def wide(dtype: Any) -> type:
     """A type of higher precision for reference results."""
     return np.clongdouble if np.dtype(dtype).kind == "c" else np.longdouble
+
+
+def asks_for_chunks(problem: TsmmProblem, config: Config, blocks: int) -> bool:
+    """Whether a launch of `tsmm_fma` has more chunks than its warps begin with, and deals them out."""
+    return deals(problem, config) and -(-problem.K // config.rows) > config.stages * blocks * config.teams
 
 
 def counters_are_ready(workspace: np.ndarray) -> bool:

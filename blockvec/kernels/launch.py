@@ -38,10 +38,10 @@ def partials_bytes(blocks: int, doubles: int) -> int:
 
 
 def run_rows(problem: TsmmProblem) -> int:
-    """Return how many rows a team of warps takes at a time, in whole tiles, where tiles are dealt out.
+    """Return about how many rows a team of warps takes at a time where tiles are dealt out.
 
-    16 KB of the wider matrix: more costs order, and a counter answers some two hundred times a microsecond. A
-    narrow B is written by 8 KB where 64 KB of A make them.
+    16 KB of the wider matrix: more costs order, less asks the queue too often. A narrow B is written by 8 KB
+    where 64 KB of A make them.
     """
     row_a, row_b = problem.M * itemsize(problem.dtype_a), problem.N * itemsize(problem.dtype)
     return max((16 << 10) // max(row_a, row_b), min((8 << 10) // row_b, (64 << 10) // row_a))

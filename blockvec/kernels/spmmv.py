@@ -96,9 +96,9 @@ def starter(
     matrix: tuple[Any, ...],
     shared_bytes: int = 0,
 ) -> Callable[..., None]:
-    """Return what starts a kernel on CuPy's current stream, its arguments after those of the matrix given.
+    """Return what starts a kernel on CuPy's current stream.
 
-    They are those of `operands` after the problem.
+    It takes what `operands` takes, without the problem; `matrix` are the arguments before these.
     """
     grid, block = (blocks, 1), (threads,)
 

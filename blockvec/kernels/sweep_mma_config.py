@@ -39,8 +39,9 @@ _MAX_REGISTERS = 255
 _BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 _BULK_ROW_BYTES = 512  # rows of 128 bytes took 1.4 times memory's time in bulk copies, 1.1 times in pieces
 # Beside so few columns there is little to do with a tile, and bulk copies come in bursts: 512 columns by 1, 2
-# took 2 to 4 per cent longer than in pieces, launches less alike. More columns leave no time to move pieces.
-_PIECES_BLOCK = 4
+# took 2 to 4 per cent longer than in pieces, launches less alike; by 4 as long, but combine_dot 2 per cent
+# longer. By 16 there is no time to move pieces: up to 8 per cent longer if complex.
+_MAX_PIECES_COLUMNS = 4
 _MAX_STAGES = 12
 
 
@@ -168,7 +169,7 @@ def _shape(K: int, parts: int, wide: tuple[int, int, int], narrow: tuple[int, in
         w_piece == _BULK_UNIT
         and M * size % _BULK_UNIT == 0
         and M * size >= _BULK_ROW_BYTES
-        and N > _PIECES_BLOCK
+        and N > _MAX_PIECES_COLUMNS
     ):
         w_piece = 0
     v_piece = 16 if min(align_v, 16) == 16 and ldv * size % 16 == 0 else 8
@@ -335,7 +336,7 @@ def _kind(problem: SweepLike) -> SweepLike:
     return replace(problem, K=1)
 
 
-# Fitted to 350 timed configurations of 76 problems on an H200 (5 per cent root mean square), in cycles.
+# Fitted to 350 timed configurations of 76 problems on an H200, in cycles; 8 per cent (RMS) off on others.
 _CLOCK_HZ = 1.755e9  # a Hopper GPU under load
 _CEILINGS = Ceilings(4680, 4570, 4260, {"float64": 65e3})
 _MEMORY_RATE = 0.92  # of the ceilings that was seen

@@ -85,7 +85,7 @@ def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
         "PIECE_B": shape.piece_b,
         "SHARED_C": config.shared_coefficients,
         "IN_ORDER": is_in_order(problem, shape),
-        "RUN": -(-run_rows(problem) // config.rows),
+        "RUN": -(-run_rows(problem) // config.rows),  # tiles are small: one less asks too often
     }
     return render(kernel_name(problem), "tsmm_mma.cu", constants, types)
 

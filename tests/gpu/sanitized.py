@@ -63,6 +63,9 @@ def run_dealt(M: int, N: int, dtype: str) -> int:
     problem, queue = products.tsmm_problem(A, C, B, 1, 0), on("gpu", np.zeros(2, np.uint32))
     for family in (tsmm_fma, tsmm_mma):
         config: Any = family.choose(problem, few)
+        teams = config.teams * config.blocks if family is tsmm_fma else config.groups
+        if len(a) // config.rows <= config.stages * few.multiprocessors * teams:
+            raise SystemExit(f"{family.kernel_name(problem)}: too few rows to ask for more")
         source = family.source(problem, config, few)
         shared = family.shared_bytes(problem, config, few)
         kernel = function(source, family.kernel_name(problem), few.architecture, shared)

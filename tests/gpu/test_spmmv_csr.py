@@ -107,29 +107,29 @@ def sparse(
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["short", "short", "empty", "dense row", "power law", "long rows"]))
-    matrix = draw(st.sampled_from(TYPES))
-    x = draw(st.sampled_from([matrix, matrix, draw(st.sampled_from(TYPES))]))
-    width = draw(st.one_of(st.integers(1, 16), st.integers(1, 64), st.just(150)))
-    square = draw(st.booleans())
-    n_rows = draw(st.one_of(st.integers(1, 70), st.integers(71, 6000)))
+def cases(draw_: st.DrawFn) -> dict[str, Any]:
+    kind = draw_(st.sampled_from(["short", "short", "empty", "dense row", "power law", "long rows"]))
+    matrix = draw_(st.sampled_from(TYPES))
+    x = draw_(st.sampled_from([matrix, matrix, draw_(st.sampled_from(TYPES))]))
+    width = draw_(st.one_of(st.integers(1, 16), st.integers(1, 64), st.just(150)))
+    square = draw_(st.booleans())
+    n_rows = draw_(st.one_of(st.integers(1, 70), st.integers(71, 6000)))
     units = [1, 1j, 1 - 1j] if promote(matrix, x).startswith("complex") else [1]
-    shift = draw(st.sampled_from([0, 0, 2, "column"])) if square else 0
+    shift = draw_(st.sampled_from([0, 0, 2, "column"])) if square else 0
     return {
         "kind": kind,
         "types": (matrix, x),
-        "index": draw(st.sampled_from(["int32", "int32", "int64"])),
-        "shape": (n_rows, n_rows if square else draw(st.integers(1, 3000))),
+        "index": draw_(st.sampled_from(["int32", "int32", "int64"])),
+        "shape": (n_rows, n_rows if square else draw_(st.integers(1, 3000))),
         "width": width,
-        "lds": (width + draw(st.sampled_from([0, 0, 1, 4])), width + draw(st.sampled_from([0, 0, 2, 5]))),
-        "offsets": (draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([0, 0, 1]))),
-        "alpha": draw(st.sampled_from([1, 1, -2, 0.5])) * draw(st.sampled_from(units)),
-        "beta": draw(st.sampled_from([0, 0, 1, -3])) * draw(st.sampled_from(units)),
+        "lds": (width + draw_(st.sampled_from([0, 0, 1, 4])), width + draw_(st.sampled_from([0, 0, 2, 5]))),
+        "offsets": (draw_(st.sampled_from([0, 0, 1])), draw_(st.sampled_from([0, 0, 1]))),
+        "alpha": draw_(st.sampled_from([1, 1, -2, 0.5])) * draw_(st.sampled_from(units)),
+        "beta": draw_(st.sampled_from([0, 0, 1, -3])) * draw_(st.sampled_from(units)),
         "shift": shift,
-        "exact": draw(st.booleans()),
-        "pick": draw(st.integers(0, 10**6)),
-        "seed": draw(st.integers(0, 2**32 - 1)),
+        "exact": draw_(st.booleans()),
+        "pick": draw_(st.integers(0, 10**6)),
+        "seed": draw_(st.integers(0, 2**32 - 1)),
     }
 
 

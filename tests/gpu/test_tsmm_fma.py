@@ -15,7 +15,7 @@ from blockvec.kernels import tsmm_fma as family
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, promote, scalar_class
 from blockvec.kernels.tsmm_fma import Config
-from tests.blocks import UNIT_ROUNDOFF, alignment, draw, framed, leading_dimension, wide
+from tests.blocks import UNIT_ROUNDOFF, alignment, asks_for_chunks, draw, framed, leading_dimension, wide
 
 pytestmark = pytest.mark.gpu
 
@@ -182,6 +182,7 @@ def test_a_captured_launch_replays(cp: Any, device: DeviceInfo) -> None:
     A, C, B = cp.asarray(host_a), cp.asarray(host_c), cp.full((rows, 6), cp.nan)
     problem = describe(A, C, B, 1, 0)
     config = family.choose(problem, device)
+    assert asks_for_chunks(problem, config, device.multiprocessors * config.blocks)
     queue = cp.zeros(family.workspace_bytes(problem, config, device), cp.uint8)
     run(problem, config, device, (A, C, B))  # compiles outside the capture
     stream = cp.cuda.Stream(non_blocking=True)

@@ -68,23 +68,23 @@ def run(
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> dict[str, Any]:
-    same = draw(st.booleans()) and draw(st.booleans())
-    M = draw(st.integers(1, 64))
-    N = M if same else draw(st.integers(1, 64))
+def cases(draw_: st.DrawFn) -> dict[str, Any]:
+    same = draw_(st.booleans()) and draw_(st.booleans())
+    M = draw_(st.integers(1, 64))
+    N = M if same else draw_(st.integers(1, 64))
     return {
-        "K": draw(st.one_of(st.integers(1, 70), st.integers(71, 5000), st.integers(5001, 80_000))),
+        "K": draw_(st.one_of(st.integers(1, 70), st.integers(71, 5000), st.integers(5001, 80_000))),
         "widths": (M, N),
-        "lds": (M + draw(st.sampled_from([0, 0, 1, 3, 8])), N + draw(st.sampled_from([0, 0, 2, 5]))),
-        "offsets": (draw(st.sampled_from([0, 0, 1])), draw(st.sampled_from([0, 0, 1]))),
-        "dtype": draw(st.sampled_from(TYPES)),
-        "conj": draw(st.booleans()),
-        "alpha": draw(st.sampled_from([1, -2, 0.5])),
-        "beta": draw(st.sampled_from([0, 0, 1, -3])),
+        "lds": (M + draw_(st.sampled_from([0, 0, 1, 3, 8])), N + draw_(st.sampled_from([0, 0, 2, 5]))),
+        "offsets": (draw_(st.sampled_from([0, 0, 1])), draw_(st.sampled_from([0, 0, 1]))),
+        "dtype": draw_(st.sampled_from(TYPES)),
+        "conj": draw_(st.booleans()),
+        "alpha": draw_(st.sampled_from([1, -2, 0.5])),
+        "beta": draw_(st.sampled_from([0, 0, 1, -3])),
         "same": same,
-        "exact": draw(st.booleans()),
-        "config": draw(st.integers(0, 10**6)),
-        "seed": draw(st.integers(0, 2**32 - 1)),
+        "exact": draw_(st.booleans()),
+        "config": draw_(st.integers(0, 10**6)),
+        "seed": draw_(st.integers(0, 2**32 - 1)),
     }
 
 

@@ -1,12 +1,12 @@
 // Tiles of a tall matrix, dealt out to the thread blocks of a launch as they ask for them, in the order of addresses.
 //
-// Multiprocessors do not get equal shares of a busy memory. On an H200 every eighth, of a smaller cluster, gets a third more than the others:
-// with equal shares of the rows it is done when they have a quarter of theirs left. So who is faster takes more. Not for sums over
-// rows: they would come out in another order each time.
+// Multiprocessors do not get equal shares of a busy memory. On one H200 every eighth gets a third more than the others: with equal
+// shares of the rows it is done when they have a quarter of theirs left. So who is faster takes more. Not for sums over rows: they
+// would come out in another order each time.
 //
 // A team of warps that works on a tile at a time begins with fixed tiles, as many as it has stages. Beyond these it takes a run of them at a
-// time, since a counter in memory answers some hundred million times a second, and asks for the next run a run ahead, since an answer takes
-// a microsecond or two.
+// time, since a counter in memory answers some two hundred times a microsecond, and asks for the next run a run ahead, since an answer takes
+// a microsecond or two. There are fewer than 2^31 tiles.
 #pragma once
 #include "pipeline.cuh"
 
@@ -18,29 +18,29 @@ struct Queue {  // at the head of the workspace, in the place of other counters 
 template <int RUN>
 struct Runs {
     u32* taken;  // runs
-    i64 first;   // tile that is not dealt out at the start
-    i64 tile;
-    u32 left = 0, run;
+    u32 first;   // tile that is not dealt out at the start
+    u32 tile, left = 0, run;
 
     __device__ __forceinline__ void ask(int lane) {
         if (lane == 0) run = atomicAdd(taken, 1u);
     }
 
-    __device__ __forceinline__ i64 next(int lane) {
+    __device__ __forceinline__ u32 next(int lane) {
         if (left == 0) {
-            tile = first + static_cast<i64>(RUN) * __shfl_sync(0xffffffffu, run, 0);
+            tile = first + RUN * __shfl_sync(0xffffffffu, run, 0);
             left = RUN;
             ask(lane);
         }
         --left;
         return tile++;
     }
-
-    // Before the block meets to leave the queue: the last request is counted.
-    __device__ __forceinline__ void end() const { __threadfence(); }
 };
 
-// By one thread of each block that asks no more: the last one sets the queue back for the next launch.
+// By one thread of each block, after a barrier behind its last request: the last block sets the queue back for the next launch.
 __device__ __forceinline__ void queue_leave(Queue* queue) {
-    if (atomicAdd(&queue->done, 1u) == gridDim.x - 1) queue->taken = queue->done = 0;
+    __threadfence();  // the block's requests are counted
+    if (atomicAdd(&queue->done, 1u) == gridDim.x - 1) {
+        __threadfence();
+        queue->taken = queue->done = 0;
+    }
 }

@@ -162,9 +162,9 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
     const i64 chunks = (K + ROWS - 1) / ROWS, stride = static_cast<i64>(gridDim.x) * TEAMS;
     // Neighbouring chunks go to different blocks first, so that few chunks occupy all multiprocessors.
     i64 chunk = static_cast<i64>(at.team) * gridDim.x + blockIdx.x;
-    const bool asks = DEALS && chunks > STAGES * stride;
-    i64 coming[DEALS ? STAGES : 1];  // numbers of the chunks in the stages after this one
-    Runs<RUN> runs = {&queue->taken, STAGES * stride};
+    const bool asks = DEALS && chunks > STAGES * stride && chunks < i64(1) << 31;
+    u32 next_chunks[DEALS ? STAGES : 1];  // of the stages after this one, where chunks are asked for
+    Runs<RUN> runs = {&queue->taken, static_cast<u32>(STAGES * stride)};
     if (asks) runs.ask(at.lane);
     char* ring = shared + at.team * (STAGES * STAGE_BYTES);
     constexpr bool B_COMES = BETA != 0 && STAGED_OUT;
@@ -180,7 +180,7 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
 #pragma unroll
         for (int s = 0; s < STAGES; ++s) {
             copy(s, chunk + s * stride);
-            if (DEALS && s > 0) coming[s - 1] = chunk + s * stride;
+            if (DEALS && s > 0) next_chunks[s - 1] = chunk + s * stride;
         }
 
     Coefficients coefficients = {C, reinterpret_cast<Real*>(shared + C_OFFSET), at.share};
@@ -255,18 +255,18 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
             const i64 next = asks ? runs.next(at.lane) : chunk + STAGES * stride;
             copy(stage, next);
             stage = stage + 1 == STAGES ? 0 : stage + 1;
-            if constexpr (DEALS) {
-                coming[STAGES - 1] = next;
-                chunk = coming[0];
+            if (asks) {
+                next_chunks[STAGES - 1] = next;
+                chunk = next_chunks[0];
 #pragma unroll
-                for (int s = 0; s + 1 < STAGES; ++s) coming[s] = coming[s + 1];
+                for (int s = 0; s + 1 < STAGES; ++s) next_chunks[s] = next_chunks[s + 1];
+                continue;
             }
         }
-        if constexpr (!DEALS) chunk += stride;
+        chunk += stride;
     }
-    if constexpr (DEALS) {
-        runs.end();
+    if (asks) {
         __syncthreads();
-        if (asks && threadIdx.x == 0) queue_leave(queue);
+        if (threadIdx.x == 0) queue_leave(queue);
     }
 }

@@ -277,7 +277,6 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
         if (++slab == SLABS) slab = 0;
     }
     if (PIECE_B == 0 && lane.storer) bulk_store_wait<0>();
-    if (in_order && lane.loader) runs.end();
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)

@@ -17,9 +17,10 @@ from blockvec.kernels import tsmm_fma as family
 from blockvec.kernels import tsmm_fma_config as settings
 from blockvec.kernels import tsmm_fma_model as model
 from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.launch import run_rows
 from blockvec.kernels.problem import TsmmProblem, itemsize, promote
 from blockvec.kernels.tsmm_fma import Config
-from tests.blocks import address, alignment, draw, framed, leading_dimension
+from tests.blocks import address, alignment, asks_for_chunks, draw, framed, leading_dimension
 from tests.emulator import host as emulator
 from tests.emulator.pieces import build, scalars, span
 
@@ -174,6 +175,8 @@ def test_configurations_of_the_space_compile_without_spills(
         problem(31, inplace=True, alpha="general", beta="general"),
         problem(9, dtype="complex64", beta="one"),
         problem(13, 8, lda=61, ldb=64, align_a=8, beta="one"),
+        problem(7, dtype="complex128", beta="general"),  # few registers to spare
+        problem(12, 15, dtype="complex128", beta="general"),
         problem(63, dtype="float32"),
         problem(5, 6, "complex128", dtype_c="float32"),
     ],
@@ -183,7 +186,25 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> No
     assert_compiles_clean(p, family.choose(p, H200))
 
 
+def test_chunks_are_dealt_out_to_single_warps_where_memory_decides() -> None:
+    staged = family.choose(problem(16), H200)
+    assert (staged.warps, staged.stages > 0) == (1, True)
+    assert settings.deals(problem(16), staged)
+    assert not settings.deals(problem(16), replace(staged, warps=2))
+    assert not settings.deals(problem(16), replace(staged, stages=0, staged_out=False))
+    for dtype, dealt, by_products in (("float32", 34, 35), ("complex64", 17, 18), ("complex128", 17, 18)):
+        assert settings.deals(problem(dealt, dtype=dtype), staged)
+        assert not settings.deals(problem(by_products, dtype=dtype), staged)
+
+
+def test_runs_have_16_kilobytes_of_the_wider_matrix_or_more_of_it_for_8_of_a_narrow_one() -> None:
+    rows = {widths: run_rows(problem(*widths)) for widths in ((16, 16), (2, 64), (64, 16), (64, 1), (1, 1))}
+    assert rows == {(16, 16): 128, (2, 64): 32, (64, 16): 64, (64, 1): 128, (1, 1): 2048}
+
+
 # ---- the kernel, thread by thread
+
+BLOCKS = 3
 
 _RUN = """
 extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
@@ -211,7 +232,7 @@ def emulate(
     shared = ctypes.c_size_t(family.shared_bytes(p, config, H200))
     queue = np.zeros(2, "u4")
     status = library.run(
-        *(ctypes.c_uint(3), config.threads, shared, ctypes.c_ulonglong(1), pointer(address(A)), span(A)),
+        *(ctypes.c_uint(BLOCKS), config.threads, shared, ctypes.c_ulonglong(1), pointer(address(A)), span(A)),
         *(pointer(address(C)), pointer(address(B)), span(B), long(p.K), long(p.lda), long(p.ldb)),
         *(scalars(*factors), pointer(address(queue))),
     )
@@ -221,22 +242,17 @@ def emulate(
 
 PAIRED = {"count": 2, "interleaved": False}
 STAGED = {"stages": 2, "staged_out": True, "teams": 2}
+ASKS = {"asks": True}
 # (M, N), dtypes, K, configuration, other properties
 HOST_CASES = [
     # a thread a row; pairs of odd rows as vectors; C in registers
     ((4, 4), "float64", 333, Config(1, 4, 2, kt=4, coefficients="registers", **PAIRED, **STAGED), {}),
     ((7, 5), "float64", 333, Config(1, 5, 2, kt=7, **PAIRED, **STAGED), {"alpha": 2, "beta": -3}),
     # chunks beyond those that each warp begins with
-    ((7, 5), "float64", 3333, Config(1, 5, 2, kt=7, **PAIRED, **STAGED), {"alpha": 2, "beta": -3}),
-    (
-        (3, 9),
-        "complex64",
-        2003,
-        Config(2, 5, 2, kt=3, stages=3, staged_out=True, teams=3),
-        {"inplace": False},
-    ),
-    ((40, 3), "float32", 803, Config(4, 1, 1, kt=4, stages=2, teams=2), {}),
-    ((7, 5), "float64", 333, Config(1, 5, 2, kt=7, **PAIRED, teams=2), {"beta": 1}),
+    ((7, 5), "float64", 3333, Config(1, 5, 2, kt=7, **PAIRED, **STAGED), ASKS | {"alpha": 2, "beta": -3}),
+    ((3, 9), "complex64", 2003, Config(2, 5, 2, kt=3, stages=3, staged_out=True, teams=3), ASKS),
+    ((40, 3), "float32", 803, Config(4, 1, 1, kt=4, stages=2, teams=2), ASKS),
+    ((40, 5), "float32", 1403, Config(4, 2, 1, kt=4, stages=6, staged_out=True, teams=2), ASKS),
     # several threads a row, blocked and interleaved, C through the cache, more than a warp
     ((20, 13), "float64", 333, Config(4, 4, 2, kt=2, coefficients="cache", interleaved=False, teams=2), {}),
     ((20, 20), "float64", 333, Config(4, 5, 4, kt=2, **STAGED), {"alpha": 2}),
@@ -278,6 +294,7 @@ def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
         inplace=inplace,
     )
     assert family.refuse(p, config, H200) is None
+    assert asks_for_chunks(p, config, BLOCKS) or not more.get("asks")
     expected = alpha * (A.astype(np.complex128) @ C) + (beta * B if beta else 0)
     untouched = memory.copy()
     emulate(build(family.source(p, config, H200), _RUN, tmp_path), p, config, (A, C, B), (alpha, beta))
