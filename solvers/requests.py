@@ -86,10 +86,19 @@ class Options:
     checkpoint: Checkpoint | None = None
 
     @property
+    def is_around(self) -> bool:
+        """Whether they ask for values around a target by whatever finds them."""
+        return self.target is not None and self.method == "auto"
+
+    @property
+    def asks_to_correct(self) -> bool:
+        """Whether they ask for Jacobi-Davidson, by name or by an option of its own."""
+        return corrects(self.method, self.preconditioner, self.jd_options)
+
+    @property
     def corrects(self) -> bool:
         """Whether they ask for Jacobi-Davidson, or for values around a target by whatever finds them."""
-        around = self.target is not None and self.method == "auto"
-        return around or corrects(self.method, self.preconditioner, self.jd_options)
+        return self.is_around or self.asks_to_correct
 
 
 def request_for(op: Operator, k: Any, options: Options) -> Request:
@@ -120,8 +129,8 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     block_size, ncv = basis_sizes(op, k, block_size, options.ncv, locked, start, preconditioned)
     if options.target is not None and options.method == "filter" and options.ncv is None:
         ncv = _window_basis(op, ncv)
-    is_around = options.target is not None and options.method == "auto"
-    given += ["sigma"] if is_around else []
+    if options.is_around:
+        given.append("sigma")
     method, degree, why = choose_method(options.method, op, k, (block_size, ncv), given)
     most = MAX_OUTER if options.corrects else MAX_RESTARTS
     preconditioner, norm, limit = options.preconditioner, options.norm, options.time_limit
@@ -149,7 +158,7 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
         why=why,
         begin_s=options.begin_s,
         checked=options.check_hermitian,
-        falls_back=is_around and options.preconditioner is None and options.jd_options is None,
+        falls_back=options.is_around and not options.asks_to_correct,
     )
 
 

@@ -1,4 +1,4 @@
-"""Ways to drive a GPU to its ceilings: streams over memory, dense products, arithmetic on registers."""
+"""Ways to drive a GPU to its ceilings: streams over memory, dense products, registers; one to hold it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,8 @@ TENSOR_REPEATS = 4096
 FMA_REPEATS = 1 << 15
 CACHE_PARTS = (8, 4, 2)  # of L2 that a buffer fills
 CACHE_READ_BYTES = 2 << 30  # of a launch
-FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor products
-
 HOLD_NS = 1_500_000  # a burst of short calls is queued meanwhile, also by a slow host
-
+FIRST_TENSOR_ARCHITECTURE = 80  # compute capability 8.0 brought FP64 tensor products
 FIRST_BULK_ARCHITECTURE = 90  # and 9.0 bulk copies
 BULK_BYTES = (4096, 8192, 16384, 32768)  # of the wider side of a thread block's bulk copies
 

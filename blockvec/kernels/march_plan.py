@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+import numpy as np
+
 from .csr_plan import Array
 from .spmmv_csr_config import ceil_div
 
@@ -65,6 +67,11 @@ class Geometry:
         turns = ceil_div(self.patches * ceil_div(self.planes, self.depth), self.programs)
         points = self.across * self.lines * self.programs
         return turns * (self.depth + _COST_BEFORE) * points / self.n_rows
+
+    def arguments(self) -> tuple[np.int32, ...]:
+        """Return what the kernels that march take."""
+        numbers = self.n_rows, self.line, self.plane, self.depth, self.programs
+        return tuple(map(np.int32, numbers))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from . import spmmv_csr
 from .csr_plan import Plan, address
 from .device import DeviceInfo
@@ -174,13 +172,11 @@ def make_plan(kernel: Any, plan: Plan, into: March, failed: Any) -> None:
     failed : array of int32, shape (1,)
         Zero; becomes 1 where steps need more rows of X than there is room for.
     """
-    marching = into.geometry
-    numbers = marching.n_rows, marching.line, marching.plane, marching.depth, marching.programs
-    outputs = into.counts, into.loads, into.slots, failed
+    pattern, outputs = (plan.indptr, plan.indices), (into.counts, into.loads, into.slots, failed)
     kernel(
-        (marching.programs, 1),
+        (into.geometry.programs, 1),
         (WARP * _PLAN_WARPS,),
-        (*map(address, (plan.indptr, plan.indices)), *map(np.int32, numbers), *map(address, outputs)),
+        (*map(address, pattern), *into.geometry.arguments(), *map(address, outputs)),
     )
 
 
@@ -206,9 +202,7 @@ def bind(
         ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``: see
         `spmmv.operands`.
     """
-    marching = march.geometry
-    blocks = marching.programs * ceil_div(problem.width, config.tile)
+    blocks = march.geometry.programs * ceil_div(problem.width, config.tile)
     arrays = plan.indptr, plan.data, march.slots, march.counts, march.loads
-    numbers = marching.n_rows, marching.line, marching.plane, marching.depth, marching.programs
-    fixed = *map(address, arrays), *map(np.int32, numbers)
+    fixed = *map(address, arrays), *march.geometry.arguments()
     return starter(kernel, problem, blocks, WARP * config.warps, fixed, shared_bytes(problem, config))

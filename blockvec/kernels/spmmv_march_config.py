@@ -56,16 +56,20 @@ class Config:
         return self.lanes * self.vectors * self.vector
 
 
+def _around(across: int, lines: int) -> int:
+    """Return the points of a patch and those around it."""
+    return (across + 2) * (lines + 2)
+
+
 def brought(across: int, lines: int) -> int:
     """Return the most rows of X that a step brings: a quarter more than a patch and the points around it."""
-    around = (across + 2) * (lines + 2)
+    around = _around(across, lines)
     return around + around // 4
 
 
 def shared_bytes(problem: SpmmvProblem, config: Config) -> int:
     """Return the bytes of shared memory of a block: the ring, and the entries and lists of patches."""
-    around = (config.across + 2) * (config.lines + 2)
-    ring = _STEPS * around * config.tile * itemsize(problem.dtype_x)
+    ring = _STEPS * _around(config.across, config.lines) * config.tile * itemsize(problem.dtype_x)
     segment = ceil_div(config.across * config.entries + _ALIGN, _ALIGN) * _ALIGN
     entries = config.lines * segment * (itemsize(problem.dtype_matrix) + 2)
     lists = 2 * brought(config.across, config.lines) + 3 * config.lines * (config.across + 1)

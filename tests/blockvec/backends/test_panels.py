@@ -12,6 +12,7 @@ import pytest
 import blockvec
 from blockvec import BlockVector
 from blockvec.backends import panels
+from tests.blocks import draw
 
 K = 20_011  # several panels of each kind, and rows left over
 DTYPES = ["float32", "float64", "complex64", "complex128"]
@@ -26,9 +27,7 @@ def panels_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def exact(seed: int, shape: tuple[int, int], dtype: str) -> Any:
-    rng = np.random.default_rng(seed)
-    numbers = rng.integers(-1, 2, shape).astype(dtype)
-    return numbers + 1j * rng.integers(-1, 2, shape) if dtype.startswith("complex") else numbers
+    return draw(np.random.default_rng(seed), shape, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

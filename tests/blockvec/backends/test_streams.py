@@ -7,6 +7,7 @@ import pytest
 
 from blockvec import BlockVector
 from blockvec.backends.streams import DOT_ROWS, LONG_ROW
+from tests.blocks import draw
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
@@ -18,10 +19,7 @@ def test_sums_over_any_number_of_rows_are_exact_on_small_integers(width: int, dt
         if n_rows * max(width, 1) > 1 << 18:
             continue
         for pitch in (width, width + 1):
-            values = rng.integers(-1, 2, (2, n_rows, pitch)).astype(dtype)
-            if np.iscomplexobj(values):
-                values += 1j * rng.integers(-1, 2, values.shape)
-            x, y = (a[:, :width] for a in values)
+            x, y = (a[:, :width] for a in draw(rng, (2, n_rows, pitch), dtype))
             X, Y = BlockVector(x), BlockVector(y)
             assert np.array_equal(X.column_dot(Y), (x.conj() * y).sum(axis=0))
             assert np.array_equal(X.column_dot(X), (abs(x.astype("c16")) ** 2).round().sum(axis=0))

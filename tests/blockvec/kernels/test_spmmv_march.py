@@ -15,17 +15,15 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels import spmmv_csr
 from blockvec.kernels import spmmv_march as family
 from blockvec.kernels import spmmv_march_config as limits_of
-from blockvec.kernels.compile import compile_source
 from blockvec.kernels.csr_plan import Plan
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.march_plan import Geometry, March, geometry
 from blockvec.kernels.problem import SpmmvProblem, itemsize
-from blockvec.kernels.spmmv_csr_config import register_limit
 from blockvec.kernels.spmmv_march import Config
 from tests.contract.blocks import exact_values
+from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
 from tests.emulator import host as emulator
 from tests.emulator.gathers import HostKernel
 from tests.emulator.products import SparseProduct
@@ -299,10 +297,7 @@ def test_configurations_are_refused_with_a_reason() -> None:
 
 def test_a_planned_matrix_is_summed_up_as_one_in_order_is() -> None:
     for width, average in ((16, 27), (32, 7), (64, 7)):
-        p = problem(width, average=average)
-        in_order = spmmv_csr.choose(p, H200, in_order=True)
-        assert (in_order.split, in_order.flat) == (1, False)
-        assert p.longest <= in_order.long_row
+        assert_summed_up_in_order(problem(width, average=average))
 
 
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
@@ -322,10 +317,5 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
     p = draw.choice(
         [p for w in widths if not family.supports(p := problem(w, dtype, points, **fused), device)]
     )
-    valid = [c for c in dict.fromkeys(family.space(p)) if family.refuse(p, c, device) is None]
-    room = {c: register_limit(c.warps, c.blocks, device) - limits_of.registers(p, c) for c in valid}
-    for config in {family.choose(p, device), min(valid, key=room.__getitem__), draw.choice(valid)}:
-        used = compile_source(family.source(p, config), device.architecture).resources
-        assert (used.spill_bytes, used.stack_bytes) == (0, 0), (p, config)
-    used = compile_source(family.plan_source(16, 8, 27), device.architecture).resources
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0)
+    plan = family.plan_source(16, 8, 27)
+    assert_compiles_without_spills(family, limits_of.registers, p, device, draw, [plan])

@@ -14,17 +14,15 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec.kernels import spmmv_csr
-from blockvec.kernels import spmmv_csr_config as limits
 from blockvec.kernels import spmmv_sell as family
 from blockvec.kernels import spmmv_sell_config as limits_of
-from blockvec.kernels.compile import compile_source
 from blockvec.kernels.csr_plan import Plan
 from blockvec.kernels.device import H200, host_device
 from blockvec.kernels.problem import SpmmvProblem, itemsize
 from blockvec.kernels.spmmv_sell import Config
 from blockvec.kernels.spmmv_sell_config import CHUNK
 from tests.contract.blocks import exact_values
+from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
 from tests.emulator import host as emulator
 from tests.emulator.gathers import HostKernel
 from tests.emulator.products import SparseProduct
@@ -237,10 +235,7 @@ def test_configurations_are_refused_with_a_reason() -> None:
 
 def test_a_converted_matrix_is_summed_up_as_one_in_order_is() -> None:
     for width, average in ((1, 27), (2, 20), (3, 4)):
-        p = problem(width, average=average)
-        in_order = spmmv_csr.choose(p, H200, in_order=True)
-        assert (in_order.split, in_order.flat) == (1, False)
-        assert p.longest <= in_order.long_row
+        assert_summed_up_in_order(problem(width, average=average))
 
 
 @pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
@@ -257,10 +252,5 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
     }
     width = draw.choice([w for w in (1, 2, 3, 4, 6, 8) if w * itemsize(dtype) <= family.MAX_ROW_BYTES])
     p = problem(width, dtype, draw.choice((4, 7, 12, 27)), longest=40, **fused)
-    valid = [c for c in dict.fromkeys(family.space(p)) if family.refuse(p, c, device) is None]
-    room = {c: limits.register_limit(c.warps, c.blocks, device) - limits_of.registers(p, c) for c in valid}
-    for config in {family.choose(p, device), min(valid, key=room.__getitem__), draw.choice(valid)}:
-        used = compile_source(family.source(p, config), device.architecture).resources
-        assert (used.spill_bytes, used.stack_bytes) == (0, 0), (p, config)
-    used = compile_source(family.fill_source(p, 64), device.architecture).resources
-    assert (used.spill_bytes, used.stack_bytes) == (0, 0)
+    fill = family.fill_source(p, 64)
+    assert_compiles_without_spills(family, limits_of.registers, p, device, draw, [fill])

@@ -17,7 +17,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.launch import partials_bytes
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sweep_mma import Config
-from tests.blocks import counters_are_ready
+from tests.blocks import counters_are_ready, draw
 from tests.emulator import host as emulator
 
 ROWS = 1 << 20
@@ -128,15 +128,8 @@ def operand(rng: np.random.Generator, K: int, width: int, ld: int, dtype: str, a
     memory = np.full((K * ld + 64) * unit, np.nan)
     start = -(memory.ctypes.data // 8) % 16 + align // 8 % 2
     rows = memory[start : start + K * ld * unit].view(dtype).reshape(K, ld)[:, :width]
-    rows[...] = whole(rng, (K, width), dtype)
+    rows[...] = draw(rng, (K, width), dtype)
     return rows
-
-
-def whole(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.ndarray:
-    numbers = rng.integers(-1, 2, shape).astype(dtype)
-    if dtype == "complex128":
-        numbers += 1j * rng.integers(-1, 2, shape)
-    return numbers
 
 
 HOST_CASES = [
@@ -210,8 +203,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
             aligned = [p.align_a, p.align_b][:: -1 if shape.transposed else 1]
     W = operand(rng, p.K, shape.M, shape.ldw, dtype, aligned[0])
     V = W[:, : p.N] if inplace else operand(rng, p.K, shape.N, shape.ldv, dtype, aligned[1])
-    C = whole(rng, (shape.N if shape.scale else shape.M, shape.N), dtype)
-    S = whole(rng, (shape.N, shape.N) if shape.gram else (p.M, p.N), dtype)
+    C = draw(rng, (shape.N if shape.scale else shape.M, shape.N), dtype)
+    S = draw(rng, (shape.N, shape.N) if shape.gram else (p.M, p.N), dtype)
     alpha = 1 if shape.alpha == "one" else 2
     beta = 0 if shape.beta == "zero" else (3 if dtype == "float64" else 1 - 2j)
     if shape.gram:

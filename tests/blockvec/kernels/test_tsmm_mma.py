@@ -22,6 +22,7 @@ from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize, real_byt
 from blockvec.kernels.roofline import Ceilings, time_limit
 from blockvec.kernels.tsmm_mma import Config
 from blockvec.kernels.tsmm_mma_config import is_complex_kernel, register_limit, registers, shape_of
+from tests.blocks import draw
 from tests.emulator import host as emulator
 
 OPERAND_BYTES = 2 << 30
@@ -306,13 +307,6 @@ def operand(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.nda
     return view, memory
 
 
-def draw_integers(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.ndarray:
-    values = rng.integers(-1, 2, shape).astype(dtype)
-    if is_complex(dtype):
-        values.imag = rng.integers(-1, 2, shape)
-    return values
-
-
 HOST_CASES = [
     # warps, split, rows, unroll, stages, slabs, shared_coefficients
     (problem(8, K=333), Config(4, 1, 32, 2, 2, 2, False)),
@@ -364,8 +358,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
     rng = np.random.default_rng(p.K)
     alpha = {"one": 1, "general": 1 - 2j if is_complex(p.dtype) else -2}[p.alpha]
     beta = {"zero": 0, "one": 1, "general": 2j if is_complex(p.dtype) else 3}[p.beta]
-    values, C = draw_integers(rng, (p.K, p.M), p.dtype), draw_integers(rng, (p.M, p.N), p.dtype)
-    outputs = values[:, : p.N] if p.inplace else draw_integers(rng, (p.K, p.N), p.dtype)
+    values, C = draw(rng, (p.K, p.M), p.dtype), draw(rng, (p.M, p.N), p.dtype)
+    outputs = values[:, : p.N] if p.inplace else draw(rng, (p.K, p.N), p.dtype)
     expected = alpha * (values @ C) + beta * outputs
     library = build(family.source(p, config, H200), tmp_path)
     for seed in (1, 2):
