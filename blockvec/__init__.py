@@ -17,12 +17,12 @@ from .blockvector import BlockVector
 from .config import Options, option_context, options, set_default_options
 from .explanation import explain
 from .fused import Applied
+from .graphs import Recorder
 from .io import open_matrix, read_matrix
 from .operators import Operator
+from .precompile import rehearsal, rehearsing
 from .profile import Profile, profile
-from .recording import Recorder
-from .rehearsals import rehearsal, rehearsing
-from .small import FactorReport, InverseFactor, inverse_factor, start_copy
+from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copy
 
 __version__ = "0.1.0"
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import commandline
-from .commandline import (
+from .bench import command_line
+from .bench.command_line import (
     DENSE_OPERATIONS,
     FIGURES,
     GPU_MATRIX,
@@ -35,7 +35,7 @@ DONE, INTERRUPTED = 0, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    arguments = commandline.parser().parse_args(argv)
+    arguments = command_line.parser().parse_args(argv)
     try:
         _COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
@@ -89,8 +89,8 @@ def _bench(arguments: argparse.Namespace) -> None:
         return
     from . import bench
     from .backends import backend_for
-    from .bench.ahead import compile_ahead, sources
-    from .bench.pictures import check_plotting
+    from .bench.pictures.products import check_plotting
+    from .bench.precompile import compile_ahead, sources
     from .dispatch import accepts
     from .profile import ceilings
 
@@ -180,8 +180,8 @@ def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
 
 def _paper(arguments: argparse.Namespace) -> None:
     from .backends import backend_for
-    from .bench.paper import record_figures
-    from .bench.pictures import check_plotting
+    from .bench.paper.measure import record_figures
+    from .bench.pictures.products import check_plotting
     from .profile import ceilings
 
     if arguments.plot:
@@ -203,10 +203,10 @@ def _paper(arguments: argparse.Namespace) -> None:
 @contextlib.contextmanager
 def _recording(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
     """Yield the document of a run, which is written as it grows and drawn at its end, where asked for."""
-    from . import results
-    from .bench.pictures import draw
+    from .bench import records
+    from .bench.pictures.products import draw
 
-    book = results.Book(arguments.json, results.environment(backend))
+    book = records.Book(arguments.json, records.environment(backend))
     try:
         yield book
     finally:
@@ -216,14 +216,13 @@ def _recording(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
 
 
 def _tune(arguments: argparse.Namespace) -> None:
-    from . import results
-    from .bench import tuning
+    from .bench import records, tuning
 
     if arguments.results and not arguments.ship:
         raise OptionError("--from names results to ship; say where with --ship.")
     if arguments.results:
         files = [file for path in arguments.results for file in _result_files(path)]
-        documents = [results.read(file) for file in files]
+        documents = [records.read(file) for file in files]
     elif arguments.matrix:
         documents = [_measure_sparse_kernels(arguments)]
     else:
@@ -235,9 +234,8 @@ def _tune(arguments: argparse.Namespace) -> None:
 
 def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
     """Tune sparse products, and return what was measured."""
-    from . import results
     from .backends import backend_for
-    from .bench import sparse, sparse_tuning
+    from .bench import records, sparse, sparse_tuning
     from .profile import ceilings
 
     backend = backend_for(arguments.device)
@@ -247,7 +245,7 @@ def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
     table = sparse.Table(matrices, arguments.widths, arguments.dtype, ())
     matrix_of = sparse.open_matrices(table, backend)
     limits = ceilings(backend, refresh=True)
-    book = results.Book(arguments.json, results.environment(backend))
+    book = records.Book(arguments.json, records.environment(backend))
     how = {"budget_s": arguments.budget, "first": arguments.first, "limit_s": arguments.limit}
     with _progress(len(matrices) * len(table.dtypes) * len(table.widths)) as (say, step):
         say(sparse_tuning.heading())
@@ -263,14 +261,13 @@ def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _measure_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Tune, and return what was measured, a document a table."""
-    from . import results
     from .backends import backend_for
-    from .bench import tables, tuning
+    from .bench import records, tables, tuning
 
     backend = backend_for(arguments.device)
     backend.check_tunable()
     todo = list(_problems_to_tune(arguments))
-    ledger = tables.Ledger(arguments.json, results.environment(backend), resume=arguments.resume)
+    ledger = tables.Ledger(arguments.json, records.environment(backend), resume=arguments.resume)
     with _progress(len(todo)) as (say, step):
         say(tuning.heading())
         try:
@@ -320,15 +317,15 @@ def _explain(arguments: argparse.Namespace) -> None:
 
 
 def _plot(arguments: argparse.Namespace) -> None:
-    from . import results
-    from .bench.pictures import draw
+    from .bench import records
+    from .bench.pictures.products import draw
 
     files = [file for path in arguments.results for file in _result_files(path)]
     if arguments.output and len(files) != 1:
         raise OptionError(f"--output: names one picture but there are {len(files)} results; leave it out.")
     for file in files:
         picture = arguments.output or file.with_suffix(".svg")
-        draw(results.read(file), picture)
+        draw(records.read(file), picture)
         print(picture)
 
 

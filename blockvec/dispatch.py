@@ -12,8 +12,8 @@ from .config import Options, options
 from .errors import OptionError
 from .kernels.problem import Problem
 from .kernels.roofline import flops, gather_time, time_limit, traffic
+from .precompile import prepare, rehearsing
 from .profile import ceilings, running
-from .rehearsals import prepare, rehearsing
 
 __all__ = ["Explanation", "accepts", "choose", "explain_problem", "forget", "run"]
 

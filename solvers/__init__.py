@@ -10,10 +10,10 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
-from .correction import CorrectionProblem
 from .eigsh import eigsh
-from .iteration import IterationState
-from .jd_options import JacobiDavidsonOptions
+from .iterations.base import IterationState
+from .iterations.correction import CorrectionProblem
+from .iterations.jd_options import JacobiDavidsonOptions
 from .linear import JacobiPreconditioner, Linear, block_gmres, block_minres
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 

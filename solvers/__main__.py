@@ -20,12 +20,12 @@ import blockvec
 from blockvec.errors import BlockvecError, DeviceError, OptionError
 
 from .arguments import METHODS
-from .checkpoint import write_npz
+from .drivers import DENSE_ROWS
 from .eigsh import eigsh
-from .iteration import IterationState
-from .rayleigh_ritz import WHICH, to_host
+from .iterations.base import IterationState
+from .iterations.rayleigh_ritz import WHICH, to_host
 from .result import EigenResult, Interrupted
-from .standard import DENSE_ROWS
+from .runtime.checkpoint import write_npz
 
 __all__ = ["main"]
 

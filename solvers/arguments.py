@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
-from .checkpoint import Checkpoint
+from .iterations.rayleigh_ritz import WHICH, Tolerance, to_host
 from .linear.preconditioners import following
 from .linear.systems import Preconditioner
 from .orthogonalize import orthogonalize
-from .rayleigh_ritz import WHICH, Tolerance, to_host
+from .runtime.checkpoint import Checkpoint
 
 __all__ = [
     "METHODS",

@@ -22,14 +22,14 @@ from .arguments import (
     refuse_unavailable,
     require_one_of,
 )
-from .iteration import IterationState
-from .jd_options import JacobiDavidsonOptions
-from .requests import Options, request_for, solve
+from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
+from .drivers import Method
+from .iterations.base import IterationState
+from .iterations.jd_options import JacobiDavidsonOptions
+from .problem import Options, request_for, solve
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-from .standard import Method
-from .stiff_ends import is_factorable, solve_or_factorise, solve_pair
-from .transformations import form_at_zero, standard_form
-from .transformed import solve_transformed
+from .transform.solve import solve_transformed
+from .transform.standard_form import form_at_zero, standard_form
 
 __all__ = ["eigsh"]
 

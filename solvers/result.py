@@ -13,8 +13,8 @@ from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec.errors import BlockvecError, OptionError
 
-from .iteration import IterationState
-from .rayleigh_ritz import clusters, to_host
+from .iterations.base import IterationState
+from .iterations.rayleigh_ritz import clusters, to_host
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from blockvec.kernels.dense.tsmm_fma_config import Config, deals
 from blockvec.kernels.problem import TsmmProblem
-from blockvec.kernels.tsmm_fma_config import Config, deals
 
 GUARD = 64  # elements before and after a block
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "complex64": 2.0**-24, "complex128": 2.0**-53}

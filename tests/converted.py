@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from blockvec.kernels import spmmv_csr
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.problem import SpmmvProblem
-from blockvec.kernels.spmmv_csr_config import register_limit
+from blockvec.kernels.sparse import csr as spmmv_csr
+from blockvec.kernels.sparse.csr_config import register_limit
 
 
 def assert_summed_up_in_order(p: SpmmvProblem) -> None:

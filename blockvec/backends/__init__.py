@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import DeviceError
 from .base import Array, Backend, Candidate
-from .host import HOST
+from .host.backend import HOST
 
 __all__ = ["Array", "Backend", "Candidate", "array_namespace", "backend_for", "backend_of", "is_cupy"]
 
@@ -34,7 +34,7 @@ def backend_of(array: Array) -> Backend:
 
 @functools.cache
 def _on_gpu(device_id: int) -> Backend:
-    from .cuda import cuda_backend
+    from .cuda.backend import cuda_backend
 
     return cuda_backend(device_id)
 
@@ -50,7 +50,7 @@ def backend_for(device: str) -> Backend:
     if device == "cpu":
         return HOST
     if device == "gpu" or device.startswith("cuda:"):
-        from .cuda import cuda_backend, find_device
+        from .cuda.backend import cuda_backend, find_device
 
         return cuda_backend(find_device(device))
     raise DeviceError(f"device {device!r} is not known; give 'cpu', 'gpu' or 'cuda:0'.")

@@ -126,7 +126,7 @@ class Backend(Protocol):
         """Start a NumPy copy of a small array of this device; return what waits for it and returns it."""
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
-        """Return T = R^-1 for G = R^H R, and a report; see `blockvec.small.inverse_factor`.
+        """Return T = R^-1 for G = R^H R, and a report; see `blockvec.small_matrices.inverse_factor`.
 
         The report has rows of double-precision numbers: G made Hermitian, R, T, and one that begins with the
         growth.

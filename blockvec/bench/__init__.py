@@ -1,7 +1,7 @@
 """Benchmarks: the operations over widths, beside what people use otherwise, under a measured roofline."""
 
 from .case import Case
-from .cases import OPERATIONS, Sizes, make_cases
+from .dense import OPERATIONS, Sizes, make_cases
 from .run import Measured, heading, measure_case
 
 __all__ = ["OPERATIONS", "Case", "Measured", "Sizes", "heading", "make_cases", "measure_case"]

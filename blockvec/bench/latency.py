@@ -14,7 +14,7 @@ from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..kernels.problem import TsmttsmProblem, is_complex
 from ..kernels.roofline import Ceilings, fraction
-from .ahead import compile_ahead
+from .precompile import compile_ahead
 
 __all__ = ["ROWS", "heading", "line", "measure_latency"]
 

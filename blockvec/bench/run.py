@@ -8,8 +8,8 @@ from typing import Any
 from ..backends import Backend
 from ..kernels.measure import Timing, measure_beside
 from ..kernels.roofline import Ceilings, fraction, traffic
-from ..results import kernel_record
-from .cases import Case
+from .dense import Case
+from .records import kernel_record
 
 __all__ = ["Measured", "heading", "measure_case"]
 

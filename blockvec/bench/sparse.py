@@ -28,15 +28,15 @@ from ..config import option_context, options
 from ..dispatch import accepts, choose
 from ..errors import OptionError
 from ..io import open_matrix
-from ..kernels import spmmv_csr
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.families import CONFIGURED, CONVERTED
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
-from ..kernels.winners import configure_sparse
+from ..kernels.sparse import csr
+from ..kernels.tuning.winners import configure_sparse
 from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
-from .cases import Sizes
+from .dense import Sizes
 
 __all__ = ["GPU_TABLE", "HOST_TABLE", "OPERATIONS", "QUICK_TABLE", "Table", "open_matrices", "sparse_cases"]
 
@@ -158,7 +158,7 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
     if isinstance(A, np.ndarray):
         return A
     dtypes = table.dtypes + (table.further_dtypes if name in table.matrices[:2] else ())
-    plan = spmmv_csr.prepare(A.indptr, A.indices, A.data)
+    plan = csr.prepare(A.indptr, A.indices, A.data)
     for dtype, width in itertools.product(dtypes, table.widths):
         extents = (*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)
         plain = SpmmvProblem(*extents, longest=plan.longest, pattern=plan.pattern)
@@ -175,13 +175,13 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
 def _sources(problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path) -> list[str]:
     """Return the sources of what may run a product of a matrix as it is, and converted."""
     found = []
-    if spmmv_csr.supports(problem, device) is None:
-        found += spmmv_csr.sources(problem, configure_sparse("spmmv_csr", problem, device, cache_dir)[0])
+    if csr.supports(problem, device) is None:
+        found += csr.sources(problem, configure_sparse("spmmv_csr", problem, device, cache_dir)[0])
     for name in CONVERTED:
         family = CONFIGURED[name]
         if family.is_faster(problem) and family.supports(problem, device) is None:
             found += family.sources(problem, configure_sparse(name, problem, device, cache_dir)[0])
-            found += spmmv_csr.sources(problem, spmmv_csr.choose(problem, device, in_order=True))
+            found += csr.sources(problem, csr.choose(problem, device, in_order=True))
     return found
 
 
@@ -276,7 +276,7 @@ class _Sets:
         if self.backend.name == "cpu":
             calls["scipy"] = turns(operator.matmul, self.copies, arrays(self.X))
         else:
-            from .cusparse_peers import peers
+            from .sparse_peers import peers
 
             if choose(self.problem, self.backend).vendor:
                 calls["own"] = turns(self._own, *self._blocks())

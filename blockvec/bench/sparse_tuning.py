@@ -17,8 +17,8 @@ from ..blockvector import BlockVector
 from ..dispatch import accepts, forget
 from ..kernels.problem import GRAMS, SpmmvProblem
 from ..kernels.roofline import Ceilings, fraction
-from ..kernels.tuner import Outcome
-from ..kernels.winners import representative
+from ..kernels.tuning.selection import Outcome
+from ..kernels.tuning.winners import representative
 from ..operators import SparseOperator
 from .sparse import FUSED, FUSED_WIDTHS
 from .tuning import outcome_record

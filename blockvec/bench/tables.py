@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..kernels.winners import representative
-from ..results import Book, Record, read
+from ..kernels.tuning.winners import representative
+from .records import Book, Record, read
 from .tuning import Todo, Tuned, problem_of, problems
 
 __all__ = ["TABLES", "Ledger", "todo"]

@@ -21,11 +21,11 @@ from ..kernels.cache import replace_file
 from ..kernels.device import H200
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
-from ..kernels.tuner import Entrant, Outcome, Preparation, Trial
-from ..kernels.winners import Winner, refusal, representative, store, table_of
+from ..kernels.tuning.selection import Entrant, Outcome, Preparation, Trial
+from ..kernels.tuning.winners import Winner, refusal, representative, store, table_of
 from ..profile import ceilings
-from ..results import kernel_record
-from .ahead import COMPILE_S
+from .precompile import COMPILE_S
+from .records import kernel_record
 from .workers import LostError, Workers, notice
 
 __all__ = [
@@ -321,7 +321,7 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str],
     folder : Path
         Where the tables are.
     documents : iterable of dict
-        As `blockvec.results.read` returns them; what tells nothing about winners is passed over.
+        As `blockvec.bench.records.read` returns them; what tells nothing about winners is passed over.
     say : callable
         Takes a line about each winner that is left out.
     """

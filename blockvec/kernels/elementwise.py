@@ -79,7 +79,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class AxpbyKernel:
-    """out = alpha X + beta Y; see cuda/axpby.cu.
+    """out = alpha X + beta Y; see cuda/elementwise/axpby.cu.
 
     Attributes
     ----------
@@ -161,7 +161,7 @@ class AxpbyKernel:
             "THREADS": self.threads,
             "UNROLL": self.unroll,
         }
-        return render(self.name, "axpby.cu", constants, types)
+        return render(self.name, "elementwise/axpby.cu", constants, types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True)
 class ColumnDotKernel:
-    """Column dots of X and Y, one partial sum a block; see cuda/column_dot.cu.
+    """Column dots of X and Y, one partial sum a block; see cuda/elementwise/column_dot.cu.
 
     Attributes
     ----------
@@ -249,12 +249,12 @@ class ColumnDotKernel:
             "THREADS": self.threads,
             "UNROLL": self.unroll,
         }
-        return render(self.name, "column_dot.cu", constants, types)
+        return render(self.name, "elementwise/column_dot.cu", constants, types)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldKernel:
-    """C = alpha (sum of partial products) + beta C; see cuda/fold.cu.
+    """C = alpha (sum of partial products) + beta C; see cuda/elementwise/fold.cu.
 
     Attributes
     ----------
@@ -306,12 +306,12 @@ class FoldKernel:
             "THREADS": self.threads,
             "LANES": self.lanes,
         }
-        return render(self.name, "fold.cu", constants, types)
+        return render(self.name, "elementwise/fold.cu", constants, types)
 
 
 @dataclass(frozen=True, slots=True)
 class PhiloxKernel:
-    """Uniform numbers of a real type; see cuda/philox.cu."""
+    """Uniform numbers of a real type; see cuda/elementwise/philox.cu."""
 
     dtype: str
 
@@ -324,7 +324,9 @@ class PhiloxKernel:
 
     def source(self) -> str:
         """Return CUDA C++."""
-        return render(self.name, "philox.cu", {"THREADS": self.threads}, {"Real": _c_type(self.dtype)})
+        return render(
+            self.name, "elementwise/philox.cu", {"THREADS": self.threads}, {"Real": _c_type(self.dtype)}
+        )
 
 
 def all_kernels() -> Iterator[Kernel]:

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from . import spmmv_csr, spmmv_march, spmmv_sell, sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
+from .dense import sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
 from .device import DeviceInfo
 from .problem import Problem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .roofline import Ceilings
+from .sparse import csr, planes, sell
 
 __all__ = ["CONFIGURED", "FAMILIES", "Family", "config_from", "families_of", "ranked"]
 
@@ -66,9 +67,9 @@ FAMILIES: dict[str, Family] = {
 
 CONFIGURED: dict[str, Any] = {
     **FAMILIES,
-    "spmmv_csr": spmmv_csr,
-    "spmmv_march": spmmv_march,
-    "spmmv_sell": spmmv_sell,
+    "spmmv_csr": csr,
+    "spmmv_march": planes,
+    "spmmv_sell": sell,
 }
 """All modules whose configurations are put on record; those of sparse products start several kernels."""
 

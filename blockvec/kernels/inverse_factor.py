@@ -16,7 +16,7 @@ __all__ = ["InverseFactorKernel"]
 
 @dataclass(frozen=True, slots=True)
 class InverseFactorKernel:
-    """T = R^-1 with G = R^H R; see cuda/inverse_factor.cu.
+    """T = R^-1 with G = R^H R; see cuda/elementwise/inverse_factor.cu.
 
     Attributes
     ----------
@@ -51,4 +51,4 @@ class InverseFactorKernel:
         """Return CUDA C++."""
         real = "float" if self.dtype in ("float32", "complex64") else "double"
         constants = {"COMPLEX": is_complex(self.dtype), "THREADS": self.threads}
-        return render(self.name, "inverse_factor.cu", constants, {"Real": real})
+        return render(self.name, "elementwise/inverse_factor.cu", constants, {"Real": real})

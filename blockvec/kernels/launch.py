@@ -21,9 +21,11 @@ __all__ = [
 ]
 
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
-GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/reduce.cuh
+GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/common/reduce.cuh
 FLAGGED_DOUBLES = 2048  # of a result whose partial sums have flags, as there
-QUEUE_BYTES = 8  # counters at the head of the workspace of a kernel that deals out tiles: cuda/queue.cuh
+QUEUE_BYTES = (
+    8  # counters at the head of the workspace of a kernel that deals out tiles: cuda/common/queue.cuh
+)
 
 
 def partials_bytes(blocks: int, doubles: int) -> int:

@@ -27,7 +27,7 @@ StreamKind = Literal["read", "write", "scale"]
 
 @dataclass(frozen=True, slots=True)
 class StreamProbe:
-    """Streams memory by 16-byte accesses, `unroll` in flight a thread; see cuda/stream_probe.cu."""
+    """Streams memory by 16-byte accesses, `unroll` in flight a thread; see cuda/probes/stream_probe.cu."""
 
     kind: StreamKind
     unroll: int
@@ -42,12 +42,12 @@ class StreamProbe:
         """Return CUDA C++."""
         kind = ("read", "write", "scale").index(self.kind)
         constants = {"KIND": kind, "THREADS": self.threads, "UNROLL": self.unroll}
-        return render(self.name, "stream_probe.cu", constants)
+        return render(self.name, "probes/stream_probe.cu", constants)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewProbe:
-    """Moves what a product of views moves, by single elements; see cuda/view_probe.cu.
+    """Moves what a product of views moves, by single elements; see cuda/probes/view_probe.cu.
 
     Attributes
     ----------
@@ -82,12 +82,12 @@ class ViewProbe:
             **{"READS_B": self.reads_b, "WRITES_B": self.writes_b},
             **{"THREADS": self.threads, "UNROLL": self.unroll},
         }
-        return render(self.name, "view_probe.cu", constants)
+        return render(self.name, "probes/view_probe.cu", constants)
 
 
 @dataclass(frozen=True, slots=True)
 class MixProbe:
-    """Reads and writes so many vectors of 16 bytes a thread, block after block; see cuda/mix_probe.cu."""
+    """Reads and writes so many vectors of 16 bytes a thread, block after block; see mix_probe.cu."""
 
     reads: int
     writes: int
@@ -102,12 +102,12 @@ class MixProbe:
     def source(self) -> str:
         """Return CUDA C++."""
         constants = {"READS": self.reads, "WRITES": self.writes, "THREADS": self.threads}
-        return render(self.name, "mix_probe.cu", constants)
+        return render(self.name, "probes/mix_probe.cu", constants)
 
 
 @dataclass(frozen=True, slots=True)
 class BulkProbe:
-    """Reads and writes so many bytes a block by bulk copies; see cuda/bulk_probe.cu."""
+    """Reads and writes so many bytes a block by bulk copies; see cuda/probes/bulk_probe.cu."""
 
     read_bytes: int
     write_bytes: int
@@ -122,12 +122,12 @@ class BulkProbe:
 
     def source(self) -> str:
         """Return CUDA C++."""
-        return render(self.name, "bulk_probe.cu", {})
+        return render(self.name, "probes/bulk_probe.cu", {})
 
 
 @dataclass(frozen=True, slots=True)
 class CacheProbe:
-    """Reads what fits the cache that all multiprocessors share, past their own; see cuda/cache_probe.cu."""
+    """Reads what fits the cache that all multiprocessors share, past their own; see cache_probe.cu."""
 
     unroll: int
 
@@ -145,12 +145,12 @@ class CacheProbe:
 
     def source(self) -> str:
         """Return CUDA C++."""
-        return render(self.name, "cache_probe.cu", {"THREADS": self.threads, "UNROLL": self.unroll})
+        return render(self.name, "probes/cache_probe.cu", {"THREADS": self.threads, "UNROLL": self.unroll})
 
 
 @dataclass(frozen=True, slots=True)
 class FmaProbe:
-    """Multiplies and adds registers in single precision; see cuda/fma_probe.cu."""
+    """Multiplies and adds registers in single precision; see cuda/probes/fma_probe.cu."""
 
     accumulators: int = 16
 
@@ -168,24 +168,24 @@ class FmaProbe:
     def source(self) -> str:
         """Return CUDA C++."""
         constants = {"THREADS": self.threads, "ACCUMULATORS": self.accumulators}
-        return render(self.name, "fma_probe.cu", constants)
+        return render(self.name, "probes/fma_probe.cu", constants)
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Keeps a stream busy for a time; see cuda/hold.cu."""
+    """Keeps a stream busy for a time; see cuda/probes/block_stream.cu."""
 
     name = "hold"
     threads = 1
 
     def source(self) -> str:
         """Return CUDA C++."""
-        return render(self.name, "hold.cu", {})
+        return render(self.name, "probes/block_stream.cu", {})
 
 
 @dataclass(frozen=True, slots=True)
 class TensorProbe:
-    """Multiplies registers on the FP64 tensor cores (sm_80 and later); see cuda/tensor_probe.cu."""
+    """Multiplies registers on the FP64 tensor cores (sm_80 and later); see cuda/probes/tensor_probe.cu."""
 
     accumulators: int = 8
 
@@ -203,4 +203,4 @@ class TensorProbe:
     def source(self) -> str:
         """Return CUDA C++."""
         constants = {"THREADS": self.threads, "ACCUMULATORS": self.accumulators}
-        return render(self.name, "tensor_probe.cu", constants)
+        return render(self.name, "probes/tensor_probe.cu", constants)

@@ -77,7 +77,7 @@ def _expanded(body: str) -> str:
 
     def expand(filename: str) -> str:
         seen.add(filename)
-        text = resources.files(__package__).joinpath("cuda", filename).read_text(encoding="utf-8")
+        text = resources.files(__package__).joinpath("cuda", *filename.split("/")).read_text(encoding="utf-8")
         pieces = [f'#line 1 "{filename}"\n']
         position = 0
         for match in _INCLUDE.finditer(text):

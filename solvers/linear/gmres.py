@@ -9,17 +9,9 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
-from ..rayleigh_ritz import to_host
+from ..iterations.rayleigh_ritz import to_host
 from .columns import small_matrix
-from .systems import (
-    EXHAUSTED,
-    SINGULAR,
-    Columns,
-    Linear,
-    LinearSystems,
-    Preconditioner,
-    Projection,
-)
+from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Preconditioner, Projection
 
 __all__ = ["block_gmres"]
 

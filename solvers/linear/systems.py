@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from ..rayleigh_ritz import to_host
+from ..iterations.rayleigh_ritz import to_host
 from .columns import column_factors, project_out, small_matrix
 
 __all__ = [

@@ -25,7 +25,7 @@ import numpy as np
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, OptionError
 
-from ..rayleigh_ritz import to_host
+from ..iterations.rayleigh_ritz import to_host
 from .decomposition import Decomposition
 from .factors import Step, cholesky, eigenvectors, ranked, shifted, triangular
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from blockvec import results
 from blockvec.backends import backend_for
+from blockvec.bench import records as results
 from blockvec.profile import ceilings
 
 from .eigen_problems import TARGET, Judged, Problem, Task, missed, problems, union

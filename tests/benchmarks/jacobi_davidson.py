@@ -29,8 +29,9 @@ import numpy as np
 import scipy.sparse as sp
 import scipy.sparse.linalg as sla
 
-from blockvec import models, results
+from blockvec import models
 from blockvec.backends import backend_for
+from blockvec.bench import records as results
 from blockvec.profile import ceilings
 from solvers import EigenResult, JacobiDavidsonOptions, eigsh
 

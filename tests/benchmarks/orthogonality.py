@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, results
+from blockvec import BlockVector
 from blockvec.backends import backend_for
+from blockvec.bench import records as results
 from blockvec.errors import BreakdownError
 from solvers.orthogonalize import (
     PIP,

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, array_namespace, results
+from blockvec import BlockVector, array_namespace
 from blockvec.backends import Backend, backend_for
+from blockvec.bench import records as results
 from blockvec.kernels.roofline import Ceilings, Traffic, memory_time
 from blockvec.profile import ceilings
 from solvers.orthogonalize import (

@@ -70,7 +70,7 @@ def test_a_grid_runs_all_pairs_of_widths(ceilings: None, capsys: pytest.CaptureF
 
 
 def test_widths_are_numbers_and_ranges() -> None:
-    from blockvec.commandline import parse_widths
+    from blockvec.bench.command_line import parse_widths
 
     assert parse_widths("1,3-5,8") == (1, 3, 4, 5, 8)
 

@@ -1,4 +1,4 @@
-"""Runs kernels that gather rows (``cuda/spmmv.cuh``) on the host, launched like the real ones."""
+"""Runs kernels that gather rows (``cuda/sparse/spmmv.cuh``) on the host, launched like the real ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HostKernel:
     ) -> None:
         source, ptx = _PTX.subn("", source)
         source, shared = _SHARED.subn(r"using Shared_\2 = \1\3; __shared__ Shared_\2 \2;", source)
-        assert ptx == ("stream.cuh" in source)
+        assert ptx == ("common/stream.cuh" in source)
         assert shared <= 1
         text = emulator.host_source(source).replace("emulator.hpp", "gathers.hpp", 1)
         declared = re.search(r"KERNEL\((.*?)\) \{", text, re.DOTALL)

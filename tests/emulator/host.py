@@ -14,7 +14,7 @@ import numpy as np
 
 COMPILER = shutil.which("g++")
 _FOLDER = Path(__file__).parent
-_REPLACED = ("pipeline.cuh", "mma.cuh")
+_REPLACED = ("common/pipeline.cuh", "common/mma.cuh")
 
 
 def host_source(source: str) -> str:
@@ -45,7 +45,11 @@ def host_source(source: str) -> str:
 
 def _ring() -> str:
     """Return the part of ``pipeline.cuh`` that is plain C++."""
-    text = resources.files("blockvec.kernels").joinpath("cuda", "pipeline.cuh").read_text(encoding="utf-8")
+    text = (
+        resources.files("blockvec.kernels")
+        .joinpath("cuda", "common", "pipeline.cuh")
+        .read_text(encoding="utf-8")
+    )
     return text[text.index("template <int STAGES>\nstruct Ring") : text.index("// Barrier number ID")]
 
 

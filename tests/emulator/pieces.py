@@ -1,4 +1,4 @@
-"""Builds kernels that stage rows by copies of single threads (``cuda/staging.cuh``) for the host."""
+"""Builds kernels that stage rows by copies of single threads (``cuda/dense/staging.cuh``) for the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.emulator import host as emulator
 
 def build(source: str, run: str, folder: Path) -> ctypes.CDLL:
     """Compile a rendered kernel and the function `run`, C++ that launches it."""
-    ptx = r'#line 1 "copies\.cuh"\n.*?(?=#line \d+ "staging\.cuh")'
+    ptx = r'#line 1 "common/copies\.cuh"\n.*?(?=#line \d+ "dense/staging\.cuh")'
     text = emulator.host_source(re.sub(ptx, "", source, flags=re.DOTALL))
     (folder / "kernel.cpp").write_text(text.replace("emulator.hpp", "pieces.hpp", 1) + run)
     flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", f"-I{Path(__file__).parent}"]

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from blockvec.arrays import memory_of
-from blockvec.kernels.csr_plan import address
 from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
+from blockvec.kernels.sparse.csr_plan import address
 from tests.contract.blocks import exact_values
 from tests.emulator.gathers import framed
 

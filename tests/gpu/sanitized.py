@@ -9,8 +9,8 @@ import numpy as np
 
 from blockvec import BlockVector, as_operator, inverse_factor, products
 from blockvec.backends import backend_for
-from blockvec.kernels import tsmm_fma, tsmm_mma
 from blockvec.kernels.compile import function
+from blockvec.kernels.dense import tsmm_fma, tsmm_mma
 from tests.contract.blocks import exact_values, host, on
 
 ROWS = 1999  # of which no tile height is a divisor

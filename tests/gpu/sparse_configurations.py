@@ -20,11 +20,13 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.backends.sparse_tuner import SparseArena
-from blockvec.kernels import spmmv_csr, spmmv_march, spmmv_sell
+from blockvec.backends.cuda.tuning.sparse import SparseArena
 from blockvec.kernels.problem import SpmmvProblem
-from blockvec.kernels.spmmv_csr import Config
-from blockvec.kernels.tuner import Entrant
+from blockvec.kernels.sparse import csr as spmmv_csr
+from blockvec.kernels.sparse import planes as spmmv_march
+from blockvec.kernels.sparse import sell as spmmv_sell
+from blockvec.kernels.sparse.csr import Config
+from blockvec.kernels.tuning.selection import Entrant
 
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},

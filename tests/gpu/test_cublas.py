@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from blockvec import products
-from blockvec.backends import backend_for, cublas
+from blockvec.backends import backend_for
+from blockvec.backends.cuda import cublas
 from tests.contract.blocks import DTYPES, Guarded, Layout, exact_values, host, on
 
 pytestmark = pytest.mark.gpu

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from blockvec import BlockVector, as_operator
 from blockvec.arrays import memory_of
 from blockvec.kernels import compile as compiler
-from blockvec.kernels import spmmv_csr as family
-from blockvec.kernels.csr_plan import Plan, address
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
-from blockvec.kernels.spmmv_csr import Config
+from blockvec.kernels.sparse import csr as family
+from blockvec.kernels.sparse.csr import Config
+from blockvec.kernels.sparse.csr_plan import Plan, address
 from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu

@@ -12,8 +12,9 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, as_operator, models
-from blockvec.backends import gpu_converted
-from blockvec.kernels import spmmv_csr, spmmv_sell
+from blockvec.backends.cuda import sparse_formats as gpu_converted
+from blockvec.kernels.sparse import csr as spmmv_csr
+from blockvec.kernels.sparse import sell as spmmv_sell
 from blockvec.operators import SparseOperator
 from tests.blocks import draw
 

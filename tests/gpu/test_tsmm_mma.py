@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels import tsmm_mma as family
+from blockvec.kernels.dense import tsmm_mma as family
+from blockvec.kernels.dense.tsmm_mma import Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
-from blockvec.kernels.tsmm_mma import Config
 from tests.blocks import UNIT_ROUNDOFF, draw
 
 pytestmark = pytest.mark.gpu

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels import tsmttsm_fma as family
+from blockvec.kernels.dense import tsmttsm_fma as family
+from blockvec.kernels.dense.tsmttsm_fma import Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, promote, scalar_class
-from blockvec.kernels.tsmttsm_fma import Config
 from tests.blocks import UNIT_ROUNDOFF, alignment, counters_are_ready, draw, framed, leading_dimension, wide
 
 pytestmark = pytest.mark.gpu

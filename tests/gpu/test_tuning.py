@@ -12,14 +12,16 @@ import pytest
 
 import blockvec
 from blockvec import BlockVector, as_operator, models, products
-from blockvec.backends import backend_for, generated
-from blockvec.backends.cuda_tuner import Arena
-from blockvec.backends.sparse_tuner import SparseArena
+from blockvec.backends import backend_for
+from blockvec.backends.cuda import dense as generated
+from blockvec.backends.cuda.tuning.dense import Arena
+from blockvec.backends.cuda.tuning.sparse import SparseArena
 from blockvec.bench import tuning
-from blockvec.kernels import spmmv_csr, winners
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.measure import measure_beside
-from blockvec.kernels.tuner import Entrant, entrants
+from blockvec.kernels.sparse import csr as spmmv_csr
+from blockvec.kernels.tuning import winners
+from blockvec.kernels.tuning.selection import Entrant, entrants
 from tests.contract.blocks import host
 
 pytestmark = pytest.mark.gpu

@@ -16,10 +16,10 @@ import scipy.sparse as sp
 from blockvec import models
 from blockvec.errors import FormatError, OptionError
 from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
-from solvers.block_lanczos import block_lanczos
-from solvers.checkpoint import Checkpoint, probe
-from solvers.iteration import LanczosOptions
-from solvers.rayleigh_ritz import Tolerance
+from solvers.iterations.base import LanczosOptions
+from solvers.iterations.lanczos import block_lanczos
+from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.runtime.checkpoint import Checkpoint, probe
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODEL = "laplace3d:n=9"
@@ -173,7 +173,7 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Monk
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr("solvers.checkpoint.np.savez", die_halfway)
+        patch.setattr("solvers.runtime.checkpoint.np.savez", die_halfway)
         with pytest.raises(KilledError):
             solve(A, checkpoint=path, **options)
     assert path.read_bytes() == before
@@ -232,7 +232,7 @@ def test_a_changed_entry_or_version_is_noticed(written: Path, monkeypatch: pytes
     A[7, 7] *= 1 + 1e-6
     with pytest.raises(OptionError, match="another matrix of the same size"):
         solve(A.tocsr(), checkpoint=written, **FOR)
-    monkeypatch.setattr("solvers.standard.__version__", "99.0")
+    monkeypatch.setattr("solvers.drivers.__version__", "99.0")
     with pytest.raises(OptionError, match=r"blockvec = '.*', now it is '99\.0'"):
         solve(models.model("laplace2d:n=20"), checkpoint=written, **FOR)
 
@@ -278,7 +278,7 @@ def test_a_broken_file_is_refused_or_reads_as_it_was(written: Path) -> None:
 
 def test_writing_takes_a_small_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 0.0
-    monkeypatch.setattr("solvers.checkpoint.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("solvers.runtime.checkpoint.time.monotonic", lambda: now_s)
     taken: list[float] = []
 
     def slow() -> dict[str, Any]:

@@ -11,17 +11,17 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec
-import solvers.block_lanczos
-import solvers.krylov
+import solvers.iterations.krylov
+import solvers.iterations.lanczos
+import solvers.iterations.rayleigh_ritz
+import solvers.iterations.verification
 import solvers.orthogonalize.decomposition
-import solvers.rayleigh_ritz
-import solvers.verification
-from solvers.block_lanczos import ThickRestart
-from solvers.filtered import FilteredRestart
-from solvers.krylov import BlockKrylov, Counts
+from solvers.iterations.filtered_lanczos import FilteredRestart
+from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.lanczos import ThickRestart
+from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.iterations.spectrum import sketch_spectrum
 from solvers.orthogonalize import Adaptive, CholQR2, ShiftedCholQR3, orthogonalize
-from solvers.rayleigh_ritz import Tolerance
-from solvers.spectrum import sketch_spectrum
 from tests import policies
 
 WAITS_A_STEP = 1  # for a Gram matrix, and nobody else needs the device meanwhile ...
@@ -160,7 +160,7 @@ def test_a_whole_run_finds_every_copy_with_small_matrices_on_the_host(
     which: Any, variant: Any, device: DeviceNamespace, plain: Any
 ) -> None:
     matrix = sp.kron(sp.eye_array(3), MATRICES["a band"]).tocsr()  # every value three times
-    options = solvers.block_lanczos.LanczosOptions(
+    options = solvers.iterations.lanczos.LanczosOptions(
         k=8,
         which=which,
         tolerance=Tolerance(1e-9, "norm", 2.0**-53),
@@ -170,10 +170,10 @@ def test_a_whole_run_finds_every_copy_with_small_matrices_on_the_host(
         degree=8,
     )
     block = plain.PlainBlock.random(600, 2, rng=1)
-    result = solvers.block_lanczos.block_lanczos(
+    result = solvers.iterations.lanczos.block_lanczos(
         plain.PlainOperator(matrix), block, options, rng=2, variant=variant
     )
     assert result.reason == "converged"
     values = np.linalg.eigvalsh(matrix.toarray())
-    wanted = values[solvers.rayleigh_ritz.select(values, which)[:8]]
+    wanted = values[solvers.iterations.rayleigh_ritz.select(values, which)[:8]]
     assert np.allclose(np.sort(np.abs(result.theta)), np.sort(np.abs(wanted)), atol=1e-9)

@@ -26,9 +26,11 @@ from solvers import (
     JacobiPreconditioner,
     NoConvergence,
     eigsh,
-    stiff_ends,
 )
-from solvers.rayleigh_ritz import select
+from solvers import (
+    auto_shift_invert as stiff_ends,
+)
+from solvers.iterations.rayleigh_ritz import select
 from tests.untidy import FORMS, kept, untidy
 
 ITERATIONS = ("lanczos", "filter", "jd")

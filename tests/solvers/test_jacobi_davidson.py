@@ -24,15 +24,15 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.correction import AdaptiveStop
-from solvers.folded import FoldedOperator
-from solvers.iteration import LanczosOptions
-from solvers.jacobi_davidson import jacobi_davidson
-from solvers.jd_options import least_basis
-from solvers.krylov import Counts
+from solvers.iterations.base import LanczosOptions
+from solvers.iterations.correction import AdaptiveStop
+from solvers.iterations.jacobi_davidson import jacobi_davidson
+from solvers.iterations.jd_options import least_basis
+from solvers.iterations.krylov import Counts
+from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.iterations.search_space import SearchSpace
 from solvers.linear.systems import Progress
-from solvers.rayleigh_ritz import Tolerance
-from solvers.search_space import SearchSpace
+from solvers.transform.fold import FoldedOperator
 
 
 def solve(A: Any, k: int, **options: Any) -> EigenResult:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from solvers.krylov import BlockKrylov, Counts
-from solvers.rayleigh_ritz import ritz_pairs, select
+from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.rayleigh_ritz import ritz_pairs, select
 
 UNIT = 2.0**-53
 DTYPES = ("float32", "float64", "complex64", "complex128")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers.rayleigh_ritz import desire, select
-from solvers.verification import Found, Verdict, choose_interval, look_for_missed, may_have_missed
+from solvers.iterations.rayleigh_ritz import desire, select
+from solvers.iterations.verification import Found, Verdict, choose_interval, look_for_missed, may_have_missed
 
 N = 400
 

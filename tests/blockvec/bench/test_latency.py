@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from blockvec import results
 from blockvec.backends import backend_for
 from blockvec.bench import latency
-from blockvec.bench.pictures import draw
+from blockvec.bench import records as results
+from blockvec.bench.pictures.products import draw
 from blockvec.kernels.roofline import Ceilings
 
 HOST = backend_for("cpu")

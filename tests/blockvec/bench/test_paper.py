@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from blockvec.__main__ import main
-from blockvec.bench import paper
-from blockvec.bench.paper_points import FIGURES as COMPARED
-from blockvec.bench.paper_points import Point, points
-from blockvec.bench.pictures import draw
-from blockvec.commandline import FIGURES
+from blockvec.bench.command_line import FIGURES
+from blockvec.bench.paper import measure as paper
+from blockvec.bench.paper.points import FIGURES as COMPARED
+from blockvec.bench.paper.points import Point, points
+from blockvec.bench.pictures.products import draw
 from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES

@@ -15,9 +15,9 @@ from blockvec.backends import backend_for
 from blockvec.bench import Sizes, measure_case, sparse
 from blockvec.bench.sparse import GPU_TABLE, HOST_TABLE, OPERATIONS, Table, sparse_cases
 from blockvec.errors import OptionError
-from blockvec.kernels import spmmv_csr
 from blockvec.kernels.device import H200
 from blockvec.kernels.roofline import Ceilings
+from blockvec.kernels.sparse import csr as spmmv_csr
 from blockvec.models import generator
 
 HOST = backend_for("cpu")

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 
-from blockvec import results
+from blockvec.bench import records as results
 from blockvec.bench import tables, tuning
+from blockvec.bench.command_line import TUNED_TABLES
 from blockvec.bench.workers import Workers, notice
-from blockvec.commandline import TUNED_TABLES
 from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings, time_limit
-from blockvec.kernels.tuner import Entrant, Outcome, Trial, entrants
-from blockvec.kernels.winners import Winner, representative
+from blockvec.kernels.tuning.selection import Entrant, Outcome, Trial, entrants
+from blockvec.kernels.tuning.winners import Winner, representative
 
 LIMITS = Ceilings(4600, 4400, 4200, {"float64": 66e3})
 ENVIRONMENT = {"device": "NVIDIA H200"}

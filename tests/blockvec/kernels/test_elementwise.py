@@ -91,7 +91,11 @@ def test_lanes_of_a_fold_divide_its_threads(n_elements: int) -> None:
 
 def philox(counter: int, key: tuple[int, int]) -> list[int]:
     """Philox4x64-10 on Python's integers, with the constants that the kernel's source holds."""
-    text = resources.files("blockvec.kernels").joinpath("cuda", "philox.cu").read_text(encoding="utf-8")
+    text = (
+        resources.files("blockvec.kernels")
+        .joinpath("cuda", "elementwise", "philox.cu")
+        .read_text(encoding="utf-8")
+    )
     constant = {name: int(value, 16) for name, value in re.findall(r"(\w+[01]) = (0x[0-9A-F]+)ull", text)}
     word = 2**64 - 1
     c, (k0, k1) = [counter, 0, 0, 0], key

@@ -8,7 +8,7 @@ import pytest
 
 from blockvec.kernels.source import render
 
-BODY = "tsmttsm_mma.cu"
+BODY = "dense/tsmttsm_mma.cu"
 
 
 def test_constants_and_types_become_lines_ahead_of_the_body_in_order() -> None:

@@ -1,0 +1,1 @@
+"""The CUDA backend: CuPy arrays on one GPU."""

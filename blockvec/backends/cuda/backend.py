@@ -1,0 +1,369 @@
+"""The CUDA backend: CuPy arrays on one GPU; work goes to CuPy's current stream and nothing waits for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from ...config import options
+from ...errors import DeviceError, OptionError
+from ...kernels.device import DeviceInfo, cuda_device
+from ...kernels.families import CONFIGURED, CONVERTED, FAMILIES, families_of
+from ...kernels.measure import CeilingProbe, Timing
+from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from ...kernels.roofline import Ceilings
+from ...kernels.tuning.selection import Entrant, Outcome, Preparation, tournament
+from ...kernels.tuning.winners import Winner, find, representative, store
+from .. import small_matrices
+from ..base import Array, Candidate
+from . import (
+    cublas,
+    cusparse,
+    elementwise,
+    probes,
+    sparse,
+    sparse_formats,
+)
+from . import (
+    dense as generated,
+)
+from .device import Gpu
+from .graphs import replay
+from .tuning.dense import Arena, is_view, with_rows
+from .tuning.sparse import SparseTuning
+
+__all__ = ["CudaBackend", "CudaStopwatch", "cuda_backend", "find_device"]
+
+
+class CudaStopwatch:
+    """A stopwatch of two events on CuPy's current stream; only `seconds` waits."""
+
+    __slots__ = ("_begin", "_end", "_gpu")
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._begin = gpu.here(_recorded_event)()
+        self._end: Any = None
+
+    def stop(self) -> None:
+        """Mark the end of the interval, without waiting for the work."""
+        self._end = self._gpu.here(_recorded_event)()
+
+    def seconds(self) -> float:
+        """Return the length of the interval; waits for the work."""
+        import cupy
+
+        if self._end is None:
+            self.stop()
+        self._end.synchronize()
+        return float(cupy.cuda.get_elapsed_time(self._begin, self._end)) * 1e-3
+
+
+def _recorded_event() -> Any:
+    import cupy
+
+    event = cupy.cuda.Event()
+    event.record()
+    return event
+
+
+class CudaBackend:
+    """Runs everything on CuPy arrays of one GPU."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        import cupy
+
+        self.xp = cupy
+        self.name = f"cuda:{gpu.id}"
+        self._gpu = gpu
+        self._empty = gpu.here(cupy.empty)
+
+    @property
+    def device_id(self) -> int:
+        """CUDA's number of the GPU."""
+        return self._gpu.id
+
+    @property
+    def device(self) -> DeviceInfo:
+        """Fixed properties of the GPU."""
+        return self._gpu.info
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the implementations of a problem, the preferred ones first."""
+        match problem:
+            case TsmttsmProblem():
+                return self._tsmttsm(problem)
+            case TsmmProblem():
+                return self._tsmm(problem)
+            case SweepProblem():
+                return self._generated(problem, None)
+            case SpmmvProblem():
+                return self._spmmv(problem)
+            case StreamProblem(operation="axpby"):
+                return (self._stream(elementwise.axpby, elementwise.prepare_axpby),)
+            case StreamProblem(operation="column_dot"):
+                return (self._stream(elementwise.column_dots, elementwise.prepare_column_dots),)
+            case _:
+                return ()
+
+    def _tsmttsm(self, problem: TsmttsmProblem) -> Sequence[Candidate]:
+        winner = self._winner(problem)
+        one_column = "" if problem.M == problem.N == 1 else "for one column each"
+        few_rows = cublas.split_refusal(problem, self.device.multiprocessors)
+        own = self._generated(problem, winner)
+        one_call = self._cublas("cublas", cublas.tsmttsm, own, cublas.one_call_refusal(problem))
+        split = self._cublas("cublas_splitk", cublas.tsmttsm_split, own, few_rows)
+        vendor = (split, one_call) if cublas.prefers_split(problem) else (one_call, split)
+        return _winner_first(
+            winner,
+            self._candidate("column_dot", elementwise.column_product, one_column),
+            *((*vendor, *own) if cublas.is_faster(problem) else (*own, *vendor)),
+        )
+
+    def _tsmm(self, problem: TsmmProblem) -> Sequence[Candidate]:
+        winner = self._winner(problem)
+        one_column = problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
+        refusal = "" if one_column else "for one column of the result's type"
+        own = self._generated(problem, winner)
+        vendor = self._cublas("cublas", cublas.tsmm, own)
+        scale = self._candidate("scale", elementwise.scale_column, refusal)
+        return _winner_first(
+            winner, *((vendor, *own) if cublas.is_faster(problem) else (*own, scale, vendor))
+        )
+
+    def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
+        alone = "makes Y alone" if problem.fused else ""
+        converted = [sparse_formats.candidate(self._gpu, name, problem) for name in CONVERTED]
+        faster = [c for c in converted if CONFIGURED[c.name].is_faster(problem)]
+        slower = [c for c in converted if c not in faster]
+        own = *faster, sparse.candidate(self._gpu, problem), *slower
+        vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
+        return _winner_first(self._winner(problem), *own, vendor)
+
+    def _generated(self, problem: generated.Product, winner: Winner | None) -> list[Candidate]:
+        return [generated.candidate(self._gpu, name, problem, winner) for name in families_of(problem)]
+
+    def _winner(self, problem: Problem) -> Winner | None:
+        return find(problem, self.device, options().winners_dir)
+
+    def can_tune(self, problem: Problem, *operands: Any) -> bool:
+        """Whether nobody tuned a problem's kind yet; False while a graph is captured."""
+        if isinstance(problem, SpmmvProblem):
+            if not operands:
+                return False  # the matrix is what it would be measured with
+            problem = problem.plain
+        if representative(problem) is None or find(problem, self.device, options().cache_dir):
+            return False
+        return not self.xp.cuda.get_current_stream().is_capturing()
+
+    def check_tunable(self) -> None:
+        """Do nothing: there are kernels to choose from."""
+
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
+        """Measure the kernels for a product and put the best into the user's store."""
+        with ThreadPoolExecutor() as executor:
+            if isinstance(problem, SpmmvProblem):
+                self.sparse_tuning(problem, operands[0], ceilings, executor).measure(budget_s)
+                return
+            preparation = self.prepare(problem, ceilings, executor)
+            outcome = self.contest(
+                preparation.problem, [*self.rivals(preparation.problem), *preparation.wait()[0]], budget_s
+            )
+        if outcome is None:
+            raise OptionError(f"{problem.operation}: no kernel is right for {problem}.")
+        store(problem, outcome.winner(preparation.problem, ceilings), self.device, options().cache_dir)
+
+    def sparse_tuning(
+        self,
+        problem: SpmmvProblem,
+        matrix: cusparse.DeviceCsr,
+        ceilings: Ceilings,
+        executor: Executor,
+        **how: int,
+    ) -> SparseTuning:
+        """Start compiling what is to be measured for products with a matrix; see `SparseTuning`."""
+        candidates = self.candidates(problem.kind)
+        make = self._gpu.here(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
+        return make(self._gpu, problem, matrix, candidates, ceilings, self.stopwatch, executor)  # type: ignore[no-any-return]
+
+    def prepare(self, problem: Problem, ceilings: Ceilings, executor: Executor, **choose: Any) -> Preparation:
+        """Start compiling what is to be measured for a problem, whose number of rows does not matter.
+
+        Raises
+        ------
+        OptionError
+            For a problem without choices.
+        """
+        if not isinstance(problem, TsmttsmProblem | TsmmProblem):
+            raise OptionError(f"{problem.operation} has nothing to tune; products of two blocks have.")
+        return Preparation(with_rows(problem), self.device, ceilings, executor, options().cache_dir, **choose)
+
+    def rivals(self, problem: Problem) -> list[Entrant]:
+        """Return the kernels for a problem that are of no family."""
+        return [Entrant(c.name) for c in self.candidates(problem) if not c.refusal and c.name not in FAMILIES]
+
+    def contest(
+        self,
+        problem: TsmttsmProblem | TsmmProblem,
+        entrants: Sequence[Entrant],
+        budget_s: float,
+        notice: Callable[[Entrant], None] = lambda entrant: None,
+    ) -> Outcome | None:
+        """Find the fastest entrant that is right, as `tournament` does; waits for the device.
+
+        `notice` is called with each entrant before it runs for the first time.
+        """
+        arena = self.arena(problem)
+
+        def check(entrant: Entrant) -> str:
+            notice(entrant)
+            return arena.check(entrant)
+
+        meet = functools.partial(tournament, budget_s=budget_s)
+        outcome: Outcome | None = self._gpu.here(meet)(entrants, check, arena.race)
+        return outcome
+
+    def without_sums(self, problem: TsmttsmProblem, name: str) -> Candidate | None:
+        """Return the family `name` as it is chosen for a product, but without its sums, and so its result.
+
+        None where it has no such kernel.
+        """
+        if name not in ("tsmttsm_mma", "tsmttsm_fma"):
+            return None
+        return generated.candidate(self._gpu, name, problem, self._winner(problem), is_summed=False)
+
+    def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
+        """Return the seconds in which plain loads and stores move what a product of views moves.
+
+        None where rows are contiguous, whose limit is the roofline.
+        """
+        return float(self._gpu.here(self.arena(problem).plain_s)()) if is_view(problem) else None
+
+    def replay(self, call: Callable[[], object], count: int) -> Timing | None:
+        """Time one of `count` calls in a CUDA graph; None where none can hold it."""
+        timing: Timing | None = self._gpu.here(replay)(self._gpu, call, count, self.stopwatch)
+        return timing
+
+    def arena(self, problem: TsmttsmProblem | TsmmProblem) -> Arena:
+        """Return operands to check and time kernels on: any configuration, and all candidates by name."""
+        others = {c.name: c for c in self.candidates(problem) if not c.refusal}
+        return self._gpu.here(Arena)(self._gpu, problem, others, self.stopwatch)  # type: ignore[no-any-return]
+
+    def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
+        return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
+
+    def _stream(self, run: Any, prepare: Any) -> Candidate:
+        return dataclasses.replace(
+            self._candidate("stream", run), prepare=self._gpu.here(functools.partial(prepare, self._gpu))
+        )
+
+    def _cublas(self, name: str, run: Any, own: Sequence[Candidate], refusal: str = "") -> Candidate:
+        """Return a candidate that calls cuBLAS, but for graph captures, where CuPy refuses to."""
+        vendor = self._candidate(name, run, refusal, vendor=True)
+        instead = next((candidate.run for candidate in own if not candidate.refusal), vendor.run)
+
+        def call(problem: Problem, *operands: Any) -> None:
+            capturing = self.xp.cuda.get_current_stream().is_capturing()
+            (instead if capturing else vendor.run)(problem, *operands)
+
+        return dataclasses.replace(vendor, run=call)
+
+    def prepare_sparse(self, matrix: Any) -> cusparse.DeviceCsr:
+        """Take a matrix in CSR form: a host matrix is copied, the arrays of a CuPy one are shared."""
+        return self._gpu.here(cusparse.DeviceCsr)(matrix)  # type: ignore[no-any-return]
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return uninitialised row-major memory."""
+        return self._empty(shape, dtype)
+
+    def from_host(self, array: Any) -> Array:
+        """Return a row-major copy on this device of a NumPy array."""
+        return self._gpu.here(self.xp.asarray)(np.asarray(array, order="C"))
+
+    def to_host(self, array: Array) -> Any:
+        """Return a row-major NumPy copy; waits for the device."""
+        return self._gpu.here(array.get)()
+
+    def start_copy(self, array: Array) -> Callable[[], Any]:
+        """Queue a copy to pinned memory on the current stream; return what waits for it and returns it."""
+        return self._gpu.here(small_matrices.DeviceCopy)(array)  # type: ignore[no-any-return]
+
+    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
+        """Queue a kernel for T = R^-1 with G = R^H R, and a report."""
+        return self._gpu.here(small_matrices.inverse_factor_on_gpu)(self._gpu, G, limit)  # type: ignore[no-any-return]
+
+    def fill_random(self, out: Array, key: int, offset: int) -> None:
+        """Fill with uniform numbers on [-1, 1), numbers `offset` and on of the Philox stream `key`."""
+        self._gpu.here(elementwise.fill_random)(self._gpu, out, key, offset)
+
+    def stopwatch(self) -> CudaStopwatch:
+        """Start timing work on the current stream."""
+        return CudaStopwatch(self._gpu)
+
+    def hold(self) -> None:
+        """Queue a wait."""
+        self._gpu.here(probes.hold)(self._gpu)
+
+    def ceiling_probes(self) -> Sequence[CeilingProbe]:
+        """Return streams over memory beyond the caches, and products of dense matrices and of registers."""
+        return self._gpu.here(probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
+
+    def stream_probes(self) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
+        """Return plain streams at several occupancies, each with what it does."""
+        return self._gpu.here(probes.stream_probes)(self._gpu)  # type: ignore[no-any-return]
+
+    def synchronize(self) -> None:
+        """Wait for the work queued on the current stream."""
+        self._gpu.here(lambda: self.xp.cuda.get_current_stream().synchronize())()
+
+
+def _winner_first(winner: Winner | None, *candidates: Candidate) -> Sequence[Candidate]:
+    """Return candidates in the order given, but for the kernel that measured best."""
+    return sorted(candidates, key=lambda candidate: winner is None or candidate.name != winner.kernel)
+
+
+@functools.cache
+def cuda_backend(device_id: int) -> CudaBackend:
+    """Return the backend of a GPU by CUDA's number; always the same object."""
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    version = runtime.driverGetVersion()
+    driver = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    info = cuda_device(runtime.getDeviceProperties(device_id), driver)
+    return CudaBackend(Gpu(device_id, info))
+
+
+def find_device(name: str) -> int:
+    """Return CUDA's number of a device named ``"gpu"`` (CuPy's current one) or ``"cuda:1"``.
+
+    Raises
+    ------
+    DeviceError
+        If CuPy is not installed, finds no GPU, or there is no such device; the message names the remedy.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise DeviceError(
+            f"device {name!r}: CuPy cannot be imported ({error}); install it with "
+            "'pip install blockvec[cuda13]' (blockvec[cuda12] for a CUDA 12 driver), or use device='cpu'."
+        ) from error
+    if not cupy.cuda.is_available():
+        raise DeviceError(
+            f"device {name!r}: CuPy finds no GPU; check that nvidia-smi lists one and that its driver is at "
+            "least as new as CuPy's CUDA, or use device='cpu'."
+        )
+    if name == "gpu":
+        return int(cupy.cuda.runtime.getDevice())
+    number = name.removeprefix("cuda:")
+    count = int(cupy.cuda.runtime.getDeviceCount())
+    if not number.isdecimal() or int(number) >= count:
+        known = ", ".join(f"'cuda:{i}'" for i in range(count))
+        raise DeviceError(f"device {name!r} is not there; give 'cpu', 'gpu' or one of {known}.")
+    return int(number)

@@ -1,0 +1,82 @@
+"""One GPU: its number and properties, kernels loaded on it, raw views of its arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...kernels.compile import function
+from ...kernels.device import DeviceInfo
+from ...kernels.elementwise import Kernel
+from ...kernels.problem import is_complex, itemsize
+from ..base import Array
+
+__all__ = ["MAX_INT", "TYPE_NAMES", "Gpu", "scalar_pointers", "type_name"]
+
+MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
+TYPE_NAMES = {"f": "float32", "d": "float64", "F": "complex64", "D": "complex128"}  # by NumPy's character
+
+
+@dataclass(frozen=True, eq=False)
+class Gpu:
+    """A GPU that kernels are launched on; one object a device, which also keys the memory of launch plans.
+
+    Attributes
+    ----------
+    id : int
+        CUDA's number of the device.
+    info : DeviceInfo
+        Its fixed properties.
+    """
+
+    id: int
+    info: DeviceInfo
+
+    def launch(self, kernel: Kernel, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
+        """Queue a kernel on CuPy's current stream; the device must be the current one."""
+        self.launcher(kernel, grid, block)(*arguments)
+
+    def launcher(self, kernel: Kernel, grid: tuple[int, ...], block: int) -> Callable[..., None]:
+        """Load a kernel on this device, the current one, and return what queues it with its arguments."""
+        loaded = _load(kernel, self.id, self.info.architecture)
+
+        def launch(*arguments: Any) -> None:
+            loaded(grid, (block,), arguments)
+
+        return launch
+
+    def here(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that runs with this device as CuPy's current one."""
+        import cupy
+
+        current_device = cupy.cuda.runtime.getDevice
+
+        def on_device(*arguments: Any) -> Any:
+            if current_device() == self.id:
+                return run(*arguments)
+            with cupy.cuda.Device(self.id):
+                return run(*arguments)
+
+        return on_device
+
+
+@functools.cache
+def _load(kernel: Kernel, _device_id: int, architecture: str) -> Any:
+    # Found by its description: hashing a source at every launch would take longer than the launch.
+    return function(kernel.source(), kernel.name, architecture)
+
+
+def type_name(array: Array) -> str:
+    """Return an array's element type by name."""
+    return TYPE_NAMES[array.dtype.char]
+
+
+def scalar_pointers(dtype: str, *values: complex) -> tuple[Any, list[int]]:
+    """Return host memory that holds values as `dtype`, and their addresses; it must outlive the call."""
+    memory = np.array(values if is_complex(dtype) else [value.real for value in values], dtype)
+    base = memory.ctypes.data
+    return memory, [base + i * itemsize(dtype) for i in range(len(values))]

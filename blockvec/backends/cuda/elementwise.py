@@ -1,0 +1,250 @@
+"""Elementwise passes, column dots, sums of partial products and random numbers on CuPy arrays."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...kernels.elementwise import (
+    AxpbyKernel,
+    ColumnDotKernel,
+    Factor,
+    FoldKernel,
+    PhiloxKernel,
+    Tiling,
+    real_type,
+)
+from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from .. import is_cupy
+from ..base import Array, leading_dimension
+from .device import TYPE_NAMES, Gpu, type_name
+
+__all__ = [
+    "axpby",
+    "column_dots",
+    "column_product",
+    "copy",
+    "fill_random",
+    "fold",
+    "prepare_axpby",
+    "prepare_column_dots",
+    "scale_column",
+    "weighted_sum",
+]
+
+_WORD = 2**64 - 1
+
+
+def axpby(
+    gpu: Gpu, problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any
+) -> None:
+    """Out = alpha X + beta Y; `out` may be X or Y. A device array as a factor is not read by the host."""
+    weighted_sum(gpu, X, Y, out, (alpha, None), (beta, None))
+
+
+def copy(gpu: Gpu, source: Array, target: Array) -> None:
+    """Copy a block, converting its type where the target's is another one."""
+    weighted_sum(gpu, source, None, target, (1, None), (0, None))
+
+
+def weighted_sum(
+    gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
+) -> None:
+    """Out = alpha X + beta Y, a factor being a scalar times an optional array: one value a column, or one."""
+    if out.size == 0:
+        return
+    (launch, (ldx, ldy, ldo, *extents)), factors = _ready_sum(gpu, X, Y, out, alpha, beta)
+    launch(X, ldx, Y, ldy, out, ldo, *extents, *factors)
+
+
+def prepare_axpby(
+    gpu: Gpu, problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any
+) -> None:
+    """Load what `axpby` would run."""
+    _ready_sum(gpu, X, Y, out, (alpha, None), (beta, None))
+
+
+def _ready_sum(
+    gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
+) -> tuple[Any, tuple[Any, ...]]:
+    """Return the plan of a weighted sum, and the arguments that its factors make."""
+    first, alpha_arguments = _factor(*alpha)
+    second, beta_arguments = _factor(*beta) if Y is not None else _factor(0, None)
+    blocks = (X, out) if Y is None else (X, Y, out)
+    layout = tuple((block.dtype.char, block.strides[0], block.data.ptr % 16) for block in blocks)
+    return _axpby_plan(gpu, layout, out.shape, first, second), (*alpha_arguments, *beta_arguments)
+
+
+_REAL = Factor()
+_ZERO = np.int32(0)
+
+
+@functools.lru_cache(maxsize=4096)
+def _axpby_plan(
+    gpu: Gpu, layout: tuple[tuple[str, int, int], ...], shape: tuple[int, int], first: Factor, second: Factor
+) -> tuple[Callable[..., None], tuple[Any, ...]]:
+    """Return how to launch axpby on blocks of (type, row pitch, address mod 16), and its integer arguments.
+
+    Everything but addresses and values is settled once: a launch from Python should cost little more than
+    the launch.
+    """
+    K, M = shape
+    names = [TYPE_NAMES[char] for char, _, _ in layout]
+    pitches = [
+        pitch if K > 1 else M * itemsize(name) for name, (_, pitch, _) in zip(names, layout, strict=True)
+    ]
+    flat = all(pitch == M * itemsize(name) for name, pitch in zip(names, pitches, strict=True))
+    dtype_y = names[1] if len(names) == 3 else None
+    kernel = AxpbyKernel(names[0], dtype_y, names[-1], first, second, flat=flat)
+    sizes = [min(16, kernel.vector * itemsize(name)) for name in names]
+    starts = all(address % size == 0 for size, (_, _, address) in zip(sizes, layout, strict=True))
+    rows = flat or (M % kernel.vector == 0 and all(p % s == 0 for p, s in zip(pitches, sizes, strict=True)))
+    if not (starts and rows):
+        kernel = replace(kernel, aligned=False)
+    units, tail = divmod(K * M, kernel.vector)
+    n_blocks = kernel.blocks(units, gpu.info.multiprocessors)
+    row_step, col_step = divmod(n_blocks * kernel.threads * kernel.vector, M)
+    lds = [pitch // itemsize(name) for name, pitch in zip(names, pitches, strict=True)]
+    extents = (np.int32(M), units, np.int32(tail), row_step, np.int32(col_step))
+    ldy = lds[1] if dtype_y else 0
+    return gpu.launcher(kernel, (n_blocks,), kernel.threads), (lds[0], ldy, lds[-1], *extents)
+
+
+def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
+    """Return what a factor is made of, and its three kernel arguments."""
+    if values is None and type(scalar) in (int, float):
+        return _REAL, (float(scalar), None, _ZERO)
+    if is_cupy(scalar):  # its value stays on the device
+        scalar, values = 1, scalar
+    is_complex_scalar = np.iscomplexobj(scalar)
+    scalar = complex(scalar) if is_complex_scalar else float(scalar)
+    if values is None:
+        return Factor(is_complex_scalar), (scalar, None, _ZERO)
+    values = values.ravel()
+    if values.dtype.char not in TYPE_NAMES:
+        values = values.astype(np.float64)
+    step = 0 if values.size == 1 else values.strides[0] // values.itemsize
+    return Factor(is_complex_scalar, type_name(values)), (scalar, values, np.int32(step))
+
+
+def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
+    """out_j = sum_i conj(X_ij) Y_ij, summed in double precision; X may be Y."""
+    partials = _column_partials(gpu, X, Y, conj=True)
+    fold(gpu, partials, out[None, :], 1, 0)
+
+
+def prepare_column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
+    """Load what `column_dots` would run."""
+    kernel = _column_kernel(X, Y, conj=True)
+    _column_plan(gpu, kernel, *X.shape)
+    _fold_plan(gpu, np.dtype(kernel.dtype_sum).char, out.dtype.char, out.size, False, False, False, True)
+
+
+def column_product(
+    gpu: Gpu, problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex
+) -> None:
+    """C = alpha A^H B + beta C for one column each."""
+    partials = _column_partials(gpu, A, B, conj=problem.conj)
+    fold(gpu, partials, C, alpha, beta)
+
+
+def scale_column(
+    gpu: Gpu, problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex
+) -> None:
+    """B = alpha A C + beta B for one column each; C stays on the device."""
+    weighted_sum(gpu, A, None if problem.beta == "zero" else B, B, (alpha, C), (beta, None))
+
+
+def _column_partials(gpu: Gpu, X: Array, Y: Array, *, conj: bool) -> Array:
+    """Return sums of conj(X_ij) Y_ij over the rows of each block, shape (blocks, 1, width)."""
+    import cupy
+
+    K, M = X.shape
+    kernel = _column_kernel(X, Y, conj=conj)
+    if K == 0 or M == 0:
+        return cupy.empty((0, 1, M), kernel.dtype_sum)
+    tiling, launch = _column_plan(gpu, kernel, K, M)
+    partials = cupy.empty((tiling.blocks, 1, M), kernel.dtype_sum)
+    lanes, groups = np.int32(tiling.lanes), np.int32(tiling.groups)
+    launch(X, leading_dimension(X), Y, leading_dimension(Y), K, M, lanes, groups, partials)
+    return partials
+
+
+def _column_kernel(X: Array, Y: Array, *, conj: bool) -> ColumnDotKernel:
+    same = X is Y and (conj or X.dtype.kind == "f")
+    kernel = ColumnDotKernel(type_name(X), type_name(Y), same, conj)
+    return kernel if _aligned(kernel.vector, X, Y) else replace(kernel, aligned=False)
+
+
+@functools.lru_cache(maxsize=4096)
+def _column_plan(gpu: Gpu, kernel: ColumnDotKernel, K: int, M: int) -> tuple[Tiling, Callable[..., None]]:
+    tiling = kernel.tiling(K, M, gpu.info.multiprocessors)
+    return tiling, gpu.launcher(kernel, (tiling.blocks, tiling.tiles), tiling.threads)
+
+
+def _aligned(vector: int, *blocks: Array) -> bool:
+    """Whether the rows of blocks split into units that start at multiples of their size."""
+    for block in blocks:
+        size = min(16, vector * block.itemsize)
+        if block.data.ptr % size or leading_dimension(block) * block.itemsize % size:
+            return False
+    return bool(blocks[0].shape[1] % vector == 0)
+
+
+def fold(
+    gpu: Gpu,
+    partials: Array,
+    C: Array,
+    alpha: complex,
+    beta: complex,
+    *,
+    left_complex: bool = False,
+    conj: bool = False,
+    hermitian: bool = False,
+) -> None:
+    """C = alpha (sum of partial products) + beta C; see `FoldKernel` for the flags.
+
+    Parameters
+    ----------
+    partials : array, shape (parts, M, N), or (parts, 2 M, N) where `left_complex`
+        Contiguous; no parts at all make a sum of zero.
+    C : array, shape (M, N)
+        Row-major.
+    """
+    M, N = C.shape
+    if M == 0 or N == 0:
+        return
+    flags = (left_complex, conj, hermitian, bool(beta == 0))
+    launch = _fold_plan(gpu, partials.dtype.char, C.dtype.char, M * N, *flags)
+    part_size = partials.shape[1] * partials.shape[2]
+    operands = (partials, partials.shape[0], part_size, C, leading_dimension(C), M, N)
+    launch(*operands, complex(alpha), complex(beta))
+
+
+@functools.lru_cache(maxsize=4096)
+def _fold_plan(gpu: Gpu, partial: str, out: str, n_elements: int, *flags: bool) -> Callable[..., None]:
+    lanes = FoldKernel.lanes_for(n_elements)
+    kernel = FoldKernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, *flags)
+    return gpu.launcher(kernel, (-(-n_elements // lanes),), kernel.threads)
+
+
+def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:
+    """Fill with uniform numbers on [-1, 1) of the Philox stream `key`, numbers `offset` and on."""
+    parts = 2 if is_complex(type_name(out)) else 1
+    width = out.shape[1] * parts
+    count = out.shape[0] * width
+    if count == 0:
+        return
+    kernel = PhiloxKernel(real_type(type_name(out)))
+    counters = (offset + count - 1) // 4 - offset // 4 + 1
+    gpu.launch(
+        kernel,
+        (-(-counters // kernel.threads),),
+        kernel.threads,
+        *(out, leading_dimension(out) * parts, width, count),
+        *(np.uint64(number) for number in (offset, key & _WORD, key >> 64 & _WORD)),
+    )

@@ -1,0 +1,1 @@
+"""Tuning on a GPU: operands and reference results for the kernels that are timed."""

@@ -1,0 +1,208 @@
+"""What the tuner runs kernels on: operands beyond the caches to time them, exact ones to check them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ....errors import BlockvecError
+from ....kernels.measure import Stopwatch, Timing, measure, measure_beside
+from ....kernels.probes import ViewProbe
+from ....kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
+from ....kernels.tuning.selection import Entrant
+from ...base import Array, Candidate
+from .. import dense, elementwise
+from ..device import Gpu, type_name
+from ..graphs import replay
+
+__all__ = ["Arena", "is_view", "with_rows"]
+
+Product: TypeAlias = TsmttsmProblem | TsmmProblem
+
+OPERAND_BYTES = 2 << 30  # of the wider operand, while it is timed
+BEYOND_CACHES = 512 << 20  # operands below are rotated
+EXACT_BYTES = 48 << 20  # of the wider operand, while it is checked
+RAGGED_ROWS = 37  # so that no tile height divides the rows
+SHIFT, SPARE_NUMBERS = 1009, 8192  # exact operands begin at different places of one sequence, which is longer
+SMALL_BYTES = 1 << 20  # results up to here are compared on the host
+
+
+class Arena:
+    """Operands for every entrant of one problem, and the reference that each must match.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        The current device.
+    problem : TsmttsmProblem or TsmmProblem
+        What is timed.
+    others : dict of str to Candidate
+        Kernels that are of no family, by name.
+    stopwatch : callable
+        Starts timing on the device.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problem: Product,
+        others: dict[str, Candidate],
+        stopwatch: Callable[[], Stopwatch],
+    ) -> None:
+        self._gpu, self._others, self._stopwatch = gpu, others, stopwatch
+        self.problem = problem
+        self._small = with_rows(problem, EXACT_BYTES, RAGGED_ROWS)
+        self._exact = _operands(gpu, self._small, 1, _fill_exact)[0]
+        sets = 1 if problem.K * max(problem.lda, problem.ldb) * itemsize(problem.dtype) > BEYOND_CACHES else 2
+        self._sets = itertools.cycle(_operands(gpu, self.problem, sets, _fill_random))
+        expected = self._reference()
+        # CuPy compiles a reduction anew for every few sizes, and seconds long beside busy compilers.
+        self._expected = expected.get() if expected.nbytes <= SMALL_BYTES else expected
+
+    def _reference(self) -> Array:
+        """Return the product of the exact operands: small integers, the same in any order of summation."""
+        import cupy
+
+        first, second, third = self._exact
+        wide = "complex128" if is_complex(self.problem.dtype) else "float64"
+        if isinstance(self.problem, TsmttsmProblem):
+            left = first.conj() if self._small.conj else first
+            return cupy.matmul(left.T.astype(wide, copy=False), second.astype(wide, copy=False))
+        product = cupy.matmul(first.astype(wide, copy=False), second.astype(wide, copy=False))
+        return product if self.problem.beta == "zero" else product + third
+
+    def check(self, entrant: Entrant) -> str:
+        """Run an entrant on the exact operands; return what is wrong, "" for nothing."""
+        import cupy
+
+        first, second, out = self._exact
+        kept = first.copy() if _in_place(self.problem) else out.copy()
+        beta = 0 if self.problem.beta == "zero" else 1
+        if not beta and not _in_place(self.problem):
+            out.fill(float("nan"))
+        try:
+            self._runner(entrant, self._small)(first, second, out, 1, beta)
+            if isinstance(self._expected, np.ndarray):
+                right = np.array_equal(out.get(), self._expected)
+            else:
+                right = bool(cupy.array_equal(out, self._expected))
+        except (BlockvecError, cupy.cuda.driver.CUDADriverError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            (first if _in_place(self.problem) else out)[...] = kept
+        return "" if right else "differs from the reference"
+
+    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
+        """Time entrants in turns on rotating operands."""
+        calls = {str(i): self._call(entrant) for i, entrant in enumerate(field)}
+        timings = measure_beside(
+            calls, self._stopwatch, budget_s=seconds / len(field), burst=4, min_rounds=1, max_rounds=8
+        )
+        return [timings[str(i)] for i in range(len(field))]
+
+    def plain_s(self) -> float:
+        """Return the seconds in which plain loads and stores move what the product moves."""
+        problem = self.problem
+        is_sum = isinstance(problem, TsmttsmProblem)
+        reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
+        first, second, third = next(self._sets)
+        operands = first, problem.lda, second if is_sum else third, problem.ldb, problem.K
+        times = []
+        for unroll, blocks in itertools.product((4, 8), (2, 4)):
+            probe = ViewProbe(itemsize(problem.dtype), problem.M, problem.N, reads_b, not is_sum, unroll)
+            start = self._gpu.launcher(probe, (blocks * self._gpu.info.multiprocessors,), probe.threads)
+            call = functools.partial(start, *operands)
+            times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
+        return min(times)
+
+    def replay(self, entrant: Entrant, launches: int) -> Timing:
+        """Time one launch of an entrant in a graph of several; see `cuda_graph.replay`."""
+        timing = replay(self._gpu, self._call(entrant), launches, self._stopwatch)
+        assert timing is not None  # generated kernels are captured
+        return timing
+
+    def _call(self, entrant: Entrant) -> Callable[[], None]:
+        run = self._runner(entrant, self.problem)
+        beta = 0 if self.problem.beta == "zero" else 1
+
+        return lambda: run(*next(self._sets), 1, beta)
+
+    def _runner(self, entrant: Entrant, problem: Product) -> Callable[..., None]:
+        if entrant.config is None:
+            return lambda *operands: self._others[entrant.kernel].run(problem, *operands)
+        return dense.launcher(self._gpu, entrant.kernel, problem, entrant.config)
+
+
+def is_view(problem: Product) -> bool:
+    """Whether rows of an operand are not contiguous."""
+    return max(problem.lda, problem.ldb) > max(problem.M, problem.N)
+
+
+def _in_place(problem: Product) -> bool:
+    return isinstance(problem, TsmmProblem) and problem.inplace
+
+
+def with_rows(problem: Product, operand_bytes: int = OPERAND_BYTES, odd: int = 0) -> Any:
+    """Return a problem of the same kind whose wider operand has about that many bytes."""
+    row_bytes = max(problem.lda, problem.ldb, problem.M, problem.N) * itemsize(problem.dtype)
+    return dataclasses.replace(problem, K=max(1, operand_bytes // row_bytes - odd))
+
+
+Fill: TypeAlias = Callable[[Gpu, Array, int], None]
+
+
+def _fill_random(gpu: Gpu, flat: Array, seed: int) -> None:
+    elementwise.fill_random(gpu, flat.reshape(-1, 1), seed, 0)
+
+
+def _fill_exact(gpu: Gpu, flat: Array, seed: int) -> None:
+    """Fill with -1, 0 and 1, whose sums of products are exact in any order."""
+    begin = SHIFT * seed
+    flat[...] = _exact_numbers(gpu, type_name(flat))[begin : begin + flat.size]
+
+
+@functools.lru_cache(maxsize=1)
+def _exact_numbers(gpu: Gpu, dtype: str) -> Array:
+    """Return more numbers than the wider operand has; made on the host, for CuPy to compile nothing."""
+    import cupy
+
+    size = EXACT_BYTES // itemsize(dtype) + SPARE_NUMBERS
+    parts = np.random.default_rng(1).integers(-1, 2, (2 if is_complex(dtype) else 1) * size, dtype=np.int8)
+    return cupy.asarray(parts.astype(f"f{real_bytes(dtype)}").view(dtype))
+
+
+def _operands(gpu: Gpu, problem: Product, count: int, fill: Fill) -> list[tuple[Array, ...]]:
+    """Return sets of operands with the problem's pitches and alignments, in the order kernels take them."""
+    import cupy
+
+    K, M, N = problem.K, problem.M, problem.N
+    seeds = itertools.count()
+
+    def tall(width: int, ld: int, align: int, dtype: str) -> Array:
+        size, pitch = itemsize(dtype), max(ld, width)
+        offset = max(1, align // size) if align < MAX_ALIGNMENT or pitch > width else 0
+        memory = cupy.empty(K * pitch + offset, dtype)
+        fill(gpu, memory, next(seeds))
+        return memory[offset:].reshape(K, pitch)[:, :width]
+
+    sets = []
+    for _ in range(count):
+        A = tall(M, problem.lda, problem.align_a, problem.dtype_a)
+        if isinstance(problem, TsmttsmProblem):
+            B = A if problem.same else tall(N, problem.ldb, problem.align_b, problem.dtype_b)
+            sets.append((A, B, cupy.empty((M, N), problem.dtype)))
+            continue
+        C = cupy.empty((M, N), problem.dtype_c)
+        fill(gpu, C.reshape(-1), next(seeds))
+        if problem.inplace and fill is _fill_random:
+            numbers = C.get()
+            numbers /= np.abs(numbers).sum(axis=0).max()  # or repeated products would overflow
+            C.set(numbers)
+        B = A[:, :N] if problem.inplace else tall(N, problem.ldb, problem.align_b, problem.dtype)
+        sets.append((A, C, B))
+    return sets

@@ -1,0 +1,297 @@
+"""What the tuner runs sparse products on: the matrix itself, and one of its pattern with small integers."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import functools
+import itertools
+import types
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any
+
+from ....config import options
+from ....errors import BlockvecError, CompileError, OptionError
+from ....kernels.compile import build
+from ....kernels.device import DeviceInfo
+from ....kernels.families import CONFIGURED, CONVERTED
+from ....kernels.measure import Stopwatch, Timing, measure_beside
+from ....kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
+from ....kernels.roofline import Ceilings, fraction
+from ....kernels.sparse import csr
+from ....kernels.tuning.selection import Entrant, Outcome, tournament
+from ....kernels.tuning.winners import Winner, store
+from ...base import Array, Candidate
+from .. import (
+    cusparse,
+    elementwise,
+    sparse_formats,
+)
+from .. import (
+    sparse as gpu_sparse,
+)
+from ..cusparse import DeviceCsr
+from ..device import Gpu
+from ..probes import hold
+from ..workspace import GRID_HEADER_BYTES, workspace
+
+__all__ = ["SparseArena", "SparseTuning"]
+
+OWN = ("spmmv_csr", *CONVERTED)
+WORTH = 0.98  # of the time without: a second copy of the matrix is to gain more than measuring tells
+
+
+class SparseArena:
+    """A matrix and blocks for every entrant of one problem, and the product that each must match.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        CuPy's current device.
+    problem : SpmmvProblem
+        A `kind` of them.
+    matrix : DeviceCsr
+        What is timed.
+    others : dict of str to Candidate
+        Kernels that are not blockvec's, by name.
+    stopwatch : callable
+        Starts timing on the device.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problem: SpmmvProblem,
+        matrix: DeviceCsr,
+        others: dict[str, Candidate],
+        stopwatch: Callable[[], Stopwatch],
+    ) -> None:
+        import cupy
+
+        self.problem = problem
+        self._gpu, self._others, self._stopwatch = gpu, others, stopwatch
+        values = cupy.empty(matrix.nnz, problem.dtype_matrix)
+        _fill_exact(gpu, values, 0)
+        arrays = {"shape": matrix.shape, "indptr": matrix.indptr, "indices": matrix.indices, "data": values}
+        self._exact = DeviceCsr(types.SimpleNamespace(**arrays))
+        self._matrix = matrix
+        self._X = _block(problem.n_cols, problem.width, problem.ldx, problem.align_x, problem.dtype_x)
+        self._Y = _block(problem.n_rows, problem.width, problem.ldy, problem.align_y, problem.dtype)
+        _fill_exact(gpu, self._X, 1)
+        # Sums of products of small integers are the same in any order.
+        cusparse.spmmv(gpu, problem.plain, self._exact, self._X, self._Y, 1, 0, 0)
+        self._factors, self._expected = (1, 0, 0), self._Y.copy()
+        if problem.beta != "zero":
+            self._factors = 2, -1, 1
+            self._expected = 2 * (self._expected - self._X) - self._X
+        self._expected_sums = _sums(problem, self._X, self._expected)
+        self._sums = [
+            {name: cupy.empty_like(array) for name, array in sums.items()} for sums in self._expected_sums
+        ]
+
+    def check(self, entrant: Entrant) -> str:
+        """Run an entrant on small integers; return what is wrong, "" for nothing."""
+        import cupy
+
+        self._Y[...] = float("nan") if self.problem.beta == "zero" else self._X
+        try:
+            self._call(entrant, self._exact)()
+            right = bool(cupy.array_equal(self._Y, self._expected))
+            for sums, expected in zip(self._sums, self._expected_sums, strict=True):
+                right &= all(bool(cupy.array_equal(sums[name], expected[name])) for name in sums)
+        except (BlockvecError, cupy.cuda.driver.CUDADriverError) as error:
+            return f"{type(error).__name__}: {error}"
+        return "" if right else "differs from the reference"
+
+    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
+        """Time entrants in turns."""
+        calls = {str(i): self._call(entrant, self._matrix) for i, entrant in enumerate(field)}
+        timings = measure_beside(
+            *(calls, self._stopwatch),
+            budget_s=seconds / len(field),
+            burst=4,
+            min_rounds=1,
+            max_rounds=8,
+            before_burst=functools.partial(hold, self._gpu),
+        )
+        return [timings[str(i)] for i in range(len(field))]
+
+    def _call(self, entrant: Entrant, matrix: DeviceCsr) -> Callable[[], None]:
+        if entrant.config is None:
+            run = self._others[entrant.kernel].run
+            return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
+        if entrant.kernel in CONVERTED:
+            launch = sparse_formats.launcher(self._gpu, entrant.kernel, self.problem, entrant.config, matrix)
+            return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors)
+        launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
+        scratch = workspace(self._gpu, needed).data.ptr + GRID_HEADER_BYTES if needed else 0
+        places = {
+            key: {name: array.data.ptr for name, array in sums.items()}
+            for key, sums in zip(("dots", "gram"), self._sums, strict=True)
+        }
+        return lambda: launch(
+            self._X.data.ptr, self._Y.data.ptr, *self._factors, workspace_ptr=scratch, **places
+        )
+
+
+class SparseTuning:
+    """A product with one matrix to be tuned: its kernels are being compiled while others are measured.
+
+    Parameters
+    ----------
+    gpu : Gpu
+        The device, CuPy's current one.
+    problem : SpmmvProblem
+        What to tune, or rather the `kind` that stands for it.
+    matrix : DeviceCsr
+        The matrix.
+    candidates : sequence of Candidate
+        What the backend offers for it.
+    ceilings : Ceilings
+        Measured limits.
+    stopwatch : callable
+        Starts timing on the device.
+    executor : Executor
+        Compiles.
+    first : int
+        Configurations by the model's order.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        problem: SpmmvProblem,
+        matrix: DeviceCsr,
+        candidates: Sequence[Candidate],
+        ceilings: Ceilings,
+        stopwatch: Callable[[], Stopwatch],
+        executor: Executor,
+        *,
+        first: int = 10,
+    ) -> None:
+        self.problem = problem.kind
+        self._gpu, self._matrix, self._ceilings, self._stopwatch = gpu, matrix, ceilings, stopwatch
+        self._others = {c.name: c for c in candidates if not c.refusal and c.name not in OWN}
+        self._cache_dir = options().cache_dir
+        self._field = _field(self.problem, gpu.info, ceilings, first)
+        sources = {text for entrant in self._field for text in self._sources(entrant)}
+        self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
+
+    def _sources(self, entrant: Entrant) -> list[str]:
+        if entrant.kernel in CONVERTED:
+            return [CONFIGURED[entrant.kernel].source(self.problem, entrant.config)]
+        parts = csr.parts(self.problem, entrant.config, self._matrix.plan)
+        return [csr.source(self.problem, entrant.config, part) for part in parts]
+
+    def measure(self, budget_s: float) -> Outcome:
+        """Find the fastest right kernel and put it into the user's store; waits for the device.
+
+        Raises
+        ------
+        OptionError
+            If no kernel gives the right product.
+        """
+        concurrent.futures.wait(self._jobs)
+        forms = self._matrix.converted
+        kept = set(forms)  # which captured graphs may refer to
+        outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
+        if outcome is None:
+            raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
+        winner = self.winner(outcome)
+        store(self.problem, winner, self._gpu.info, self._cache_dir)
+        self._matrix.bound.clear()
+        if winner.kernel in CONVERTED:
+            kept.add(
+                sparse_formats.form_key(self._gpu, winner.kernel, self.problem, winner.config, self._matrix)
+            )
+        for key in forms.keys() - kept:
+            del forms[key]
+        return outcome
+
+    def _tournament(self, budget_s: float) -> Outcome | None:
+        arena = SparseArena(self._gpu, self.problem, self._matrix, self._others, self._stopwatch)
+        everyone = [*map(Entrant, self._others), *self._field]
+        outcome = tournament(everyone, arena.check, arena.race, budget_s=budget_s)
+        return outcome if outcome is None else _without_conversion(outcome)
+
+    def winner(self, outcome: Outcome) -> Winner:
+        """Return what goes on record."""
+        best = outcome.best.entrant
+        share = fraction(self.problem, outcome.seconds, self._ceilings)
+        return Winner(best.kernel, best.config, self.problem.n_rows, outcome.seconds, share, "")
+
+
+def _without_conversion(outcome: Outcome) -> Outcome:
+    """Return an outcome whose best takes the matrix as it is, unless a converted one gains enough."""
+    as_it_is = [t for t in outcome.trials if t.timing is not None and t.entrant.kernel not in CONVERTED]
+    best = min(as_it_is, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
+    worth = outcome.seconds < WORTH * Outcome(best, ()).seconds
+    return outcome if worth else dataclasses.replace(outcome, best=best)
+
+
+def _field(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Entrant]:
+    """Return the first of each family by modelled time, ahead the choice where nothing was measured."""
+    field = [("spmmv_csr", *timed) for timed in _ranked(csr, problem, device, ceilings)[:first]]
+    for name in CONVERTED:
+        family = CONFIGURED[name]
+        if family.supports(problem, device) is None:
+            some = [(name, *timed) for timed in _ranked(family, problem, device, ceilings)[:first]]
+            field = some + field if family.is_faster(problem) else field + some
+    return [Entrant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(field)]
+
+
+def _ranked(
+    family: Any, problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
+) -> list[tuple[float, Any]]:
+    """Return a family's choice, then its other configurations by modelled time, the shortest first."""
+    choice = family.choose(problem, device, ceilings)
+    valid = (c for c in family.space(problem) if family.refuse(problem, c, device) is None)
+    every = dict.fromkeys(itertools.chain([choice], valid))
+    configs = [c for c in every if family is not csr or csr.refuse_sums(problem, c) is None]
+    timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
+    return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
+
+
+def _build(source: str, device: DeviceInfo, cache_dir: Path) -> bool:
+    try:
+        build(source, device.architecture, cache_dir=cache_dir)
+    except CompileError:
+        return False
+    return True
+
+
+def _block(rows: int, width: int, ld: int, align: int, dtype: str) -> Array:
+    """Return memory for a block at a pitch and an alignment, and no better one."""
+    import cupy
+
+    offset = max(1, align // itemsize(dtype)) if align < MAX_ALIGNMENT else 0
+    memory = cupy.empty(rows * ld + offset, dtype)
+    return memory[offset:].reshape(rows, ld)[:, :width]
+
+
+def _sums(problem: SpmmvProblem, X: Array, Y: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return the column dots and Gram matrices of a problem."""
+    wide = promote(problem.dtype, "float64")
+    blocks = {"x": X.astype(wide), "y": Y.astype(wide)}
+    dots, gram = {}, {}
+    for name in problem.dots:
+        left, right = (blocks[letter] for letter in name)
+        sums = (left.conj() * right).sum(axis=0)
+        dots[name] = sums.astype(Y.dtype) if name == "xy" else sums.real.astype(Y.real.dtype)
+    for name in problem.gram:
+        left, right = (blocks[letter] for letter in name)
+        gram[name] = (left.conj().T @ right).astype(Y.dtype)
+    return dots, gram
+
+
+def _fill_exact(gpu: Gpu, array: Array, seed: int) -> None:
+    """Fill with -1, 0 and 1, in the parts of complex numbers too."""
+    import cupy
+
+    values = cupy.empty(array.size, array.dtype)
+    elementwise.fill_random(gpu, values.reshape(-1, 1), seed, 0)
+    parts = values.view(values.real.dtype)
+    parts[...] = cupy.sign(parts) * (abs(parts) > 1 / 3)
+    array[...] = values.reshape(array.shape)

@@ -1,0 +1,1 @@
+"""The host backend: NumPy arrays, nothing to compile, all cores."""

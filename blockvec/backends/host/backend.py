@@ -1,0 +1,210 @@
+"""The host backend: NumPy arrays, nothing to compile, all cores."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...config import options
+from ...errors import OptionError
+from ...kernels.device import DeviceInfo, host_device
+from ...kernels.measure import CeilingProbe, HostStopwatch
+from ...kernels.problem import (
+    Problem,
+    SpmmvProblem,
+    StreamProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+    is_complex,
+)
+from ...kernels.roofline import Ceilings, traffic
+from .. import small_matrices
+from ..base import Array, Candidate
+from . import elementwise, panels, sweeps
+from .sparse import RowBlocks, spmmv
+from .threads import map_rows
+
+__all__ = ["HOST", "HostBackend"]
+
+SMALL_BYTES = 256 << 10  # below this, one NumPy call beats starting threads
+PROBE_BYTES = 512 << 20  # beyond the last-level caches of large servers
+
+
+class HostBackend:
+    """Runs everything on NumPy arrays in main memory."""
+
+    name = "cpu"
+    xp = np
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The processor of this machine, with as many cores as the options allow."""
+        return _device(options().threads)
+
+    def candidates(self, problem: Problem) -> Sequence[Candidate]:
+        """Return the implementations of a problem, the preferred ones first."""
+        match problem:
+            case TsmttsmProblem():
+                return (
+                    Candidate("panels", panels.tsmttsm, _panel_refusal(problem)),
+                    Candidate("blas", _blas_tsmttsm, vendor=True),
+                )
+            case TsmmProblem():
+                return (
+                    Candidate("scale", _scale_column, "" if _scales(problem) else "more than one column"),
+                    Candidate("panels", panels.tsmm, _panel_refusal(problem)),
+                    Candidate("blas", _blas_tsmm, vendor=True),
+                )
+            case SweepProblem():
+                return (Candidate("panels", sweeps.sweep, sweeps.refusal(problem)),)
+            case SpmmvProblem():
+                # A block's rows in cache save products of tall blocks less than their short panels cost.
+                refusal = "Gram matrices are faster on their own" if problem.gram else ""
+                return (Candidate("csr_row_blocks", spmmv, refusal),)
+            case StreamProblem(operation="axpby"):
+                return (Candidate("chunks", elementwise.axpby),)
+            case StreamProblem(operation="column_dot"):
+                return (Candidate("chunks", elementwise.column_dots),)
+            case _:
+                return ()
+
+    def prepare_sparse(self, matrix: Any) -> RowBlocks:
+        """Take a CSR matrix; its arrays are shared, not copied."""
+        return RowBlocks(matrix)
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Return uninitialised row-major memory."""
+        return np.empty(shape, dtype)
+
+    def from_host(self, array: Any) -> Array:
+        """Return a row-major copy."""
+        return np.array(array, order="C")
+
+    def to_host(self, array: Array) -> Any:
+        """Return a row-major copy."""
+        return np.array(array, order="C")
+
+    def start_copy(self, array: Array) -> Callable[[], Any]:
+        """Return what returns a copy made now."""
+        copy = np.array(array, order="C")
+        return lambda: copy
+
+    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
+        """Return T = R^-1 for G = R^H R, and a report, by LAPACK."""
+        return small_matrices.inverse_factor(G, limit)
+
+    def fill_random(self, out: Array, key: int, offset: int) -> None:
+        """Fill with uniform numbers on [-1, 1) from NumPy's own Philox generator, `offset` numbers in."""
+        numbers = panels.real_view(out)
+        width = numbers.shape[1]
+
+        def work(begin: int, end: int) -> None:
+            rows = max(1, SMALL_BYTES // (8 * max(width, 1)))
+            for row in range(begin, end, rows):
+                stop = min(row + rows, end)
+                numbers[row:stop] = _uniform(key, offset + row * width, (stop - row, width), out.dtype)
+
+        map_rows(work, numbers.shape[0])
+
+    def stopwatch(self) -> HostStopwatch:
+        """Start timing."""
+        return HostStopwatch()
+
+    def hold(self) -> None:
+        """Do nothing: calls are not queued."""
+
+    def can_tune(self, problem: Problem, *operands: Any) -> bool:
+        """Return False: kernels on the host follow fixed rules."""
+        return False
+
+    def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
+        """Raise `OptionError`."""
+        self.check_tunable()
+
+    def check_tunable(self) -> None:
+        """Raise `OptionError`: there is nothing to choose."""
+        raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (device 'gpu').")
+
+    def ceiling_probes(self) -> Sequence[CeilingProbe]:
+        """Return stream kernels over arrays beyond the caches, and dense products."""
+        size = PROBE_BYTES // 8
+        x, y = np.ones(size), np.ones(size)
+        y_bytes = y.view(np.uint8)
+        probes = [
+            CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], x[a:b]), size), x.nbytes),
+            CeilingProbe("read", lambda: map_rows(lambda a, b: np.dot(x[a:b], y[a:b]), size), 2 * x.nbytes),
+            # NumPy clears bytes with memset, whose stores need not read the lines they overwrite.
+            CeilingProbe("write", lambda: map_rows(lambda a, b: y_bytes[a:b].fill(0), y.nbytes), y.nbytes),
+            CeilingProbe(
+                "copy", lambda: map_rows(lambda a, b: np.copyto(y[a:b], x[a:b]), size), 2 * x.nbytes
+            ),
+        ]
+        for dtype in ("float64", "float32"):
+            C = np.ones((1536, 1536), dtype)
+            probes.append(CeilingProbe(dtype, functools.partial(np.matmul, C, C), 2.0 * 1536**3))
+        return probes
+
+    def synchronize(self) -> None:
+        """Return at once: host work is done when its call returns."""
+
+
+@functools.cache
+def _device(threads: int) -> DeviceInfo:
+    return host_device(threads)
+
+
+def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str:
+    if traffic(problem).total_bytes < SMALL_BYTES and not getattr(problem, "inplace", False):
+        return f"operands under {SMALL_BYTES >> 10} KiB: one NumPy call is faster"
+    vector = isinstance(problem, TsmttsmProblem) and min(problem.M, problem.N) == 1
+    if vector and not is_complex(problem.dtype):
+        return "a single real column: BLAS dot and gemv are threaded and near the limit"
+    return ""
+
+
+def _scales(problem: TsmmProblem) -> bool:
+    return problem.M == problem.N == 1 and problem.dtype_a == problem.dtype
+
+
+def _scale_column(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
+    stream = StreamProblem("axpby", problem.K, 1, problem.dtype, 1, 1)
+    elementwise.axpby(stream, A, B if problem.beta != "zero" else None, B, (alpha * C)[0, 0], beta)
+
+
+def _blas_tsmttsm(
+    problem: TsmttsmProblem, A: Array, B: Array, C: Array, alpha: complex, beta: complex
+) -> None:
+    product = (A.conj() if problem.conj else A).T @ B
+    if problem.same:  # BLAS may round an element and its mirror image differently
+        product = (product + product.conj().T) / 2
+    panels.store(product, C, alpha, beta)
+
+
+def _blas_tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
+    if problem.alpha == "one" and problem.beta == "zero" and not np.may_share_memory(A, B):
+        np.matmul(A, C, out=B)
+    else:
+        panels.store(A @ C, B, alpha, beta)
+
+
+def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Any:
+    """Numbers `offset` and on of the Philox stream `key`, as uniform values on [-1, 1).
+
+    A Philox counter yields four 64-bit numbers. Single precision keeps the leading 24 bits, so that
+    rounding never reaches 1.
+    """
+    count = shape[0] * shape[1]
+    lead = offset % 4
+    stream = np.random.Philox(key=key)
+    stream.advance(offset // 4)
+    numbers = np.random.Generator(stream).random(lead + count)[lead:]
+    if dtype.itemsize // (2 if dtype.kind == "c" else 1) == 4:
+        numbers = np.floor(numbers * 2.0**24) * 2.0**-24
+    return (2.0 * numbers - 1.0).reshape(shape)
+
+
+HOST = HostBackend()

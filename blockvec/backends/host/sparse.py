@@ -1,0 +1,203 @@
+"""Row-major SpMMV on the host: SciPy's compiled CSR kernel over row blocks, on all cores.
+
+SciPy's own product is single-threaded, returns a fresh array, and knows neither shift nor update. Its kernel,
+though, adds A X to memory it is given and works without the interpreter. Here it runs on row blocks, several
+at a time, straight into Y where Y is contiguous; what else is asked for is made of a block while the block is
+in cache. Row blocks depend on matrix and width alone, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array goes through it too
+
+from ...kernels.problem import Pattern, SpmmvProblem, is_complex
+from ..base import Array, Fused
+from . import elementwise
+from .panels import quiet_arithmetic, real_view
+from .threads import map_items
+
+__all__ = ["RowBlocks", "spmmv"]
+
+# Rows plus entries of a row block, times columns (of real numbers): at most some 1.2 ms of work, whose result
+# finds room in a third-level cache, and no less than what is long against waking a thread. Shorter blocks
+# return to the interpreter more often, which runs one thread at a time.
+MOST_WORK, LEAST_WORK = 1 << 21, 1 << 17
+MIN_ROWS = 1 << 12  # rows plus entries, however wide the block
+SHARES = 8  # blocks come in multiples of it, which few threads share evenly
+
+
+class RowBlocks:
+    """A CSR matrix and where to cut it into row blocks; its arrays are shared, not copied.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    longest : int
+        Entries of the longest row.
+    """
+
+    pattern: Pattern = "scattered"  # of no consequence here
+
+    def __init__(self, matrix: Any) -> None:
+        self.shape = matrix.shape
+        self._indptr, self._indices, self._data = matrix.indptr, matrix.indices, matrix.data
+        self.longest = int(np.diff(self._indptr).max(initial=0))
+        self._cuts: dict[int, list[int]] = {}
+
+    def cuts(self, width: int) -> list[int]:
+        """Return the row where each block begins, and the number of rows at the end, for so many columns."""
+        count = _block_count(self.shape[0] + int(self._indptr[-1]), width)
+        if count not in self._cuts:
+            work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
+            targets = np.linspace(0, work[-1], count + 1)
+            self._cuts[count] = np.unique(np.searchsorted(work, targets)).tolist()
+        return self._cuts[count]
+
+    def entries(self, begin: int, end: int) -> int:
+        """Return the number of entries of rows [begin, end)."""
+        return int(self._indptr[end] - self._indptr[begin])
+
+    def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
+        """Return what adds alpha times rows [begin, end) of the matrix times X to the memory of these rows.
+
+        That memory, ``work``'s third argument, is one-dimensional; X is contiguous, and both are of one type.
+        """
+        indptr, indices, data = self._indptr, self._indices, self._data
+        x, width = X.reshape(-1), X.shape[1]
+        kernel: Callable[..., None] = _sparsetools.csr_matvecs if width > 1 else _sparsetools.csr_matvec
+        extents = self.shape[1:] + ((width,) if width > 1 else ())
+
+        def as_it_is(begin: int, end: int, rows: Array) -> None:
+            kernel(end - begin, *extents, indptr[begin : end + 1], indices, data, x, rows)
+
+        def converted(begin: int, end: int, rows: Array) -> None:
+            first, last = indptr[begin], indptr[end]
+            values = np.multiply(data[first:last], alpha, dtype=x.dtype)
+            pointers = indptr[begin : end + 1] - first
+            kernel(end - begin, *extents, pointers, indices[first:last], values, x, rows)
+
+        return as_it_is if alpha == 1 and data.dtype == x.dtype else converted
+
+
+def _block_count(work: int, width: int) -> int:
+    """Return the number of row blocks for so many rows plus entries and columns of real numbers."""
+    many = SHARES * -(-work // (SHARES * max(MOST_WORK // width, MIN_ROWS)))
+    few = max(1, work // max(LEAST_WORK // width, MIN_ROWS))
+    return many if few >= many else 1 << few.bit_length() - 1
+
+
+def spmmv(
+    problem: SpmmvProblem,
+    S: RowBlocks,
+    X: Array,
+    Y: Array,
+    alpha: complex,
+    beta: complex,
+    shift: Any,
+    fused: Fused | None = None,
+) -> None:
+    """Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value a column. Y must not overlap X.
+
+    SciPy's kernel wants contiguous operands of one type: other X are copied once, and products go through
+    scratch memory of a row block where the rows of Y are apart.
+    """
+    n_columns = problem.width * (2 if is_complex(problem.dtype) else 1)
+    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
+    start = _start(problem, X, Y, alpha, beta, shift)
+    add = _adder(problem, S, X, Y, alpha)
+    rest = None if fused is None else _Rest(problem, X, Y, fused, len(cuts) - 1)
+
+    def work(block: int) -> None:
+        begin, end = cuts[block], cuts[block + 1]
+        start(begin, end)
+        add(begin, end)
+        if rest is not None:
+            rest.take(block, begin, end)
+
+    with quiet_arithmetic():
+        map_items(work, len(cuts) - 1)
+        if rest is not None:
+            rest.finish()
+
+
+def _start(
+    problem: SpmmvProblem, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any
+) -> Callable[[int, int], None]:
+    """Return what sets a range of rows to beta Y - alpha shift X."""
+    if problem.shift != "none":
+        return elementwise.axpby_rows(X, None if problem.beta == "zero" else Y, Y, -alpha * shift, beta)
+
+    def clear(begin: int, end: int) -> None:
+        Y[begin:end] = 0
+
+    def scale(begin: int, end: int) -> None:
+        rows = Y[begin:end]
+        np.multiply(rows, beta, out=rows)
+
+    return {"zero": clear, "one": lambda begin, end: None, "general": scale}[problem.beta]
+
+
+def _adder(
+    problem: SpmmvProblem, S: RowBlocks, X: Array, Y: Array, alpha: complex
+) -> Callable[[int, int], None]:
+    """Return what adds alpha S X to a range of rows."""
+    # A real matrix treats real and imaginary parts alike: complex columns are pairs of real ones.
+    by_parts = is_complex(problem.dtype_x) and not is_complex(problem.dtype_matrix)
+    operand = np.ascontiguousarray(X, problem.dtype)
+    if by_parts:
+        operand = real_view(operand)
+    mixes_parts = by_parts and complex(alpha).imag != 0
+    if by_parts and not mixes_parts:
+        alpha = complex(alpha).real
+    width = operand.shape[1]
+    product_of = S.adder(operand)
+    into_y = product_of if alpha == 1 or mixes_parts else S.adder(operand, alpha)
+    flat = (real_view(Y) if by_parts else Y).reshape(-1) if Y.flags.c_contiguous else None
+
+    def work(begin: int, end: int) -> None:
+        rows = Y[begin:end]
+        # Either the entries are multiplied by alpha, or their product with X is, in three passes over it.
+        scales_product = mixes_parts or (alpha != 1 and S.entries(begin, end) > 2 * rows.size)
+        if flat is not None and not scales_product:
+            into_y(begin, end, flat[begin * width : end * width])
+            return
+        product = np.zeros(rows.shape, rows.dtype)
+        target = (real_view(product) if by_parts else product).reshape(-1)
+        (product_of if scales_product else into_y)(begin, end, target)
+        if scales_product:
+            product *= alpha
+        np.add(rows, product, out=rows)
+
+    return work
+
+
+class _Rest:
+    """What is made of the rows of a block after Y; sums are added up in the order of the blocks."""
+
+    def __init__(self, problem: SpmmvProblem, X: Array, Y: Array, fused: Fused, n_blocks: int) -> None:
+        self._chain: Callable[[int, int], None] | None = None
+        self._sums: list[tuple[Callable[[int, int], list[Array]], list[Any], Array]] = []
+        if (Z := fused.Z) is not None:
+            old = None if problem.chain == "zero" else Z
+            self._chain = elementwise.axpby_rows(Y, old, Z, fused.eta, fused.delta)
+        blocks = {"x": X, "y": Y}
+        for name, out in fused.dots.items():
+            work = elementwise.column_dot_rows(blocks[name[0]], blocks[name[1]])
+            self._sums.append((work, [None] * n_blocks, out))
+
+    def take(self, block: int, begin: int, end: int) -> None:
+        """Work on the rows of a block."""
+        if self._chain is not None:
+            self._chain(begin, end)
+        for work, parts, _ in self._sums:
+            parts[block] = work(begin, end)
+
+    def finish(self) -> None:
+        """Store the sums over all blocks."""
+        for _, parts, out in self._sums:
+            elementwise.store_dots(parts, out)

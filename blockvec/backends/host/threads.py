@@ -1,0 +1,224 @@
+"""Threads of the host backend: fixed row ranges, one BLAS thread inside each.
+
+NumPy releases the interpreter lock inside BLAS and ufunc loops, so plain threads reach all cores. A thread
+that is free takes the next range, so that a core which somebody else uses as well delays little. The
+ranges depend on the operands' extents and the thread count alone, and partial results are combined in range
+order: results are bit-identical for a fixed thread count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import ctypes
+import functools
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import threadpoolctl
+
+from ...config import options
+
+__all__ = ["map_items", "map_rows", "row_ranges", "single_threaded_blas"]
+
+Result = TypeVar("Result")
+
+
+def row_ranges(n_rows: int, n_ranges: int, granule: int = 64) -> list[tuple[int, int]]:
+    """Split rows into at most `n_ranges` contiguous ranges whose bounds are multiples of `granule`."""
+    granules = -(-n_rows // granule)
+    n_ranges = max(1, min(n_ranges, granules))
+    cuts = [min(n_rows, granules * i // n_ranges * granule) for i in range(n_ranges + 1)]
+    return list(itertools.pairwise(cuts))
+
+
+def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread: int = 1) -> list[Result]:
+    """Run ``work(begin, end)`` over row ranges on all threads and return the results in row order."""
+    ranges = row_ranges(n_rows, options().threads * ranges_per_thread)
+    results: dict[int, Result] = {}
+
+    def run(index: int) -> None:
+        results[index] = work(*ranges[index])
+
+    with single_threaded_blas():
+        map_items(run, len(ranges))
+    return [results[index] for index in range(len(ranges))]
+
+
+def map_items(work: Callable[[int], None], n_items: int) -> None:
+    """Run ``work(i)`` for every item, each thread taking the next one when it is free.
+
+    For items of unequal cost that write disjoint results, so that the order does not matter. Whoever calls
+    BLAS on long operands in them keeps it to one thread (`single_threaded_blas`).
+    """
+    ticket = itertools.count()  # next() on it is atomic under the interpreter lock
+
+    def drain() -> None:
+        while (item := next(ticket)) < n_items:
+            work(item)
+
+    n_threads = min(options().threads, n_items)
+    if n_threads <= 1:
+        drain()
+        return
+    crew = _workers().start(drain, n_threads)
+    errors = []
+    try:
+        drain()  # the caller itself works too
+    finally:
+        errors = [error for error in map(_workers().finish, crew) if error is not None]
+    if errors:
+        raise errors[0]
+
+
+class _Worker:
+    """A thread that waits for work without holding the interpreter: it wakes in a few microseconds.
+
+    Queues and futures cost as much again as waking does.
+    """
+
+    def __init__(self) -> None:
+        self._wanted, self._done = threading.Lock(), threading.Lock()
+        self._wanted.acquire()
+        self._done.acquire()
+        self._job: Callable[[], None] | None = None
+        self._error: BaseException | None = None
+        thread = threading.Thread(target=self._serve, name="blockvec", daemon=True)
+        thread.start()
+        self.native_id = thread.native_id or 0
+
+    def _serve(self) -> None:
+        while True:
+            self._wanted.acquire()
+            try:
+                if self._job is not None:
+                    self._job()
+            except BaseException as error:  # the caller's to raise
+                self._error = error
+            self._job = None  # what it refers to may be large
+            self._done.release()
+
+    def start(self, job: Callable[[], None]) -> None:
+        self._job = job
+        self._wanted.release()
+
+    def finish(self) -> BaseException | None:
+        """Wait until it is done; return what it raised."""
+        self._done.acquire()
+        error, self._error = self._error, None
+        return error
+
+
+class _Workers:
+    """Threads that stay off the core their caller works on.
+
+    Linux wakes a thread on its waker's core where the other cores run something else, be it of low
+    priority; with few cores in use it does not even look for an idle one. Caller and worker then take
+    turns on one core for a few milliseconds, which is as long as a block operation takes.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[_Worker] = []
+        self._threads: list[int] = []
+        self._allowed: tuple[set[int], int] | None = None
+
+    def start(self, job: Callable[[], None], n_running: int) -> list[_Worker]:
+        """Run a job on all but one of so many threads, which see the caller's options."""
+        self.keep_off_this_core(n_running)
+        crew = [self._take() for _ in range(n_running - 1)]
+        for worker in crew:
+            worker.start(functools.partial(contextvars.copy_context().run, job))
+        return crew
+
+    def _take(self) -> _Worker:
+        with contextlib.suppress(IndexError):
+            return self._idle.pop()
+        worker = _Worker()
+        self._threads.append(worker.native_id)
+        return worker
+
+    def finish(self, worker: _Worker) -> BaseException | None:
+        """Wait until a worker is done; return what it raised."""
+        error = worker.finish()
+        self._idle.append(worker)
+        return error
+
+    def keep_off_this_core(self, n_running: int) -> None:
+        """Let the workers run on all cores of the process but this one, if that leaves enough of them."""
+        core = _current_core()
+        if core < 0 or n_running < 2:
+            return
+        cores = os.sched_getaffinity(0)
+        if n_running <= len(cores):
+            cores.discard(core)
+        if self._allowed == (cores, len(self._threads)):
+            return
+        self._allowed = cores, len(self._threads)
+        for thread in self._threads:
+            with contextlib.suppress(OSError):  # a sandbox may forbid it: the workers then run anywhere
+                os.sched_setaffinity(thread, cores)
+
+
+def _current_core() -> int:
+    """Return the core that this thread runs on; -1 where the system does not tell."""
+    return _getcpu() if _getcpu else -1
+
+
+try:
+    _getcpu = ctypes.PyDLL(None).sched_getcpu if hasattr(os, "sched_setaffinity") else None
+except (OSError, AttributeError):
+    _getcpu = None
+
+
+@functools.cache
+def _workers() -> _Workers:
+    return _Workers()
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
+    os.register_at_fork(after_in_child=_workers.cache_clear)
+
+
+class _BlasLimit:
+    """Counts who wants BLAS single-threaded.
+
+    The setting is global to the process, so the first user sets it and the last one restores it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._limiter: Any = None
+        self._controller: threadpoolctl.ThreadpoolController | None = None
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                if self._controller is None:
+                    self._controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
+                self._limiter = self._controller.limit(limits=1)
+                self._limiter.__enter__()
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._limiter.__exit__(None, None, None)
+                self._limiter = None
+
+
+_blas_limit = _BlasLimit()
+
+
+@contextlib.contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """Keep BLAS to one thread a call while blockvec's own threads share the cores."""
+    _blas_limit.acquire()
+    try:
+        yield
+    finally:
+        _blas_limit.release()

@@ -1,0 +1,237 @@
+"""The arguments of ``blockvec``: its commands, their options, and what these take."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .. import __version__
+
+__all__ = [
+    "DENSE_OPERATIONS",
+    "FIGURES",
+    "GPU_MATRIX",
+    "HOST_MATRIX",
+    "QUICK_MATRIX",
+    "QUICK_WIDTHS",
+    "REFUSED",
+    "SPARSE_OPERATIONS",
+    "WIDTHS",
+    "parse_widths",
+    "parser",
+]
+
+REFUSED = 2  # exit code for arguments that cannot be used
+
+EPILOG = """\
+exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
+"""
+
+WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
+QUICK_WIDTHS = (1, 3, 8)
+DENSE_OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
+SPARSE_OPERATIONS = ("apply", "apply_fused", "apply_gram")
+OPERATIONS = (*DENSE_OPERATIONS, *SPARSE_OPERATIONS)
+TUNED_TABLES = ("equal", "update", "wide", "views", "fma", "gram", "rectangular", "single")
+FIGURES = ("roofline", "permutations", "tiles", "occupancy", "reductions", "combinations")
+DTYPES = ("float32", "float64", "complex64", "complex128")
+HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one line what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _add_types(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--dtype",
+        type=_names(*DTYPES),
+        default=("float64", "complex128"),
+        metavar="TYPES",
+        help=f"some of {','.join(DTYPES)} (default float64,complex128)",
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    made = _Parser(
+        prog="blockvec",
+        description="Block-vector operations at the hardware's limit: this machine and what it reaches.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=f"blockvec {__version__}")
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_info(commands)
+    _add_bench(commands)
+    _add_tune(commands)
+    _add_explain(commands)
+    _add_plot(commands)
+    return made
+
+
+def _add_info(commands: Any) -> None:
+    info = commands.add_parser("info", help="devices, libraries and measured ceilings")
+    info.add_argument("--measure", action="store_true", help="measure the ceilings again")
+
+
+def _add_bench(commands: Any) -> None:
+    bench = commands.add_parser("bench", help="time the operations beside NumPy or cuBLAS")
+    add = bench.add_argument
+    add(
+        "--op",
+        type=_names(*OPERATIONS),
+        default=("dot", "combine", "apply"),
+        metavar="OPS",
+        help=f"some of {','.join(OPERATIONS)} (default dot,combine,apply)",
+    )
+    _add_types(bench)
+    add("--widths", type=parse_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
+    add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
+    add("--basis", type=parse_widths, metavar="W", help="columns of a basis that meets blocks of the widths")
+    add(
+        "--ld", type=_count, metavar="LD", help="views with this leading dimension, from the second column on"
+    )
+    add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
+    size = bench.add_mutually_exclusive_group()
+    size.add_argument("--rows", type=_count, metavar="N", help="rows of a block")
+    size.add_argument(
+        "--bytes", type=_bytes, metavar="B", help="bytes of a block, such as 32M (default: 32M, on a GPU 2G)"
+    )
+    add(
+        "--matrix",
+        action="append",
+        metavar="MATRIX",
+        help=f"model or file for apply, may be given again (default {HOST_MATRIX}, on a GPU {GPU_MATRIX})",
+    )
+    add("--sparse", action="store_true", help="instead: all of apply over a table of matrices and types")
+    add("--seconds", type=float, metavar="S", help="begin no further measurement after S seconds")
+    add("--latency", action="store_true", help="instead: A^H B over 1 to 10 million rows, widths 4 and 32")
+    add("--json", metavar="FILE", help="write the results to this file")
+    add("--plot", metavar="FILE", help="draw them into this file (.svg, .png, .pdf)")
+    add(
+        "--paper",
+        type=_names(*FIGURES, "all"),
+        metavar="FIGURES",
+        help=f"instead, figures of the paper that the kernels come from: all, or some of {','.join(FIGURES)}",
+    )
+    add("--budget", type=float, default=180.0, metavar="S", help="seconds for --paper (default 180)")
+    add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
+
+
+def _add_tune(commands: Any) -> None:
+    tune = commands.add_parser(
+        "tune", help="find the fastest kernels for products on a GPU and remember them"
+    )
+    add = tune.add_argument
+    add(
+        "--op",
+        type=_names("dot", "gram", "combine", "inplace"),
+        default=("dot", "gram", "combine"),
+        metavar="OPS",
+        help="some of dot,gram,combine,inplace (default dot,gram,combine)",
+    )
+    _add_types(tune)
+    add("--widths", type=parse_widths, default=WIDTHS, metavar="W", help="columns, such as 1,2,8 or 1-64")
+    pairs = tune.add_mutually_exclusive_group()
+    pairs.add_argument("--grid", action="store_true", help="all pairs of widths, not only equal ones")
+    pairs.add_argument("--by", type=parse_widths, metavar="W", help="pairs of a width and one of these")
+    add("--ld", type=_count, metavar="LD", help="views with this leading dimension, at odd column offsets")
+    add("--beta", action="store_true", help="products that are added to what is there")
+    add(
+        "--matrix",
+        action="append",
+        metavar="MATRIX",
+        help="instead, products of this sparse model or file, may be repeated; all: those of bench --sparse",
+    )
+    add("--device", default="gpu", metavar="DEVICE", help="gpu (default) or cuda:1")
+    add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring a problem (default 5)")
+    add("--first", type=_count, default=10, metavar="N", help="the N best by the models (default 10)")
+    add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
+    add("--families", choices=("fma", "mma"), default="", help="multiply-adds or tensor cores alone")
+    add(
+        "--tables",
+        type=_names(*TUNED_TABLES, "all"),
+        metavar="TABLES",
+        help=f"instead, tables on record: all or some of {','.join(TUNED_TABLES)}; --json names a folder",
+    )
+    add("--limit", type=float, default=math.inf, metavar="S", help="begin nothing after so many seconds")
+    add("--json", type=Path, metavar="FILE", help="write all that was measured to this file, as it comes")
+    add("--resume", action="store_true", help="keep what the file of --json holds, and measure the rest")
+    add("--ship", type=Path, metavar="DIR", help="put the winners into the tables in this folder")
+    add(
+        "--from",
+        dest="results",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="instead of measuring, ship the winners of these results",
+    )
+
+
+def _add_explain(commands: Any) -> None:
+    explain = commands.add_parser("explain", help="which kernel runs, and why")
+    add = explain.add_argument
+    add("operation", choices=("dot", "combine", "apply"))
+    add("--rows", type=_count, default=1_000_000, metavar="N", help="rows of the block (default 1000000)")
+    add(
+        "--widths",
+        type=parse_widths,
+        default=(8,),
+        metavar="M[,N]",
+        help="columns of both operands (default 8)",
+    )
+    add("--dtype", choices=DTYPES, default="float64", help="default float64")
+    add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
+    add("--matrix", default=HOST_MATRIX, metavar="MATRIX", help=f"for apply (default {HOST_MATRIX})")
+
+
+def _add_plot(commands: Any) -> None:
+    plot = commands.add_parser("plot", help="draw the pictures of results on record")
+    add = plot.add_argument
+    add("results", nargs="+", type=Path, metavar="RESULTS", help="JSON files, or folders that hold some")
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="picture of a single file (default: beside it, .svg)",
+    )
+
+
+def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list with ranges: ``1,2,8`` or ``1-64``."""
+    widths: list[int] = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        widths += range(_count(low), _count(high or low) + 1)
+    return tuple(widths)
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
+    return int(text)
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    unit = units.get(text[-1:].upper(), 1)
+    return _count(text[:-1] if unit > 1 else text) * unit

@@ -1,0 +1,1 @@
+"""Reproduction of the figures of Ernst et al. (2021)."""

@@ -1,0 +1,116 @@
+"""Measuring what the figures of Ernst et al. (2021) show; `paper_points` says what is compared."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ...backends import Backend
+from ...config import options
+from ...errors import OptionError
+from ...kernels.measure import Timing, measure
+from ...kernels.problem import TsmttsmProblem
+from ...kernels.roofline import Ceilings
+from ...kernels.tuning.selection import Entrant, build_ahead
+from ..precompile import COMPILE_S
+from ..records import kernel_record
+from ..workers import Workers
+from .points import FIGURES, Point, points
+
+__all__ = ["ALL_FIGURES", "record_figures"]
+
+ALL_FIGURES = (*FIGURES, "occupancy")
+
+RACE_S = 0.012  # of a kernel
+FEW_BYTES = 256 << 20  # operands below are timed by replaying graphs, which take out the time of a launch
+REPLAYS = 20  # launches of a graph
+
+Record = dict[str, Any]
+
+
+def record_figures(
+    figures: Sequence[str], backend: Backend, ceilings: Ceilings, *, budget_s: float
+) -> Iterator[tuple[str, Record]]:
+    """Yield the measurements of figures, each with the name of its figure, as they are made.
+
+    Parameters
+    ----------
+    figures : sequence of str
+        Some of `ALL_FIGURES`.
+    backend : Backend
+        A GPU's.
+    ceilings : Ceilings
+        Measured in this process.
+    budget_s : float
+        Seconds after which no further kernel is timed.
+
+    Raises
+    ------
+    OptionError
+        On a CPU, and for figures that are not known.
+    """
+    if backend.device.kind != "cuda":
+        raise OptionError("the figures compare kernels of a GPU; give --device gpu.")
+    deadline = time.monotonic() + budget_s
+    todo = points([figure for figure in figures if figure != "occupancy"], backend.device)
+    if "occupancy" in figures:
+        for record in _occupancy(backend):
+            yield "occupancy", record
+    for point, record in _points(todo, backend, ceilings, deadline):
+        yield point.figure, record
+
+
+def _points(
+    todo: Sequence[Point], backend: Any, ceilings: Ceilings, deadline: float
+) -> Iterator[tuple[Point, Record]]:
+    """Compile all kernels in parallel processes; check and time those of one problem in turns."""
+    groups: dict[tuple[str, Any], list[Point]] = {}
+    for point in todo:
+        groups.setdefault((point.figure, point.problem), []).append(point)
+    with Workers(os.cpu_count() or 1, COMPILE_S) as executor:
+        jobs = [
+            build_ahead(problem, map(_entrant, group), backend.device, options().cache_dir, executor).values()
+            for (_, problem), group in groups.items()
+        ]
+        for ((figure, problem), group), compiled in zip(groups.items(), jobs, strict=True):
+            concurrent.futures.wait(compiled)
+            if time.monotonic() > deadline:
+                return
+            for point, timing, peers in _race(figure, problem, group, backend):
+                config = dataclasses.asdict(point.config)
+                record = kernel_record(problem, point.kernel, timing, ceilings, peers, config=config)
+                yield point, {"figure": figure, **record, **point.setting}
+
+
+def _entrant(point: Point) -> Entrant:
+    return Entrant(point.kernel, point.config)
+
+
+def _race(
+    figure: str, problem: Any, group: Sequence[Point], backend: Any
+) -> Iterator[tuple[Point, Timing, dict[str, Timing]]]:
+    """Time the points of one problem that give the right product; beside the roofline also cuBLAS."""
+    arena = backend.arena(problem)
+    right = [p for p in group if p.setting.get("reduction") == "none" or not arena.check(_entrant(p))]
+    vendors = [c.name for c in backend.candidates(problem) if c.vendor and not c.refusal]
+    names = vendors if figure == "roofline" else []
+    field = [*map(_entrant, right), *map(Entrant, names)]
+    if isinstance(problem, TsmttsmProblem) and problem.K * problem.M * 16 < FEW_BYTES:
+        timings = [arena.replay(entrant, REPLAYS) for entrant in field]
+    else:
+        timings = arena.race(field, RACE_S * len(field))
+    peers = dict(zip(names, timings[len(right) :], strict=True))
+    for point, timing in zip(right, timings, strict=False):
+        yield point, timing, peers
+
+
+def _occupancy(backend: Any) -> Iterator[Record]:
+    """Yield the bandwidth of plain streams over resident warps and accesses in flight."""
+    for setting, probe in backend.stream_probes():
+        timing = measure(probe.call, backend.stopwatch, budget_s=0.02)
+        rate = probe.amount / timing.median_s * 1e-9
+        yield {"figure": "occupancy", **setting, "time_s": timing.median_s, "bandwidth_gb_s": round(rate, 1)}

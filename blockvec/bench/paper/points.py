@@ -1,0 +1,201 @@
+"""What the figures of Ernst et al. (2021) are made of: problems and configurations, without a GPU.
+
+D. Ernst, G. Hager, J. Thies, G. Wellein, "Performance engineering for real and complex tall & skinny matrix
+multiplication kernels on GPUs", IJHPCA 35(1), 2021. Where a figure compares options of the paper's kernels,
+the points are those kernels: operands go straight from memory to registers and results straight back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...errors import OptionError
+from ...kernels.dense import tsmm_fma, tsmttsm_fma
+from ...kernels.dense.layout import ceil_div
+from ...kernels.dense.tsmm_fma_config import Coefficients
+from ...kernels.device import DeviceInfo
+from ...kernels.families import FAMILIES, families_of
+from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
+
+__all__ = ["FIGURES", "Point", "points"]
+
+OPERAND_BYTES = 1 << 30
+WIDTHS = (*range(1, 17), *range(18, 33, 2), 31, 33, *range(36, 65, 4), 57)
+SAMPLED_WIDTHS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64)
+TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)
+COMBINED_WIDTHS = (2, 7, 8, 12, 16, 24, 32, 48, 64)
+MAP_WIDTH = 32
+TILINGS = 4  # of each permutation and width, by the model
+RESIDENT_WARPS = (64, 48, 32, 24, 16, 12, 8, 4)  # of a multiprocessor, the most that fit are taken
+REDUCTIONS = ("partials", "blocks", "threads", "none")
+REDUCED_WIDTHS = (4, 32)
+REDUCED_ROWS = tuple(round(10 ** (step / 2)) for step in range(6, 16))  # 1e3 to 3e7
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kernel to be timed.
+
+    Attributes
+    ----------
+    figure : str
+        Whose it is, one of `FIGURES`.
+    problem : TsmttsmProblem or TsmmProblem
+        What it computes.
+    kernel : str
+        Its family.
+    config : object
+        Its configuration.
+    setting : dict
+        The options that the figure compares.
+    """
+
+    figure: str
+    problem: TsmttsmProblem | TsmmProblem
+    kernel: str
+    config: Any
+    setting: dict[str, Any] = field(default_factory=dict)
+
+
+def _tsmttsm(width: int, dtype: str = "float64", rows: int | None = None) -> TsmttsmProblem:
+    K = rows or OPERAND_BYTES // (width * itemsize(dtype))
+    return TsmttsmProblem(K, width, width, dtype, dtype, width, width, conj=is_complex(dtype))
+
+
+def _tsmm(width: int, dtype: str = "float64") -> TsmmProblem:
+    return TsmmProblem(OPERAND_BYTES // (width * itemsize(dtype)), width, width, dtype, dtype, width, width)
+
+
+def _roofline(device: DeviceInfo) -> Iterator[Point]:
+    """Each family as its model chooses, over all widths, to be drawn beside libraries."""
+    for make in (_tsmttsm, _tsmm):
+        for dtype in ("float64", "complex128"):
+            for width in WIDTHS:
+                problem = make(width, dtype)
+                for name in families_of(problem):
+                    if FAMILIES[name].supports(problem, device) is None:
+                        config = FAMILIES[name].choose(problem, device)
+                        yield Point("roofline", problem, name, config)
+
+
+def _direct_tsmttsm(
+    problem: TsmttsmProblem, tm: int, tn: int, device: DeviceInfo, **options: Any
+) -> tsmttsm_fma.Config | None:
+    """Return the paper's kernel with as many warps as fit, or None where none do."""
+    tiles = ceil_div(problem.M, tm) * ceil_div(problem.N, tn)
+    warps = 1 << max(0, ceil_div(tiles, 32) - 1).bit_length()
+    teams = max(1, 8 // warps)
+    for resident in RESIDENT_WARPS:
+        blocks = resident // (teams * warps)
+        config = tsmttsm_fma.Config(tm, tn, warps=warps, teams=teams, blocks=blocks, **options)
+        if blocks and tsmttsm_fma.refuse(problem, config, device) is None:
+            return config
+    return None
+
+
+def _permutations(device: DeviceInfo) -> Iterator[Point]:
+    """Leap frog and interleaved ("transposed") tiles, over the width; the best tile of several counts."""
+    for width in SAMPLED_WIDTHS:
+        problem = _tsmttsm(width)
+        for leapfrog in (False, True):
+            for interleaved in (False, True):
+                options = {"leapfrog": leapfrog, "interleaved": interleaved}
+                sizes = [t for t in TILES if 2 <= t <= min(width, 8)]
+                found = (_direct_tsmttsm(problem, tm, tn, device, **options) for tm in sizes for tn in sizes)
+                configs = [config for config in dict.fromkeys(found) if config]
+                configs.sort(key=lambda config: tsmttsm_fma.predict(problem, config, device))
+                for config in configs[:TILINGS]:
+                    yield Point("permutations", problem, "tsmttsm_fma", config, options)
+
+
+def _tiles(device: DeviceInfo) -> Iterator[Point]:
+    """Tiles of TM x TN at one width, with leap frog and interleaved."""
+    problem = _tsmttsm(MAP_WIDTH)
+    for tm in TILES:
+        for tn in TILES:
+            config = _direct_tsmttsm(problem, tm, tn, device, leapfrog=True, interleaved=True)
+            if config:
+                yield Point("tiles", problem, "tsmttsm_fma", config, {"tm": tm, "tn": tn})
+
+
+def _reductions(device: DeviceInfo) -> Iterator[Point]:
+    """Ways to sum up, over the number of rows."""
+    for width in REDUCED_WIDTHS:
+        for rows in (*REDUCED_ROWS, _tsmttsm(width).K):
+            config = tsmttsm_fma.choose(_tsmttsm(width, rows=rows), device)
+            for reduction in REDUCTIONS:
+                setting: dict[str, Any] = {"reduction": reduction}
+                changed = replace(config, **setting)
+                yield Point("reductions", _tsmttsm(width, rows=rows), "tsmttsm_fma", changed, setting)
+
+
+def _combinations(device: DeviceInfo) -> Iterator[Point]:
+    """Threads a row, where C is read, and rows a thread, over the width; the best of other options counts."""
+    for width in COMBINED_WIDTHS:
+        problem = _tsmm(width)
+        for spread in (1, 2, 4, 8, 16):
+            for coefficients in ("registers", "shared", "cache"):
+                for unroll in (1, 2, 3, 4):
+                    setting: dict[str, Any] = {
+                        "spread": spread,
+                        "coefficients": coefficients,
+                        "unroll": unroll,
+                    }
+                    config = _direct_tsmm(problem, device, **setting)
+                    if config:
+                        yield Point("combinations", problem, "tsmm_fma", config, setting)
+
+
+def _direct_tsmm(
+    problem: TsmmProblem, device: DeviceInfo, *, spread: int, coefficients: Coefficients, unroll: int
+) -> tsmm_fma.Config | None:
+    kt = min(problem.M, 2)
+    tiles = ceil_div(problem.M, kt)
+    for resident in RESIDENT_WARPS:
+        teams = min(resident, 8)
+        config = tsmm_fma.Config(
+            spread,
+            ceil_div(problem.N, spread),
+            unroll,
+            kt=kt,
+            coefficients=coefficients,
+            interleaved=spread > 1,
+            unroll_k=tiles if coefficients == "registers" else min(tiles, 4),
+            teams=teams,
+            blocks=resident // teams,
+        )
+        if tsmm_fma.refuse(problem, config, device) is None:
+            return config
+    return None
+
+
+FIGURES: dict[str, Callable[[DeviceInfo], Iterator[Point]]] = {
+    "roofline": _roofline,
+    "permutations": _permutations,
+    "tiles": _tiles,
+    "reductions": _reductions,
+    "combinations": _combinations,
+}
+
+
+def points(figures: Sequence[str], device: DeviceInfo) -> list[Point]:
+    """Return the kernels that some figures compare.
+
+    Parameters
+    ----------
+    figures : sequence of str
+        Some of `FIGURES`.
+    device : DeviceInfo
+        Where they are to run: decides which configurations fit.
+
+    Raises
+    ------
+    OptionError
+        For a figure that is not known.
+    """
+    for figure in figures:
+        if figure not in FIGURES:
+            raise OptionError(f"figure {figure!r} is not known; give some of {', '.join(FIGURES)}.")
+    return [point for figure in figures for point in FIGURES[figure](device)]

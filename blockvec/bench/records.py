@@ -1,0 +1,307 @@
+"""Results on record: what was measured, on which machine, with which versions, as one JSON document a run.
+
+``{"environment": ..., "ceilings": ..., "records": [...]}``, the form of every file under ``docs/results``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..backends import Backend
+from ..config import named_commit
+from ..errors import FormatError
+from ..kernels.cache import replace_file
+from ..kernels.measure import Timing
+from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from ..kernels.roofline import Ceilings, fraction, gather_time, memory_time, padding_cap, sector_traffic
+
+__all__ = [
+    "Book",
+    "Record",
+    "ceilings_record",
+    "device_slug",
+    "document",
+    "environment",
+    "kernel_record",
+    "read",
+    "write",
+]
+
+Record = dict[str, Any]
+
+WRITE_S = 1.0  # between writes of a document that grows
+
+
+def environment(backend: Backend) -> Record:
+    """Return what a measurement on a device depends on besides the code.
+
+    Returns
+    -------
+    dict of str to str or int
+        device, cores (0 on a GPU), driver, cuda, nvrtc, cupy, numpy, scipy, python, blockvec, commit, date;
+        empty text for what is not there or plays no part.
+    """
+    from .. import __version__
+
+    device = backend.device
+    on_gpu = device.kind == "cuda"
+    return {
+        "device": device.name,
+        "cores": 0 if on_gpu else device.multiprocessors,
+        "driver": device.driver,
+        "cuda": _cuda_runtime(backend) if on_gpu else "",
+        "nvrtc": _nvrtc() if on_gpu else "",
+        "cupy": backend.xp.__version__ if on_gpu else "",
+        "numpy": importlib.metadata.version("numpy"),
+        "scipy": importlib.metadata.version("scipy"),
+        "python": platform.python_version(),
+        "blockvec": __version__,
+        "commit": _commit(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def _cuda_runtime(backend: Backend) -> str:
+    version = int(backend.xp.cuda.runtime.runtimeGetVersion())
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
+def _nvrtc() -> str:
+    from ..errors import CompileError
+    from ..kernels.compile import compiler_version
+
+    try:
+        return compiler_version()
+    except CompileError:
+        return ""
+
+
+def _commit() -> str:
+    """Return the commit of the source tree this runs from, with a + where files differ; "" where unknown."""
+    tree = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(tree), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    try:
+        is_own = (
+            Path(git("rev-parse", "--show-toplevel")) == tree
+        )  # not a repository around a copy of the tree
+        return named_commit() or (git("describe", "--always", "--exclude=*", "--dirty=+") if is_own else "")
+    except (OSError, subprocess.CalledProcessError):
+        return named_commit()
+
+
+def device_slug(backend: Backend) -> str:
+    """Return the name of a device as a folder: ``h200``, ``host-2core``."""
+    device = backend.device
+    if device.kind == "cpu":
+        return f"host-{device.multiprocessors}core"
+    name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
+    return name.removeprefix("nvidia-").removeprefix("geforce-")
+
+
+def ceilings_record(ceilings: Ceilings) -> Record:
+    """Return ceilings as they stand in a document."""
+    record: Record = {
+        "read_gb_s": round(ceilings.read_gb_s, 2),
+        "write_gb_s": round(ceilings.write_gb_s, 2),
+        "copy_gb_s": round(ceilings.copy_gb_s, 2),
+    }
+    if ceilings.l2_gb_s:
+        record["l2_gb_s"] = round(ceilings.l2_gb_s, 2)
+    if ceilings.mixed_gb_s:
+        record["mixed_gb_s"] = [[round(share, 4), round(rate, 2)] for share, rate in ceilings.mixed_gb_s]
+    for dtype, rate in ceilings.gflop_s.items():
+        record[f"fp{dtype.removeprefix('float')}_gflop_s"] = round(rate, 1)
+    return record
+
+
+def kernel_record(
+    problem: Problem,
+    kernel: str,
+    timing: Timing,
+    ceilings: Ceilings,
+    peers: Mapping[str, Timing],
+    *,
+    config: str | Mapping[str, Any] = "",
+    matrix: str | None = None,
+) -> Record:
+    """Return one measured operation as it stands in a document.
+
+    Parameters
+    ----------
+    problem : Problem
+        What was run.
+    kernel : str
+        The implementation's name: its family.
+    timing : Timing
+        How long it took.
+    ceilings : Ceilings
+        Measured in the same run.
+    peers : mapping of str to Timing
+        The same task done otherwise.
+    config : str or mapping
+        The kernel's parameters.
+    matrix : str, optional
+        Name of the sparse matrix.
+    """
+    record: Record = {"operation": problem.operation, "dtype": problem.dtype}
+    record |= _extents(problem)
+    if matrix is not None:
+        record["matrix"] = matrix
+    record |= {
+        "family": kernel,
+        "config": config if isinstance(config, str) else dict(config),
+        "time_s": timing.median_s,
+        "spread": round(timing.spread, 4),
+        "fraction": round(fraction(problem, timing.median_s, ceilings), 4),
+        "peers": {name: peer.median_s for name, peer in peers.items()},
+    }
+    if isinstance(problem, TsmttsmProblem | TsmmProblem) and max(problem.lda, problem.ldb) > max(
+        problem.M, problem.N
+    ):
+        sectors_s = memory_time(sector_traffic(problem), ceilings)
+        record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
+    if isinstance(problem, TsmttsmProblem | TsmmProblem) and (cap := padding_cap(problem, ceilings)) < 0.9999:
+        record["cap"] = round(cap, 4)
+    if (gather_s := gather_time(problem, ceilings)) is not None:
+        record["fraction_gather"] = round(gather_s / timing.median_s, 4)
+    return record
+
+
+def _extents(problem: Problem) -> Record:
+    match problem:
+        case TsmttsmProblem():
+            return {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
+        case TsmmProblem():
+            extents = {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
+            return extents | {"beta": problem.beta, "inplace": problem.inplace}
+        case SweepProblem():
+            return {name: getattr(problem, name) for name in ("M", "N", "K", "ldw", "ldv")}
+        case SpmmvProblem():
+            sizes: Record = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
+            sizes |= {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}
+            return sizes | _beside_the_product(problem)
+        case StreamProblem():
+            return {"M": problem.M, "N": problem.M, "K": problem.K}
+
+
+def _beside_the_product(problem: SpmmvProblem) -> Record:
+    """Return what an SpMMV does besides Y = S X: classes of factors, names of sums."""
+    plain = {"alpha": "one", "beta": "zero", "shift": "none", "chain": "none", "dots": (), "gram": ()}
+    given = {name: getattr(problem, name) for name in plain}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if value != plain[name]
+    }
+
+
+def document(environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]) -> Record:
+    """Return the document of one run."""
+    if isinstance(ceilings, Ceilings):
+        ceilings = ceilings_record(ceilings)
+    return {"environment": environment, "ceilings": ceilings, "records": list(records)}
+
+
+def write(
+    path: str | Path, environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]
+) -> None:
+    """Write the document of one run, one record a line; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    path : path
+        The file; its folder is made.
+    environment : dict
+        As `environment` returns it.
+    ceilings : Ceilings or dict
+        Measured in the same run.
+    records : sequence of dict
+        The measurements.
+
+    Raises
+    ------
+    OSError
+        Where the file cannot be written.
+    """
+    whole = document(environment, ceilings, records)
+    lines = ",\n  ".join(json.dumps(record) for record in whole["records"])
+    text = (
+        f'{{"environment": {json.dumps(whole["environment"])},\n'
+        f' "ceilings": {json.dumps(whole["ceilings"])},\n'
+        f' "records": [\n  {lines}]}}\n'
+    )
+    replace_file(Path(path), text.encode())
+
+
+class Book:
+    """A document that is written as its records come, each time whole.
+
+    Parameters
+    ----------
+    path : path, optional
+        The file; nothing is written without it.
+    environment : dict
+        As `environment` returns it.
+    records : sequence of dict
+        What the document begins with.
+    """
+
+    def __init__(self, path: str | Path | None, environment: Record, records: Sequence[Record] = ()) -> None:
+        self.records = list(records)
+        self._path, self._environment = path, environment
+        self._ceilings: Ceilings | Record = {}
+        self._written_s = time.monotonic()
+
+    def add(self, record: Record, ceilings: Ceilings) -> None:
+        """Take a record; the file follows within seconds."""
+        self.records.append(record)
+        self._ceilings = ceilings
+        if time.monotonic() - self._written_s > WRITE_S:
+            self.write()
+
+    def write(self) -> None:
+        """Write what came, if anything did."""
+        self._written_s = time.monotonic()
+        if self._path and self._ceilings:
+            write(self._path, self._environment, self._ceilings, self.records)
+
+    def document(self) -> Record:
+        """Return the document."""
+        return document(self._environment, self._ceilings, self.records)
+
+
+def read(path: str | Path) -> Record:
+    """Read a document.
+
+    Raises
+    ------
+    OSError
+        Where there is no such file.
+    FormatError
+        Where it is none, with the line that breaks off.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise FormatError(f"{path}:{error.lineno}: this is no JSON ({error.msg}); write it again.") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: this is no text, let alone JSON; give a file of results.") from None
+    known = isinstance(found, dict) and {"environment", "ceilings", "records"} <= found.keys()
+    if not known or not isinstance(found["records"], list):
+        raise FormatError(
+            f"{path}: these are no results: a document has 'environment', 'ceilings' and 'records'."
+        )
+    return dict(found)

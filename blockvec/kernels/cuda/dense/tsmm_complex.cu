@@ -1,0 +1,272 @@
+// B (K x N) = alpha A C for complex operands so wide that the products on FP64 tensor cores (sm_90) take longer than memory.
+//
+//   for each tile of ROWS rows, dealt out in turns to the groups of SPLIT warps of all blocks:
+//       A's rows  ->  a stage in shared memory                                     asynchronous, STAGES tiles ahead
+//       for each UNROLL blocks of 8 of its rows:
+//           for x < KT, j < groups of 8 columns of this warp, m < UNROLL:
+//               sums[m][j] += A[rows of block m][4x..4x+3] (alpha C)[4x..4x+3][8 columns of group j]       two m16n8k4
+//           sums  ->  B's rows, or a slab in shared memory
+//       slab  ->  B's rows                                                         asynchronous, SLABS tiles behind
+//
+// The MMA's rows 0..7 are the real parts of 8 rows of B and 8..15 the imaginary ones: (A_re, A_im) times C_re, then (-A_im, A_re) times
+// C_im. So a lane has two sums an element where tsmm_mma.cu has four, and need not add them up. A share of columns that is no multiple of 8
+// ends in 4 columns that take one product as there, as a real matrix of 8 columns.
+//
+// No warp waits for another: the last one of a group to read a stage fills it again, and the first columns of its next tile are there before
+// the last products are done. C's fragments lie in shared memory, one for all. Results go to memory from the registers, 64 bytes of a row at
+// a time (SLABS = 0), or, of groups of one warp, through its own slabs in whole lines, which elements of 8 bytes at odd widths are better for.
+//
+// Registers of a lane in doubles: sums 4 UNROLL GROUPS, A fragments 4 UNROLL (double-buffered) and 2 UNROLL, C's 2 GROUPS.
+//
+// Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one an SM; SPLIT: warps of a group,
+// among which columns are divided; ROWS of a tile, a multiple of UNROLL blocks; STAGES; SLABS; PAIRED: two neighbouring elements of B, of 8
+// bytes each, are stored at once.
+
+#include "common/queue.cuh"
+#include "dense/tsmm_tiles.cuh"
+
+constexpr int UNITS = (N + 3) / 4;               // sets of 4 columns of B
+constexpr int PASSES = ROWS / (BLOCK * UNROLL);  // through a tile
+constexpr int GROUPS = WARPS / SPLIT;
+constexpr int FRAGMENT_BYTES = KT * UNITS * 32 * 8;
+constexpr int STAGE_BYTES = Tile<M>::BYTES, GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
+
+static_assert(COMPLEX && (SLABS == 0 || (SPLIT == 1 && !PAIRED)), "slabs belong to single warps");
+
+struct Operands {
+    const char* A;
+    const Real* C;
+    char* B;
+    i64 K, pitch_a, pitch_b;  // pitches in bytes
+    Element alpha;
+
+    __device__ __forceinline__ i64 tiles() const { return (K + ROWS - 1) / ROWS; }
+    __device__ __forceinline__ int rows(i64 tile) const { return static_cast<int>(min(static_cast<i64>(ROWS), K - tile * ROWS)); }
+};
+
+struct Lane {
+    int lane, g, t;  // row and column in an A fragment
+    int group;       // in the thread block
+    int share;       // of the columns
+    u32 keep;        // zero, which the compiler does not know
+};
+
+constexpr __device__ __forceinline__ int first_unit(int share) { return UNITS * share / SPLIT; }
+
+// What of its group of 8 columns the lanes (g, .) of a C fragment hold. Lane (., t) of the product gets columns 2t and 2t + 1 of those.
+__device__ __forceinline__ int column_of(int g) { return PAIRED ? g : g / 2 + 4 * (g % 2); }
+
+// Fragments of alpha C, zero outside: for each x those of the shares, one after the other; of a share those of its groups of 8 columns, real
+// and imaginary part side by side, then those of 4 columns that are left.
+__device__ __forceinline__ void make_fragments(double* fragments, const Operands& o) {
+    for (int i = threadIdx.x; i < KT * UNITS * 32; i += 32 * WARPS) {
+        const int unit = i / 32 % UNITS;
+        int share = SPLIT - 1;
+        while (unit < first_unit(share)) --share;
+        const int first = first_unit(share), whole = (first_unit(share + 1) - first) / 2;
+        const int at = i % (32 * UNITS) - 32 * first, group = min(at / 64, whole);
+        const int lane = group < whole ? at % 64 / 2 : at % 64, g = lane / 4, t = lane % 4;
+        const int part = group < whole ? at % 2 : g % 2;
+        const int n = 4 * first + 8 * group + (group < whole ? column_of(g) : g / 2), k = i / (32 * UNITS) * 4 + t;
+        double c = 0;
+        if (k < M && n < N) {
+            const Real* from = o.C + 2 * (k * N + n);
+            c = from[part];
+            if constexpr (ALPHA) c = c * o.alpha.part[0] + (part ? o.alpha.part[P - 1] : -o.alpha.part[P - 1]) * from[part ^ 1];
+        }
+        fragments[i] = c;
+    }
+}
+
+// Four columns of A, of UNROLL blocks of rows: real and imaginary part.
+using Fragments = double[UNROLL][2][1];
+
+__device__ __forceinline__ void load_fragments(Fragments& a, const char* from, int x, const Lane& lane) {
+#pragma unroll
+    for (int m = 0; m < UNROLL; m++) {
+        const Element value = load(from + STEP * m * Tile<M>::PITCH + 4 * x * SIZE);
+        const bool inside = 4 * x + 3 < M || 4 * x + lane.t < M;  // 0 * NaN would be NaN
+        a[m][0][0] = inside ? value.part[0] : 0.0;
+        a[m][1][0] = inside ? value.part[P - 1] : 0.0;
+    }
+}
+
+// A word that is known once all loads have returned.
+__device__ __forceinline__ u32 token(const Fragments& a) {
+    u32 word = 0;
+#pragma unroll
+    for (int m = 0; m < UNROLL; m++) word |= __double2loint(a[m][0][0]) | __double2loint(a[m][1][0]);
+    return word;
+}
+
+struct alignas(2 * SIZE) Neighbours {
+    Real part[2][P];
+};
+
+// Of COUNT units of columns.
+template <int COUNT>
+struct Sums {
+    static constexpr int WHOLE = COUNT / 2, ALL = (COUNT + 1) / 2;  // groups of 8 columns, and with the last 4
+    double value[UNROLL][ALL][2][2];
+
+    // `c`: the lane's fragments are 64 doubles apart, a pair for a group.
+    __device__ __forceinline__ void add(const Fragments& a, const double* c, int lane) {
+        double re[WHOLE][1], im[WHOLE][1];
+#pragma unroll
+        for (int j = 0; j < WHOLE; j++) {
+            const double2 pair = reinterpret_cast<const double2*>(c + 64 * j)[lane];
+            re[j][0] = pair.x;
+            im[j][0] = pair.y;
+        }
+#pragma unroll
+        for (int j = 0; j < WHOLE; j++)
+#pragma unroll
+            for (int m = 0; m < UNROLL; m++) mma_m16n8(value[m][j][0], value[m][j][1], a[m][0], a[m][1], re[j]);
+        if constexpr (ALL > WHOLE) {
+            const double real[1] = {c[64 * WHOLE + lane]};
+#pragma unroll
+            for (int m = 0; m < UNROLL; m++) mma_m16n8(value[m][WHOLE][0], value[m][WHOLE][1], a[m][0], a[m][1], real);
+        }
+        double negative[UNROLL][1];
+#pragma unroll
+        for (int m = 0; m < UNROLL; m++) negative[m][0] = flip_sign(a[m][1][0]);
+#pragma unroll
+        for (int j = 0; j < WHOLE; j++)
+#pragma unroll
+            for (int m = 0; m < UNROLL; m++) mma_m16n8(value[m][j][0], value[m][j][1], negative[m], a[m][0], im[j]);
+    }
+
+    // Stores block m's row of this lane, which begins at `to` with the first of `columns` that are left.
+    __device__ __forceinline__ void store_row(char* to, int m, int columns, int t) const {
+#pragma unroll
+        for (int j = 0; j < WHOLE; j++) {
+            const double(&v)[2][2] = value[m][j];
+            if constexpr (PAIRED) {
+                Neighbours two;
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+#pragma unroll
+                    for (int part = 0; part < P; part++) two.part[e][part] = static_cast<Real>(v[part][e]);
+                if (8 * j + 2 * t < columns) *reinterpret_cast<Neighbours*>(to + (8 * j + 2 * t) * SIZE) = two;
+            } else {
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * j + t + 4 * e < columns) store(to + (8 * j + t + 4 * e) * SIZE, element(v[0][e], v[1][e]));
+            }
+        }
+        if constexpr (ALL > WHOLE) {
+            const double(&v)[2][2] = value[m][WHOLE];
+            if (8 * WHOLE + t < columns) store(to + (8 * WHOLE + t) * SIZE, element(v[0][0] - v[1][1], v[0][1] + v[1][0]));
+        }
+    }
+};
+
+__device__ __forceinline__ void fill(char* stages, Ring<STAGES>& ring, int stage, const Operands& o, i64 tile) {
+    if (tile < o.tiles() && elect_one())
+        Bulk<M>::load(stages + stage * STAGE_BYTES, o.A + tile * ROWS * o.pitch_a, o.rows(tile), ring.full + stage);
+}
+
+// All tiles of a group, for one of its warps, which owns COUNT units of columns.
+template <int COUNT>
+__device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAGES>& ring, const double* fragments, const Lane& lane) {
+    const i64 tiles = o.tiles(), step = static_cast<i64>(gridDim.x) * GROUPS;
+    const int first = first_unit(lane.share), column = 4 * first;
+    const int row = lane.g % SUBS * Tile<M>::SUB_ROWS + lane.g / SUBS;
+    const int offset = lane.g % SUBS * Tile<M>::SUB + lane.g / SUBS * Tile<M>::PITCH + lane.t * SIZE;
+    char* slab = stages + STAGES * STAGE_BYTES + lane.g % SUBS * Tile<N>::SUB + lane.g / SUBS * Tile<N>::PITCH;
+    int turn = 0;  // of the slabs
+    i64 tile = lane.group * static_cast<i64>(gridDim.x) + blockIdx.x;
+    Cursor<STAGES> at;
+    Fragments a[2];
+    if (tile < tiles) {
+        wait(ring.full, 0);
+        load_fragments(a[0], stages + offset, 0, lane);
+    }
+#pragma unroll 1
+    for (; tile < tiles; tile += step) {
+        const char* staged = stages + at.stage * STAGE_BYTES + offset;
+        const int rows = o.rows(tile);
+        char* const out = o.B + tile * ROWS * o.pitch_b;
+#pragma unroll 1
+        for (int pass = 0; pass < PASSES; pass++, staged += STEP * UNROLL * Tile<M>::PITCH) {
+            Sums<COUNT> sums = {};
+#pragma unroll
+            for (int x = 0; x < KT; x++) {
+                if (x + 1 < KT)
+                    load_fragments(a[(x + 1) % 2], staged, x + 1, lane);
+                else if (pass + 1 < PASSES)
+                    load_fragments(a[(x + 1) % 2], staged + STEP * UNROLL * Tile<M>::PITCH, 0, lane);
+                sums.add(a[x % 2], fragments + (x * UNITS + first) * 32, lane.lane);
+            }
+            if (pass + 1 == PASSES) {
+                // The copy engine must not overtake loads that wait for their banks: what follows depends on the last of them.
+                const int emptied = at.stage + (token(a[(KT - 1) % 2]) & lane.keep);
+                at.advance();
+                __syncwarp();
+                if (SPLIT == 1 || ring.is_last_reader(emptied, SPLIT, lane.lane)) fill(stages, ring, emptied, o, tile + STAGES * step);
+                if (tile + step < tiles) {
+                    wait(ring.full + at.stage, at.parity);
+                    load_fragments(a[KT % 2], stages + at.stage * STAGE_BYTES + offset, 0, lane);
+                }
+            }
+#pragma unroll
+            for (int m = 0; m < UNROLL; m++)
+#pragma unroll
+                for (int part = 0; part < 2; part++) a[0][m][part][0] = a[KT % 2][m][part][0];
+            if (SLABS > 0 && pass == 0) {  // the slab is free once the store issued SLABS tiles ago has read it
+                bulk_store_wait_read<SLABS ? SLABS - 1 : 0>();
+                __syncwarp();
+            }
+#pragma unroll
+            for (int m = 0; m < UNROLL; m++) {
+                const int down = STEP * (pass * UNROLL + m);
+                if constexpr (SLABS > 0)
+                    sums.store_row(slab + turn * Tile<N>::BYTES + down * Tile<N>::PITCH, m, N, lane.t);
+                else if (row + down < rows)
+                    sums.store_row(out + (row + down) * o.pitch_b + column * SIZE, m, N - column, lane.t);
+            }
+        }
+        if constexpr (SLABS > 0) {
+            bulk_store_fence();
+            __syncwarp();
+            if (elect_one()) Bulk<N>::store(out, stages + STAGES * STAGE_BYTES + turn * Tile<N>::BYTES, rows);
+            if (++turn == SLABS) turn = 0;
+        }
+    }
+    if (SLABS > 0) bulk_store_wait<0>();
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
+    KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im, double, double, Queue*) {
+    extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then their states
+    double* const fragments = reinterpret_cast<double*>(memory);
+    Ring<STAGES>* const rings = reinterpret_cast<Ring<STAGES>*>(memory + FRAGMENT_BYTES + GROUPS * GROUP_BYTES);
+
+    const int thread = threadIdx.x;
+    // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
+    const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), rank = warp % SPLIT;
+    Lane lane;
+    lane.lane = thread % 32;
+    lane.g = lane.lane / 4;
+    lane.t = lane.lane % 4;
+    lane.group = warp / SPLIT;
+    // Shifted by half a turn from four warps to the next four: a quadrant gets large and small shares alike.
+    lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
+    lane.keep = static_cast<u32>(K >> 63);
+    const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im)};
+
+    if (thread == 0)  // one thread: see Ring::init
+        for (int group = 0; group < GROUPS; ++group) rings[group].init(1, 1);
+    __syncthreads();
+    char* const stages = memory + FRAGMENT_BYTES + lane.group * GROUP_BYTES;
+    if (rank == 0)
+        for (int s = 0; s < STAGES; s++) fill(stages, rings[lane.group], s, o, (s * GROUPS + lane.group) * static_cast<i64>(gridDim.x) + blockIdx.x);
+    make_fragments(fragments, o);
+    __syncthreads();
+
+    constexpr int LEAST = UNITS / SPLIT, MOST = (UNITS + SPLIT - 1) / SPLIT;
+    if (LEAST == MOST || first_unit(lane.share + 1) - first_unit(lane.share) == LEAST)
+        sweep<LEAST>(o, stages, rings[lane.group], fragments, lane);
+    else
+        sweep<MOST>(o, stages, rings[lane.group], fragments, lane);
+}

@@ -1,0 +1,72 @@
+// C (M x N) = alpha (sum over p of P_p) + beta C for partial products P_p, added up in double precision and in a fixed order.
+//
+//   for each element (LANES neighbouring ones to a block, which has THREADS / LANES threads an element)
+//     thread (run, lane):  sum += P_p[element]   for p = run, run + THREADS / LANES, ...
+//   the runs are added up in shared memory as a binary tree
+//
+// LEFT_COMPLEX: the partials are real, 2 M x N: products of the real and the imaginary part of each column of A (interleaved) with
+// a real B; C is complex, (P[2i] -+ i P[2i+1]), the sign being - under CONJ.
+// HERMITIAN: elements below the diagonal are the conjugates of those above, and the diagonal is real, to the last bit.
+//
+// Types:   PartialReal, OutReal: types of the parts of elements, which are complex under PARTIAL_COMPLEX and OUT_COMPLEX.
+// Problem: LEFT_COMPLEX, CONJ, HERMITIAN; BETA_ZERO: C is not read.
+// Config:  THREADS, LANES.
+#include "common/runs.cuh"
+
+using Partial = ElementOf<PARTIAL_COMPLEX, PartialReal>;
+using Out = ElementOf<OUT_COMPLEX, OutReal>;
+constexpr bool COMPLEX = PARTIAL_COMPLEX || LEFT_COMPLEX;
+using Sum = ElementOf<COMPLEX, double>;
+constexpr int RUNS = THREADS / LANES;
+
+template <class S, class P>
+__device__ __forceinline__ S load(const P* partial, i64 i, i64 j, i64 n) {
+    if constexpr (LEFT_COMPLEX) {
+        const double re = partial[2 * i * n + j], im = partial[(2 * i + 1) * n + j];
+        return S{re, CONJ ? -im : im};
+    } else {
+        return convert<S>(partial[i * n + j]);
+    }
+}
+
+// The real number that a diagonal element is, the conjugate of the element on the other side of the diagonal, or the element.
+template <class S>
+__device__ __forceinline__ S as_hermitian(S sum, bool is_diagonal, bool is_mirrored) {
+    if constexpr (IS_COMPLEX<S>) {
+        if (is_mirrored) sum = conjugate(sum);
+        if (is_diagonal) sum.im = 0;
+    }
+    return sum;
+}
+
+// A real factor multiplies the parts alike, so that an exact product stays exact.
+template <class S>
+__device__ __forceinline__ auto scaled(S x, Complex<double> factor) -> ElementOf<IS_COMPLEX<Out>, double> {
+    if constexpr (IS_COMPLEX<Out>)
+        return convert<Complex<double>>(factor.im == 0 ? convert<Complex<double>>(multiply(x, factor.re)) : multiply(x, factor));
+    else
+        return multiply(x, factor.re);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    KERNEL(const Partial* partials, i64 parts, i64 part_size, Out* C, i64 ldc, i64 m, i64 n, Complex<double> alpha, Complex<double> beta) {
+    __shared__ Sum scratch[THREADS];
+    const int run = threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    const i64 element = static_cast<i64>(blockIdx.x) * LANES + lane;
+    const i64 row = element / n, col = element % n;
+    const bool mirrored = HERMITIAN && row > col;
+    const i64 i = mirrored ? col : row, j = mirrored ? row : col;
+
+    Sum sum{};
+    if (row < m) {
+#pragma unroll 4
+        for (i64 p = run; p < parts; p += RUNS) sum = add(sum, load<Sum>(partials + p * part_size, i, j, n));
+    }
+    sum = add_runs<RUNS, LANES>(scratch, sum);
+    if (run > 0 || row >= m) return;
+    if constexpr (HERMITIAN) sum = as_hermitian(sum, row == col, mirrored);
+    Out* out = C + row * ldc + col;
+    auto result = scaled(sum, alpha);
+    if constexpr (!BETA_ZERO) result = add(result, scaled(convert<ElementOf<OUT_COMPLEX, double>>(*out), beta));
+    *out = convert<Out>(result);
+}

@@ -1,0 +1,199 @@
+// Y = alpha (S - shift I) X + beta Y for a sparse S in CSR form on a grid of planes: rows of X are used from shared memory.
+//
+//   for each step of a block's march through the planes, see spmmv_march.cuh
+//     rows of X that the next step needs and the ring lacks are copied into it, and that step's slots and values beside it
+//     for each row of the step's patch, dealt out to groups of LANES lanes
+//       for each entry k of the row, UNROLL of them in flight
+//         sum[:] += value[k] ring[slot[k]][:]                                      LANES lanes, VECTORS packs of VECTOR columns each
+//       the row of Y is stored
+//
+// What a warp waits for is in shared memory, and copies under way take no registers. spmmv_march_plan.cu has worked out which rows each
+// step brings, `loads`, and in which slot of the ring the row of X of each entry is found, `slots`, which takes the place of its column.
+// A row is summed up in the order of its entries, as spmmv_csr.cu does with SPLIT = 1: the results are the same to the last bit.
+//
+// What limits it, besides memory, is the rate at which shared memory serves 128 bytes: a row of X an entry, and an entry's slot and value
+// for every 32 / LANES rows. Hence few lanes with many packs. Eight lanes read 128 bytes at a time; where they are of several rows, these
+// take their packs in different orders, so that they meet in different banks.
+//
+// Types and problem: see spmmv.cuh. 32-bit indices; X of the type of Y, its rows in packs of 16 bytes; whole tiles.
+// Config:  LANES, VECTORS, VECTOR; UNROLL; SHARED_BYTES; ENTRIES, the most of a row; ACROSS, LINES; WARPS a block, BLOCKS a multiprocessor.
+// Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~45 more.
+// Shared:  SLOTS rows of a tile of X, and the entries of two patches.
+#include "sparse/spmmv.cuh"
+#include "sparse/spmmv_planes.cuh"
+
+constexpr int THREADS = 32 * WARPS, GROUPS = THREADS / LANES;
+constexpr int PIECE = 16;  // bytes of a copy
+constexpr int RING_ROW = TILE * static_cast<int>(sizeof(X)), ROW_PIECES = RING_ROW / PIECE;
+constexpr int ALIGN = 8;  // entries: copies of slots and values start at multiples of 16 bytes
+constexpr int SEGMENT = (ACROSS * ENTRIES + 2 * ALIGN - 1) / ALIGN * ALIGN;
+constexpr int VALUE_PIECES = SEGMENT * static_cast<int>(sizeof(S)) / PIECE, SLOT_PIECES = SEGMENT * 2 / PIECE;
+static_assert(WIDTH % TILE == 0 && DOTS == 0 && GRAM == 0 && X_ALIGNED && VECTOR * sizeof(X) == PIECE && sizeof(Index) == 4);
+static_assert(UNROLL <= ALIGN && MOST <= THREADS && LINES * (ACROSS + 1) <= THREADS, "a thread reads one of each");
+
+using Slot = unsigned short;
+
+struct Entries {
+    S values[LINES][SEGMENT];
+    Slot slots[LINES][SEGMENT];  // behind the values, as a row's last batch reads values past its end
+};
+
+struct Memory {
+    Entries entries[2];
+    int loads[2][MOST];
+    int pointers[3][LINES][ACROSS + 1];
+};
+static_assert(SLOTS * RING_ROW + sizeof(Memory) <= SHARED_BYTES);
+
+// Packs that differ in their place among the TURNS first ones lie in different banks.
+constexpr int lowest_bit(int n) { return n & -n; }
+constexpr int TURNS = lowest_bit(VECTORS);
+
+// Where in a row of the ring pack v of a lane lies, behind the first; `mine` has the lane's turn.
+__device__ __forceinline__ int pack_at(int mine, int v) { return (mine ^ v % TURNS * LANES * PIECE) + v / TURNS * TURNS * LANES * PIECE; }
+
+__device__ __forceinline__ void in_turn(Sums& sums, int turn) {
+#pragma unroll
+    for (int bit = 1; bit < TURNS; bit *= 2)
+#pragma unroll
+        for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+            for (int i = 0; i < VECTOR; ++i)
+                if ((v & bit) == 0 && (turn & bit) != 0) {
+                    const Y other = sums.at[v][i];
+                    sums.at[v][i] = sums.at[v ^ bit][i];
+                    sums.at[v ^ bit][i] = other;
+                }
+}
+
+__device__ __forceinline__ void gather(const char* ring, const S* values, const Slot* slots, int begin, int end, int mine, Sums& sums) {
+#pragma unroll 1
+    for (int k = begin; k < end; k += UNROLL) {
+        S value[UNROLL];
+        PackX x[UNROLL][VECTORS];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const int row = (k + u < end ? slots[k + u] : 0) * RING_ROW + mine;
+            value[u] = values[k + u];
+#pragma unroll
+            for (int v = 0; v < VECTORS; ++v) x[u][v].load(ring + pack_at(row, v));
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (k + u < end)
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v)
+#pragma unroll
+                    for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], value[u], x[u][v].at[i]);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    KERNEL(const int* pointers, const S* values, const Slot* slots, const int* counts, const int* loads, int n_rows, int line, int plane,
+           int depth, int programs, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
+           Factor eta, const Y* shifts) {
+    extern __shared__ __align__(128) char ring[];
+    Memory& memory = *reinterpret_cast<Memory*>(ring + SLOTS * RING_ROW);
+    const int thread = threadIdx.x, tile = blockIdx.x % TILES, lane = thread % LANES;
+    const int turn = thread % 8 / LANES % TURNS, mine = lane * PIECE + turn * LANES * PIECE;
+    const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane);
+    const char* from = reinterpret_cast<const char*>(x + tile * TILE);
+    const int on_line = thread / (ACROSS + 1), at_point = thread % (ACROSS + 1);
+
+    // What is read of a step two steps ahead, a row pointer and a row of X a thread, and not looked at before the next step: not even how
+    // many rows there are, as a warp would wait for it.
+    struct Lists {
+        int pointer, load, count;
+    };
+    const auto read = [&](const Step& step) -> Lists {
+        const int points = step.count(on_line, line);
+        return {step.before == 0 && at_point <= points && points > 0 ? __ldg(pointers + step.row + on_line * line + at_point) : 0,
+                thread < MOST ? __ldg(loads + static_cast<i64>(step.number) * MOST + thread) : 0, __ldg(counts + step.number)};
+    };
+    const auto keep = [&](const Lists& lists, int at) {
+        if (thread < MOST) memory.loads[at % 2][thread] = lists.load;
+        if (on_line < LINES) memory.pointers[at % 3][on_line][at_point] = lists.pointer;
+    };
+    const auto fetch = [&](const Step& step, int count, int first, int at) {
+        const int* rows = memory.loads[at % 2];
+        for (int i = thread; i < count * ROW_PIECES; i += THREADS) {
+            const int row = i / ROW_PIECES, piece = i % ROW_PIECES;
+            const int slot = first + row < SLOTS ? first + row : first + row - SLOTS;
+            shared_copy(ring + slot * RING_ROW + piece * PIECE, row_address(from, rows[row], block.x_pitch) + piece * PIECE);
+        }
+        if (step.before > 0) return;
+        Entries& entries = memory.entries[at % 2];
+        const auto starts = memory.pointers[at % 3];
+        for (int i = thread; i < LINES * (VALUE_PIECES + SLOT_PIECES); i += THREADS) {
+            const bool of_values = i < LINES * VALUE_PIECES;
+            const int j = of_values ? i / VALUE_PIECES : (i - LINES * VALUE_PIECES) / SLOT_PIECES;
+            const int piece = of_values ? i % VALUE_PIECES : (i - LINES * VALUE_PIECES) % SLOT_PIECES;
+            const int base = starts[j][0] & -ALIGN, size = of_values ? static_cast<int>(sizeof(S)) : 2;
+            const int left = (starts[j][step.count(j, line)] - base) * size - piece * PIECE;
+            const char* source = of_values ? reinterpret_cast<const char*>(values + base) : reinterpret_cast<const char*>(slots + base);
+            char* to = of_values ? reinterpret_cast<char*>(entries.values[j]) : reinterpret_cast<char*>(entries.slots[j]);
+            if (left > 0) stream_copy(to + piece * PIECE, source + piece * PIECE, min(PIECE, left));
+        }
+    };
+    const auto compute = [&](const Step& step, int at) {
+        const Entries& entries = memory.entries[at % 2];
+#pragma unroll 1
+        for (int r = thread / LANES; r < ACROSS * LINES; r += GROUPS) {
+            const int j = r / ACROSS, i = r % ACROSS;
+            if (i >= step.count(j, line)) continue;
+            const int* starts = memory.pointers[at % 3][j];
+            const int base = starts[0] & -ALIGN;
+            Sums sums;
+            gather(ring, entries.values[j], entries.slots[j], starts[i] - base, starts[i + 1] - base, mine, sums);
+            in_turn(sums, turn);
+            Lane::Own own;  // loaded late: ahead of the gathers it would cost registers
+            Dots none;
+            const i64 row = step.row + j * line + i;
+            block.load(own, row);
+            block.finish(row, sums, own, none);
+        }
+    };
+
+    March march(n_rows, line, plane, depth, blockIdx.x / TILES, programs);
+    if (!march.goes_on()) return;
+    Step now = march.step, ahead;
+    Lists lists = read(now);
+    int count = lists.count, first = 0;
+    keep(lists, 0);
+    __syncthreads();
+    fetch(now, count, first, 0);
+    stream_commit();
+    first += count;
+    march.advance();
+    bool more = march.goes_on();
+    if (more) {
+        ahead = march.step;
+        lists = read(ahead);
+        count = lists.count;
+        keep(lists, 1);
+    }
+#pragma unroll 1
+    for (int at = 0;; ++at) {
+        stream_wait<0>();
+        __syncthreads();  // this step's rows and entries have landed, and nobody works on the step before
+        const bool fetches = more;
+        Step later = ahead;
+        if (fetches) {
+            fetch(ahead, count, first, at + 1);
+            first = first + count < SLOTS ? first + count : first + count - SLOTS;
+            march.advance();
+            more = march.goes_on();
+            if (more) {
+                later = march.step;
+                lists = read(later);
+            }
+        }
+        stream_commit();
+        if (now.before == 0) compute(now, at);
+        if (!fetches) break;
+        count = lists.count;
+        keep(lists, at + 2);
+        now = ahead;
+        ahead = later;
+    }
+}

@@ -1,0 +1,1 @@
+"""Kernel families of dense products: TSMTTSM, TSMM and sweeps."""

@@ -1,0 +1,247 @@
+"""The search space of the multiply-add TSMM and the model that orders it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...errors import OptionError
+from ..device import DeviceInfo
+from ..problem import TsmmProblem, itemsize, rounded_rows
+from ..roofline import Ceilings, memory_time, traffic
+from .layout import (
+    MAX_REGISTERS,
+    ceil_div,
+    covered_rate,
+    parts_of,
+    round_up,
+    smooth_max,
+    supports,
+    widest,
+)
+from .tsmm_fma_config import (
+    Coefficients,
+    Config,
+    Plan,
+    grid_of,
+    misfit,
+    operands_of,
+    plan_of,
+    refuse,
+    registers,
+    shape_of,
+)
+
+__all__ = ["choose", "predict", "space"]
+
+_COEFFICIENTS: tuple[Coefficients, ...] = ("registers", "shared")
+
+
+def space(problem: TsmmProblem, device: DeviceInfo) -> tuple[Config, ...]:
+    """Return the valid configurations worth measuring, a few hundred."""
+    if supports(problem, device) is not None:
+        return ()
+    return _valid(shape_of(problem), device, _SPACE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """What `_enumerate` combines: tilings of a chunk, warps on a multiprocessor, ways to move rows."""
+
+    tilings: int
+    warps: tuple[int, ...]
+    ways: tuple[str, ...]
+    stages: tuple[int, ...]
+
+
+_SPACE = _Choices(14, (4, 8, 16, 32, 64), ("direct", "in", "in and out"), (2, 3, 4, 6))
+# What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
+_SHORT_LIST = _Choices(6, (4, 8, 16), ("in and out",), (2, 3, 4))
+
+
+@functools.lru_cache(maxsize=1024)
+def _valid(problem: TsmmProblem, device: DeviceInfo, choices: _Choices) -> tuple[Config, ...]:
+    configs = dict.fromkeys(_enumerate(problem, choices))
+    return tuple(config for config in configs if refuse(problem, config, device) is None)
+
+
+def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[Config]:
+    for base in _tilings(problem, choices.tilings):
+        a, b = operands_of(problem, base.kt, base.ct, base.spread)
+        for warps in choices.warps:
+            resident = replace(base, teams=min(warps, 8), blocks=max(1, warps // 8))
+            for way in choices.ways:
+                if way == "direct":
+                    yield resident
+                    continue
+                config = replace(resident, staged_out=way == "in and out")
+                gains = any(x.is_linear and x.tiles > 1 and x.row_bytes % 16 for x in (a, b))
+                for padded in (False, True) if gains else (False,):
+                    for stages in choices.stages:
+                        yield replace(config, stages=stages, padded=padded)
+
+
+def _tilings(problem: TsmmProblem, most: int) -> list[Config]:
+    """Return tiles of a thread by the cycles a row would take, if memory did not limit, the fewest first."""
+    unit = max(1, 16 // itemsize(problem.dtype))  # columns of a 16-byte vector
+    found = []
+    for spread in (1, 2, 4, 8, 16, 32):
+        columns = ceil_div(problem.N, spread)
+        for ct in sorted({columns, round_up(columns, unit)}):
+            for kt in sorted({min(problem.M, max(1, 16 // itemsize(problem.dtype_a))), problem.M}):
+                for unroll in (1, 2, 4, 8):
+                    for coefficients in _COEFFICIENTS:
+                        config = _tiling(problem, spread, ct, kt, unroll, coefficients)
+                        if registers(problem, config) <= MAX_REGISTERS and misfit(problem, config) is None:
+                            found.append((_row_cycles(problem, config), config))
+    found.sort(key=lambda entry: entry[0])
+    return [config for _, config in found[:most]]
+
+
+def _tiling(
+    problem: TsmmProblem, spread: int, ct: int, kt: int, unroll: int, coefficients: Coefficients
+) -> Config:
+    """Return a configuration with the number of neighbouring rows and the unrolling that suit its tile."""
+    row_bytes = problem.M * itemsize(problem.dtype_a) | problem.N * itemsize(problem.dtype)
+    is_linear = problem.lda == problem.M or problem.ldb == problem.N
+    count = min(unroll, 16 // widest(row_bytes)) if spread == 1 and is_linear else 1
+    products = kt * unroll * ct * parts_of(problem.dtype_a) * parts_of(problem.dtype_c)
+    tiles = ceil_div(problem.M, kt)
+    unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
+    return Config(
+        spread,
+        ct,
+        unroll,
+        count=count,
+        kt=kt,
+        coefficients=coefficients,
+        interleaved=spread > 1,
+        unroll_k=unroll_k,
+    )
+
+
+# ---- the model
+
+_CLOCK_HZ = 1.755e9  # a Hopper GPU under load
+_LAUNCH_S = 3.3e-6  # and the first bytes' latency
+_SHARED_CYCLES = 30  # shared memory to register
+_COPY_CYCLES = 28  # of a warp's copies to or from a stage
+_CHUNK_INSTRUCTIONS = 130  # waiting for a stage and filling it again, besides its copies
+_SECTOR_BYTES = 32  # of memory, written as a whole or at a price:
+_PARTIAL_WRITES = 1.4  # times as long, where threads write less than that at a time
+_SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
+_CEILINGS = Ceilings(4650, 4400, 4240)
+
+
+def _tile_cycles(problem: TsmmProblem, config: Config) -> tuple[float, float, float]:
+    """Return cycles of a quadrant for a warp's rows when all four are busy: products, their issue, loads."""
+    a, b = operands_of(problem, config.kt, config.ct, config.spread)
+    parts_c = parts_of(problem.dtype_c)
+    products = config.unroll * config.ct * problem.M * a.parts * parts_c
+    # 128 bytes a cycle into registers, for four quadrants: a cycle of one quadrant for a byte a thread.
+    loaded = config.unroll * a.row_bytes
+    if config.coefficients != "registers":
+        loaded += problem.M * config.ct * parts_c * b.real_bytes
+    return products * (b.real_bytes // 4), products + loaded / 16, loaded
+
+
+def _row_cycles(problem: TsmmProblem, config: Config) -> float:
+    """Return cycles of a multiprocessor for a row: the busier of products and loads, part of the other."""
+    fma, issue, loads = _tile_cycles(problem, config)
+    return (max(fma, issue, loads) + 0.25 * min(fma, loads) + 30) / (4 * config.rows)
+
+
+def _row_tiles(problem: TsmmProblem, config: Config, plan: Plan) -> int:
+    """Return the loads of a thread from a stage for all columns of its neighbouring rows."""
+    return ceil_div(problem.M, config.kt) * plan.a.accesses(
+        config.count, plan.vectors[0], plan.slabs[0].is_linear
+    )
+
+
+@functools.lru_cache(maxsize=65536)
+def _chunk_cycles(problem: TsmmProblem, config: Config) -> tuple[float, float]:
+    """Return cycles of a chunk: of a quadrant while its warps take turns, and of a warp by itself."""
+    plan = plan_of(problem, config)
+    fma, issue, loads = _tile_cycles(problem, config)
+    out = config.unroll * config.ct * plan.b.size
+    overhead = 60.0
+    groups = config.lanes // config.spread
+    if config.stages:
+        overhead = _CHUNK_INSTRUCTIONS + _COPY_CYCLES * plan.slabs[0].copies(config.lanes)
+        accesses = config.unroll // config.count * _row_tiles(problem, config, plan)
+        loads += max(0.0, 4 * accesses * plan.access_cycles[0] - config.unroll * plan.a.row_bytes)
+    else:
+        # Straight from memory, a load takes a cycle for every line of 128 bytes that the warp's rows lie in.
+        lines = max(groups * plan.a.row_bytes / 128 if plan.a.is_linear else groups, plan.vectors[0] / 4)
+        loads += 4 * config.unroll * plan.a.row_bytes / plan.vectors[0] * lines
+        issue *= 1.1
+    if config.staged_out:
+        overhead += (1 if problem.beta == "zero" else 2) * _COPY_CYCLES * plan.slabs[1].copies(config.lanes)
+        accesses = (
+            config.unroll
+            // config.count
+            * plan.b.accesses(config.count, plan.vectors[1], plan.slabs[1].is_linear)
+        )
+        loads += out + 4 * accesses * plan.access_cycles[1]
+    else:
+        lines = max(groups * plan.b.row_bytes / 128 if plan.b.is_linear else groups, plan.vectors[1] / 4)
+        loads += 4 * out / plan.vectors[1] * lines
+    steps = ceil_div(ceil_div(problem.M, config.kt), config.unroll_k)
+    return max(fma, issue, loads) + overhead, max(fma, issue) + overhead + _SHARED_CYCLES * steps
+
+
+def predict(
+    problem: TsmmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
+) -> float:
+    """Return the modelled time in seconds of a valid configuration.
+
+    The slowest of three limits, smoothed where they are close: memory, at the rate that the bytes in flight
+    allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and issue; a
+    warp's own latencies.
+    """
+    shape = shape_of(problem)
+    plan = plan_of(shape, config)
+    grid = grid_of(problem, config, device)
+    turns = ceil_div(ceil_div(problem.K, config.rows), grid * config.teams)
+    resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
+    moved = traffic(problem)
+    ahead = config.stages - 0.5 if config.stages else 0.6
+    row_bytes = plan.a.row_bytes + (plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0)
+    flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
+    limit = memory_time(moved, ceilings or _CEILINGS)
+    if not config.staged_out and config.spread * plan.vectors[1] < _SECTOR_BYTES:
+        limit *= _PARTIAL_WRITES
+    share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_A_CYCLE * _CLOCK_HZ)
+    quadrant, warp = _chunk_cycles(shape, config)
+    warps_a_quadrant = ceil_div(resident * config.teams * config.warps, 4)
+    return _LAUNCH_S + smooth_max(
+        moved.read_bytes / (busy * covered_rate(share, flight)),
+        turns * warps_a_quadrant * quadrant / _CLOCK_HZ,
+        turns * warp / _CLOCK_HZ,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(problem: TsmmProblem, device: DeviceInfo, rates: tuple[float, float, float]) -> Config:
+    ceilings = Ceilings(*rates)
+    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or space(problem, device)
+    if not candidates:
+        reason = supports(problem, device) or "no configuration fits its shared memory and registers"
+        raise OptionError(
+            f"tsmm_fma cannot run on {device.name}: {reason}; let dispatch take another family."
+        )
+    return min(candidates, key=lambda config: predict(problem, config, device, ceilings))
+
+
+def choose(problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
+    """Return the valid configuration with the shortest modelled time.
+
+    Raises
+    ------
+    OptionError
+        If the family does not support the problem on this device.
+    """
+    known = ceilings or _CEILINGS
+    normal = replace(shape_of(problem), K=rounded_rows(problem.K))
+    return _choose(normal, device, (known.read_gb_s, known.write_gb_s, known.copy_gb_s))

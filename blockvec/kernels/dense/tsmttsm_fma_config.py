@@ -1,0 +1,309 @@
+"""What can be chosen for the multiply-add TSMTTSM, how it lies in memory, and which choices are valid."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ..device import DeviceInfo
+from ..problem import TsmttsmProblem
+from .layout import NAMED_BARRIERS, Operand, Slab, ceil_div, excess, make_slab, round_up, supports
+
+__all__ = [
+    "SCRATCH_BYTES",
+    "STATIC_SHARED_BYTES",
+    "Config",
+    "Plan",
+    "Sums",
+    "grid_of",
+    "is_single",
+    "operands_of",
+    "plan_of",
+    "refuse",
+    "registers",
+    "shape_of",
+    "shared_bytes",
+    "tiles_of",
+]
+
+SCRATCH_BYTES = 24 << 10  # for tiles on their way to the block's sum; less takes more passes
+STATIC_SHARED_BYTES = 256  # bound on the kernel's own variables
+
+_CHAIN_ROWS = {"registers": 128, "shared": 1024}  # rows that a thread adds up in single precision
+
+Sums = Literal["plain", "double", "registers", "shared"]
+Reduction = Literal["partials", "blocks", "threads", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One way to run the kernel.
+
+    Attributes
+    ----------
+    tm, tn : int
+        Tile of C that a thread accumulates.
+    count : int
+        Consecutive rows that a thread takes at a time.
+    steps : int
+        Sets of rows in a chunk: loaded together from memory, or staged together.
+    stages : int
+        Stages of a team's ring; 0 to load straight from memory.
+    warps : int
+        Warps of a team, whose threads share the tiles of a row.
+    teams : int
+        Teams of a block.
+    blocks : int
+        Blocks resident on a multiprocessor.
+    leapfrog : bool
+        Whether a step's operands are loaded during the step before.
+    interleaved : bool
+        Whether columns are dealt out to tiles in turn ("transposed"), not in blocks.
+    unroll : int
+        Steps unrolled where they are staged.
+    sums : str
+        How single precision chains are kept short: ``"plain"`` not at all (double precision problems),
+        ``"double"`` all is in double precision, ``"registers"`` or ``"shared"`` they are added, in time, to
+        double precision sums kept there.
+    reduction : str
+        ``"partials"`` over the blocks in a fixed order; ``"blocks"`` or ``"threads"`` by atomic additions of
+        each, in no fixed order; ``"none"`` leaves no result: it tells what others cost.
+    padded : bool
+        Stage contiguous rows one by one, into aligned slabs.
+    """
+
+    tm: int
+    tn: int
+    count: int = 1
+    steps: int = 1
+    stages: int = 0
+    warps: int = 1
+    teams: int = 8
+    blocks: int = 1
+    leapfrog: bool = False
+    interleaved: bool = False
+    unroll: int = 1
+    sums: Sums = "plain"
+    reduction: Reduction = "partials"
+    padded: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a team."""
+        return 32 * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.teams
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that follows from a problem's shape and a configuration; sizes and offsets in bytes.
+
+    `load_cycles` is what shared memory takes to serve one load of a warp, of A and of B.
+    """
+
+    operands: tuple[Operand, Operand]
+    slabs: tuple[Slab, Slab]
+    vectors: tuple[int, int]
+    load_cycles: tuple[int, int]
+    tiles: int
+    groups: int
+    rows: int
+    is_same: bool
+    triangle: bool
+    b_offset: int
+    stage_bytes: int
+    passed: int
+    product_offset: int
+    scratch_offset: int
+    shared_bytes: int
+    chain: int
+
+    @property
+    def is_one_tile(self) -> bool:
+        """Whether one thread holds all of C: then operands that are the same are loaded once."""
+        return self.operands[0].tiles * self.operands[1].tiles == 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of A and B."""
+        a, b = self.operands
+        return a.row_bytes + (0 if self.is_same else b.row_bytes)
+
+
+def is_single(problem: TsmttsmProblem) -> bool:
+    """Whether the result is in single precision."""
+    return problem.dtype in ("float32", "complex64")
+
+
+def shape_of(problem: TsmttsmProblem) -> TsmttsmProblem:
+    """Return what source and layout depend on: not the number of rows, nor by how much rows lie apart."""
+    return replace(
+        problem,
+        K=1,
+        lda=problem.M if problem.lda == problem.M else problem.M + 1,
+        ldb=problem.N if problem.ldb == problem.N else problem.N + 1,
+    )
+
+
+def operands_of(problem: TsmttsmProblem, tm: int, tn: int) -> tuple[Operand, Operand]:
+    """Describe A and B, cut into the tiles of a thread."""
+    a = Operand.of(problem.M, problem.dtype_a, problem.lda, problem.align_a, tm)
+    if problem.same:
+        return a, replace(a, tile=tn, tiles=ceil_div(problem.N, tn))
+    return a, Operand.of(problem.N, problem.dtype_b, problem.ldb, problem.align_b, tn)
+
+
+def tiles_of(problem: TsmttsmProblem, config: Config) -> int:
+    """Return the tiles of a row: of A^T A, where they are square, none below the diagonal."""
+    across, down = ceil_div(problem.M, config.tm), ceil_div(problem.N, config.tn)
+    return across * (across + 1) // 2 if _is_triangle(problem, config) else across * down
+
+
+def _is_triangle(problem: TsmttsmProblem, config: Config) -> bool:
+    return problem.same and config.tm == config.tn and not config.interleaved
+
+
+@functools.lru_cache(maxsize=16384)
+def _slab(
+    operand: Operand,
+    rows: int,
+    count: int,
+    groups: int,
+    others: int,
+    first: bool,
+    interleaved: bool,
+    padded: bool,
+) -> tuple[Slab, int, int]:
+    """Slab of an operand, bytes of a thread's loads, cycles of a warp's; `others` tiles share each of its."""
+
+    def lanes(slab: Slab, vector: int) -> Iterator[int]:
+        step = max(vector, operand.size) if interleaved else operand.tile * operand.size
+        tiles = operand.tiles * others
+        for lane in range(32):
+            tile = lane % tiles % operand.tiles if first else lane % tiles // others
+            yield slab.offset(min(lane // tiles, groups - 1) * count) + tile * step
+
+    return make_slab(operand, rows, count, lanes, is_padded=padded)
+
+
+@functools.lru_cache(maxsize=16384)
+def plan_of(problem: TsmttsmProblem, config: Config) -> Plan:
+    """Work out a configuration; the problem is a `shape_of`."""
+    a, b = operands_of(problem, config.tm, config.tn)
+    parts = max(a.parts, b.parts)
+    tiles = tiles_of(problem, config)
+    groups = max(1, config.lanes // tiles)
+    rows = config.steps * groups * config.count
+    how = (rows, config.count, groups)
+    slab_a, vector_a, cycles_a = _slab(a, *how, b.tiles, True, config.interleaved, config.padded)
+    slab_b, vector_b, cycles_b = _slab(b, *how, a.tiles, False, config.interleaved, config.padded)
+    if config.stages == 0:
+        vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
+    if problem.same:
+        slab_b, vector_a, cycles_b = slab_a, min(vector_a, vector_b), max(cycles_a, cycles_b)
+        vector_b = vector_a
+    b_offset = 0 if problem.same else round_up(slab_a.size, 128)
+    stage_bytes = round_up(b_offset + slab_b.size, 128) if config.stages else 0
+    ring = config.teams * config.stages * stage_bytes
+    # The last row's loads of columns past the width stay within the block's memory.
+    slack = (
+        max(operand.tiles * operand.tile * operand.size for operand in (a, b)) + 16 if config.stages else 0
+    )
+
+    values = config.tm * config.tn * parts
+    pitch = 8 * tiles * (groups * config.teams | 1)  # of one value of all threads
+    is_kept = config.sums == "shared"
+    passed = max(1, min(values, (SCRATCH_BYTES if is_kept else max(ring, SCRATCH_BYTES)) // pitch))
+    passed = ceil_div(values, ceil_div(values, passed))  # passes of equal length
+    product_offset = round_up(ring + slack, 128) if is_kept else 0
+    scratch_offset = round_up(product_offset + problem.M * problem.N * parts * 8, 128)
+    return Plan(
+        operands=(a, b),
+        slabs=(slab_a, slab_b),
+        vectors=(vector_a, vector_b),
+        load_cycles=(cycles_a, cycles_b),
+        tiles=tiles,
+        groups=groups,
+        rows=rows,
+        is_same=problem.same,
+        triangle=_is_triangle(problem, config),
+        b_offset=b_offset,
+        stage_bytes=stage_bytes,
+        passed=passed,
+        product_offset=product_offset,
+        scratch_offset=scratch_offset,
+        shared_bytes=max(ring + slack, scratch_offset + max(passed * pitch, config.threads * 8)),
+        chain=max(1, _CHAIN_ROWS.get(config.sums, 0) // (config.steps * config.count))
+        * (config.sums in _CHAIN_ROWS),
+    )
+
+
+def registers(problem: TsmttsmProblem, config: Config) -> int:
+    """Return the registers a thread needs, at least nearly."""
+    a, b = operands_of(problem, config.tm, config.tn)
+    is_one = problem.same and a.tiles * b.tiles == 1
+    values = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
+    words = 2 if not is_single(problem) or config.sums == "double" else 1
+    sums = values * max(a.parts, b.parts) * (words + (2 if config.sums == "registers" else 0))
+    stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
+    ahead = (1 if config.stages else config.steps) * (2 if config.leapfrog else 1)
+    converted = (
+        (config.tm * a.parts + config.tn * b.parts) * words
+        if 4 * words > min(a.real_bytes, b.real_bytes)
+        else 0
+    )
+    addresses = 36 + 44 * config.leapfrog if config.stages else 32 + 4 * ahead
+    chunk = (8 if config.stages else 24) if config.sums == "shared" else 0  # of the chains' own loop
+    return sums + stored * config.count * ahead + converted + addresses + chunk
+
+
+def shared_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the dynamic shared memory of a block: the rings, and the sums of tiles over the block."""
+    return plan_of(shape_of(problem), config).shared_bytes
+
+
+def refuse(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> str | None:
+    """Say why a configuration is not valid for a problem, or None when it is: the validity rule."""
+    reason = supports(problem, device) or _misfit(problem, config)
+    if reason:
+        return reason
+    needed, shared = registers(problem, config), shared_bytes(problem, config, device)
+    return excess(config.threads, config.blocks, needed, shared, STATIC_SHARED_BYTES, device)
+
+
+def _misfit(problem: TsmttsmProblem, config: Config) -> str | None:
+    """Options that do not go together."""
+    if not (1 <= config.tm <= problem.M and 1 <= config.tn <= problem.N):
+        return f"tiles of {config.tm} x {config.tn} for a result of {problem.M} x {problem.N}"
+    a, b = operands_of(problem, config.tm, config.tn)
+    if tiles_of(problem, config) > config.lanes:
+        return f"{tiles_of(problem, config)} tiles a row for {config.lanes} threads"
+    if config.interleaved and a.tiles * b.tiles == 1:
+        return "one tile has nothing to interleave"
+    if (config.sums == "plain") == is_single(problem):
+        return f"sums {config.sums!r} are not for {problem.dtype}"
+    if config.reduction == "none":
+        return "without a reduction there is no result"
+    if config.sums == "shared" and config.reduction == "threads":
+        return "sums kept by a block cannot be added up by its threads"
+    if config.stages == 1 or (config.stages and config.steps % config.unroll):
+        return f"{config.stages} stages of {config.steps} steps, unrolled {config.unroll} times"
+    if config.stages and config.leapfrog and config.steps == 1:
+        return "one step a stage has no next one to load ahead"
+    if config.padded and not (config.stages and (a.is_linear or b.is_linear)):
+        return "only contiguous rows that are staged are padded"
+    if config.stages and config.warps > 1 and config.teams > NAMED_BARRIERS:
+        return f"{config.teams} teams for {NAMED_BARRIERS} barriers"
+    return None
+
+
+def grid_of(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
+    """Return the blocks of a launch."""
+    chunks = ceil_div(problem.K, plan_of(shape_of(problem), config).rows)
+    return max(1, min(device.multiprocessors * config.blocks, chunks))

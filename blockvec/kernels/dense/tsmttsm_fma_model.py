@@ -1,0 +1,303 @@
+"""The search space of the multiply-add TSMTTSM and the model that orders it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ...errors import OptionError
+from ..device import DeviceInfo
+from ..problem import TsmttsmProblem, rounded_rows
+from ..roofline import Ceilings
+from .layout import (
+    MAX_REGISTERS,
+    Operand,
+    ceil_div,
+    covered_rate,
+    parts_of,
+    round_up,
+    smooth_max,
+    supports,
+    widest,
+)
+from .tsmttsm_fma_config import (
+    SCRATCH_BYTES,
+    Config,
+    Plan,
+    Sums,
+    grid_of,
+    is_single,
+    operands_of,
+    plan_of,
+    refuse,
+    registers,
+    shape_of,
+    tiles_of,
+)
+
+__all__ = ["choose", "predict", "space"]
+
+
+def space(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[Config, ...]:
+    """Return the valid configurations worth measuring, a few hundred."""
+    if supports(problem, device) is not None:
+        return ()
+    return _valid(shape_of(problem), device, _SPACE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """What `_enumerate` combines.
+
+    `tilings` of the result; rows staged (bytes of a stage a warp) or loaded directly (steps); `warps` on a
+    multiprocessor.
+    """
+
+    tilings: int
+    warps: tuple[int, ...]
+    stage_bytes: tuple[int, ...]
+    steps: tuple[int, ...]
+    leapfrog: tuple[bool, ...]
+
+
+_SPACE = _Choices(8, (8, 16, 32, 64), (2 << 10, 4 << 10, 8 << 10), (1, 2, 4), (False, True))
+# What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
+_SHORT_LIST = _Choices(4, (8, 16), (4 << 10,), (), (False,))
+
+
+@functools.lru_cache(maxsize=1024)
+def _valid(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> tuple[Config, ...]:
+    configs = dict.fromkeys(_enumerate(problem, device, choices))
+    return tuple(config for config in configs if refuse(problem, config, device) is None)
+
+
+def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[Config]:
+    for base in _tilings(problem, choices.tilings):
+        a, b = operands_of(problem, base.tm, base.tn)
+        is_dealt = a.tiles * b.tiles > 1 and not (problem.same and base.tm == base.tn)
+        for interleaved in (True, False) if is_dealt else (False,):
+            for leapfrog in choices.leapfrog:
+                config = replace(base, interleaved=interleaved, leapfrog=leapfrog)
+                for steps in choices.steps:
+                    for warps in choices.warps:
+                        yield from _residence(replace(config, steps=steps), warps)
+                gains = any(x.is_linear and x.tiles > 1 and x.row_bytes % 16 for x in (a, b))
+                for padded in (False, True) if gains else (False,):
+                    yield from _staged(problem, replace(config, padded=padded), device, choices)
+
+
+def _tilings(problem: TsmttsmProblem, most: int) -> list[Config]:
+    """Tiles by the cycles they would take a row, if memory did not limit, the fewest first."""
+    found = []
+    sizes_m, sizes_n = _tile_sizes(problem.M), _tile_sizes(problem.N)
+    for tm in sizes_m:
+        for tn in (tm,) if problem.same else sizes_n:
+            a, b = operands_of(problem, tm, tn)
+            tiles = a.tiles * (a.tiles + 1) // 2 if problem.same else a.tiles * b.tiles
+            warps = 1 << max(0, ceil_div(tiles, 32) - 1).bit_length()
+            if warps > 8:
+                continue
+            for count in _counts(a, b):
+                config = Config(tm, tn, count=count, warps=warps, sums=_sums(problem, tm * tn))
+                if registers(problem, replace(config, stages=2)) <= MAX_REGISTERS:
+                    cycles = _row_cycles(problem, config, a, b, tiles)
+                    found.append((cycles, config))
+    found.sort(key=lambda entry: entry[0])
+    return [config for _, config in found[:most]]
+
+
+def _tile_sizes(width: int) -> list[int]:
+    """Sizes of equal tiles, at most 16 columns, and those rounded up to whole vectors."""
+    even = {ceil_div(width, tiles) for tiles in range(1, width + 1)}
+    rounded = {min(width, round_up(size, unit)) for size in even for unit in (1, 2, 4)}
+    return sorted(size for size in rounded if size <= 16)
+
+
+def _counts(a: Operand, b: Operand) -> list[int]:
+    """Neighbouring rows of a thread: one, or what makes whole vectors where a thread takes whole rows."""
+    rows = [16 // widest(operand.row_bytes) for operand in (a, b) if operand.tiles == 1 and operand.is_linear]
+    return sorted({1, max(rows, default=1)})
+
+
+def _sums(problem: TsmttsmProblem, values: int) -> Sums:
+    """How chains are kept short: double precision sums go where a tile leaves room."""
+    if not is_single(problem):
+        return "plain"
+    return "registers" if values * parts_of(problem.dtype) <= 48 else "shared"
+
+
+def _residence(config: Config, warps: int) -> Iterator[Config]:
+    """Blocks of about eight warps that put `warps` on a multiprocessor."""
+    teams = max(1, 8 // config.warps)
+    blocks = warps // (teams * config.warps)
+    if blocks:
+        yield replace(config, teams=teams, blocks=blocks)
+
+
+def _staged(
+    problem: TsmttsmProblem, config: Config, device: DeviceInfo, choices: _Choices
+) -> Iterator[Config]:
+    """Yield steps that make stages of the wanted sizes, and as many stages as fit."""
+    size_a, size_b = (operand.row_bytes for operand in operands_of(problem, config.tm, config.tn))
+    row_bytes = size_a + (0 if problem.same else size_b)
+    step_rows = max(1, config.lanes // tiles_of(problem, config)) * config.count
+    kept = (
+        problem.M * problem.N * parts_of(problem.dtype) * 8 + SCRATCH_BYTES if config.sums == "shared" else 0
+    )
+    for stage_bytes in choices.stage_bytes:
+        steps = max(1, round(stage_bytes * config.warps / (step_rows * row_bytes)))
+        while steps * step_rows * size_a % 16 or steps * step_rows * size_b % 16:
+            steps += 1  # whole 16-byte pieces
+        for warps in choices.warps:
+            for resident in _residence(replace(config, steps=steps), warps):
+                room = device.shared_bytes_per_multiprocessor // resident.blocks - kept - 4096
+                stages = min(8, room // (resident.teams * (steps * step_rows * row_bytes * 9 // 8 + 256)))
+                if stages >= 2:
+                    yield replace(resident, stages=stages, unroll=_unroll(problem, resident))
+
+
+def _unroll(problem: TsmttsmProblem, config: Config) -> int:
+    """Return steps unrolled so that loads of one hide behind products of another, where tiles are small.
+
+    A step that was loaded ahead is not moved to where the next one reads it if there are two of them.
+    """
+    work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)
+    for unroll in (4, 2):
+        if config.steps % unroll == 0 and work * unroll <= 64:
+            return unroll
+    return 2 if config.leapfrog and config.steps % 2 == 0 else 1
+
+
+# ---- the model
+
+_CLOCK_HZ = 1.755e9  # a Hopper GPU under load
+_LAUNCH_S = 3.3e-6  # and the first bytes' latency
+_SHARED_CYCLES = 30  # shared memory to register
+_CONVERSION_CYCLES = 9  # of a quadrant: float32 -> float64 of a warp, 14 a clock and multiprocessor
+_STEP_INSTRUCTIONS = 10  # addresses and loop of a step
+_COPY_CYCLES = 28  # of a warp's copies to a stage
+_CHUNK_INSTRUCTIONS = 160  # waiting for a stage and filling it again, besides its copies
+_SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
+
+
+def _step_cycles(
+    problem: TsmttsmProblem, config: Config, a: Operand, b: Operand
+) -> tuple[float, float, float]:
+    """Return cycles of a quadrant for a warp's step when all four are busy: products, loads, conversions."""
+    is_one = problem.same and a.tiles * b.tiles == 1
+    products = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
+    is_double = not is_single(problem) or config.sums == "double"
+    fma = config.count * products * a.parts * b.parts * (2 if is_double else 1)
+    # 128 bytes a cycle into registers, for four quadrants: a cycle of one quadrant for a byte a thread.
+    load = config.count * (config.tm * a.size + (0 if is_one else config.tn * b.size))
+    narrow = [tile for tile, x in ((config.tm * a.parts, a), (config.tn * b.parts, b)) if x.real_bytes == 4]
+    return fma, load, _CONVERSION_CYCLES * config.count * sum(narrow) if is_double else 0
+
+
+def _row_cycles(problem: TsmttsmProblem, config: Config, a: Operand, b: Operand, tiles: int) -> float:
+    """Return cycles of a multiprocessor for a row: the busier of products and loads, part of the other."""
+    fma, load, converted = _step_cycles(problem, config, a, b)
+    busy = max(fma, load + converted) + 0.25 * min(fma, load)
+    return busy * config.warps / (4 * (config.lanes // tiles) * config.count)
+
+
+@functools.lru_cache(maxsize=65536)
+def _chunk_cycles(problem: TsmttsmProblem, config: Config) -> tuple[float, float]:
+    """Return cycles of a chunk: of a quadrant while its warps take turns, and of a warp by itself."""
+    plan = plan_of(problem, config)
+    a, b = plan.operands
+    fma, load, converted = _step_cycles(problem, config, a, b)
+    is_double = not is_single(problem) or config.sums == "double"
+    accesses, lines, staged = 0, 0.0, 0
+    for operand, slab, vector, cycles in zip(
+        plan.operands, plan.slabs, plan.vectors, plan.load_cycles, strict=True
+    ):
+        is_linear = slab.is_linear if config.stages else operand.is_linear
+        loads = operand.accesses(config.count, vector, is_linear)
+        accesses += loads
+        staged += 4 * loads * cycles
+        # Straight from memory, a load takes a cycle for every line of 128 bytes that the warp's rows lie in.
+        rows = min(32, max(1, 32 // plan.tiles)) * config.count
+        lines += 4 * loads * max(rows * operand.row_bytes / 128 if is_linear else rows, vector / 4)
+        if problem.same and plan.is_one_tile:
+            break
+    issue = fma / (2 if is_double else 1) + accesses + _STEP_INSTRUCTIONS / config.unroll
+    if config.stages:
+        copies = plan.slabs[0].copies(config.lanes) + (
+            0 if problem.same else plan.slabs[1].copies(config.lanes)
+        )
+        load = staged
+        overhead = _CHUNK_INSTRUCTIONS + _COPY_CYCLES * copies
+        exposed = _SHARED_CYCLES * config.steps / config.unroll * (0.3 if config.leapfrog else 1)
+    else:
+        issue += 2 * accesses  # 64-bit addresses
+        load, overhead, exposed = lines, 40, 0
+    work = config.steps * max(fma, issue, load + converted)
+    return work + overhead, config.steps * max(fma, issue) + overhead + exposed
+
+
+def predict(
+    problem: TsmttsmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
+) -> float:
+    """Return the modelled time in seconds of a valid configuration.
+
+    The slowest of three limits, smoothed where they are close: memory, at the rate that the bytes in flight
+    allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and issue; a
+    warp's own latencies. Then what does not overlap: the launch, the sums over groups of threads and over
+    blocks.
+    """
+    plan = plan_of(shape_of(problem), config)
+    read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
+    grid = grid_of(problem, config, device)
+    turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
+    resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
+    # A ring fills a stage again once it is read; direct loads wait for their products unless they leap ahead.
+    ahead = config.stages - 0.5 if config.stages else 1.0 if config.leapfrog else 0.6
+    flight = resident * config.teams * min(ahead, turns) * plan.rows * plan.row_bytes
+    rate = covered_rate(min(read / busy, _SM_BYTES_A_CYCLE * _CLOCK_HZ), flight)
+    quadrant, warp = _chunk_cycles(shape_of(problem), config)
+    warps_a_quadrant = ceil_div(resident * config.teams * config.warps, 4)
+    body = smooth_max(
+        problem.K * plan.row_bytes / (busy * rate),
+        turns * warps_a_quadrant * quadrant / _CLOCK_HZ,
+        turns * warp / _CLOCK_HZ,
+    )
+    return _LAUNCH_S + body + _tail(problem, config, plan, grid)
+
+
+def _tail(problem: TsmttsmProblem, config: Config, plan: Plan, grid: int) -> float:
+    """Seconds after the last chunk: the sum over a block, then over blocks."""
+    values = config.tm * config.tn * parts_of(problem.dtype)
+    cycles = 16 * config.threads * values / 128 + 200 * ceil_div(values, plan.passed)
+    if config.sums == "shared":
+        cycles *= 1 + problem.K // (plan.rows * grid * config.teams * plan.chain)
+    if grid == 1:
+        return cycles / _CLOCK_HZ
+    result = problem.M * problem.N * parts_of(problem.dtype) * 8
+    shared = grid if result > 256 else 1  # blocks that share the last sum
+    return 2.5e-6 + (cycles + result / 32 + grid * result / shared / 32) / _CLOCK_HZ
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(problem: TsmttsmProblem, device: DeviceInfo, read: float) -> Config:
+    ceilings = Ceilings(read, read, read)
+    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or space(problem, device)
+    if not candidates:
+        reason = supports(problem, device) or "no configuration fits its shared memory and registers"
+        raise OptionError(
+            f"tsmttsm_fma cannot run on {device.name}: {reason}; let dispatch take another family."
+        )
+    return min(candidates, key=lambda config: predict(problem, config, device, ceilings))
+
+
+def choose(problem: TsmttsmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
+    """Return the valid configuration with the shortest modelled time.
+
+    Raises
+    ------
+    OptionError
+        If the family does not support the problem on this device.
+    """
+    normal = replace(shape_of(problem), K=rounded_rows(problem.K), alpha="one", beta="zero")
+    return _choose(normal, device, ceilings.read_gb_s if ceilings else 4600.0)

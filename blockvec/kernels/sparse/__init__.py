@@ -1,0 +1,1 @@
+"""Kernel families of sparse products (SpMMV) and the matrix formats they read."""

@@ -1,0 +1,240 @@
+"""A CSR matrix made ready for SpMMV kernels: aligned arrays, and its rows cut into units of bounded work.
+
+Everything here runs on whichever arrays it is given, NumPy's or CuPy's; a cut is made once for a matrix and a
+shape of units and then kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..problem import Pattern
+
+__all__ = ["TASK_ENTRIES", "Array", "Plan", "Units", "address", "namespace", "prepare"]
+
+TASK_ENTRIES = 2048  # of a long row that one block sums up: some microseconds, long against its start
+_SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries of each, that say what grid a matrix lives on
+_LEAST_LINE = 32  # rows: shorter lines fit a unit
+_UNEVEN = 8  # times the average: the length of a row from which on rows count as uneven
+_ALIGNMENT = 16  # bytes: of the copies that fetch entries
+
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """How the rows of a matrix are dealt out.
+
+    Attributes
+    ----------
+    cuts : array of the index type, shape (n_units + 1,), or None
+        First row of each unit and the number of rows; None where all units but the last have the same rows.
+    n_units : int
+        Units, a long row being one of its own that is left to `tasks`.
+    tasks : array of int64, shape (n_tasks, 4), or None
+        Parts of long rows: row, first entry, end, and the slot that takes the part's sum, or -1 where the
+        part is the whole row.
+    sums : array of int64, shape (n_sums, 4), or None
+        Rows of several parts: row, first slot, end, -1.
+    slots : int
+        Partial sums to keep.
+    """
+
+    cuts: Array | None
+    n_units: int
+    tasks: Array | None = None
+    sums: Array | None = None
+    slots: int = 0
+
+
+class Plan:
+    """A sparse matrix in CSR form as the kernels take it.
+
+    Attributes
+    ----------
+    n_rows, nnz : int
+        Extents.
+    indptr, indices, data : array
+        The three arrays, of one index type, the last two starting at multiples of 16 bytes.
+    longest : int
+        Entries of the longest row.
+    line : int
+        Rows of a line of the grid that the matrix lives on: the least distance, beyond the next rows, at
+        which most rows have entries; 0 where there is none.
+    plane : int
+        Rows of a plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
+    """
+
+    def __init__(self, indptr: Array, indices: Array, data: Array) -> None:
+        if indptr.dtype != indices.dtype:
+            indptr, indices = _one_index_type(indptr, indices)
+        self.indptr = indptr
+        self.indices = _aligned(indices)
+        self.data = _aligned(data)
+        self.n_rows = len(indptr) - 1
+        self.nnz = len(data)
+        self.longest = int((indptr[1:] - indptr[:-1]).max()) if self.n_rows else 0
+        self.line, self.plane = _lines(indptr, self.indices)
+        self._units: dict[tuple[int, int, int], Units] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of an index."""
+        return int(self.indices.dtype.itemsize)
+
+    @property
+    def pattern(self) -> Pattern:
+        """What `SpmmvProblem` calls the pattern."""
+        if self.longest * self.n_rows > _UNEVEN * max(self.nnz, self.n_rows):
+            return "uneven"
+        return "planes" if self.plane else "lines" if self.line else "scattered"
+
+    def units(self, rows: int, entries: int, long_row: int) -> Units:
+        """Return units of at most `rows` rows and `entries` entries; rows beyond `long_row` are tasks.
+
+        Where rows are so uneven that units must be cut, the first call for a shape waits for the device.
+        """
+        key = (rows, entries, long_row)
+        with self._lock:
+            if key not in self._units:
+                self._units[key] = self._dealt_out(*key)
+            return self._units[key]
+
+    def _dealt_out(self, rows: int, entries: int, long_row: int) -> Units:
+        if self.longest <= min(long_row, entries // rows):
+            return Units(None, -(-self.n_rows // rows))
+        units = _cut(self, rows, entries, long_row)
+        if (xp := namespace(self.indptr)) is not np:
+            xp.cuda.get_current_stream().synchronize()  # other streams will read it too
+        return units
+
+
+def prepare(indptr: Array, indices: Array, data: Array) -> Plan:
+    """Make the arrays of a CSR matrix ready for the kernels; they are shared where their start is aligned.
+
+    Parameters
+    ----------
+    indptr : array of int32 or int64, shape (n_rows + 1,)
+        Where the rows begin.
+    indices : array of int32 or int64, shape (nnz,)
+        Columns; they need not be sorted.
+    data : array of one of the four element types, shape (nnz,)
+        Values.
+    """
+    return Plan(indptr, indices, data)
+
+
+def address(array: Array) -> int:
+    """Return the address of an array's memory; 0 for None."""
+    if array is None:
+        return 0
+    return int(array.data.ptr) if namespace(array) is not np else int(array.ctypes.data)
+
+
+def namespace(array: Array) -> Any:
+    """Return the module of an array's functions, NumPy or CuPy."""
+    if type(array).__module__.partition(".")[0] == "cupy":
+        import cupy
+
+        return cupy
+    return np
+
+
+def _one_index_type(indptr: Array, indices: Array) -> tuple[Array, Array]:
+    fits = len(indices) <= np.iinfo(indices.dtype).max
+    dtype = indices.dtype if fits else indptr.dtype
+    return indptr.astype(dtype), indices.astype(dtype, copy=False)
+
+
+def _aligned(array: Array) -> Array:
+    """Return an array, or a copy that starts at a multiple of 16 bytes."""
+    if len(array) == 0 or address(array) % _ALIGNMENT == 0:
+        return array
+    if namespace(array) is not np:
+        return array.copy()  # CuPy's memory comes in multiples of 512 bytes
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[first : first + array.nbytes].view(array.dtype)
+    copy[...] = array
+    return copy
+
+
+def _lines(indptr: Array, indices: Array) -> tuple[int, int]:
+    """Find the distances between neighbouring lines and planes from a sample of rows; see `Plan`."""
+    n_rows = len(indptr) - 1
+    if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
+        return 0, 0
+    xp = namespace(indptr)
+    rows = xp.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64)
+    at = indptr[rows][:, None] + xp.arange(_SAMPLE_ENTRIES)
+    inside = at < indptr[rows + 1][:, None]
+    distances = abs(indices[xp.minimum(at, len(indices) - 1)] - rows[:, None])
+    found, counts = np.unique(_to_host(distances[inside]), return_counts=True)
+    usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
+    # On a grid with diagonal neighbours a distance comes with those next to it.
+    line = _middle_of_run(usual, 1)
+    return line, _middle_of_run(usual[usual > 2 * line], 2 * line)
+
+
+def _middle_of_run(numbers: Any, gap: int) -> int:
+    """Return the middle of the first ascending numbers that are at most `gap` apart; 0 for none."""
+    if len(numbers) == 0:
+        return 0
+    run = numbers[: int(np.argmax(np.append(np.diff(numbers) > gap, True))) + 1]
+    return int(run[len(run) // 2])
+
+
+def _to_host(array: Array) -> Any:
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:
+    xp, indptr, n_rows = namespace(plan.indptr), plan.indptr, plan.n_rows
+    starts = xp.arange(0, n_rows, rows)
+    ends = xp.minimum(starts + rows, n_rows)
+    crowded = indptr[ends] - indptr[starts] > entries
+    if plan.longest > long_row:
+        long = xp.flatnonzero(indptr[1:] - indptr[:-1] > long_row)
+        crowded[long // rows] = True
+    else:
+        long = starts[:0]
+        if not bool(crowded.any()):
+            return Units(None, len(starts))
+    cuts = [starts]
+    next_long = xp.append(long, n_rows)
+    at, end = starts[crowded], ends[crowded]
+    # Greedy, in all crowded blocks of rows at once: a unit ends where it is full or a long row begins.
+    while len(at):
+        full = xp.minimum(indptr[at].astype(np.int64) + entries, plan.nnz).astype(indptr.dtype)
+        until = xp.searchsorted(indptr, full, side="right") - 1
+        barrier = next_long[xp.searchsorted(next_long, at)]
+        at = xp.where(barrier == at, at + 1, xp.minimum(xp.minimum(until, barrier), end))
+        more = at < end
+        at, end = at[more], end[more]
+        cuts.append(at)
+    first_rows = xp.sort(xp.concatenate([*cuts, xp.full(1, n_rows)])).astype(indptr.dtype)
+    return Units(first_rows, len(first_rows) - 1, *_tasks(xp, indptr, long))
+
+
+def _tasks(xp: Any, indptr: Array, long: Array) -> tuple[Array | None, Array | None, int]:
+    """Return the tasks of the long rows, the sums over tasks, and the slots between them; see `Units`."""
+    if len(long) == 0:
+        return None, None, 0
+    columns = (long, indptr[long], indptr[long + 1])
+    row, begin, end = (np.asarray(a if xp is np else a.get(), np.int64) for a in columns)
+    parts = -(-(end - begin) // TASK_ENTRIES)
+    of = np.repeat(np.arange(len(row)), parts)  # the long row of each task
+    part = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
+    first = begin[of] + part * TASK_ENTRIES
+    divided = parts[of] > 1
+    slot = np.where(divided, np.cumsum(divided) - 1, -1)
+    tasks = np.stack([row[of], first, np.minimum(first + TASK_ENTRIES, end[of]), slot], axis=1)
+    several = parts > 1
+    last = np.cumsum(parts[several])
+    sums = np.stack([row[several], last - parts[several], last, np.full(len(last), -1)], axis=1)
+    return xp.asarray(tasks), xp.asarray(sums) if len(sums) else None, int(divided.sum())

@@ -1,0 +1,1 @@
+"""Kernel selection: timing variants and keeping the fastest on record."""

@@ -1,0 +1,289 @@
+"""Tuning: which of many kernels is the fastest that is right, within a budget of time.
+
+The families' models order the configurations; the first few are compiled ahead in parallel processes, every
+one is checked against a reference before it is timed, and those that come close to the best are timed again
+in turns. What a kernel is run on is the caller's business: nothing here needs a GPU.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...errors import CompileError
+from ..compile import build
+from ..device import DeviceInfo
+from ..families import FAMILIES, families_of, ranked
+from ..measure import Timing
+from ..problem import Problem, TsmmProblem, TsmttsmProblem
+from ..roofline import Ceilings, fraction
+from .winners import Winner
+
+__all__ = ["Entrant", "Outcome", "Preparation", "Trial", "build_ahead", "entrants", "tournament"]
+
+FINALISTS = 4
+CLOSE = 1.10  # within this factor of the best, a few runs do not tell
+FINAL_SHARE = 0.3  # of the budget
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A kernel in a tournament: a family's configuration, or a vendor's kernel (`config` and `place` None).
+
+    `place` is the configuration's place in the model's order, `predicted_s` its modelled time.
+    """
+
+    kernel: str
+    config: Any = None
+    predicted_s: float | None = None
+    place: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """An entrant and how it did: its time, or why it has none."""
+
+    entrant: Entrant
+    timing: Timing | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a tournament.
+
+    Attributes
+    ----------
+    best : Trial
+        The winner.
+    trials : tuple of Trial
+        All that took part, the winner's latest timing included.
+    left_out : int
+        Entrants that the budget did not reach.
+    plain_s : float or None
+        Of a product of views, the seconds of plain loads and stores of the same elements, where measured.
+    """
+
+    best: Trial
+    trials: tuple[Trial, ...]
+    left_out: int = 0
+    plain_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The winner's median time."""
+        return _seconds(self.best)
+
+    def best_s(self, *, places: int | None = None, own: bool = True) -> float | None:
+        """Return the best time of generated kernels (of the model's first `places`), or of the others."""
+        times = [
+            trial.timing.median_s
+            for trial in self.trials
+            if trial.timing
+            and (trial.entrant.place is not None) == own
+            and (places is None or (trial.entrant.place or 0) < places)
+        ]
+        return min(times, default=None)
+
+    def winner(self, problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> Winner:
+        """Return what goes on record for the problem that was measured."""
+        best = self.best.entrant
+        share = fraction(problem, self.seconds, ceilings)
+        return Winner(best.kernel, best.config, problem.K, self.seconds, share, "")
+
+    @property
+    def faults(self) -> tuple[Trial, ...]:
+        """Those that were wrong or could not run."""
+        return tuple(trial for trial in self.trials if trial.fault)
+
+
+def entrants(
+    problem: Problem,
+    device: DeviceInfo,
+    ceilings: Ceilings | None = None,
+    *,
+    first: int = 10,
+    sample: int = 0,
+    seed: int = 0,
+    families: str = "",
+) -> list[Entrant]:
+    """Return the configurations that are worth measuring, in the order of their modelled times.
+
+    At the head is what runs where nothing was measured: the choice of the first family that supports it.
+
+    Parameters
+    ----------
+    problem : Problem
+        What to run.
+    device : DeviceInfo
+        Where.
+    ceilings : Ceilings, optional
+        Measured limits that the models use.
+    first : int
+        How many by the models' order.
+    sample : int
+        How many more, drawn from the rest: they say what the order is worth.
+    seed : int
+        Of that draw.
+    families : str
+        Only those whose names end so, such as ``"fma"``.
+    """
+    names = [
+        name
+        for name in families_of(problem)
+        if name.endswith(families) and FAMILIES[name].supports(problem, device) is None
+    ]
+    timed = [
+        (time_s, name, config) for name in names for time_s, config in ranked(name, problem, device, ceilings)
+    ]
+    choice = names and (names[0], FAMILIES[names[0]].choose(problem, device, ceilings))
+    timed.sort(key=lambda entry: (entry[1:] != choice, entry[0]))
+    order = [Entrant(name, config, time_s, place) for place, (time_s, name, config) in enumerate(timed)]
+    rest = order[first:]
+    return order[:first] + random.Random(seed).sample(rest, min(sample, len(rest)))
+
+
+class Preparation:
+    """A problem whose entrants are being compiled while others are measured.
+
+    Parameters
+    ----------
+    problem : TsmttsmProblem or TsmmProblem
+        What to tune.
+    device : DeviceInfo
+        Where.
+    ceilings : Ceilings
+        Measured limits.
+    executor : Executor
+        Models and compiles. Its processes must be spawned: a fork would inherit CUDA's state.
+    cache_dir : Path
+        Where compiled kernels go.
+    choose : dict
+        ``first``, ``sample`` and ``families`` as for `entrants`.
+    """
+
+    def __init__(
+        self,
+        problem: TsmttsmProblem | TsmmProblem,
+        device: DeviceInfo,
+        ceilings: Ceilings,
+        executor: concurrent.futures.Executor,
+        cache_dir: Path,
+        **choose: Any,
+    ) -> None:
+        self.problem = problem
+        self._how = device, cache_dir, executor
+        self._jobs: dict[Entrant, concurrent.futures.Future[str]] = {}
+        self._submitted = threading.Event()
+        self._field = executor.submit(entrants, problem, device, ceilings, **choose)
+        self._field.add_done_callback(self._compile)
+
+    def _compile(self, field: concurrent.futures.Future[list[Entrant]]) -> None:
+        try:
+            if not field.cancelled() and field.exception() is None:  # which `wait` raises
+                self._jobs = build_ahead(self.problem, field.result(), *self._how)
+        finally:
+            self._submitted.set()
+
+    def wait(self) -> tuple[list[Entrant], list[Trial]]:
+        """Return the entrants in their order, and why others could not be compiled."""
+        self._field.result()
+        self._submitted.wait()
+        faults = {entrant: _fault(job) for entrant, job in self._jobs.items()}
+        ready = [entrant for entrant, fault in faults.items() if not fault]
+        return ready, [Trial(entrant, None, fault) for entrant, fault in faults.items() if fault]
+
+
+def _fault(job: concurrent.futures.Future[str]) -> str:
+    error = job.exception()
+    return job.result() if error is None else f"compiling: {error}"
+
+
+def build_ahead(
+    problem: Problem,
+    entrants: Iterable[Entrant],
+    device: DeviceInfo,
+    cache_dir: Path,
+    executor: concurrent.futures.Executor,
+) -> dict[Entrant, concurrent.futures.Future[str]]:
+    """Start compiling kernels into the cache; the futures say what the compiler had against them."""
+    jobs: dict[str, concurrent.futures.Future[str]] = {}
+    found = {}
+    for entrant in entrants:
+        if entrant.config is not None:
+            source = FAMILIES[entrant.kernel].source(problem, entrant.config, device)
+            if source not in jobs:
+                jobs[source] = executor.submit(_build, source, device.architecture, cache_dir)
+            found[entrant] = jobs[source]
+    return found
+
+
+def _build(source: str, architecture: str, cache_dir: Path) -> str:
+    try:
+        spilled = build(source, architecture, cache_dir=cache_dir).resources.spill_bytes
+    except CompileError as error:
+        return str(error)
+    return f"spills {spilled} bytes" if spilled else ""
+
+
+def tournament(
+    entrants: Sequence[Entrant],
+    check: Callable[[Entrant], str],
+    race: Callable[[Sequence[Entrant], float], Sequence[Timing]],
+    *,
+    budget_s: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Outcome | None:
+    """Find the fastest entrant that is right.
+
+    Parameters
+    ----------
+    entrants : sequence of Entrant
+        In the order in which to try them; vendors' kernels come last, since some take ages, but always come.
+    check : callable
+        Runs an entrant on known operands; returns what is wrong with it, "" for nothing. A wrong one is
+        never timed and never wins.
+    race : callable
+        ``race(entrants, seconds)`` times them in turns, about as long as given, and returns their timings.
+    budget_s : float
+        Seconds of racing. When too few are left no further entrant is tried: the closest meet in a final.
+    clock : callable
+        Returns seconds.
+
+    Returns
+    -------
+    Outcome or None
+        None where no entrant is right.
+    """
+    trials: list[Trial] = []
+    share = budget_s * (1 - FINAL_SHARE) / max(1, len(entrants))
+    spent = 0.0
+    for entrant in sorted(entrants, key=lambda entrant: entrant.place is None):
+        if spent > budget_s * (1 - FINAL_SHARE) and entrant.place is not None:
+            continue
+        fault = check(entrant)
+        begin = clock()
+        timing = None if fault else race((entrant,), share)[0]
+        spent += clock() - begin
+        trials.append(Trial(entrant, timing, fault))
+    tried = len(trials)
+    timed = sorted((t for t in trials if t.timing), key=_seconds)
+    if not timed:
+        return None
+    close = [trial for trial in timed[:FINALISTS] if _seconds(trial) <= CLOSE * _seconds(timed[0])]
+    if len(close) > 1:
+        timings = race([trial.entrant for trial in close], budget_s * FINAL_SHARE)
+        finals = [Trial(trial.entrant, timing) for trial, timing in zip(close, timings, strict=True)]
+        trials = [t for t in trials if t not in close] + finals
+        close = sorted(finals, key=_seconds)
+    return Outcome(close[0], tuple(trials), len(entrants) - tried)
+
+
+def _seconds(trial: Trial) -> float:
+    return trial.timing.median_s if trial.timing else float("inf")

@@ -1,0 +1,240 @@
+"""Tuned kernels on record: which kernel and configuration measured best for which problem.
+
+Two stores: tables that ship with the package (``tuned/<architecture>/<operation>.json``), and the user's own,
+one file a problem under ``tuned`` in the cache folder, which come first. Whatever cannot be read counts as
+missing, and so does a configuration that this version does not know or this device does not take.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ..cache import load_json, store_json
+from ..device import DeviceInfo
+from ..families import CONFIGURED, config_from
+from ..problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
+from ..roofline import LEAST_BYTES, traffic
+
+__all__ = [
+    "LEAST_BYTES",
+    "Winner",
+    "configure_sparse",
+    "find",
+    "refusal",
+    "representative",
+    "store",
+    "table_of",
+]
+
+TunedProblem: TypeAlias = TsmttsmProblem | TsmmProblem | SpmmvProblem
+
+ANY_PITCH = 0  # leading dimension that stands for all that exceed the width
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The best kernel measured for a problem.
+
+    Attributes
+    ----------
+    kernel : str
+        Name of a family or of a vendor's kernel.
+    config : object or None
+        The family's configuration; None for a vendor's kernel.
+    rows : int
+        Of the tall operands it was measured with.
+    time_s : float
+        Its median time in seconds.
+    fraction : float
+        Of the roofline measured in the same run.
+    origin : str
+        Where the record comes from, as text for `explain`.
+    """
+
+    kernel: str
+    config: Any
+    rows: int
+    time_s: float
+    fraction: float
+    origin: str
+
+    def record(self, problem: Problem) -> dict[str, Any]:
+        """Return what is stored for a representative problem."""
+        return {
+            "problem": _fields(problem),
+            "kernel": self.kernel,
+            "config": None if self.config is None else dataclasses.asdict(self.config),
+            "rows": self.rows,
+            "time_s": self.time_s,
+            "fraction": self.fraction,
+        }
+
+
+def representative(problem: Problem) -> TunedProblem | None:
+    """Return the problem that stands for all that share a tuned choice; None where nothing is tuned.
+
+    Numbers of rows do not matter once operands are large, nor does the pitch of a view, the value of
+    alpha, or conjugation. Sparse matrices of one pattern and nearly as many entries a row are alike, and a
+    product is run as others of its kind (`SpmmvProblem.kind`), or else as without what is fused, where
+    registers allow.
+    """
+    if not isinstance(problem, TunedProblem) or traffic(problem).total_bytes < LEAST_BYTES:
+        return None
+    if isinstance(problem, SpmmvProblem):
+        return _matrices_alike(problem)
+    in_place = isinstance(problem, TsmmProblem) and problem.inplace
+    second = problem.M if in_place else problem.N
+    lda = problem.M if problem.lda == problem.M else ANY_PITCH
+    ldb = second if problem.ldb == second else ANY_PITCH
+    if isinstance(problem, TsmttsmProblem):
+        return dataclasses.replace(
+            problem, K=0, lda=lda, ldb=ldb, conj=problem.conj and problem.same, alpha="one", beta="zero"
+        )
+    beta: BetaClass = "zero" if problem.beta == "zero" else "general"
+    return dataclasses.replace(problem, K=0, lda=lda, ldb=ldb, alpha="one", beta=beta)
+
+
+def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
+    average = max(1.0, problem.nnz / problem.n_rows)
+    return dataclasses.replace(
+        problem.kind,
+        n_rows=1,
+        n_cols=1,
+        nnz=round(2 ** (round(4 * math.log2(average)) / 4)),  # steps of a fifth
+        ldx=problem.width if problem.ldx == problem.width else ANY_PITCH,
+        ldy=problem.width if problem.ldy == problem.width else ANY_PITCH,
+        longest=0,
+    )
+
+
+def configure_sparse(
+    kernel: str, problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
+) -> tuple[Any, str]:
+    """Return how a family runs a sparse product, and where that choice comes from; see `find`."""
+    winner = find(problem, device, cache_dir)
+    if winner is None or winner.kernel != kernel:
+        return _model_choice(kernel, problem, device), "the model's choice"
+    return winner.config, winner.origin
+
+
+@functools.lru_cache(maxsize=4096)
+def _model_choice(kernel: str, problem: SpmmvProblem, device: DeviceInfo) -> Any:
+    return CONFIGURED[kernel].choose(problem, device)
+
+
+def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner | None:
+    """Return the winner on record for a problem, the user's before the shipped one.
+
+    Without a cache folder nothing that was measured counts.
+    """
+    key = representative(problem)
+    if cache_dir is None or key is None or device.kind != "cuda":
+        return None
+    winner = _find(key, device, cache_dir)
+    if winner is None and isinstance(key, SpmmvProblem):
+        winner = _find(key.plain, device, cache_dir)
+    if winner is None or winner.config is None:
+        return winner
+    refused = CONFIGURED[winner.kernel].refuse(problem, winner.config, device)
+    return None if refused else winner
+
+
+@functools.lru_cache(maxsize=4096)
+def _find(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Winner | None:
+    own = load_json(_path(key, device, cache_dir))
+    if own is not None and own.get("problem") == _fields(key):
+        winner = _parse(own, f"tuned on this {device.name}")
+        if winner is not None:
+            return winner
+    return _shipped(device.architecture).get(key)
+
+
+def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path) -> bool:
+    """Put a winner into the user's store; False where the disk does not let us."""
+    key = representative(problem)
+    if key is None:
+        return False
+    stored = store_json(_path(key, device, cache_dir), winner.record(key))
+    _find.cache_clear()
+    return stored
+
+
+def _fields(key: Problem) -> dict[str, Any]:
+    """Return the fields of a problem as JSON has them."""
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in dataclasses.asdict(key).items()
+    }
+
+
+def _problem(kind: Any, fields: dict[str, Any]) -> Any:
+    """Rebuild a problem from what JSON has of it."""
+    return kind(
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    )
+
+
+def _path(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Path:
+    text = json.dumps(_fields(key), sort_keys=True)
+    size = f"w{key.width}" if isinstance(key, SpmmvProblem) else f"m{key.M}-n{key.N}"
+    name = f"{key.operation}-{key.dtype}-{size}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    return cache_dir / "tuned" / device.fingerprint / f"{name}.json"
+
+
+def _parse(record: Any, origin: str) -> Winner | None:
+    try:
+        kernel, config = str(record["kernel"]), record["config"]
+        numbers = int(record["rows"]), float(record["time_s"]), float(record["fraction"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    if config is None:
+        return None if kernel in CONFIGURED else Winner(kernel, None, *numbers, origin)
+    config = config_from(kernel, config)
+    return None if config is None else Winner(kernel, config, *numbers, origin)
+
+
+_KINDS: dict[str, type[TunedProblem]] = {"tsmm": TsmmProblem, "spmmv": SpmmvProblem}
+
+
+@functools.cache
+def _shipped(architecture: str) -> dict[Problem, Winner]:
+    """Return the shipped winners of an architecture by their representative problems."""
+    folder = resources.files("blockvec.kernels") / "tuned" / architecture
+    if not folder.is_dir():
+        return {}
+    found: dict[Problem, Winner] = {}
+    for file in folder.iterdir():
+        table = json.loads(file.read_text())
+        kind = _KINDS.get(file.name.removesuffix(".json"), TsmttsmProblem)
+        for record in table["records"]:
+            winner = _parse(record, f"shipped, measured on {table['environment']['device']}")
+            if winner is not None:
+                found[_problem(kind, record["problem"])] = winner
+    return found
+
+
+def refusal(operation: str, record: dict[str, Any], device: DeviceInfo) -> str | None:
+    """Say why the winner of a stored record would not run on a device today, or None where it would."""
+    winner = _parse(record, "")
+    if winner is None:
+        return f"this version knows no configuration {record['config']} of {record['kernel']}"
+    kind = _KINDS.get(operation, TsmttsmProblem)
+    if winner.config is None or kind is SpmmvProblem:
+        return None
+    problem = dataclasses.replace(_problem(kind, record["problem"]), K=winner.rows)
+    refused: str | None = CONFIGURED[winner.kernel].refuse(problem, winner.config, device)
+    return refused
+
+
+def table_of(environment: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """Return the text of a table to ship: what the winners were measured with, and a line a winner."""
+    lines = ",\n".join(json.dumps(record) for record in records)
+    return f'{{"environment": {json.dumps(environment)},\n"records": [\n{lines}\n]}}\n'

@@ -1,0 +1,1 @@
+"""Sparse factorisations: inertia counts and shifted solves."""

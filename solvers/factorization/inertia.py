@@ -1,0 +1,118 @@
+"""Eigenvalues counted by inertia, and shifts just outside a spectrum: what a factorisation adds to `auto`.
+
+The signs of the pivots of A - mu I = L D L^H are those of its eigenvalues (Sylvester): their count says how
+many eigenvalues lie below mu, whatever an iteration has seen. So a shift can be proved to lie outside the
+spectrum, and a result to be complete.
+
+References
+----------
+Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228, section 3 (shifts and inertia counts).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ..iterations.rayleigh_ritz import RealArray, Selection
+from ..transform.standard_form import factorise
+
+__all__ = ["count_below", "proof", "shift_outside"]
+
+TRUSTED = 1e-8  # relative residual of a solve up to which the pivots of a factorisation are believed
+CLOSEST = 1e-13  # of ||A||: the least distance of a shift that is tried
+# Of the wanted values' spread: a shift much closer than that to one of them spoils the digits of the others.
+CLOSE = 0.1
+FURTHER = 30.0  # times the distance, until nothing lies beyond the shift
+TRIES = 10
+
+
+def count_below(matrix: Any, mu: float, mass: Any = None) -> int | None:
+    """Return how many eigenvalues of a Hermitian matrix lie below mu, or None where that is not certain.
+
+    Parameters
+    ----------
+    matrix : sparse matrix, shape (n, n)
+    mu : float
+    mass : sparse matrix, shape (n, n), optional
+        Positive definite, for the eigenvalues of the pair.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> count_below(sp.diags_array([1.0, 2.0, 2.0, 5.0]), 3.0)
+    3
+    """
+    n = matrix.shape[0]
+    shifted = sp.csc_array(matrix - mu * (sp.eye_array(n, dtype=matrix.dtype) if mass is None else mass))
+    lu: Any = factorise(shifted, 0.0)
+    if lu is None or not np.array_equal(lu.perm_r, lu.perm_c):
+        return None
+    pivots = lu.U.diagonal()
+    b = np.random.default_rng(0).standard_normal(n).astype(shifted.dtype)
+    x = lu.solve(b)
+    scale = abs(shifted).sum(axis=1).max() * np.linalg.norm(x) + np.linalg.norm(b)
+    if not np.linalg.norm(shifted @ x - b) <= TRUSTED * scale:
+        return None  # without row exchanges pivots can be small by accident
+    return int(np.count_nonzero(pivots.real < 0))
+
+
+def shift_outside(
+    matrix: Any, theta: RealArray, norm: float, which: Selection, mass: Any = None
+) -> float | None:
+    """Return a shift near the wanted end of a spectrum with all of it on one side, or None.
+
+    Parameters
+    ----------
+    matrix : sparse matrix, shape (n, n)
+    theta : array, shape (k,)
+        Approximations of the wanted values from inside, ascending.
+    norm : float
+        Of the order of the largest magnitude of an eigenvalue.
+    which : {"SA", "LA"}
+    mass : sparse matrix, optional
+    """
+    below = which == "SA"
+    outermost = float(theta[0 if below else -1])
+    first = max(CLOSEST * norm, CLOSE * float(theta[-1] - theta[0]))
+    for attempt in range(TRIES):
+        distance = first * FURTHER**attempt
+        sigma = outermost - distance if below else outermost + distance
+        if count_below(matrix, sigma, mass) == (0 if below else matrix.shape[0]):
+            return sigma
+    return None
+
+
+def proof(
+    matrix: Any,
+    theta: RealArray,
+    limits: RealArray,
+    which: Selection,
+    deflated: RealArray | None = None,
+    mass: Any = None,
+) -> tuple[str, int]:
+    """Count the eigenvalues beyond the last wanted cluster; return what that says, and how many are missing.
+
+    Parameters
+    ----------
+    matrix : sparse matrix, shape (n, n)
+    theta, limits : array, shape (k,)
+        Wanted values, ascending, and how far they may be off.
+    which : {"SA", "LA"}
+    deflated : array, optional
+        Further eigenvalues that are known, and are not among theta.
+    mass : sparse matrix, optional
+    """
+    below = which == "SA"
+    last = float(theta[-1] - 10 * limits[-1]) if below else float(theta[0] + 10 * limits[0])
+    known = theta if deflated is None else np.concatenate([theta, deflated])
+    found = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))
+    count = count_below(matrix, last, mass)
+    if count is None:
+        return "not proved: the factorisation needs row exchanges", 0
+    beyond = count if below else matrix.shape[0] - count
+    side = "below" if below else "above"
+    text = f"proved by inertia: {beyond} eigenvalues lie {side} {last:.8g}, {found} of them were found"
+    return text, max(0, beyond - found)

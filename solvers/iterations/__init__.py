@@ -1,0 +1,1 @@
+"""Iterations: block Lanczos, filtered block Lanczos and Jacobi-Davidson."""

@@ -1,0 +1,226 @@
+"""What all iterations share: options, result, why to stop, and how to go on from a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import rehearsal
+
+from ..runtime.checkpoint import Checkpoint
+from .krylov import Counts
+from .rayleigh_ritz import Tolerance, Which
+
+__all__ = ["Iteration", "IterationState", "LanczosOptions", "LanczosResult"]
+
+Block = Any
+
+_rehearsed: set[tuple[Any, ...]] = set()  # kinds of runs whose kernels were asked for in this process
+
+
+@dataclass(frozen=True, slots=True)
+class LanczosOptions:
+    """What the iteration is asked for.
+
+    Attributes
+    ----------
+    k : int
+        Wanted pairs.
+    which : {"LA", "SA", "LM"}
+    tolerance : Tolerance
+    block_size : int
+        Columns of a step.
+    ncv : int
+        Basis vectors between restarts, the pending ones not counted.
+    maxiter : int
+        Restarts at most.
+    norm : float or None
+        ||A|| where it is known.
+    verify : {"auto", "always", "never"}
+        Whether to look for missed copies before the end: "auto" does so where copies can be missing.
+    time_limit : float or None
+        Seconds.
+    degree : int
+        Of the polynomial that `FilteredRestart` may put in A's place; 1 for none.
+    """
+
+    k: int
+    which: Which
+    tolerance: Tolerance
+    block_size: int
+    ncv: int
+    maxiter: int
+    norm: float | None = None
+    verify: Literal["auto", "always", "never"] = "auto"
+    time_limit: float | None = None
+    degree: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class IterationState:
+    """Where an iteration is after a restart or an outer iteration: for callbacks and the history.
+
+    Attributes
+    ----------
+    restart : int
+    eigenvalues : array, shape (k,)
+        Ritz values, the most wanted first.
+    residuals : array, shape (k,)
+        Estimates of their residual norms.
+    limits : array, shape (k,)
+        Residual norms at which they count as converged.
+    operator_columns : int
+    time_s : float
+        Since the start.
+    """
+
+    restart: int
+    eigenvalues: NDArray[np.float64]
+    residuals: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    operator_columns: int
+    time_s: float
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any]) -> IterationState:
+        """Return a state from its fields, with lists for arrays."""
+        arrays = {name: np.array(value) for name, value in saved.items() if isinstance(value, list)}
+        return cls(**(saved | arrays))
+
+    @property
+    def converged(self) -> int:
+        """Wanted pairs whose residual estimate is within its limit."""
+        return int(np.count_nonzero(self.residuals <= self.limits))
+
+
+@dataclass(frozen=True, slots=True)
+class LanczosResult:
+    """What the iteration has reached.
+
+    Attributes
+    ----------
+    theta : array, shape (k,)
+        Values, the most wanted first.
+    X : BlockVector, shape (n, k)
+        Orthonormal vectors: a view into the iteration's buffer.
+    residuals : array, shape (k,)
+        True residual norms ||A x - theta x||.
+    limits : array, shape (k,)
+    reason : {"converged", "maxiter", "callback", "time_limit", "interrupted"}
+        Why it ended.
+    verification : str
+        What was done about missed copies.
+    missing : int
+        Wanted vectors that are known to exist and are not among X.
+    norm : float
+        Estimate of ||A||.
+    degree : int
+        Highest degree of a polynomial of A that was iterated with; 1 where it was A itself.
+    counts : Counts
+    history : list of IterationState
+    """
+
+    theta: NDArray[np.float64]
+    X: Block
+    residuals: NDArray[np.float64]
+    limits: NDArray[np.float64]
+    reason: str
+    verification: str
+    missing: int
+    norm: float
+    degree: int
+    counts: Counts
+    history: list[IterationState]
+
+
+class Iteration:
+    """A run that can be stopped between two steps, and be saved and resumed between two restarts.
+
+    Derived classes name in `PROGRESS` the attributes that change as they go: numbers, text or arrays. What is
+    more than that they add to `snapshot` and `resume`.
+    """
+
+    PROGRESS: tuple[str, ...] = ("least", "search_width", "found_missed", "missing", "verification")
+
+    def __init__(
+        self,
+        options: LanczosOptions,
+        callback: Callable[[IterationState], object] | None,
+        interrupted: Callable[[], bool],
+        checkpoint: Checkpoint | None,
+        rng: Any,
+    ) -> None:
+        self.options, self.callback, self.interrupted = options, callback, interrupted
+        self.checkpoint = checkpoint
+        self.rng = np.random.default_rng(rng)
+        self.begin_s = time.perf_counter()
+        self.earlier_s = 0.0  # that a run took before it was resumed
+        self.counts = Counts()
+        self.history: list[IterationState] = []
+        self.search_width = 1
+        self.found_missed = 0
+        self.missing = 0  # wanted vectors that the last search has found and the result does not hold
+        self.verification = "not reached"
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start, those before a resumption included."""
+        return self.earlier_s + time.perf_counter() - self.begin_s
+
+    def _rehearse_once(self, operator: Any, buffer: Any, *kind: Any) -> None:
+        """Have the kernels of a run compiled side by side, where none of its kind went before.
+
+        Not those of an operator without `nnz`: it may be a user's, who would see it called.
+        """
+        nnz, sizes = getattr(operator, "nnz", None), (self.options.k, self.options.block_size)
+        run = type(self), buffer.device, buffer.shape, buffer.dtype, nnz, *sizes, *kind
+        if buffer.device != "cpu" and nnz is not None and run not in _rehearsed:
+            _rehearsed.add(run)
+            with rehearsal():
+                self._rehearse()
+
+    def _rehearse(self) -> None:
+        """Go through the products of a run in their order."""
+
+    def _stopped(self) -> str:
+        """Return why to stop at once, or nothing."""
+        if self.interrupted():
+            return "interrupted"
+        limit = self.options.time_limit
+        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+
+    def _resumed(self) -> bool:
+        """Take up the state of a checkpoint, if there is one."""
+        saved = None if self.checkpoint is None else self.checkpoint.load()
+        if saved is not None:
+            self.resume(saved)
+        return saved is not None
+
+    def _save(self, reason: str) -> None:
+        """Write a checkpoint if it is time, or because the run is about to stop for this reason."""
+        if self.checkpoint is not None and reason != "converged":
+            self.checkpoint.save(self.snapshot, now=bool(reason))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state as arrays of the host, numbers, text, and lists and dictionaries of them."""
+        return {name: getattr(self, name) for name in self.PROGRESS} | {
+            "rng": self.rng.bit_generator.state,
+            "counts": asdict(self.counts),
+            "history": [asdict(state) for state in self.history],
+            "elapsed_s": self.elapsed_s,
+        }
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        for name in self.PROGRESS:
+            setattr(self, name, saved[name])
+        self.rng.bit_generator.state = saved["rng"]
+        for name, count in saved["counts"].items():
+            setattr(self.counts, name, count)
+        self.earlier_s = saved["elapsed_s"]
+        self.history[:] = [IterationState.restored(state) for state in saved["history"]]

@@ -1,0 +1,368 @@
+"""Corrections: what approximate eigenvectors lack, so that a search space can grow by it.
+
+For pairs (theta, x) with residuals r = A x - theta x, from the cheapest to the most thorough:
+
+- davidson: t = K^-1 r;
+- olsen: t = K^-1 r less its skew projection along the vectors x;
+- minres, gmres: (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r, solved to a point, where Q holds the converged
+  vectors and the vectors x;
+
+or a function of the user's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+from blockvec.errors import BreakdownError, ShapeError
+
+from ..linear.columns import pick
+from ..linear.gmres import block_gmres
+from ..linear.minres import block_minres
+from ..linear.recorded import Recordings
+from ..linear.systems import Linear, Preconditioner, Progress, Projection
+from .rayleigh_ritz import to_host
+
+__all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "Stop"]
+
+Block = Any
+RealArray = NDArray[np.float64]
+Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
+Stop = Literal["adaptive", "power"]
+
+MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum: systems are indefinite, a new shift serves better
+GMRES_STEPS = 30  # one cycle
+GAIN = {1: 0.1, 0: 0.3}  # share of its residual that is enough for a pair, at an end and inside a spectrum
+BELOW_LIMIT = 1 / 1.8  # a correction may end once the pair is expected to be this far below its limit
+# Corrections a pair by one application of a preconditioner, after which equations are solved instead: good
+# preconditioners were seen to take 6 to 24, Jacobi's 48 to 114.
+PATIENCE = 40
+SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is not computed again
+
+
+@dataclass(frozen=True)
+class CorrectionProblem:
+    """What a correction solver is given.
+
+    Attributes
+    ----------
+    operator : Operator
+        A. Applying it is counted.
+    X : BlockVector, shape (n, b)
+        Orthonormal: the approximate eigenvectors.
+    R : BlockVector, shape (n, b)
+        Their residuals A x - theta x.
+    shift : array, shape (b,)
+        theta, or the initial shift.
+    tol : array, shape (b,)
+        The share of each residual that the linear systems are to be solved to, where "power" rules.
+    preconditioner : callable or None
+    deflation : callable
+        Returns the orthonormal `Q`: converged vectors, then X, and on a GPU perhaps zeros.
+    """
+
+    operator: Any
+    X: Block
+    R: Block
+    shift: RealArray
+    tol: RealArray
+    preconditioner: Preconditioner | None
+    deflation: Callable[[], Block]
+
+    @functools.cached_property
+    def Q(self) -> Block:
+        """Converged vectors, then X, orthonormal: made once, for those who solve in their complement."""
+        return self.deflation()
+
+
+CorrectionSolver = Callable[[CorrectionProblem], Block]
+
+
+class _Counted:
+    """An operator that counts what it is applied to, or what it is said to have been."""
+
+    def __init__(self, operator: Any) -> None:
+        self.operator = operator
+        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+        self.columns = self.applications = 0
+
+    def count(self, width: int) -> None:
+        self.columns += width
+        self.applications += 1
+
+    def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
+        self.count(X.shape[1])
+        return self.operator.apply(X, *arguments, **options)
+
+
+class AdaptiveStop:
+    """Stop a correction as soon as more steps would serve the linear system and not the eigenpair.
+
+    The residual of the pair (theta, x) after the correction, x + t, follows from numbers that MINRES has at
+    hand. It falls with the residual of the linear system at first, and stays behind later.
+
+    Parameters
+    ----------
+    norms, limits : array, shape (b,)
+        Residual norms of the pairs, and at which they count as converged.
+    offset : array, shape (b,)
+        theta less the shift of its system.
+    direction : array, shape (b,)
+        1 where large values are wanted, -1 where small ones are, 0 inside a spectrum.
+
+    References
+    ----------
+    Stathopoulos, SIAM J. Sci. Comput. 29 (2007) 481, section 3; with the test on a tenth of the residual,
+    a third inside a spectrum, it is JDQMR with "ETolerance" of McCombs and Stathopoulos' PRIMME.
+    """
+
+    def __init__(
+        self, norms: RealArray, limits: RealArray, offset: RealArray, direction: NDArray[np.intp]
+    ) -> None:
+        self.norms, self.limits, self.offset, self.direction = norms, limits, offset, direction
+        self.step = 0
+        self.value = offset
+        self.linear = norms
+        self.pair = np.full(len(norms), np.inf)
+
+    def __call__(self, progress: Progress) -> NDArray[np.bool_]:
+        """Return which systems are to stop after this step."""
+        self.step += 1
+        linear = progress.residuals * self.norms
+        scale = 1 + progress.xx
+        cross = self.offset - progress.xb  # x^H (A - shift) (x + t), as the right-hand sides are -r
+        value = (self.offset - 2 * progress.xb + progress.quadratic) / scale
+        square = (linear**2 + cross**2) / scale - value**2
+        pair = np.where(square > 0, np.sqrt(np.maximum(square, 0)), linear / np.sqrt(scale))
+        extremal = self.direction != 0
+        worse = np.where(
+            extremal,
+            self.direction * (value - self.value) < 0,
+            np.abs(value - self.offset) > self.norms + pair,
+        )
+        if self.step > 1:
+            behind = (self.linear <= pair) | (self.pair <= linear)
+            enough = pair <= np.where(extremal, GAIN[1], GAIN[0]) * self.norms
+            done = np.minimum(linear, pair) <= BELOW_LIMIT * self.limits
+            worse |= behind | enough | done
+        self.value, self.linear, self.pair = value, linear, pair
+        return worse
+
+
+class Corrector:
+    """Compute corrections by one method, and note what they cost.
+
+    Parameters
+    ----------
+    operator : Operator
+    method : {"auto", "davidson", "olsen", "minres", "gmres"} or callable
+        A callable maps a `CorrectionProblem` to a block of shape (n, b). "auto" is "minres"; with a
+        preconditioner it begins with "davidson" and changes where that takes too many corrections a pair.
+    preconditioner : callable or None
+    steps : int or None
+        Of MINRES or GMRES at most.
+    stop : {"adaptive", "power"}
+    together : bool
+        Whether corrections of a block end as soon as one has.
+    interior : bool
+        Whether the wanted values are inside the spectrum.
+    padded : callable
+        Rounds a width of Q up to one that kernels exist for.
+
+    Attributes
+    ----------
+    columns, applications, reductions, preconditioned : int
+        Operator columns, blocks, inner products, and preconditioner columns so far.
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        method: Correction | CorrectionSolver,
+        preconditioner: Preconditioner | None,
+        steps: int | None,
+        stop: Stop,
+        together: bool,
+        interior: bool,
+        padded: Callable[[int], int],
+    ) -> None:
+        self.operator = _Counted(operator)
+        self.preconditioner, self.stop, self.padded = preconditioner, stop, padded
+        self.together = together
+        self.minres_steps = MINRES_STEPS[interior] if steps is None else steps
+        self.gmres_steps = GMRES_STEPS if steps is None else steps
+        self.undecided = method == "auto" and preconditioner is not None
+        self.corrections = 0
+        if method == "auto":
+            method = "davidson" if self.undecided else "minres"
+        self.method = method
+        self.reductions = self.preconditioned = 0
+        self._known: tuple[Block, Block] | None = None
+        self._recordings = None if operator.device == "cpu" else Recordings(operator.device)
+
+    @property
+    def columns(self) -> int:
+        """Operator columns so far."""
+        return self.operator.columns
+
+    @property
+    def applications(self) -> int:
+        """Blocks that the operator was applied to so far."""
+        return self.operator.applications
+
+    def solve(self, problem: CorrectionProblem, stop: AdaptiveStop, converged: int) -> Block:
+        """Return a block of corrections, shape (n, b), where so many pairs have converged."""
+        if self.undecided:
+            self._decide(problem.R.shape[1], converged)
+        if callable(self.method):
+            return _checked("correction", self.method(problem), problem.R)
+        if self.method == "davidson":
+            if self.preconditioner is None:
+                return problem.R
+            projection = Projection(None, self.preconditioner)
+            T = projection.precondition(problem.R)
+            self._note(projection)
+            return _checked("preconditioner", T, problem.R)
+        if self.method == "olsen":
+            projection = Projection(problem.X, self.preconditioner)
+            T = projection.precondition(problem.R)
+            self._note(projection)
+            return _checked("preconditioner", T, problem.R)
+        return self._solved(problem, stop)
+
+    def problem(
+        self, X: Block, R: Block, converged: Callable[[], Block], shift: RealArray, tol: RealArray
+    ) -> CorrectionProblem:
+        """Return the problem of some pairs beside those that have converged."""
+
+        def deflation() -> Block:
+            known = converged()
+            c, b = known.shape[1], X.shape[1]
+            width = self.padded(c + b) if self.preconditioner is None else c + b
+            Q = X.like(width)
+            Q[:, :c], Q[:, c : c + b] = known, X
+            Q[:, c + b :].array[...] = 0
+            return Q
+
+        return CorrectionProblem(self.operator, X, R, shift, tol, self.preconditioner, deflation)
+
+    def _solved(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
+        """Solve the correction equations by MINRES, or by GMRES where that is not possible."""
+        projection = Projection(problem.Q, self.preconditioner, self._preconditioned(problem))
+        B = problem.R.copy().scale(-1)
+        adaptive = self.stop == "adaptive" and self.method == "minres"
+        while True:
+            if self.method == "gmres":
+                solved = self._gmres(problem, B, projection)
+            else:
+                solved = block_minres(
+                    self.operator,
+                    B,
+                    shift=problem.shift,
+                    tol=0.0 if adaptive else problem.tol,
+                    maxiter=self.minres_steps,
+                    Q=projection,
+                    stop=stop if adaptive else None,
+                    with_first=self.together,
+                    recordings=self._recordings,
+                )
+            self.reductions += solved.reductions
+            self.preconditioned += solved.preconditioner_columns
+            if "indefinite preconditioner" not in solved.reasons:
+                return solved.X
+            self.method, adaptive = "gmres", False
+
+    def _decide(self, corrections: int, converged: int) -> None:
+        """Solve equations from now on where applying the preconditioner once does not get on."""
+        self.corrections += corrections
+        if self.corrections > PATIENCE * (converged + corrections):
+            self.undecided, self.method = False, "minres"
+
+    def _gmres(self, problem: CorrectionProblem, B: Block, projection: Projection) -> Linear:
+        return block_gmres(
+            self.operator,
+            B,
+            shift=problem.shift,
+            tol=problem.tol,
+            maxiter=self.gmres_steps,
+            Q=projection,
+            with_first=self.together,
+        )
+
+    def _preconditioned(self, problem: CorrectionProblem) -> Block | None:
+        """Return K^-1 Q, of which only columns are computed that have changed since the last time."""
+        if self.preconditioner is None:
+            return None
+        Q, q = problem.Q, problem.Q.shape[1]
+        same = np.zeros(q, bool)
+        KQ = Q.like()
+        if self._known is not None:
+            old, K_old = self._known
+            overlap = np.abs(to_host(old.dot(Q))) ** 2
+            self.reductions += 1
+            for j in range(q):
+                i = int(np.argmax(overlap[:, j]))
+                if overlap[i, j] >= 1 - SAME_VECTOR:
+                    same[j] = True
+                    KQ[:, j : j + 1] = K_old[:, i : i + 1]
+        fresh = np.flatnonzero(~same)
+        if len(fresh):
+            projection = Projection(None, self.preconditioner)
+            K_fresh = projection.precondition(pick(Q, fresh))
+            self.preconditioned += projection.preconditioned
+            for place, column in enumerate(fresh.tolist()):
+                KQ[:, column : column + 1] = K_fresh[:, place : place + 1]
+        self._known = (Q, KQ)
+        return KQ
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what later corrections depend on."""
+        known = {}
+        if self._known is not None:
+            Q, KQ = (to_host(block.array) for block in self._known)
+            known = {"preconditioned_from": Q, "preconditioned_to": KQ}
+        return known | {
+            "correction": self.method if isinstance(self.method, str) else "",
+            "undecided": self.undecided,
+            "corrections": self.corrections,
+        }
+
+    def resume(self, saved: dict[str, Any], like: Block) -> None:
+        """Take up a state that `snapshot` has returned; blocks are to be as `like`."""
+        self.method = saved["correction"] or self.method
+        self.undecided, self.corrections = saved["undecided"], saved["corrections"]
+        if "preconditioned_from" in saved:
+            xp = array_namespace(like.array)
+            blocks = []
+            for name in ("preconditioned_from", "preconditioned_to"):
+                block = like.like(saved[name].shape[1])
+                block.array[...] = xp.asarray(saved[name])
+                blocks.append(block)
+            self._known = (blocks[0], blocks[1])
+
+    def forget(self) -> None:
+        """Drop what is known of K^-1, which has changed."""
+        self._known = None
+
+    def _note(self, projection: Projection) -> None:
+        self.preconditioned += projection.preconditioned
+        self.reductions += projection.reductions
+
+
+def _checked(who: str, T: Block, R: Block) -> Block:
+    """Refuse what a user's function must not return."""
+    if getattr(T, "shape", None) != R.shape:
+        raise ShapeError(
+            f"{who}: returned shape {getattr(T, 'shape', None)} for residuals of shape {R.shape}; "
+            "return a block of the same shape."
+        )
+    if not np.isfinite(to_host(T.norms())).all():
+        raise BreakdownError(f"{who}: returned NaN or Inf for finite residuals.")
+    return T

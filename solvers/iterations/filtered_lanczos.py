@@ -1,0 +1,359 @@
+"""Chebyshev-filtered block Lanczos: the same iteration on a polynomial of A that amplifies the wanted end.
+
+A Chebyshev polynomial F = T_d of A has A's eigenvectors; it squeezes the unwanted part of the spectrum into
+[-1, 1] and spreads the wanted end out. A step of Lanczos on F does what d steps on A do, and
+orthogonalises once: where applying A costs less than orthogonalising the result, as on every machine that
+waits for memory, this is the better operator. A Rayleigh-Ritz step with A itself on the kept vectors gives
+values and true residuals, after some cycles and always before the end.
+
+The interval to damp need not be known well. Its edge comes from a sketch of the density of eigenvalues and
+lies well inside the unwanted part: what F does not damp, Lanczos on F still separates. Degrees are even, so
+that whatever lies beyond a wrong far end is amplified too: it shows among the kept vectors as a Ritz value
+outside the interval, and the filter is made anew. Rounding limits what a filter that amplifies the first of
+the wanted values far more than the last can do for the last; when that limit is above what is asked for,
+plain Lanczos on A goes on from the kept vectors.
+
+References
+----------
+Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 219 (2006) 172 (Chebyshev-filtered subspaces); Li, Xi,
+Vecharynski, Yang, Saad, SIAM J. Sci. Comput. 38 (2016) A2512 (thick-restart Lanczos on a filter). Deviations:
+(1) blocks; (2) the interval is only rough, chosen for the number of values outside it; (3) Rayleigh-Ritz with
+A on all kept vectors where the filter's residuals promise convergence, which is that of true residuals.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from blockvec import array_namespace
+
+from ..linear.columns import project_out
+from .base import IterationState, LanczosResult
+from .chebyshev import recurrence
+from .filter_design import Filter, design_filter
+from .krylov import BlockKrylov, Ritz
+from .lanczos import ThickRestart
+from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, desire, ritz_pairs, select, separate_copies, to_host
+from .spectrum import Sketch, rehearse_sketch, sketch_spectrum
+
+__all__ = ["ChebyshevOperator", "FilteredRestart"]
+
+Block = Any
+
+SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
+SKETCH_WIDTH = 2  # vectors
+OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
+CROWDED = 4.0  # times as many as shall be outside ask for a longer sketch, which tells the first ones apart
+LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
+UNFORESEEN = 10.0  # times the spread that was planned for: more means a wrong sketch
+KEPT_SHARE = 0.4  # of the basis: more kept vectors would leave no room for steps
+PROMISE = 0.5  # residual of A in units of ||A|| r/phi: two to five times what was seen
+BROKEN_PROMISE = 2.0  # times what would have been needed is asked of the next one
+MAX_DOUBT = 1e6
+STALLED = 3  # cycles without a gain after which rounding is what limits a filter, and A itself takes over
+ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be what rounding leaves
+MAX_DESIGNS = 6
+CYCLES_BETWEEN_LOOKS = 4  # at values and residuals of A, which cost as much as a third of a cycle
+WIDE_START = 4  # a Krylov space may start from as many vectors as fit this often into the basis
+
+
+class ChebyshevOperator:
+    """T_d of an operator, positive and large at the wanted end.
+
+    Parameters
+    ----------
+    operator : Operator
+    filter : Filter
+    locked : BlockVector or None
+        Columns to whose complement the operator is restricted.
+    """
+
+    def __init__(self, operator: Any, filter: Filter, locked: Block | None) -> None:
+        self.degree, self.locked = filter.degree, locked
+        sign = -1 if filter.which == "SA" else 1
+        self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
+
+    def apply(self, X: Block, out: Block) -> Block:
+        """Return T_d X in one of the two blocks, both of which are overwritten."""
+        for _, current, _ in recurrence(self._doubled, X, out, self.degree):
+            project_out(self.locked, current)
+        return current
+
+
+class FilteredRestart(ThickRestart):
+    """Thick-restart block Lanczos on a filtered operator; on A itself where a filter cannot help."""
+
+    PROGRESS = (
+        *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
+        *("promised", "doubt", "looked"),
+    )
+
+    filter: Filter | None = None
+    designs = 0
+    retired = False  # whether the filter has done what it can
+    best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
+    stalled = 0
+    promised = np.inf  # the largest residual, relative to its limit, that the end of a cycle promised
+    doubt = 1.0  # factor between what was found and what had been promised
+    looked = True  # whether values and residual estimates are A's, not the filter's
+
+    def _begin(self) -> None:
+        if self.random_start:
+            self._sketch()
+            if self.filter is not None:
+                self.krylov = self._filtered_krylov(self.filter)
+        super()._begin()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state after a restart, the filter included."""
+        return super().snapshot() | {"filter": None if self.filter is None else asdict(self.filter)}
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        if saved["filter"] is not None:
+            self.filter = Filter(**saved["filter"])
+            self.krylov = self._filtered_krylov(self.filter)
+        super().resume(saved)
+
+    def _sketch(self) -> None:
+        """Learn the bounds of the spectrum and place the edge of the filter."""
+        options, which = self.options, self.options.which
+        outside = max(OUTSIDE * options.ncv, options.k + options.block_size)
+
+        def values(sketch: Sketch) -> tuple[float, float, float]:
+            first, last = (sketch.beyond(count, which) for count in (0, options.k))
+            return first, last, sketch.beyond(outside, which, below=last)
+
+        def crowding(sketch: Sketch) -> float:
+            return sketch.crowd(values(sketch)[-1], which) / outside
+
+        sketch = sketch_spectrum(
+            *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
+            most=MAX_SKETCH_STEPS,
+            resolved=lambda sketch: crowding(sketch) <= CROWDED,
+        )
+        counts = self.counts
+        counts.operator_columns += sketch.columns
+        counts.block_applications += sketch.applications
+        counts.reductions += sketch.reductions
+        self.norm = max(self.norm, sketch.norm)
+        self.least = min(self.least, sketch.least(which))
+        self._design((*values(sketch), self.least), crowding(sketch))
+
+    def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
+        options = self.options
+        self.designs += 1
+        rounding = options.tolerance.unit * self._norm()
+        limit = float(options.tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
+        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
+        self.filter = design_filter(values, options.which, self._norm(), options.degree, spread, crowding)
+        if self.designs > MAX_DESIGNS:
+            self.filter = None
+        self.retired = self.filter is None
+        self.best, self.stalled, self.doubt = np.inf, 0, 1.0
+        if self.filter is not None:
+            self.degree = max(self.degree, self.filter.degree)
+
+    def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
+        krylov = self.krylov
+        operator = ChebyshevOperator(self.operator, filter, self.locked)
+        size = self.options.block_size
+        return BlockKrylov(
+            operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
+        )
+
+    def _seems_done(self) -> bool:
+        """Whether residuals of the filter promise those of A that are asked for: the cycle may end early."""
+        if self.filter is None or self.krylov.m < self.options.k + self.options.block_size:
+            return False
+        return self._promises(self.krylov.ritz())
+
+    def _promises(self, ritz: Ritz) -> bool:
+        """Whether residuals of A may be expected to be small enough, from those of the filter.
+
+        A residual r of the filter at the value phi is an error of r/phi in the vector, and one of up to
+        2 r/phi ||A|| in the residual of A. A quarter of that is still on the safe side in practice.
+        """
+        assert self.filter is not None
+        best = select(ritz.theta, "LA")[: self.options.k]
+        amplified = ritz.theta[best]
+        if len(best) < self.options.k or amplified[-1] <= 1:
+            self.promised = math.inf
+            return False
+        limits = self.options.tolerance.limits(self.filter.value(amplified), self._norm())
+        promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits
+        self.promised = float(promised.max())
+        return self.doubt * self.promised <= 1
+
+    def _rayleigh_ritz(self) -> IterationState:
+        """Restart; where it may be the end, and once in a while, take values and residuals from A itself."""
+        filter = self.filter
+        if filter is None:
+            self.looked = True
+            return super()._rayleigh_ritz()
+        krylov, which = self.krylov, self.options.which
+        ritz = krylov.ritz()
+        kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
+        krylov.restart(ritz, kept)
+        promising = self._promises(ritz) or which == "LM"  # whose values may have either sign
+        self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
+        if self.looked:
+            self._look()
+        else:
+            amplified = ritz.theta[kept]
+            self.theta = filter.value(amplified) * (-1 if which == "SA" else 1)
+            errors = ritz.residuals[kept] / np.maximum(amplified, 1.0)
+            self.estimates = PROMISE * self.doubt * self._norm() * errors
+        return self._state()
+
+    def _look(self) -> None:
+        """Rotate the kept vectors to Ritz vectors of A, for their values and residuals."""
+        krylov, which = self.krylov, self.options.which
+        X = krylov.columns(0, krylov.m)
+        AX = self._image_space(krylov.m, krylov.m + krylov.w)
+        self.operator.apply(X, out=AX)
+        self.counts.apply(krylov.m)
+        project_out(self.locked, AX)
+        theta, U = ritz_pairs(to_host(X.dot(AX)))
+        self.norm = max(self.norm, float(np.abs(theta).max()))
+        self.least = min(self.least, float(desire(theta, which).min()))
+        width = 2 * SAME_RITZ_VALUE * self.options.tolerance.unit * self.norm
+        distinct = len(clusters(theta, width)) == len(theta)
+        order = select(theta, which) if distinct else np.arange(len(theta))
+        theta, U = theta[order], U[:, order]
+        xp = array_namespace(X.array)
+        krylov.rotate(U)
+        AX.combine(xp.asarray(U.astype(X.dtype)), out=AX)
+        AX.axpy(xp.asarray(-theta.astype(X.array.real.dtype)), X)
+        G = to_host(AX.gram()).astype(U.dtype)
+        self.counts.reductions += 2
+        if not distinct:
+            theta, copies = separate_copies(theta, G, width)
+            order = select(theta, which)
+            copies = copies[:, order]
+            theta, G = theta[order], copies.conj().T @ G @ copies
+            krylov.rotate(copies)
+        self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
+
+    def _result(self, state: IterationState, reason: str) -> LanczosResult:
+        if not self.looked:
+            self._look()
+            self.residuals = None
+            state = self._state()
+        return super()._result(state, reason)
+
+    def _image_space(self, columns: int, begin: int) -> Block:
+        """Return a block for A X: the end of the buffer, unused from `begin` on, where it is wide enough."""
+        krylov = self.krylov
+        if begin + columns <= krylov.capacity:
+            return krylov.columns(begin, begin + columns)
+        return krylov.buffer.like(columns)
+
+    def _rehearse(self) -> None:
+        if not self.random_start:
+            super()._rehearse()
+            return
+        krylov, b = self.krylov, self.options.block_size
+        rehearse_sketch(self.operator, krylov.buffer, SKETCH_WIDTH)
+        X = self.start.like(b)
+        doubled = self.operator.affine(0.5, 0.5)
+        for alpha, beta in ((0.5, 0), (1, -1)):
+            doubled.apply(X, out=X.like(), alpha=alpha, beta=beta)
+        keep = self._keep_filtered(krylov.capacity - b, b)
+        krylov.rehearse(keep)
+        X, AX = krylov.columns(0, keep), self._image_space(keep, keep + b)
+        self.operator.apply(X, out=AX)
+        U = X.dot(AX)
+        for block in (X, AX):
+            block.combine(U, out=block)
+        AX.axpy(U[0], X)
+        AX.gram()
+        self._rehearse_end(keep)
+
+    def _keep(self, m: int, w: int) -> int:
+        return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)
+
+    def _keep_filtered(self, m: int, w: int) -> int:
+        k, b = self.options.k, self.options.block_size
+        full = self.krylov.capacity - w
+        keep = max(k + b, int(KEPT_SHARE * full))
+        keep = full - max(1, (full - keep) // b) * b
+        return int(min(max(keep, k), m))
+
+    def _repair(self, failing: Any) -> None:
+        if self.filter is None:
+            super()._repair(failing)
+        else:
+            self._retire()
+
+    def _advance(self) -> None:
+        options, state = self.options, self.history[-1]
+        if self.retired or len(self.theta) <= options.k:
+            return
+        if self.filter is None:  # a given start has been looked at
+            self._sketch()
+            self._adopt()
+            return
+        worst = float(np.max(state.residuals / np.maximum(state.limits, np.finfo(float).tiny)))
+        self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
+        self.best = min(self.best, worst)
+        if self.doubt * self.promised <= 1 < worst:
+            self.doubt = BROKEN_PROMISE * worst / max(self.promised, worst / MAX_DOUBT)
+        stalled = self.stalled >= STALLED
+        values = desire(self.theta, options.which)
+        wrong = self.least < self.filter.low and options.which != "LM"
+        # A first value further out than the sketch has seen drowns the others in its rounding errors.
+        spread = self.filter.growth(values[0]) - self.filter.growth(values[options.k - 1])
+        wrong = wrong or spread > math.log(UNFORESEEN * max(self.filter.spread, LEAST_SPREAD))
+        if wrong or (stalled and values[options.k - 1] <= self.filter.edge):
+            self._design((*values[[0, options.k - 1, -1]].tolist(), self.least))
+            self._adopt()
+        elif stalled:
+            rounding = ROUNDING_REACH * options.tolerance.unit * self._norm() * self.filter.spread
+            if float(state.residuals.max()) < rounding:
+                self._retire()
+
+    def _adopt(self) -> None:
+        """Go over to a new filter; its Krylov space starts from what is kept."""
+        if self.filter is None:
+            self._retire()
+            return
+        krylov = self.krylov
+        width = max(self.options.k, self.options.block_size)
+        if not self.random_start and self.designs == 1 and WIDE_START * width <= krylov.capacity:
+            start = krylov.columns(0, min(width, krylov.m)).copy()  # a good guess must not be mixed up
+        else:
+            start = self._mixture()
+        self.krylov = self._filtered_krylov(self.filter)
+        self.krylov.append(start, keep_random=True)
+
+    def _mixture(self) -> Block:
+        """Return a block of combinations of all kept vectors."""
+        krylov = self.krylov
+        # The worst vectors weigh most; the others must be there too, a new space knows nothing of the old.
+        largest = max(float(self.estimates.max()), np.finfo(float).tiny)
+        weights = np.minimum(1.0, self.estimates / largest) + 1e-3
+        mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.options.block_size))
+        xp = array_namespace(krylov.buffer.array)
+        return krylov.columns(0, krylov.m).combine(xp.asarray(mixture.astype(krylov.buffer.dtype)))
+
+    def _retire(self) -> None:
+        """Go on with A itself from the wanted vectors, which A is applied to at once if there is room."""
+        krylov, options = self.krylov, self.options
+        plain = krylov.operator is self.operator
+        self.filter, self.retired = None, True
+        if plain:
+            return
+        b = options.block_size
+        width = min(krylov.m, options.k + b)
+        fits = 2 * (width + b) <= krylov.capacity
+        start = krylov.columns(0, width).copy() if fits else self._mixture()
+        self.krylov = BlockKrylov(self.operator, krylov.buffer, krylov.n_locked, b, self.rng, self.counts)
+        self.krylov.append(start, keep_random=not fits)
+        self.krylov.norm = self.norm
+        if fits:
+            self.krylov.expand_wide()

@@ -1,0 +1,102 @@
+"""Where Jacobi-Davidson begins inside a spectrum: what filtered block Lanczos steps find around the target.
+
+Far from eigenvectors a correction hardly knows where to go, and its residual falls slowly: a third of the
+operator columns, and more than half of the time, went by before the first of the wanted vectors stood out.
+The lowest eigenvectors of (A - tau I)^2 by a Chebyshev filter come at the price of products alone, to a
+residual that is small beside their distance from tau: from there on corrections converge fast, and filters,
+which know of A only what its square says, slowly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..transform.fold import FoldedOperator
+from .base import LanczosOptions
+from .filter_design import choose_degree
+from .filtered_lanczos import FilteredRestart
+from .krylov import Counts
+from .lanczos import block_lanczos
+from .rayleigh_ritz import RealArray, Tolerance
+from .search_space import SearchSpace
+
+__all__ = ["filtered_start", "is_cheap"]
+
+Block = Any
+
+NEAR = 0.03  # residual of the square, in squares of the last wanted distance, that is near enough
+BLOCK, STEPS = 8, 8  # columns of a step, and steps in a basis
+SPARE = 4  # vectors beyond the wanted ones
+MAX_RESTARTS = 60
+MIN_DEGREE = 6  # as dear as orthogonalising: products of which fewer are so are not cheap
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing(Tolerance):
+    """Residuals at which eigenvectors of (A - tau I)^2 stand out among those further away."""
+
+    def limits(self, theta: RealArray, norm: float) -> RealArray:
+        """Return the largest residual for each value of the square, given the norm of the square."""
+        limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
+        return limits
+
+
+def is_cheap(operator: Any, basis: int) -> bool:
+    """Whether many applications of an operator cost no more than orthogonalising one block."""
+    return choose_degree(operator, BLOCK, basis) >= MIN_DEGREE
+
+
+def filtered_start(
+    space: SearchSpace,
+    options: LanczosOptions,
+    counts: Counts,
+    interrupted: Callable[[], bool],
+    rng: Any,
+) -> Block:
+    """Return vectors near those of the eigenvalues nearest to the target of a search space.
+
+    Parameters
+    ----------
+    space : SearchSpace
+        Says operator, target and locked columns, and how many vectors there is room for.
+    options : LanczosOptions
+        What is asked for in the end.
+    counts : Counts
+        What it costs is added there.
+    interrupted : callable
+        Asked between steps whether to stop.
+    rng : Generator
+    """
+    operator, like, target = space.operator, space.buffer, space.tau
+    count = min(max(options.k, min(options.k + SPARE, space.capacity - options.block_size)), space.room)
+    b = min(BLOCK, space.room)
+    ncv = min(count + max(count, STEPS * b), space.room)
+    how = LanczosOptions(
+        k=count,
+        which="SA",
+        tolerance=_Standing(0.0, "absolute", options.tolerance.unit),
+        block_size=b,
+        ncv=ncv,
+        maxiter=MAX_RESTARTS,
+        verify="never",
+        time_limit=options.time_limit,
+        degree=max(2, choose_degree(operator, b, (count + ncv) // 2) // 2),
+    )
+    found = block_lanczos(
+        FoldedOperator(operator, target, space.locked),
+        type(like).random(like.shape[0], b, like.dtype, device=like.device, rng=rng),
+        how,
+        locked=space.locked,
+        interrupted=interrupted,
+        rng=rng,
+        variant=FilteredRestart,
+    )
+    # Each application of the square is two of A.
+    counts.operator_columns += 2 * found.counts.operator_columns
+    counts.block_applications += 2 * found.counts.block_applications
+    counts.reductions += found.counts.reductions
+    return found.X.copy()

@@ -1,0 +1,522 @@
+"""Block Jacobi-Davidson: a search space, grown by what its best vectors lack.
+
+For each of a few approximate pairs (theta, x) with residual r = A x - theta x, a correction t joins it:
+a few steps of MINRES or GMRES on the correction equation
+
+    (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r,    Q = [converged vectors, the block of x],
+
+or one application of a preconditioner. This needs no factorisation inside a spectrum, takes a preconditioner
+anywhere, and keeps few vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+
+from ..linear.columns import pick, project_out
+from ..linear.minres import rehearse_minres
+from ..linear.systems import Preconditioner
+from ..runtime.checkpoint import Checkpoint
+from ..transform.fold import FoldedOperator, found_around
+from .base import Iteration, IterationState, LanczosOptions, LanczosResult
+from .correction import AdaptiveStop, Corrector
+from .filtered_start import filtered_start, is_cheap
+from .jd_options import JacobiDavidsonOptions, least_basis
+from .rayleigh_ritz import desire, to_host
+from .search_space import Extracted, SearchSpace, extended
+from .verification import look_for_missed, may_have_missed
+
+__all__ = ["jacobi_davidson"]
+
+Block = Any
+RealArray = NDArray[np.float64]
+
+STALLED = 240  # corrections without a gain, of
+STALLED_COLUMNS = 2000  # operator columns, after which the space is made anew, and then given up
+GAIN = 0.1  # decades of all residuals together that count as a gain
+RESTARTS_BETWEEN_CLEANING = 10  # loses at most this many u of orthogonality
+WIDTHS = 8  # pairs are looked at in multiples of it: every width is a kernel to compile
+MIN_SEARCH = 200  # degree that a search for missed values may always have
+MAX_SEARCH_WIDTH = 8
+
+
+def jacobi_davidson(
+    operator: Any,
+    start: Block,
+    options: LanczosOptions,
+    *,
+    target: float | None = None,
+    preconditioner: Preconditioner | None = None,
+    how: JacobiDavidsonOptions | None = None,
+    locked: Block | None = None,
+    random_start: bool = True,
+    callback: Callable[[IterationState], object] | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+    checkpoint: Checkpoint | None = None,
+    rng: Any = 0,
+) -> LanczosResult:
+    """Compute wanted eigenpairs of a Hermitian operator by block Jacobi-Davidson.
+
+    Parameters
+    ----------
+    operator : Operator
+        Hermitian, with ``apply(X, out, alpha, beta, shift)`` and ``affine(alpha, shift)``.
+    start : BlockVector, shape (n, s)
+        Start vectors; overwritten.
+    options : LanczosOptions
+        What is asked for; `maxiter` counts outer iterations.
+    target : float, optional
+        Wanted are the eigenvalues nearest to it; then `which` is "LM", as of (A - target)^-1.
+    preconditioner : callable, optional
+        Maps a block to a new one: about (A - target)^-1. Where it has a method ``update(theta)``, that is
+        called whenever another pair is the first to be corrected, or its value has moved by more than its
+        residual.
+    how : JacobiDavidsonOptions, optional
+    locked : BlockVector, shape (n, c), optional
+        Orthonormal columns to stay orthogonal to.
+    random_start : bool
+        Whether `start` is random. Where it is given and has k columns or more, no Lanczos steps are taken.
+    callback : callable, optional
+        Called with an `IterationState` in every outer iteration; stops by returning True.
+    interrupted : callable, optional
+        Asked between outer iterations whether to stop.
+    checkpoint : Checkpoint, optional
+        Where to go on from, and to write to.
+    rng : Generator or int
+
+    Raises
+    ------
+    OptionError
+        For options that do not fit together.
+
+    Returns
+    -------
+    LanczosResult
+        With ``reason="stagnated"`` where the residuals had stopped falling.
+
+    References
+    ----------
+    Sleijpen, van der Vorst, SIAM J. Matrix Anal. Appl. 17 (1996) 401; Roehrig-Zoellner, Thies, Kreutzer,
+    Alvermann, Pieper, Basermann, Hager, Wellein, Fehske, SIAM J. Sci. Comput. 37 (2015) C697 (block form);
+    Stathopoulos, Saad, ETNA 7 (1998) 163 (the restart that retains previous approximations).
+    """
+    how = JacobiDavidsonOptions() if how is None else how
+    how.check(options.k, options.ncv, options.block_size, target)
+    run = _JacobiDavidson(options, callback, interrupted, checkpoint, rng)
+    run.begin(operator, start, target, preconditioner, how, locked, random_start)
+    return run.run()
+
+
+class _JacobiDavidson(Iteration):
+    """One run of `jacobi_davidson`."""
+
+    PROGRESS = (
+        *Iteration.PROGRESS,
+        "attempts",
+        "shrunk",
+        "best",
+        "best_at",
+        "refreshed",
+        "n_converged",
+        "previous",
+        "updated_for",
+        "followed",
+    )
+
+    def begin(
+        self,
+        operator: Any,
+        start: Block,
+        target: float | None,
+        preconditioner: Preconditioner | None,
+        how: JacobiDavidsonOptions,
+        locked: Block | None,
+        random_start: bool,
+    ) -> None:
+        """Say what is to be solved, and from where."""
+        options = self.options
+        self.operator, self.how, self.start, self.random_start = operator, how, start, random_start
+        self.target, self.preconditioner = target, preconditioner
+        capacity = min(options.ncv, start.shape[0] - (0 if locked is None else locked.shape[1]))
+        self.space = SearchSpace(
+            operator, start, capacity, locked, options.which, target, how.extraction, self.rng, self.counts
+        )
+        k, b = options.k, options.block_size
+        self.kept = how.min_basis or least_basis(k, capacity, b)
+        self.retained = b if how.retained is None else how.retained
+        self.look_ahead = max(b, 2 * b if how.look_ahead is None else how.look_ahead)
+        self.corrector = Corrector(
+            operator,
+            how.correction,
+            preconditioner,
+            how.inner_steps,
+            how.inner_stop,
+            how.inner_together,
+            target is not None,
+            self.space.padded,
+        )
+        self.attempts = np.zeros(k, np.intp)
+        self.n_converged = 0  # pairs that had converged in the last iteration
+        self.previous = np.zeros((0, 0))  # coefficients of the last iteration's vectors
+        self.updated_for = -1  # the pair that the preconditioner follows, and
+        self.followed = 0.0  # its value when it was told
+        self.least = 0.0
+        self.shrunk = 0
+        self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
+        self.true: RealArray | None = None  # true residuals, of X as it is
+
+    def run(self) -> LanczosResult:
+        """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
+        self._rehearse_once(self.operator, self.space.buffer)
+        if not self._resumed():
+            self._begin()
+        while True:
+            state = self._extract()
+            self.history.append(state)
+            reason = self._stopped()
+            if self.callback is not None and self.callback(state) is True:
+                reason = reason or "callback"
+            if not reason and state.converged == self.options.k and self._settled(state):
+                reason = self._stopped() or "converged"
+            if not reason and self.space.room == 0 and not self.missing:
+                reason = "converged"  # the basis spans the space: nothing can be added to what it says
+            reason = reason or self._stalled(state)
+            if not reason and state.converged < self.options.k:
+                self._grow(state)
+            self.counts.restarts += 1
+            if not reason and self.counts.restarts >= self.options.maxiter:
+                reason = "maxiter"
+            self._save(reason)
+            if reason:
+                return self._result(state, reason)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state between two outer iterations."""
+        return super().snapshot() | self.space.snapshot() | self.corrector.snapshot()
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        super().resume(saved)
+        self.space.resume(saved)
+        self.corrector.resume(saved, self.start)
+        update = getattr(self.preconditioner, "update", None)
+        if update is not None and self.updated_for >= 0:
+            update(self.followed)
+
+    def _rehearse(self) -> None:
+        """Go through the products of a run that goes well."""
+        space, b, k = self.space, self.options.block_size, self.options.k
+        X = space.buffer.like(b)
+        self.operator.apply(X, out=X.like(), shift=space.tau)
+        sizes = {min(k, self._seen() + more) for more in range(0, k, self._together())}
+        space.rehearse(b, sizes, self.kept, self.kept + self.retained)
+        last = space.buffer.like(k)
+        last.combine(last.gram(), out=last)
+        if self.corrector.method == "minres" and self.preconditioner is None:
+            for q in {space.padded(space.n_locked + b), space.padded(space.n_locked + k)}:
+                rehearse_minres(self.operator, X, b, q)
+
+    # --- start ----------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Take block Lanczos steps until the basis is as large as after a restart, or those of a filter."""
+        space, b = self.space, self.options.block_size
+        if self._filters():
+            space.extend(filtered_start(space, self.options, self.counts, self.interrupted, self.rng))
+            self._estimate_norm()
+            return
+        space.extend(self.start)
+        if space.m < b:
+            space.extend(self._random(b - space.m))
+        k = self.options.k
+        wanted = self.kept if self.random_start and self.preconditioner is None else k
+        wanted = max(k, self.how.start_basis or wanted)
+        while space.m < min(wanted, space.capacity, space.m + space.room):
+            space.extend(space.images(min(b, space.m)))
+        if not self.random_start:
+            self._estimate_norm()
+
+    def _filters(self) -> bool:
+        """Whether the basis begins with what a filter finds around the target."""
+        if self.target is None or not self.random_start or self.how.start != "auto":
+            return False
+        return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
+
+    def _random(self, width: int) -> Block:
+        buffer = self.space.buffer
+        return type(buffer).random(buffer.shape[0], width, buffer.dtype, device=buffer.device, rng=self.rng)
+
+    def _estimate_norm(self) -> None:
+        """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner of it only."""
+        z = self._random(1)
+        norms = [float(to_host(block.norms())[0]) for block in (z, self.operator.apply(z))]
+        self.counts.apply(1)
+        self.counts.reductions += 2
+        self.space.norm = max(self.space.norm, norms[1] / norms[0])
+
+    # --- one outer iteration --------------------------------------------------------------------
+
+    def _norm(self) -> float:
+        return self.space.norm if self.options.norm is None else self.options.norm
+
+    def _extract(self) -> IterationState:
+        """Extract the wanted pairs, and the residuals of those that are looked at."""
+        k = self.options.k
+        self.extracted: Extracted = self.space.extract()
+        self._note_far_end()
+        theta = self.extracted.theta[:k]
+        limits = np.broadcast_to(self.options.tolerance.limits(theta, self._norm()), (k,))
+        residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # until they are known
+        seen = self._seen()
+        if self.counts.restarts + 1 == self.options.maxiter:
+            seen = k
+        self._form(seen)
+        residuals[:seen] = to_host(self.R.norms())
+        self.counts.reductions += 1
+        self.n_converged = int(np.count_nonzero(residuals <= limits))
+        if self.n_converged == seen < k:  # there may be more
+            self._form(k)
+            residuals[:] = to_host(self.R.norms())
+            self.counts.reductions += 1
+            self.n_converged = int(np.count_nonzero(residuals <= limits))
+        return IterationState(
+            self.counts.restarts,
+            theta,
+            residuals,
+            limits,
+            self.counts.operator_columns,
+            self.elapsed_s,
+        )
+
+    def _together(self) -> int:
+        """Return the number whose multiples of pairs are looked at."""
+        return max(WIDTHS, self.space.padding)
+
+    def _seen(self) -> int:
+        """Return how many pairs to look at."""
+        together = self._together()
+        return min(self.options.k, -(-(self.n_converged + self.look_ahead) // together) * together)
+
+    def _form(self, count: int) -> None:
+        """Form the first vectors and their residuals."""
+        theta, Y = self.extracted.theta[:count], self.extracted.Y[:, :count]
+        self.X = self.space.vectors(Y)
+        self.R = self.space.residuals(self.X, Y, theta)
+        self.true = None
+
+    def _note_far_end(self) -> None:
+        """Remember the least wanted Ritz value that was seen: a search for missed values damps up to it."""
+        values = self.extracted.theta if self.target is None else self.space.ritz_values()
+        self.space.norm = max(self.space.norm, float(np.abs(values).max(initial=0)))
+        least = float(self._wanted(values).min())
+        self.least = least if not self.history else min(self.least, least)
+
+    def _wanted(self, theta: RealArray) -> RealArray:
+        """Return numbers that grow towards the wanted values; those of the folded operator at a target."""
+        target = self.target
+        values = desire(theta, self.options.which) if target is None else -((theta - target) ** 2)
+        return np.asarray(values)
+
+    def _grow(self, state: IterationState) -> None:
+        """Compute corrections to the first unconverged pairs and add them to the space."""
+        space, b = self.space, self.options.block_size
+        seen = self.X.shape[1]
+        failing = np.flatnonzero(state.residuals[:seen] > state.limits[:seen])[:b]
+        if space.padding > 1:  # there are kernels for blocks of b: others that are looked at join the last
+            others = np.setdiff1d(np.arange(seen), failing)
+            failing = np.append(failing, others[::-1][: b - len(failing)])
+        T = self._corrections(state, failing)
+        whole = space.capacity == space.m + space.room  # it may grow until it spans everything
+        Y = self.extracted.Y[:, : self.options.k]
+        if space.m + len(failing) > space.capacity and not whole:
+            self._shrink(failing)
+            Y = np.eye(space.m, Y.shape[1], dtype=Y.dtype)
+        self.previous = Y
+        space.extend(T)
+
+    def _shrink(self, failing: NDArray[np.intp]) -> None:
+        """Restart from the best vectors, and from what those being corrected were an iteration before."""
+        m, p = self.space.m, len(self.previous)
+        kept = min(self.kept, self.space.capacity - self.options.block_size)
+        Y = self.extracted.Y[:, :kept]
+        room = min(self.retained, self.space.capacity - kept - self.options.block_size)
+        if room > 0 and 0 < p < m:
+            older = np.zeros((m, min(room, len(failing))), Y.dtype)
+            older[:p] = self.previous[:, failing[:room]]
+            Y = extended(Y, older)
+        # Rotations accumulate rounding errors, which are cleaned away.
+        self.space.shrink(Y)
+        self.shrunk += 1
+        if self.shrunk % RESTARTS_BETWEEN_CLEANING == 0:
+            self.space.reorthonormalize()
+
+    def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
+        """Return corrections of the pairs with these indices."""
+        how, corrector = self.how, self.corrector
+        converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
+        self.attempts[converged] = 0
+        self.attempts[failing] += 1
+        self._update_preconditioner(int(failing[0]), state)
+        theta = state.eigenvalues[failing]
+        shift = theta.copy()
+        initial = self.target if how.initial_shift is None else how.initial_shift
+        if len(self.history) <= how.initial_shift_iterations and initial is not None:
+            shift[:] = initial
+        problem = corrector.problem(
+            pick(self.X, failing),
+            pick(self.R, failing),
+            lambda: self._deflated(converged),
+            shift,
+            np.power(how.inner_base, self.attempts[failing]),
+        )
+        ends = {"LA": np.ones(len(theta)), "SA": -np.ones(len(theta)), "LM": np.sign(theta)}
+        direction = np.zeros(len(theta)) if self.target is not None else ends[self.options.which]
+        stop = AdaptiveStop(
+            state.residuals[failing], state.limits[failing], theta - shift, direction.astype(np.intp)
+        )
+        before = (corrector.columns, corrector.applications, corrector.reductions, corrector.preconditioned)
+        T = corrector.solve(problem, stop, len(converged))
+        counts = self.counts
+        counts.operator_columns += corrector.columns - before[0]
+        counts.block_applications += corrector.applications - before[1]
+        counts.reductions += corrector.reductions - before[2]
+        counts.preconditioner_columns += corrector.preconditioned - before[3]
+        return T
+
+    def _update_preconditioner(self, first: int, state: IterationState) -> None:
+        """Tell a preconditioner that follows the shift, once that has moved beyond its error."""
+        update = getattr(self.preconditioner, "update", None)
+        theta = float(state.eigenvalues[first])
+        moved = abs(theta - self.followed) > state.residuals[first]
+        if update is not None and (first != self.updated_for or moved):
+            update(theta)
+            self.corrector.forget()
+            self.updated_for, self.followed = first, theta
+
+    def _deflated(self, converged: NDArray[np.intp]) -> Block:
+        """Return the locked columns and the converged ones of X side by side."""
+        locked, c = self.space.locked, self.space.n_locked
+        Q = self.X.like(c + len(converged))
+        if locked is not None:
+            Q[:, :c] = locked
+        Q[:, c:] = pick(self.X, converged)
+        return Q
+
+    # --- before the end -------------------------------------------------------------------------
+
+    def _stalled(self, state: IterationState) -> str:
+        """Say so where residuals no longer fall; before that, take drift out of the basis once."""
+        excess = np.maximum(state.residuals, state.limits) / np.maximum(state.limits, np.finfo(float).tiny)
+        measure = float(np.log10(excess).sum())
+        now = (self.counts.restarts * self.options.block_size, self.counts.operator_columns)
+        if measure < self.best - GAIN:
+            self.best, self.best_at, self.refreshed = measure, now, False
+        if now[0] - self.best_at[0] < STALLED or now[1] - self.best_at[1] < STALLED_COLUMNS:
+            return ""
+        if self.refreshed:
+            return "stagnated"
+        self.space.refresh()
+        self.refreshed, self.best_at = True, now
+        return ""
+
+    def _settled(self, state: IterationState) -> bool:
+        """Whether residuals are what they seemed and nothing was missed; if not, repair or extend."""
+        self.true = self._true_residuals(state)
+        if (self.true > state.limits).any():
+            self.space.refresh()
+            self._grow(replace(state, residuals=self.true))
+            return False
+        options, target = self.options, self.target
+        if self.space.room == 0:
+            self.verification = "not needed: the basis spans the space"
+            self.missing = 0
+            return True
+        if options.verify == "never":
+            self.verification = "switched off"
+            return True
+        # Copies converge together at one end. At two, a copy may wait behind values of the other sign, which
+        # are wanted before it is seen.
+        one_end = target is None and options.which != "LM"
+        if options.verify == "auto" and self.random_start and not self.found_missed and one_end:
+            b = options.block_size
+            if not may_have_missed(state.eigenvalues, state.limits, options.which, b):
+                self.verification = (
+                    f"not needed: no eigenvalue before the last has {b} copies, the block size"
+                )
+                return True
+        return self._verified(state)
+
+    def _true_residuals(self, state: IterationState) -> RealArray:
+        """Make X orthonormal to rounding and return ||A x - theta x||, computed anew."""
+        factor = np.linalg.cholesky(to_host(self.X.gram()).astype(self.extracted.Y.dtype)).conj().T
+        self.X.combine(self.space.small(np.linalg.inv(factor)), out=self.X)
+        norms = []
+        for begin in range(0, len(state.eigenvalues), self.options.block_size):
+            part = slice(begin, min(begin + self.options.block_size, len(state.eigenvalues)))
+            X = self.X[:, part].copy()
+            R = self.operator.apply(X)
+            self.counts.apply(X.shape[1])
+            theta = -state.eigenvalues[part]
+            R.axpy(array_namespace(X.array).asarray(theta.astype(X.array.real.dtype)), X)
+            project_out(self.space.locked, R)
+            norms.append(to_host(R.norms()))
+        self.counts.reductions += 1 + len(norms)
+        return np.concatenate(norms).astype(np.float64)
+
+    def _verified(self, state: IterationState) -> bool:
+        """Look for missed values; extend the space by what is found."""
+        target = self.target
+        locked = self.space.locked
+        folded = self.operator if target is None else FoldedOperator(self.operator, target, locked)
+        each = 1 if target is None else 2
+        counts = self.counts
+        verdict = look_for_missed(
+            folded,
+            found_around(self.X, state, self.options, self._norm(), target, self.least, locked),
+            self.search_width,
+            max((counts.operator_columns - counts.verification_columns) // each, MIN_SEARCH),
+            self.rng,
+            self._stopped,
+        )
+        counts.operator_columns += each * verdict.columns
+        counts.verification_columns += each * verdict.columns
+        counts.block_applications += each * verdict.applications
+        counts.reductions += verdict.reductions
+        self.verification = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
+        self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
+        if verdict.missed is None:
+            return True
+        self.found_missed += self.missing
+        self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
+        if self.space.m + self.missing > self.space.capacity:
+            self._shrink(np.zeros(0, np.intp))
+        self.previous = np.zeros((0, 0))
+        self.space.extend(verdict.missed)
+        self.best = np.inf
+        return False
+
+    def _result(self, state: IterationState, reason: str) -> LanczosResult:
+        if reason != "converged" and self.verification == "not reached":
+            self.verification = "skipped: the iteration ended before"
+        if self.X.shape[1] < self.options.k:
+            self._form(self.options.k)
+        return LanczosResult(
+            theta=state.eigenvalues,
+            X=self.X,
+            residuals=self._true_residuals(state) if self.true is None else self.true,
+            limits=state.limits,
+            reason=reason,
+            verification=self.verification,
+            missing=self.missing,
+            norm=self._norm(),
+            degree=1,
+            counts=self.counts,
+            history=self.history,
+        )

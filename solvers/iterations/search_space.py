@@ -1,0 +1,382 @@
+"""The search space of Jacobi-Davidson: an orthonormal basis, what A makes of it, and what it says.
+
+For an orthonormal V of m columns, in the complement C of some locked ones, it keeps
+
+    (A - tau I) V = W R,    H = V^H (A - tau I) V.
+
+For the ends of a spectrum tau is 0, R the identity, and Rayleigh-Ritz extracts eigenpairs. Inside a spectrum
+Rayleigh-Ritz is fooled: mixtures of vectors from both sides have Ritz values anywhere between. Hence
+*refined* extraction around the target tau: there W is orthonormal, and the right singular vectors y of R make
+||(A - tau I) V y|| stationary, the smallest first. Their singular values are Ritz values of (A - tau I)^2: by
+Cauchy's interlacing no vector comes out nearer to the target than there are eigenvalues for, and that R is
+at hand, not R^H R, keeps small distances accurate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+from blockvec.errors import BreakdownError
+
+from ..linear.columns import project_out
+from ..orthogonalize import orthogonalize
+from .krylov import Counts
+from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select, to_host
+
+__all__ = ["Extracted", "Extraction", "SearchSpace", "extended"]
+
+Array = Any
+Block = Any
+Extraction = Literal["auto", "ritz", "harmonic", "refined"]
+
+PADDING = 16  # columns that widths of blocks on a GPU are rounded up to: every width is a kernel to compile
+NEW = 1e-8  # relative length below which a direction is none
+SAME_DISTANCE = 0.02  # distances that differ by less may belong to values on both sides of the target
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """Approximate eigenvectors V Y, the most wanted first.
+
+    Attributes
+    ----------
+    theta : array, shape (m,)
+        Their Rayleigh quotients.
+    Y : array, shape (m, m)
+        Unitary.
+    """
+
+    theta: NDArray[np.float64]
+    Y: NDArray[Any]
+
+
+class SearchSpace:
+    """An orthonormal basis that grows and shrinks, with its products.
+
+    Parameters
+    ----------
+    operator : Operator
+        Hermitian, with ``apply(X, shift=...)``.
+    like : BlockVector, shape (n, any)
+        Says size, type and device.
+    capacity : int
+        Columns that V may have.
+    locked : BlockVector, shape (n, c), or None
+        Orthonormal.
+    which : {"LA", "SA", "LM"}
+    target : float or None
+        tau, for the eigenvalues nearest to it.
+    extraction : {"auto", "ritz", "harmonic", "refined"}
+        Around a target "auto" is "refined"; without one "ritz" is all there is.
+    rng : numpy.random.Generator
+        For random directions where a new block brings nothing new.
+    counts : Counts
+    padding : int, optional
+        Widths of products are rounded up to multiples of it, by columns of zeros; default 16 on a GPU.
+
+    Attributes
+    ----------
+    m : int
+        Columns of V.
+    norm : float
+        Estimate of ||A|| from below.
+    """
+
+    def __init__(
+        self,
+        operator: Any,
+        like: Block,
+        capacity: int,
+        locked: Block | None,
+        which: Which,
+        target: float | None,
+        extraction: Extraction,
+        rng: Any,
+        counts: Counts,
+        padding: int | None = None,
+    ) -> None:
+        self.operator, self.capacity, self.extraction = operator, capacity, extraction
+        self.n_locked = 0 if locked is None else locked.shape[1]
+        self.padding = padding or (1 if like.device == "cpu" else PADDING)
+        self.buffer = like.like(self.padded(self.n_locked + capacity))
+        self.buffer.array[...] = 0  # columns beyond V stay zero: products may be wider than V
+        if locked is not None:
+            self.buffer[:, : self.n_locked] = locked
+        self.which, self.target, self.rng, self.counts = which, target, rng, counts
+        self.m = 0
+        self.norm = 0.0
+        self._W = like.like(self.padded(capacity))
+        self._W.array[...] = 0
+        dtype = np.complex128 if like.dtype.kind == "c" else np.float64
+        self._H = np.zeros((self.capacity, self.capacity), dtype)
+        self._R = np.eye(self.capacity, dtype=dtype)
+
+    @property
+    def tau(self) -> float:
+        """The target, or zero at the ends of a spectrum."""
+        return 0.0 if self.target is None else self.target
+
+    @property
+    def locked(self) -> Block | None:
+        """The columns whose complement this lives in."""
+        return self.buffer[:, : self.n_locked] if self.n_locked else None
+
+    @property
+    def room(self) -> int:
+        """Directions that neither the locked columns nor V have taken."""
+        return int(self.buffer.shape[0]) - self.n_locked - self.m
+
+    def columns(self, begin: int, end: int) -> Block:
+        """Return a view of columns of V."""
+        return self.buffer[:, self.n_locked + begin : self.n_locked + end]
+
+    def padded(self, width: int) -> int:
+        """Return the width of a product over so many columns."""
+        return -(-width // self.padding) * self.padding
+
+    def _dot(self, end: int, D: Block) -> Array:
+        """Return the products of the first columns of V with D, on the host."""
+        c = self.n_locked
+        products = self.buffer[:, : self.padded(c + end)].dot(D)
+        return to_host(products)[c : c + end]
+
+    def _combine(self, Y: Array) -> Block:
+        """Return V Y."""
+        c, (m, s) = self.n_locked, Y.shape
+        C = np.zeros((self.padded(c + m), s), Y.dtype)
+        C[c : c + m] = Y
+        return self.buffer[:, : len(C)].combine(self.small(C))
+
+    # --- growth ---------------------------------------------------------------------------------
+
+    def extend(self, T: Block) -> None:
+        """Append the directions of a block, which is overwritten; as many as there is room for."""
+        width = min(T.shape[1], self.capacity - self.m, self.room)
+        basis = self.buffer[:, : self.padded(self.n_locked + self.m)]
+        result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
+        self.columns(self.m, self.m + width)[:, :] = T[:, :width]
+        self.counts.reductions += result.reductions
+        self._accept(width)
+
+    def _accept(self, width: int) -> None:
+        """Apply the operator to the orthonormal columns that stand behind V, and count them in."""
+        begin, end = self.m, self.m + width
+        X = self.columns(begin, end).copy()
+        D = self.operator.apply(X, shift=self.tau)
+        self.counts.apply(width)
+        project_out(self.locked, D)
+        H = self._dot(end, D)
+        self._H[:end, begin:end] = H
+        self._H[begin:end, :begin] = H[:begin].conj().T
+        self._H[begin:end, begin:end] = (H[begin:] + H[begin:].conj().T) / 2
+        self.norm = max(self.norm, float(to_host(D.norms()).max(initial=0)) - abs(self.tau))
+        self.counts.reductions += 2
+        self.m = end
+        if self.target is None:
+            self._W[:, begin:end] = D
+            return
+        scale = self.norm + abs(self.tau)
+        result = orthogonalize(D, self._W[:, : self.padded(begin)], scale=scale, rng=self.rng)
+        self._W[:, begin:end] = D
+        self.counts.reductions += result.reductions
+        self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S[:begin], result.R
+        self._R[begin:end, :begin] = 0
+
+    def rehearse(self, width: int, seen: Collection[int], kept: int, after: int) -> None:
+        """Go through the products of a run, for a `blockvec.rehearsal`; orthogonalisations go well there.
+
+        Parameters
+        ----------
+        width : int
+            Columns to grow by.
+        seen : collection of int
+            Numbers of vectors to form, from a basis of no less than
+        kept : int
+            columns.
+        after : int
+            Columns that a restart leaves.
+        """
+        T = self.buffer.like(width)
+        T.combine(T.gram(), out=T)
+        for end in range(self.padding, self.padded(self.n_locked + self.capacity) + 1, self.padding):
+            V = self.buffer[:, :end]
+            T.update_gram(V, V.dot(T))
+            for count in seen if end >= kept else ():
+                for block in (V, self._W[:, : min(end, self._W.shape[1])]):
+                    block.combine(self.small(np.zeros((block.shape[1], count))))
+        for count in seen:
+            X = self.buffer.like(count)
+            X.axpy(X.norms(), X.like())
+        for block in (self.columns(0, self.capacity), self._W[:, : self.capacity]):
+            self._transform(block, np.zeros((self.capacity, min(after, self.capacity))))
+
+    # --- extraction -----------------------------------------------------------------------------
+
+    def ritz_values(self) -> NDArray[np.float64]:
+        """Return the Ritz values of V, ascending."""
+        return ritz_pairs(self._H[: self.m, : self.m])[0] + self.tau
+
+    def extract(self) -> Extracted:
+        """Return approximate eigenvectors: Ritz vectors, or refined ones around the target."""
+        H = self._H[: self.m, : self.m]
+        if self.target is None:
+            theta, Y = ritz_pairs(H)
+            self.norm = max(self.norm, float(np.abs(theta).max(initial=0)))
+            order = select(theta, self.which)
+            return Extracted(theta[order], Y[:, order])
+        if self.extraction == "ritz":
+            theta, Y = ritz_pairs(H)
+            order = np.argsort(np.abs(theta), kind="stable")
+            return Extracted(theta[order] + self.target, Y[:, order])
+        Y = self._harmonic(H) if self.extraction == "harmonic" else self._refined(H)
+        return Extracted(np.einsum("ij,ij->j", Y.conj(), H @ Y).real + self.tau, Y)
+
+    def _refined(self, H: Array) -> Array:
+        """Return coefficients of refined vectors, those nearest to the target first.
+
+        References
+        ----------
+        Jia, Linear Algebra Appl. 259 (1997) 1 (refined vectors). Deviation: values at the same distance on
+        both sides of the target share their singular value, and all copies of one do. Rayleigh-Ritz with A
+        among vectors of the same singular value tells them apart, and changes no distance.
+        """
+        R = self._R[: self.m, : self.m]
+        sigma, Y = _right_singular(R)
+        unit = float(np.finfo(self.buffer.dtype).eps) / 2
+        rounding = FLOOR * unit * (self.norm + abs(self.tau))
+        for begin, end in clusters(sigma, np.maximum(SAME_DISTANCE * sigma, rounding)):
+            if end - begin > 1:
+                part = Y[:, begin:end]
+                part = part @ ritz_pairs(part.conj().T @ H @ part)[1]
+                distances = np.linalg.norm(R @ part, axis=0)
+                Y[:, begin:end] = part[:, np.argsort(distances, kind="stable")]
+        return Y
+
+    def _harmonic(self, H: Array) -> Array:
+        """Return coefficients of harmonic Ritz vectors made orthonormal, those nearest to the target first.
+
+        With z = R y the harmonic problem R^H R y = nu H y is Hermitian, R^-H H R^-1 z = (1 / nu) z. Zero
+        singular values of R, eigenvectors at the target, are raised to rounding so that they come first.
+
+        References
+        ----------
+        Morgan, Linear Algebra Appl. 154 (1991) 289; Fokkema, Sleijpen, van der Vorst, SIAM J. Sci. Comput.
+        20 (1998) 94, section 2.2 (orthonormal bases instead of the vectors themselves).
+        """
+        sigma, Z = _right_singular(self._R[: self.m, : self.m])
+        unit = float(np.finfo(self.buffer.dtype).eps) / 2
+        inverse = Z / np.maximum(sigma, unit * (self.norm + abs(self.tau)))
+        inverse_nu, U = ritz_pairs(inverse.conj().T @ H @ inverse)
+        Y = inverse @ U[:, np.argsort(-np.abs(inverse_nu), kind="stable")]
+        return np.linalg.qr(Y)[0]
+
+    def vectors(self, Y: Array) -> Block:
+        """Return V Y for coefficients of shape (m, s)."""
+        return self._combine(Y)
+
+    def residuals(self, X: Block, Y: Array, theta: NDArray[np.float64]) -> Block:
+        """Return A X - X theta for X = V Y, from what is known of A V."""
+        m = self.m
+        C = np.zeros((self.padded(m), Y.shape[1]), self._R.dtype)
+        C[:m] = self._R[:m, :m] @ Y
+        R = self._W[:, : len(C)].combine(self.small(C))
+        shift = array_namespace(X.array).asarray((self.tau - theta).astype(X.array.real.dtype))
+        return R.axpy(shift, X)
+
+    # --- restart --------------------------------------------------------------------------------
+
+    def shrink(self, Y: Array) -> None:
+        """Replace V by V Y, for orthonormal coefficients of shape (m, s)."""
+        m, s = Y.shape
+        self._transform(self.columns(0, m), Y)
+        H = Y.conj().T @ self._H[:m, :m] @ Y
+        R = self._R[:m, :m] @ Y
+        U = Y if self.target is None else np.linalg.qr(R)[0]
+        self._transform(self._W[:, :m], U)
+        self._clear(s, m)
+        self._H[:s, :s] = (H + H.conj().T) / 2
+        self._R[:s, :s] = np.eye(s) if self.target is None else U.conj().T @ R
+        self.m = s
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return V, W, H and R on the host."""
+        m = self.m
+        return {
+            "basis": to_host(self.columns(0, m).array),
+            "images": to_host(self._W[:, :m].array),
+            "H": self._H[:m, :m],
+            "R": self._R[:m, :m],
+            "m": m,
+            "norm": self.norm,
+        }
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Take up a state that `snapshot` has returned."""
+        m = self.m = saved["m"]
+        xp = array_namespace(self.buffer.array)
+        self.columns(0, m).array[...] = xp.asarray(saved["basis"])
+        self._W[:, :m].array[...] = xp.asarray(saved["images"])
+        self._H[:m, :m], self._R[:m, :m] = saved["H"], saved["R"]
+        self.norm = saved["norm"]
+
+    def images(self, count: int) -> Block:
+        """Return a copy of the last columns of W: what the operator has made of the last directions."""
+        return self._W[:, self.m - count : self.m].copy()
+
+    def reorthonormalize(self) -> None:
+        """Make V orthonormal to rounding again without applying the operator."""
+        m = self.m
+        V = self.columns(0, m)
+        G = to_host(V.gram()).astype(self._H.dtype)
+        self.counts.reductions += 1
+        inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2).conj().T)
+        self._transform(V, inverse)
+        self._H[:m, :m] = inverse.conj().T @ self._H[:m, :m] @ inverse
+        if self.target is None:
+            self._transform(self._W[:, :m], inverse)
+        else:
+            self._R[:m, :m] = self._R[:m, :m] @ inverse
+
+    def refresh(self) -> None:
+        """Make V orthonormal to rounding again and apply the operator to it anew."""
+        m = self.m
+        V = self.columns(0, m).copy()
+        self._clear(0, m)
+        self.m = 0
+        self.extend(V)
+
+    def _clear(self, begin: int, end: int) -> None:
+        """Set columns to zero that no longer belong to V."""
+        for block in (self.columns(begin, end), self._W[:, begin:end]):
+            block.array[...] = 0
+
+    def _transform(self, block: Block, C: Array) -> None:
+        block.combine(self.small(C), out=block[:, : C.shape[1]])
+
+    def small(self, C: Array) -> Array:
+        """Return a small matrix in the type of V and on its device."""
+        xp = array_namespace(self.buffer.array)
+        return xp.asarray(np.ascontiguousarray(C.astype(self.buffer.dtype)))
+
+
+def extended(Y: Array, older: Array) -> Array:
+    """Return Y, whose columns are orthonormal, with what is new in the others, orthonormal too."""
+    for _ in range(2):
+        older = older - Y @ (Y.conj().T @ older)
+        U, sigma, _ = np.linalg.svd(older, full_matrices=False)
+        older = U[:, sigma > NEW * max(float(sigma.max(initial=0)), NEW)]
+    return np.hstack([Y, older])
+
+
+def _right_singular(R: Array) -> tuple[NDArray[np.float64], Array]:
+    """Return singular values, ascending, and right singular vectors."""
+    if not np.isfinite(R).all():
+        raise BreakdownError("the projected matrix holds NaN or Inf: the operator returned them.")
+    _, sigma, ZH = np.linalg.svd(R)
+    return sigma[::-1], np.ascontiguousarray(ZH.conj().T[:, ::-1])

@@ -1,0 +1,367 @@
+"""Looking for eigenvalues that an iteration has missed.
+
+A Krylov space holds at most as many copies of a multiple eigenvalue as its start block has columns; the
+others come in through rounding, late or never. So before a result is believed, a random vector, orthogonal
+to what was found, goes through a Chebyshev filter that damps everything less wanted than the last wanted
+value and amplifies everything else by a known factor. What was missed would grow until nobody can overlook
+it; a vector that does not grow proves, with a probability that the factor was chosen for, that nothing was.
+
+The filter costs applications of the operator and almost no orthogonalisation: unlike a Lanczos run in the
+complement it needs no basis, because a component along what was found stays small if it is projected out
+before it has grown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import array_namespace
+from blockvec.errors import BreakdownError
+
+from ..linear.columns import project_out
+from ..orthogonalize import orthogonalize
+from .chebyshev import degree_for, filtered, steps_within
+from .rayleigh_ritz import Which, clusters, desire, to_host
+
+__all__ = ["Found", "Interval", "Verdict", "choose_interval", "look_for_missed", "may_have_missed"]
+
+Block = Any
+RealArray = NDArray[np.float64]
+
+UNLUCKY = 1e-4  # probability that a random direction has less than UNLUCKY / sqrt(n) along a given one
+SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
+DECISIVE = 10.0  # growth that damped components cannot show
+LEAK = 0.1  # component along found vectors, relative to the rest, at which they are projected out again
+TRUSTED = 1e-2  # sine of the angle up to which an unconverged vector stands for an eigenvector
+MARGIN = 0.05  # of the interval's length, added at its far end
+OVERFLOW_GROWTH = 1e8  # growth between two looks at the norms, whose squares single precision must hold
+ROUNDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an iteration knows, the wanted pairs first.
+
+    Attributes
+    ----------
+    X : BlockVector, shape (n, q)
+        Orthonormal: k converged vectors and further, less converged ones.
+    theta, residuals : array, shape (q,)
+    k : int
+    which : {"LA", "SA", "LM"}
+    limits : array, shape (k,)
+        Residuals that counted as converged.
+    norm : float
+        ||A||.
+    least : float
+        How little wanted eigenvalues can be (`desire` of the far end of the spectrum), as far as is known.
+    locked : BlockVector, shape (n, c), optional
+        Columns whose complement the operator is restricted to.
+    """
+
+    X: Block
+    theta: RealArray
+    residuals: RealArray
+    k: int
+    which: Which
+    limits: RealArray
+    norm: float
+    least: float
+    locked: Block | None
+
+    @property
+    def wanted(self) -> float:
+        """How wanted the last wanted value is."""
+        return float(desire(self.theta[self.k - 1], self.which))
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What the filter damps and what it keeps out.
+
+    Attributes
+    ----------
+    low, edge : float
+        Values of `desire` between which everything not found should lie.
+    target : float
+        From this value of `desire` on, everything is amplified by the full factor.
+    deflated : int
+        Vectors of X that are kept out.
+    """
+
+    low: float
+    edge: float
+    target: float
+    deflated: int
+
+    @property
+    def half_width(self) -> float:
+        """Half of its length."""
+        return (self.edge - self.low) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Outcome of a search.
+
+    Attributes
+    ----------
+    missed : BlockVector or None
+        Orthonormal vectors, orthogonal to X, in which there is more of the wanted end.
+    columns, applications, reductions : int
+        Operator columns and calls it took, and inner products.
+    text : str
+        What was found, for people.
+    """
+
+    missed: Block | None
+    columns: int
+    applications: int
+    reductions: int
+    text: str
+
+
+def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> bool:
+    """Whether a multiple eigenvalue beyond the last one can have more copies than the k that were found.
+
+    A block of b random columns meets min(b, multiplicity) copies of every eigenvalue, with probability one,
+    and they converge together. Only where as many as b copies were found there may be more. Further copies
+    of the last wanted value itself would change nothing.
+
+    Parameters
+    ----------
+    theta : array, shape (k,)
+        Converged values, wanted first.
+    limits : array, shape (k,)
+        Limits of their residuals: values that differ by a few of them may be copies of one.
+    which : {"LA", "SA", "LM"}
+    block_size : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> theta = np.array([3.0, 2.0, 2.0, 1.0])
+    >>> [may_have_missed(theta, np.full(4, 1e-9), "LA", b) for b in (2, 3)]
+    [True, False]
+    """
+    values = desire(theta, which)
+    groups = clusters(values, SAME_VALUE * limits)
+    return any(end - begin >= block_size and values[begin] > values[-1] + limits[-1] for begin, end in groups)
+
+
+def choose_interval(found: Found, growth: float, budget: int) -> Interval:
+    """Choose what to damp and what to keep out so that the gap behind the last wanted value is widest."""
+    values = desire(found.theta, found.which)
+    k, wanted = found.k, found.wanted
+    edge, deflated = wanted, k
+    for d in range(k, len(values)):
+        # The first value that stays in, with the room that its residual leaves for the eigenvalue near it.
+        candidate = float(values[d] + found.residuals[d])
+        extra = slice(k, d)
+        trusted = found.residuals[extra] <= TRUSTED * (values[extra] - candidate)
+        if candidate < edge and trusted.all():
+            edge, deflated = candidate, d
+    low = -edge if found.which == "LM" else found.least - MARGIN * (edge - found.least)
+    # A spectrum of one point has no width: what lies within a thousandth of ||A|| is then one point too.
+    half_width = max((edge - low) / 2, 1e-3 * found.norm) or 1.0
+    if found.which == "LM":
+        edge = max(edge, half_width)
+    low = edge - 2 * half_width
+    nearest = edge + half_width * (math.cosh(math.acosh(growth) / budget) - 1)
+    return Interval(low, edge, max(wanted, nearest), deflated)
+
+
+def look_for_missed(
+    operator: Any,
+    found: Found,
+    width: int,
+    budget: int,
+    rng: Any,
+    stop: Callable[[], object] = lambda: False,
+) -> Verdict:
+    """Look for eigenvalues more wanted than the last wanted one, orthogonal to what was found.
+
+    Parameters
+    ----------
+    operator : Operator
+    found : Found
+    width : int
+        Random vectors to start from: as many missed copies can be found at a time.
+    budget : int
+        Degree of the filter at most; where the gap behind the last wanted value would need more, only what
+        lies further out is excluded.
+    rng : numpy.random.Generator
+    stop : callable, optional
+        Asked after every application whether to give up.
+    """
+    return _Search(operator, found, width, budget, rng, stop).run()
+
+
+class _Search:
+    """One search: the filter's interval, its vectors, and what it has cost."""
+
+    def __init__(
+        self, operator: Any, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
+    ) -> None:
+        self.operator, self.found, self.rng, self.stop = operator, found, rng, stop
+        n = operator.shape[0]
+        self.width = max(1, min(width, n - found.X.shape[1]))
+        self.budget = budget
+        self.growth = DECISIVE * math.sqrt(n) / UNLUCKY
+        self.columns = self.applications = self.reductions = 0
+        self.far_ends = 0
+        self._set_interval(found)
+
+    def _set_interval(self, found: Found) -> None:
+        self.found = found
+        self.interval = choose_interval(found, self.growth, self.budget)
+        self.deflated = found.X[:, : self.interval.deflated]
+        distance = 1 + (self.interval.target - self.interval.edge) / self.interval.half_width
+        self.outgrown = 0.0  # logarithm of what a missed value has gained on what has grown
+        self.degree = max(1, math.ceil(min(degree_for(self.growth, distance), self.budget)))
+
+    def run(self) -> Verdict:
+        Y = self._random()
+        for _ in range(ROUNDS):
+            Y = self._filter(Y)
+            if self.stop():
+                return self._verdict(None, "cut short")
+            self._project(Y)
+            if not self._norms(Y).max() > DECISIVE:
+                return self._verdict(
+                    None, "passed: nothing grew in the complement of what was found" + self._reach()
+                )
+            Y, verdict = self._judge(Y)
+            if verdict is not None:
+                return verdict
+        return self._verdict(None, f"undecided after {ROUNDS} rounds: a cluster surrounds the last value")
+
+    def _reach(self) -> str:
+        """Say how far the search was sharp, where the gap was too narrow for its budget."""
+        if self.interval.target <= self.found.wanted:
+            return ""
+        value = float(desire(self.interval.target, self.found.which))
+        return f" (looked for values beyond {value:.6g})"
+
+    def _random(self) -> Block:
+        X = self.found.X
+        Y = type(X).random(X.shape[0], self.width, X.dtype, device=X.device, rng=self.rng)
+        self._project(Y)
+        return self._normalized(Y)
+
+    def _filter(self, Y: Block) -> Block:
+        """Apply the filter to columns of norm one, keeping what was found out of them."""
+        interval = self.interval
+        project_every = self._steps_between_projections()
+        reach = 1 + 2 * (self.found.norm + abs(interval.edge)) / interval.half_width
+        look_every = steps_within(OVERFLOW_GROWTH, reach)
+
+        def after_step(step: int, current: Block, previous: Block) -> bool:
+            self.applications += 1
+            self.columns += current.shape[1]
+            if self.found.locked is not None:  # they need not be invariant: A leads back to them
+                self._project_out(self.found.locked, current)
+            if step % project_every == 0:
+                self._project_out(self.deflated, current)
+                self._project_out(self.deflated, previous)
+            if self.stop():
+                return True
+            return step % look_every == 0 and bool(self._norms(current).max() > self.growth)
+
+        sign = -1 if self.found.which == "SA" else 1
+        centre = sign * (interval.low + interval.edge) / 2
+        return filtered(self.operator, Y, centre, interval.half_width, self.degree, after_step)
+
+    def _steps_between_projections(self) -> int:
+        """How long components along what was found, which start as small as its errors, stay small."""
+        found, interval = self.found, self.interval
+        values = desire(found.theta[: interval.deflated], found.which)
+        unit = float(np.finfo(found.X.dtype).eps)
+        every = self.degree
+        for value, residual in zip(values, found.residuals[: interval.deflated], strict=True):
+            above = value - interval.edge
+            if above <= 0:
+                continue
+            angle = min(1.0, max(10 * unit, residual / above))
+            every = min(every, steps_within(max(LEAK / angle, 1.5), 1 + above / interval.half_width))
+        return every
+
+    def _judge(self, Y: Block) -> tuple[Block, Verdict | None]:
+        """Look at the Ritz values of what has grown."""
+        found = self.found
+        result = orthogonalize(Y, self.deflated, rng=self.rng)
+        self.reductions += result.reductions
+        Y = Y[:, : Y.shape[1] - int(result.lost.sum())]
+        AY = self.operator.apply(Y.copy())
+        self.applications += 1
+        self.columns += Y.shape[1]
+        if found.locked is not None:
+            self._project_out(found.locked, AY)
+        # For both ends at once the wanted values are those of A^2.
+        small = to_host(AY.gram() if found.which == "LM" else Y.dot(AY)).astype(complex)
+        self.reductions += 1
+        values, Z = np.linalg.eigh((small + small.conj().T) / 2)
+        values = np.sqrt(np.abs(values)) if found.which == "LM" else desire(values, found.which)
+        missed = values > found.wanted + found.limits[-1]
+        if missed.any():
+            return Y, self._verdict(_combined(Y, Z[:, missed]), f"found {int(missed.sum())} more")
+        if values.min() < self.interval.low:
+            # The far end lies further out than the iteration has seen: leave more room each time.
+            self.far_ends += 1
+            reach = float(values.min()) - 2**self.far_ends * MARGIN * self.interval.half_width
+            self._set_interval(replace(found, least=reach))
+            return self._random(), None
+        best = int(np.argmax(values))
+        spread = _combined(AY, Z[:, [best]])
+        spread.axpy(-float(desire(values[best], found.which)), _combined(Y, Z[:, [best]]))
+        residual = 0.0 if found.which == "LM" else float(self._norms(spread)[0])
+        # What is as wanted as the last value would have outgrown this by now, by the factor that decides.
+        gain = self._rate(found.wanted) - self._rate(values[best])
+        self.outgrown += self.degree * max(gain, 0.0)
+        decided = values[best] + residual < found.wanted or residual <= found.limits[-1]
+        if decided or self.outgrown > math.log(self.growth):
+            text = "passed: what grew in the complement is less wanted than the last value"
+            return Y, self._verdict(None, text)
+        return self._normalized(Y), None
+
+    def _rate(self, value: float) -> float:
+        """Return the logarithm of the growth a step that the filter gives to a value of `desire`."""
+        return math.acosh(max(1.0, 1 + (value - self.interval.edge) / self.interval.half_width))
+
+    def _project(self, Y: Block) -> None:
+        if self.found.locked is not None:
+            self._project_out(self.found.locked, Y)
+        self._project_out(self.deflated, Y)
+        self._project_out(self.deflated, Y)
+
+    def _project_out(self, V: Block, Y: Block) -> None:
+        project_out(V, Y)
+        self.reductions += 1
+
+    def _norms(self, Y: Block) -> RealArray:
+        self.reductions += 1
+        norms = to_host(Y.norms()).astype(np.float64)
+        if not np.isfinite(norms).all():
+            raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
+        return norms  # type: ignore[no-any-return]
+
+    def _normalized(self, Y: Block) -> Block:
+        norms = self._norms(Y)
+        factors = 1 / np.where(norms > 0, norms, 1)
+        Y.scale(array_namespace(Y.array).asarray(factors.astype(Y.array.real.dtype)))
+        return Y
+
+    def _verdict(self, missed: Block | None, text: str) -> Verdict:
+        return Verdict(missed, self.columns, self.applications, self.reductions, text)
+
+
+def _combined(Y: Block, Z: NDArray[Any]) -> Block:
+    """Return Y Z for a small host matrix."""
+    C = Z if Y.dtype.kind == "c" else Z.real
+    return Y.combine(array_namespace(Y.array).asarray(np.ascontiguousarray(C.astype(Y.dtype))))

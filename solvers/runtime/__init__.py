@@ -1,0 +1,1 @@
+"""Run-time services of a solve: checkpoints, interrupts and memory."""

@@ -1,0 +1,1 @@
+"""Generalised, shifted and folded problems as standard Hermitian ones."""

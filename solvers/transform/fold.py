@@ -1,0 +1,114 @@
+"""The folded operator (A - tau I)^2: how values around a target are looked for as an end of a spectrum."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from blockvec.errors import OptionError
+
+from ..iterations.base import IterationState, LanczosOptions
+from ..iterations.rayleigh_ritz import desire
+from ..iterations.verification import Found
+from ..linear.columns import pick, project_out
+
+__all__ = ["FoldedOperator", "found_around"]
+
+Block = Any
+
+
+class FoldedOperator:
+    """(A - tau I)^2: eigenvalues around a target become those at the lower end.
+
+    With a shift s >= 0 it is (A - (tau - s^(1/2)) I) (A - (tau + s^(1/2)) I): two applications of A and no
+    other pass.
+
+    Parameters
+    ----------
+    operator : Operator
+    tau : float
+    locked : BlockVector, shape (n, c), optional
+        Columns to whose complement A is restricted.
+    """
+
+    def __init__(self, operator: Any, tau: float, locked: Block | None = None) -> None:
+        self.operator, self.tau, self.locked = operator, tau, locked
+        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+        self.nnz = getattr(operator, "nnz", None)  # says whether its products are a user's function
+
+    def apply(
+        self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: float = 0
+    ) -> Block:
+        """Return ``alpha ((A - tau I)^2 - shift I) X + beta out`` for a shift that is not negative."""
+        left, right = self._factors(shift)
+        inner = project_out(self.locked, self.operator.apply(X, shift=right))
+        return self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=left)
+
+    def affine(self, alpha: float, shift: float) -> _Product:
+        """Return ``alpha ((A - tau I)^2 - shift I)`` for those who apply it often."""
+        left, right = self._factors(shift)
+        return _Product(self.operator.affine(alpha, left), self.operator.affine(1, right), self.locked)
+
+    def _factors(self, shift: float) -> tuple[float, float]:
+        if shift < 0:
+            raise OptionError(f"shift: got {shift}; (A - tau I)^2 - shift I has real factors from 0 on.")
+        return self.tau + math.sqrt(shift), self.tau - math.sqrt(shift)
+
+
+class _Product:
+    """The product of two operators, each restricted to the complement of the locked columns."""
+
+    def __init__(self, left: Any, right: Any, locked: Block | None) -> None:
+        self.left, self.right, self.locked = left, right, locked
+
+    def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
+        """Return ``alpha L R X + beta out``."""
+        inner = project_out(self.locked, self.right.apply(X))
+        return self.left.apply(inner, out=out, alpha=alpha, beta=beta)
+
+
+def found_around(
+    X: Block,
+    state: IterationState,
+    options: LanczosOptions,
+    norm: float,
+    target: float | None,
+    least: float,
+    locked: Block | None,
+) -> Found:
+    """Say what was found; around a target, in terms of (A - target I)^2.
+
+    Parameters
+    ----------
+    X : BlockVector, shape (n, k)
+    state : IterationState
+        The values and residuals of X.
+    options : LanczosOptions
+    norm : float
+        ||A||.
+    target : float or None
+    least : float
+        How little wanted eigenvalues can be, those of the folded operator at a target.
+    locked : BlockVector, shape (n, c), optional
+    """
+    theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, options.which
+    if target is not None:
+        theta, which = (theta - target) ** 2, "SA"
+        # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
+        norm = norm + abs(target)
+        stretch = norm + np.sqrt(theta)
+        residuals, limits, norm = residuals * stretch, limits * stretch, norm**2
+    order = np.argsort(-desire(theta, which), kind="stable")
+    return Found(
+        X=pick(X, order),
+        theta=theta[order],
+        residuals=residuals[order],
+        k=options.k,
+        which=which,
+        limits=limits[order],
+        norm=norm,
+        least=least,
+        locked=locked,
+    )

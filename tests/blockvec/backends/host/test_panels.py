@@ -1,0 +1,156 @@
+"""What panels, folds and chunks must not change: bits, neighbours, memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blockvec
+from blockvec import BlockVector
+from blockvec.backends.host import panels
+from tests.blocks import draw
+
+K = 20_011  # several panels of each kind, and rows left over
+DTYPES = ["float32", "float64", "complex64", "complex128"]
+
+
+@pytest.fixture(autouse=True)
+def panels_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the panels' path at every size, over several threads and ranges."""
+    monkeypatch.setattr(panels, "SERIAL_BYTES", 1 << 12)
+    with blockvec.option_context(threads=3, vendor=False):
+        yield
+
+
+def exact(seed: int, shape: tuple[int, int], dtype: str) -> Any:
+    return draw(np.random.default_rng(seed), shape, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("M", "N"), [(1, 1), (1, 5), (2, 1), (3, 3), (8, 8), (9, 2), (33, 4), (70, 3), (66, 65), (60, 57)]
+)
+def test_no_row_is_dropped_or_counted_twice(M: int, N: int, dtype: str) -> None:
+    A, B = exact(1, (K, M), dtype).astype(dtype), exact(2, (K, N), dtype).astype(dtype)
+    C = exact(3, (M, N), dtype).astype(dtype)
+    wide = np.complex128 if dtype.startswith("complex") else np.float64
+    V, W = BlockVector(A), BlockVector(B)
+    assert np.array_equal(V.dot(W), A.astype(wide).conj().T @ B)
+    assert np.array_equal((V @ C).array, A.astype(wide) @ C)
+    assert np.array_equal(
+        V.combine(C, beta=1, out=W).array, A.astype(wide) @ C + B[:0].sum() + exact(2, (K, N), dtype)
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("M", [1, 2, 3, 4, 7, 8, 17, 40, 70])
+def test_a_gram_matrix_is_hermitian_to_the_last_bit_and_that_of_the_general_product(
+    M: int, dtype: str
+) -> None:
+    V = BlockVector.random(K, M, dtype, rng=M)
+    G = V.gram()
+    assert np.array_equal(G, G.conj().T)
+    bound = 8 * np.finfo(dtype).eps * np.sqrt(K)
+    assert np.abs(G - V.dot(V.copy())).max() <= bound * K / 3
+
+
+@pytest.mark.parametrize("operation", ["dot", "gram", "combine", "axpby", "norms"])
+def test_the_same_thread_count_gives_the_same_bits(operation: str) -> None:
+    A, B = BlockVector.random(K, 3, rng=1), BlockVector.random(K, 3, rng=2)
+    C = np.random.default_rng(3).random((3, 3))
+    run: dict[str, Callable[[], Any]] = {
+        "dot": lambda: A.dot(B),
+        "gram": A.gram,
+        "combine": lambda: (A @ C).array,
+        "axpby": lambda: B.copy().axpby(0.3, A, -1.1).array,
+        "norms": A.norms,
+    }
+    first = run[operation]()
+    assert all(np.array_equal(first, run[operation]()) for _ in range(5))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
+@pytest.mark.parametrize("M", [1, 2, 3, 4])
+def test_what_one_row_holds_reaches_only_what_it_is_multiplied_with(value: float, M: int) -> None:
+    # Rows that are folded side by side meet in products that are thrown away.
+    A, B = np.ones((K, M)), np.ones((K, M))
+    A[1000, 0] = value
+    B[1000] = 0
+    B[1001] = value
+    A[1001] = 0
+    with np.errstate(all="ignore"):
+        expected = A.T @ B
+        found = BlockVector(A).dot(BlockVector(B))
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    assert np.array_equal(np.isinf(found), np.isinf(expected))
+    product = (BlockVector(A) @ np.ones((M, M))).array
+    assert np.isfinite(np.delete(product, 1000, axis=0)).all()
+    assert (np.delete(product, [1000, 1001], axis=0) == M).all()
+
+
+def test_single_precision_sums_are_better_than_single_precision() -> None:
+    # A naive float32 sum of ones stops at 2^24.
+    n_rows = 1 << 25
+    V = BlockVector.full(n_rows, 1, 1, "float32")
+    assert V.norms()[0] ** 2 == pytest.approx(n_rows, rel=1e-6)
+    W = BlockVector(V.array.reshape(-1, 2))
+    assert W.gram().tolist() == [[n_rows / 2] * 2] * 2
+
+
+LARGE = 300_000
+FEW_MB = 6e6
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize(
+    "operation", ["dot", "gram", "combine", "update", "in place", "axpby", "scale", "norms", "mixed"]
+)
+def test_memory_beyond_operands_is_a_few_megabytes(
+    operation: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # ranges as they are
+    A, B = BlockVector.random(LARGE, 8, dtype, rng=1), BlockVector.random(LARGE, 8, dtype, rng=2)
+    C = np.eye(8).astype(dtype)
+    single = BlockVector.random(LARGE, 8, "float32", rng=3)
+    run: dict[str, Callable[[], Any]] = {
+        "dot": lambda: A.dot(B),
+        "gram": A.gram,
+        "combine": lambda: A.combine(C, out=B),
+        "update": lambda: A.combine(C, alpha=-1, beta=1, out=B),
+        "in place": lambda: A.combine(C, out=A),
+        "axpby": lambda: B.axpby(0.5, A, 0.5),
+        "scale": lambda: A.scale(np.full(8, 0.5)),
+        "norms": A.norms,
+        "mixed": lambda: single.dot(A),
+    }
+    assert A.nbytes > 3 * FEW_MB
+    with blockvec.option_context(threads=2):
+        run[operation]()
+        tracemalloc.start()
+        try:
+            run[operation]()
+            assert tracemalloc.get_traced_memory()[1] < FEW_MB
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("width", [1, 3, 16, 40])
+def test_factors_one_a_column_meet_their_columns(width: int) -> None:
+    X, Y = exact(1, (K, width), "float64"), exact(2, (K, width), "float64")
+    alpha, beta = np.arange(1.0, width + 1), np.arange(width, 0.0, -1)
+    for layout in (np.copy, lambda a: np.hstack([a, a])[:, :width]):
+        V, W = BlockVector(layout(X)), BlockVector(layout(Y))
+        assert np.array_equal(W.axpby(alpha, V, beta).array, alpha * X + beta * Y)
+
+
+def test_an_output_that_is_an_operand_is_updated_from_its_old_content() -> None:
+    X = exact(1, (K, 3), "float64")
+    for alpha, beta in ((1, 1), (2, 1), (1, 2), (2, 3), (np.arange(3.0), 1)):
+        V, W = BlockVector(X.copy()), BlockVector(X + 1)
+        assert np.array_equal(V.axpby(alpha, W, beta).array, alpha * (X + 1) + beta * X)
+        V = BlockVector(X.copy())
+        assert np.array_equal(V.axpby(alpha, V, beta).array, alpha * X + beta * X)

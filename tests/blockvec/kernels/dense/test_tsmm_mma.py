@@ -1,0 +1,376 @@
+"""TSMM on tensor cores, without a GPU: choices, compilation, and the kernel itself run on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import subprocess
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blockvec.errors import LayoutError, OptionError
+from blockvec.kernels import compile as compiler
+from blockvec.kernels.dense import tsmm_mma as family
+from blockvec.kernels.dense import tsmm_mma_model as model
+from blockvec.kernels.dense.tsmm_mma import Config
+from blockvec.kernels.dense.tsmm_mma_config import is_complex_kernel, register_limit, registers, shape_of
+from blockvec.kernels.device import H200
+from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize, real_bytes
+from blockvec.kernels.roofline import Ceilings, time_limit
+from tests.blocks import draw
+from tests.emulator import host as emulator
+
+OPERAND_BYTES = 2 << 30
+CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
+
+
+def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmmProblem:
+    N = M if N is None else N
+    K = OPERAND_BYTES // (max(M, N) * itemsize(dtype))
+    plain = TsmmProblem(K=K, M=M, N=N, dtype_a=dtype, dtype_c=dtype, lda=M, ldb=N)
+    return replace(plain, **changes)
+
+
+BOTH = pytest.mark.parametrize("dtype", ["float64", "complex128"])
+ALL = pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+
+
+# ---- choices
+
+
+@ALL
+def test_every_width_has_a_valid_choice_in_a_moment(dtype: str) -> None:
+    times = []
+    for width in range(1, 65):
+        for p in (problem(width, dtype=dtype), problem(width, 65 - width, dtype)):
+            model._choose.cache_clear()
+            start = time.process_time()
+            config = family.choose(p, H200, CEILINGS)
+            times.append(time.process_time() - start)
+            assert family.refuse(p, config, H200) is None
+            assert family.predict(p, config, H200, CEILINGS) >= time_limit(p, CEILINGS)
+    assert np.median(times) < 0.05
+
+
+def test_spaces_are_a_few_hundred_valid_configurations_at_most() -> None:
+    for M, N in ((1, 1), (8, 8), (13, 64), (64, 13), (32, 32), (64, 64)):
+        for dtype in ("float64", "complex128"):
+            configs = family.space(problem(M, N, dtype), H200)
+            assert 20 < len(configs) == len(set(configs)) < 500
+
+
+def test_choices_follow_the_number_of_rows_roughly() -> None:
+    p = problem(8)
+    assert family.choose(replace(p, K=p.K - 1), H200) == family.choose(p, H200)
+    few = replace(p, K=2000)
+    assert family.choose(few, H200).rows < family.choose(p, H200).rows or family.choose(few, H200).groups > 1
+
+
+def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
+    assert "A and C of one type" in str(family.supports(problem(8, dtype_c="complex128"), H200))
+    assert "widths from 1 to 64" in str(family.supports(problem(65), H200))
+    assert "8-byte alignment" in str(family.supports(problem(8, align_b=4), H200))
+    assert "in place" in str(family.supports(problem(8, 9, inplace=True), H200))
+    assert "no FP64 tensor cores" in str(family.supports(problem(8), replace(H200, architecture="sm_75")))
+    with pytest.raises(OptionError, match="another family"):
+        family.choose(problem(65), H200)
+
+
+VALID = Config(warps=8, split=1, rows=64, unroll=2, stages=2, slabs=2, shared_coefficients=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"warps": 6}, "multiple of 4"),
+        ({"split": 3}, "cannot share"),
+        ({"split": 4}, "cannot share the 1 column tiles"),
+        ({"rows": 48}, "no multiple"),
+        ({"stages": 0}, "at least one"),
+        ({"slabs": 0}, "no slabs: for complex A"),
+        ({"rows": 1024}, "bytes of shared memory"),
+        ({"warps": 4, "unroll": 16, "rows": 256, "stages": 1, "slabs": 1}, "registers"),
+    ],
+)
+def test_the_validity_rule_says_what_is_wrong(changes: dict[str, int], reason: str) -> None:
+    assert family.refuse(problem(8), VALID, H200) is None
+    assert reason in str(family.refuse(problem(8), replace(VALID, **changes), H200))
+
+
+@pytest.mark.parametrize(
+    ("changes", "config", "reason"),
+    [
+        ({"beta": "one"}, {}, "beta zero"),
+        ({"lda": 35}, {}, "contiguous"),
+        ({"align_b": 8}, {}, "elements of 16 bytes"),
+        ({"N": 12, "ldb": 12}, {"split": 2}, "less than 8 of 12 columns"),
+        ({}, {"stages": 1}, "the next tile"),
+        ({}, {"shared_coefficients": False}, "coefficients in shared memory"),
+    ],
+)
+def test_results_go_straight_to_memory_where_the_rule_allows(
+    changes: dict[str, object], config: dict[str, object], reason: str
+) -> None:
+    valid = Config(warps=8, split=1, rows=16, unroll=2, stages=2, slabs=0, shared_coefficients=True)
+    assert family.refuse(problem(33, dtype="complex128"), valid, H200) is None
+    p = problem(33, dtype="complex128", **changes)
+    assert reason in str(family.refuse(p, replace(valid, **config), H200))  # type: ignore[arg-type]
+
+
+def test_contiguous_aligned_operands_move_in_slabs_and_others_in_pieces() -> None:
+    def pieces(p: TsmmProblem) -> tuple[int, int]:
+        shape = shape_of(p, H200)
+        return shape.piece_a, shape.piece_b
+
+    assert pieces(problem(13)) == (0, 0)
+    assert pieces(problem(13, align_a=8)) == (8, 0)
+    assert pieces(problem(13, 8, lda=61, align_a=8, ldb=64)) == (8, 16)
+    assert pieces(problem(13, 8, "complex128", lda=61, ldb=64, align_b=8)) == (16, 8)
+    assert pieces(problem(13, 8, "float32", lda=61, align_a=4, ldb=64)) == (4, 16)
+    assert pieces(problem(13, 8, "complex64", align_a=4, ldb=9, align_b=8)) == (4, 8)
+    assert pieces(problem(7, lda=8)) == (8, 0)  # whole 16-byte pieces would read beside the columns
+
+
+@pytest.mark.parametrize("width", range(1, 65))
+@ALL
+def test_fragments_and_results_meet_no_bank_twice(width: int, dtype: str) -> None:
+    """Lanes are served 128 bytes at a time, in order; see the kernel for where each one reads."""
+    shape = shape_of(problem(width, dtype=dtype), H200)
+    pitch, rows = width * shape.size, 64
+    sub = -(-rows // shape.subs * pitch // 128) * 128 + 128 // shape.subs
+    lanes = np.arange(32)
+    g, t = lanes // 4, lanes % 4
+    address = g % shape.subs * sub + g // shape.subs * pitch + t * shape.size
+    together = 128 // shape.size
+    for first in range(0, 32, together):
+        words = address[first : first + together, None] // 4 + np.arange(shape.size // 4)
+        assert len(set((words % 32).ravel())) == 32
+
+
+class Recorder:
+    """A kernel that only remembers how it was started."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+
+    def __call__(self, grid: object, block: object, arguments: tuple[object, ...], shared_mem: int) -> None:
+        self.calls.append((grid, block, arguments, shared_mem))
+
+
+def test_a_launch_fills_the_device_and_passes_pitches_in_bytes() -> None:
+    p = problem(8, 4, "complex128", ldb=6, alpha="general", beta="general")
+    config, kernel = family.choose(p, H200), Recorder()
+    family.bind(kernel, p, config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
+    arguments = (1 << 20, 2 << 20, 3 << 20, p.K, 8 * 16, 6 * 16, 0.0, 2.0, 3.0, 0.0, 4 << 20)
+    shared = family.shared_bytes(p, config, H200)
+    assert kernel.calls == [((132,), (32 * config.warps,), arguments, shared)]
+    family.bind(kernel, replace(p, K=1), config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
+    assert kernel.calls[1][0] == (1,)
+    family.bind(kernel, replace(p, K=0), config, H200)(0, 0, 0, 2j, 3)
+    assert len(kernel.calls) == 2
+    with pytest.raises(LayoutError, match="A lies at address 0x8"):
+        family.bind(kernel, p, config, H200)(8, 0, 0, 2j, 3)
+
+
+@BOTH
+def test_a_chain_is_the_columns_of_A_and_the_output(dtype: str) -> None:
+    p = problem(24, dtype=dtype)
+    parts = 2 if dtype == "complex128" else 1
+    config = family.choose(p, H200)
+    assert family.chain_length(p, config, H200) == 24 * parts
+    assert family.chain_length(replace(p, beta="one"), config, H200) == 24 * parts + 1
+    single = problem(24, dtype="complex64" if parts == 2 else "float32")
+    assert family.chain_length(single, family.choose(single, H200), H200) == 2  # summed in double precision
+
+
+# ---- compilation
+
+needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+
+
+def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
+    """No spills, no stack, and as much shared memory as the launch asks for."""
+    group = "GROUP_BYTES + sizeof(" + (
+        "Ring<STAGES>)" if is_complex_kernel(p, config, shape_of(p, H200)) else "Stages)"
+    )
+    total = family.shared_bytes(p, config, H200)
+    agree = f'static_assert(FRAGMENT_BYTES + GROUPS * ({group}) == {total}, "shared memory");\n'
+    cubin = compiler.compile_source(family.source(p, config, H200) + agree, H200.architecture)
+    assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
+    assert cubin.resources.registers <= register_limit(config.warps)
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [1, 3, 8, 13, 24, 33, 48, 56, 61, 64])
+@ALL
+def test_configurations_of_the_space_compile_without_spills(width: int, dtype: str) -> None:
+    p = problem(width, dtype=dtype)
+    configs = family.space(p, H200)
+    room = {c: register_limit(c.warps) - registers(p, c, H200) for c in configs}
+    tightest = sorted(configs, key=room.__getitem__)[:20]
+    draw = random.Random(width)
+    for config in {family.choose(p, H200), draw.choice(tightest), *draw.sample(configs, 2)}:
+        assert_compiles_clean(p, config)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "p",
+    [
+        problem(64, 1),
+        problem(1, 64, "complex128"),
+        problem(33, 64, alpha="general", beta="one"),
+        problem(64, 31, "complex128", alpha="general", beta="general"),
+        problem(61, dtype="complex128", alpha="general"),
+        problem(64, dtype="complex128", beta="general", lda=65, ldb=70),
+        problem(13, 8, lda=61, ldb=64, align_a=8),
+        problem(57, dtype="float64", beta="general", align_b=8),
+    ],
+    ids=str,
+)
+def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> None:
+    assert_compiles_clean(p, family.choose(p, H200))
+
+
+# ---- the kernel, thread by thread
+
+_RUN = """
+extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
+                   const void* C, char* B, i64 bytes_b, i64 K, i64 pitch_a, i64 pitch_b,
+                   const double* factors, void* queue) {
+    emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
+    emulator::writable = {B, B + bytes_b};
+    return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
+        const double* by = factors;
+        KERNEL(A, static_cast<const Real*>(C), B, K, pitch_a, pitch_b, by[0], by[1], by[2], by[3],
+               static_cast<Queue*>(queue));
+    });
+}
+"""
+_GROUP_BARRIER = """asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(LANES) : "memory");"""
+
+
+def build(source: str, folder: Path) -> ctypes.CDLL:
+    assert _GROUP_BARRIER in source or "dense/tsmm_complex.cu" in source
+    source = source.replace(_GROUP_BARRIER, "emulator::meet_block(1 + group, LANES);")
+    text = emulator.host_source(source).replace("emulator.hpp", "stores.hpp", 1) + _RUN
+    (folder / "kernel.cpp").write_text(text)
+    include = f"-I{Path(emulator.__file__).parent}"
+    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", include]
+    command = [str(emulator.COMPILER), *flags, "-o", f"{folder}/kernel.so", f"{folder}/kernel.cpp"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return ctypes.CDLL(f"{folder}/kernel.so")
+
+
+def emulate(
+    library: ctypes.CDLL,
+    p: TsmmProblem,
+    config: Config,
+    operands: tuple[np.ndarray, np.ndarray, np.ndarray],
+    factors: tuple[complex, complex],
+    seed: int,
+) -> None:
+    A, C, B = operands
+
+    def span(array: np.ndarray) -> int:
+        return (array.shape[0] - 1) * array.strides[0] + array.shape[1] * array.itemsize
+
+    alpha, beta = (complex(factor) for factor in factors)
+    scalars = (ctypes.c_double * 4)(alpha.real, alpha.imag, beta.real, beta.imag)
+    long, pointer = ctypes.c_longlong, ctypes.c_void_p
+    queue = np.zeros(2, "u4")
+    status = library.run(
+        *(ctypes.c_uint(2), 32 * config.warps, ctypes.c_size_t(family.shared_bytes(p, config, H200))),
+        *(ctypes.c_ulonglong(seed), pointer(A.ctypes.data), long(span(A)), pointer(C.ctypes.data)),
+        *(pointer(B.ctypes.data), long(span(B)), long(p.K)),
+        *(long(p.lda * A.itemsize), long(p.ldb * B.itemsize), scalars, pointer(queue.ctypes.data)),
+    )
+    assert status == 0
+    assert not queue.any()  # as the next launch needs it
+
+
+def operand(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.ndarray]:
+    """The values as a view at the given alignment in memory that is NaN elsewhere, and that memory."""
+    real = real_bytes(values.dtype.name)
+    unit = values.itemsize // real
+    K, width = values.shape
+    memory = np.full((K * ld + 2) * unit + 256 // real, np.nan, f"f{real}")
+    start = -(memory.ctypes.data // real) % (16 // real) + align % 16 // real + 128 // real
+    view = memory[start : start + K * ld * unit].view(values.dtype).reshape(K, ld)[:, :width]
+    view[...] = values
+    return view, memory
+
+
+HOST_CASES = [
+    # warps, split, rows, unroll, stages, slabs, shared_coefficients
+    (problem(8, K=333), Config(4, 1, 32, 2, 2, 2, False)),
+    (problem(1, K=1001), Config(4, 1, 64, 4, 3, 1, False)),
+    (problem(13, 9, K=511, alpha="general"), Config(4, 2, 16, 1, 2, 1, False)),
+    (problem(7, 30, K=300, beta="one"), Config(8, 4, 32, 1, 2, 2, False)),
+    (problem(21, 17, K=203, beta="general"), Config(8, 2, 32, 2, 1, 1, True)),
+    (problem(9, 5, K=407, lda=11, ldb=8, align_a=8), Config(4, 1, 32, 1, 2, 2, False)),
+    (problem(16, 12, K=130, lda=20, ldb=12, beta="general"), Config(4, 2, 16, 1, 3, 2, False)),
+    (problem(11, K=267, inplace=True), Config(4, 1, 32, 1, 2, 2, False)),
+    (problem(12, 7, K=267, ldb=12, inplace=True, beta="one"), Config(4, 1, 32, 2, 2, 2, False)),
+    (problem(3, 6, K=4), Config(4, 1, 32, 2, 2, 2, False)),
+    (problem(5, dtype="complex128", K=333), Config(4, 1, 16, 2, 2, 2, False)),
+    (problem(9, 13, "complex128", K=151, alpha="general"), Config(8, 4, 16, 1, 2, 1, False)),
+    (problem(6, 11, "complex128", K=97, beta="general"), Config(4, 2, 8, 1, 2, 1, True)),
+    (problem(4, 7, "complex128", K=140, lda=5, ldb=9, align_b=8), Config(4, 1, 16, 1, 2, 2, False)),
+    (problem(10, 6, "complex128", K=90, ldb=10, inplace=True), Config(4, 2, 16, 2, 2, 1, False)),
+    (problem(13, 9, "float32", K=511, alpha="general"), Config(4, 2, 32, 1, 2, 1, False)),
+    (problem(7, 30, "float32", K=299, beta="one"), Config(8, 4, 32, 1, 2, 2, True)),
+    (problem(9, 5, "float32", K=407, lda=11, ldb=7, align_a=4, align_b=4), Config(4, 1, 32, 1, 2, 2, False)),
+    (problem(1, dtype="float32", K=1003), Config(4, 1, 64, 2, 3, 1, False)),
+    (problem(5, dtype="complex64", K=331), Config(4, 1, 16, 2, 2, 2, False)),
+    (problem(6, 11, "complex64", K=97, beta="general", align_b=8), Config(4, 2, 8, 1, 2, 1, True)),
+    # what is left of the columns taken in turns
+    (problem(7, 50, K=300, beta="general"), Config(4, 4, 64, 1, 2, 1, False)),
+    (problem(9, 27, "complex128", K=151, alpha="general"), Config(8, 4, 32, 1, 2, 2, False)),
+    # straight from registers: whole and half groups of columns, uneven shares, passes, views, in place
+    (problem(9, 13, "complex128", K=151), Config(8, 2, 8, 1, 2, 0, True)),
+    (problem(16, 36, "complex128", K=140, ldb=37), Config(8, 4, 32, 2, 3, 0, True)),
+    (problem(11, 10, "complex128", K=77, inplace=True, ldb=11), Config(4, 1, 16, 2, 2, 0, True)),
+    (problem(16, dtype="complex64", K=203), Config(8, 2, 16, 2, 2, 0, True)),
+    # ... and through slabs of single warps
+    (problem(23, 29, "complex64", K=203, alpha="general"), Config(4, 1, 32, 2, 2, 1, True)),
+    (problem(45, 47, "complex128", K=77), Config(4, 1, 8, 1, 2, 2, True)),
+    (problem(7, 9, "complex64", K=203, align_b=8, alpha="general"), Config(4, 1, 16, 1, 3, 0, True)),
+    (
+        problem(10, 6, "complex64", K=91, ldb=10, align_a=4, align_b=4, inplace=True),
+        Config(4, 2, 16, 2, 2, 1, False),
+    ),
+]
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(("p", "config"), HOST_CASES, ids=lambda value: str(value)[:60])
+def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
+    p: TsmmProblem, config: Config, tmp_path: Path
+) -> None:
+    assert family.refuse(p, config, H200) is None
+    rng = np.random.default_rng(p.K)
+    alpha = {"one": 1, "general": 1 - 2j if is_complex(p.dtype) else -2}[p.alpha]
+    beta = {"zero": 0, "one": 1, "general": 2j if is_complex(p.dtype) else 3}[p.beta]
+    values, C = draw(rng, (p.K, p.M), p.dtype), draw(rng, (p.M, p.N), p.dtype)
+    outputs = values[:, : p.N] if p.inplace else draw(rng, (p.K, p.N), p.dtype)
+    expected = alpha * (values @ C) + beta * outputs
+    library = build(family.source(p, config, H200), tmp_path)
+    for seed in (1, 2):
+        A, memory_a = operand(values, p.lda, p.align_a)
+        if p.inplace:
+            B, memory_b = A[:, : p.N], memory_a
+        else:
+            B, memory_b = operand(outputs if beta else np.full_like(outputs, np.nan), p.ldb, p.align_b)
+        before = memory_a.copy(), memory_b.copy()
+        emulate(library, p, config, (A, C, B), (alpha, beta), seed)
+        np.testing.assert_array_equal(B, expected)
+        B[...] = outputs if beta or p.inplace else np.nan
+        for memory, copy in zip((memory_a, memory_b), before, strict=True):
+            np.testing.assert_array_equal(memory, copy)

@@ -1,0 +1,315 @@
+"""TSMTTSM by multiply-adds, without a GPU: choices, compilation, and the kernel itself run on the host."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blockvec.kernels import compile as compiler
+from blockvec.kernels.dense import tsmttsm_fma as family
+from blockvec.kernels.dense import tsmttsm_fma_config as settings
+from blockvec.kernels.dense import tsmttsm_fma_model as model
+from blockvec.kernels.dense.tsmttsm_fma import Config
+from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
+from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
+from tests.blocks import address, alignment, counters_are_ready, draw, framed, leading_dimension
+from tests.emulator import host as emulator
+from tests.emulator.pieces import build, scalars, span
+
+A100 = replace(
+    H200,
+    name="NVIDIA A100",
+    architecture="sm_80",
+    multiprocessors=108,
+    shared_bytes_per_block=166912,
+    shared_bytes_per_multiprocessor=167936,
+)
+TYPES = ("float32", "float64", "complex64", "complex128")
+OPERAND_BYTES = 2 << 30
+
+
+def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmttsmProblem:
+    N = M if N is None else N
+    plain = TsmttsmProblem(
+        K=OPERAND_BYTES // (max(M, N) * itemsize(dtype)),
+        M=M,
+        N=N,
+        dtype_a=dtype,
+        dtype_b=dtype,
+        lda=M,
+        ldb=N,
+        conj=dtype.startswith("complex"),
+    )
+    return replace(plain, **changes)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_width_has_a_valid_choice_in_a_moment(dtype: str) -> None:
+    seconds = []
+    for width in range(1, 65):
+        p = problem(width, dtype=dtype)
+        start = time.process_time()
+        config = family.choose(p, H200)
+        seconds.append(time.process_time() - start)
+        assert family.refuse(p, config, H200) is None
+        assert family.predict(p, config, H200) > 0
+        assert config.reduction == "partials"
+    assert np.median(seconds) < 0.05
+
+
+def test_a_choice_is_remembered_and_does_not_depend_on_the_factors() -> None:
+    p = problem(8)
+    hits = model._choose.cache_info().hits
+    assert family.choose(replace(p, alpha="general", beta="general"), H200) == family.choose(p, H200)
+    assert model._choose.cache_info().hits > hits
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        problem(1, 64),
+        problem(64, 1, "complex64"),
+        problem(7, 19, "float32", K=0),
+        problem(33, 2, "complex128", K=1),
+        problem(13, 8, lda=61, ldb=64, align_a=8),
+        problem(13, 8, "complex64", lda=61, ldb=65, align_a=4, align_b=4),
+        problem(31, same=True),
+        problem(5, 6, "complex128", dtype_b="float32", align_b=4),
+        problem(5, 6, "float32", dtype_b="complex128", align_a=4),
+    ],
+    ids=str,
+)
+def test_problems_of_all_shapes_have_a_choice_and_a_space(p: TsmttsmProblem) -> None:
+    assert family.refuse(p, family.choose(p, H200), H200) is None
+    configs = family.space(p, H200)
+    assert len(configs) > 20
+    assert all(family.refuse(p, config, H200) is None for config in configs)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("width", [3, 16, 40])
+def test_the_space_has_a_few_hundred_ways_with_the_options_of_the_paper(width: int, dtype: str) -> None:
+    configs = family.space(problem(width, dtype=dtype), H200)
+    assert 60 <= len(configs) <= 600
+    for option in ("leapfrog", "interleaved"):
+        assert {getattr(config, option) for config in configs} == {True, False}
+    assert {config.stages > 0 for config in configs} == {True, False}
+    assert len({(config.tm, config.tn) for config in configs}) >= 3
+
+
+def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
+    assert "widths" in str(family.supports(problem(65), H200))
+    assert "CUDA" in str(family.supports(problem(8), replace(H200, kind="cpu")))
+    with pytest.raises(ValueError, match="tsmttsm_fma cannot run"):
+        family.choose(problem(65), H200)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Config(32, 4), "tiles of 32 x 4"),
+        (Config(1, 1), "961 tiles a row"),
+        (Config(16, 16), "registers"),
+        (Config(8, 8, sums="double"), "sums 'double'"),
+        (Config(8, 8, stages=1), "1 stages"),
+        (Config(8, 8, stages=2, steps=3, unroll=2), "unrolled"),
+        (Config(8, 8, stages=2, leapfrog=True), "load ahead"),
+        (Config(8, 8, padded=True), "padded"),
+        (Config(8, 8, teams=64), "threads on a multiprocessor"),
+        (Config(8, 8, stages=8, steps=40), "shared memory"),
+        (Config(4, 4, stages=2, warps=2, teams=16), "barriers"),
+    ],
+)
+def test_the_validity_rule_says_what_is_wrong(config: Config, reason: str) -> None:
+    assert reason in str(family.refuse(problem(31), config, H200))
+
+
+def test_atomic_additions_of_threads_need_sums_of_threads() -> None:
+    config = Config(8, 8, sums="shared", reduction="threads")
+    assert "cannot be added up" in str(family.refuse(problem(31, dtype="float32"), config, H200))
+
+
+def test_one_tile_has_nothing_to_interleave() -> None:
+    assert "interleave" in str(family.refuse(problem(4), Config(4, 4, interleaved=True), H200))
+
+
+def test_chains_of_single_precision_are_short_whatever_the_number_of_rows() -> None:
+    for width in (1, 8, 64):
+        p = problem(width, dtype="float32")
+        config = family.choose(p, H200)
+        assert family.chain_length(p, config, H200) <= 1100
+        assert family.chain_length(replace(p, K=100 * p.K), config, H200) <= 1100
+
+
+def test_a_chain_covers_the_rows_of_a_thread() -> None:
+    p = problem(8)
+    config = family.choose(p, H200)
+    rows = p.K / (H200.multiprocessors * config.blocks * config.teams * settings.plan_of(p, config).groups)
+    assert rows <= family.chain_length(p, config, H200) < 1.5 * rows + 2000
+
+
+def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
+    p = problem(16, K=5000)
+    config = family.choose(p, H200)
+    partials = settings.grid_of(p, config, H200) * 16 * 16 * 8
+    assert family.workspace_bytes(p, config, H200) == GRID_HEADER_BYTES + 2 * partials  # with flags
+    atomic = replace(config, reduction="blocks")
+    assert family.workspace_bytes(p, atomic, H200) == GRID_HEADER_BYTES + 16 * 16 * 16
+
+
+def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> None:
+    p = problem(8)
+    with pytest.raises(ValueError, match="described as aligned to 16 bytes"):
+        family.bind(None, p, family.choose(p, H200), H200)(1 << 20, (1 << 20) + 8, 1 << 21, 1, 0, 1 << 22)
+
+
+# ---- compilation
+
+needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+
+
+def assert_compiles_clean(p: TsmttsmProblem, config: Config, device: DeviceInfo = H200) -> None:
+    assert family.refuse(p, config, device) is None
+    cubin = compiler.build(family.source(p, config, device), device.architecture)
+    assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
+    assert cubin.resources.shared_bytes <= settings.STATIC_SHARED_BYTES
+
+
+@needs_compiler
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.architecture)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("width", [3, 20, 64])
+def test_configurations_of_the_space_compile_without_spills(
+    width: int, dtype: str, device: DeviceInfo
+) -> None:
+    p = problem(width, dtype=dtype)
+    drawn = random.Random(f"{width}{dtype}{device.architecture}").choice(family.space(p, device))
+    assert_compiles_clean(p, drawn, device)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "p",
+    [
+        problem(31, same=True),
+        problem(9, dtype="complex64", same=True, alpha="general", beta="general"),
+        problem(13, 8, lda=61, ldb=64, align_a=8, beta="one"),
+        problem(63, dtype="float32"),
+        problem(5, 6, "complex128", dtype_b="float32", align_b=4),
+    ],
+    ids=str,
+)
+def test_choices_for_other_problems_compile_without_spills(p: TsmttsmProblem) -> None:
+    assert_compiles_clean(p, family.choose(p, H200))
+
+
+# ---- the kernel, thread by thread
+
+_RUN = """
+extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
+                   const char* B, i64 bytes_b, void* C, i64 K, i64 lda, i64 ldb, const double* by,
+                   void* workspace) {
+    emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
+    emulator::copies.clear();
+    return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
+        KERNEL(A, B, static_cast<Out*>(C), K, lda, ldb, by[0], by[1], by[2], by[3], workspace);
+    });
+}
+"""
+
+
+def emulate(
+    library: ctypes.CDLL,
+    p: TsmttsmProblem,
+    config: Config,
+    operands: tuple[np.ndarray, np.ndarray, np.ndarray],
+    factors: tuple[complex, complex],
+    blocks: int,
+    seed: int,
+) -> None:
+    A, B, C = operands
+    doubles = C.size * (2 if C.dtype.kind == "c" else 1)
+    workspace = np.full(partials_bytes(blocks, doubles) // 8, np.nan)
+    workspace[:16] = 0
+    long, pointer = ctypes.c_longlong, ctypes.c_void_p
+    shared = ctypes.c_size_t(family.shared_bytes(p, config, H200))
+    status = library.run(
+        *(ctypes.c_uint(blocks), config.threads, shared, ctypes.c_ulonglong(seed)),
+        *(pointer(address(A)), span(A), pointer(address(B)), span(B), pointer(address(C))),
+        *(long(p.K), long(p.lda), long(p.ldb), scalars(*factors), pointer(address(workspace))),
+    )
+    assert status == 0
+    assert counters_are_ready(workspace)
+
+
+# (M, N), dtypes, K, configuration, other properties
+HOST_CASES = [
+    # every thread all of C; pairs of odd rows as vectors
+    ((1, 1), "float64", 0, Config(1, 1, count=2, stages=2, steps=2, teams=2), {"beta": "general"}),
+    ((7, 5), "float64", 533, Config(7, 5, count=2, teams=2), {"alpha": "general", "beta": "general"}),
+    ((5, 5), "complex128", 333, Config(5, 5, stages=2, steps=2, teams=2), {"same": True}),
+    # tiles with guards: blocked, interleaved, leap-frogging, unrolled, more than a warp
+    (
+        (20, 13),
+        "float64",
+        333,
+        Config(10, 4, stages=2, steps=4, unroll=2, leapfrog=True, interleaved=True),
+        {},
+    ),
+    ((9, 8), "complex128", 333, Config(4, 3, leapfrog=True, interleaved=True, teams=2), {"alpha": "general"}),
+    ((33, 17), "float64", 233, Config(4, 3, steps=2, warps=2, teams=2, stages=2), {}),
+    ((20, 20), "float64", 333, Config(7, 7, stages=2, steps=2, teams=2), {"same": True}),
+    # single precision: chains into double precision registers and shared memory; aligned rows of an odd width
+    ((13, 8), "float32", 733, Config(4, 4, steps=2, teams=2, sums="registers", leapfrog=True), {}),
+    ((31, 31), "float32", 333, Config(8, 8, steps=4, stages=2, teams=2, padded=True, sums="shared"), {}),
+    ((6, 5), "complex64", 2733, Config(6, 5, steps=8, stages=2, teams=2, sums="shared"), {}),
+    # a real and a complex operand, two precisions
+    ((9, 8), "complex128 float64", 333, Config(4, 3, teams=2), {}),
+    ((3, 4), "float32 complex128", 333, Config(3, 4, steps=2, stages=2, teams=2), {}),
+    # views at odd places
+    ((13, 8), "float64", 233, Config(4, 4, steps=2, stages=2, teams=2), {"lda": 61, "ldb": 64, "offset": 1}),
+    ((5, 4), "complex64", 233, Config(5, 2, teams=2, sums="double"), {"lda": 9, "ldb": 7, "offset": 1}),
+    # atomic additions
+    ((13, 8), "float64", 733, Config(4, 4, steps=2, stages=2, teams=2, reduction="blocks"), {"beta": "one"}),
+    ((3, 3), "float32", 733, Config(3, 3, teams=2, reduction="threads", sums="registers"), {}),
+]
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(("widths", "dtypes", "K", "config", "more"), HOST_CASES)
+def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
+    widths: tuple[int, int], dtypes: str, K: int, config: Config, more: dict[str, object], tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(K)
+    changes = dict(more)
+    offset = int(str(changes.pop("offset", 0)))
+    dtype_a, dtype_b = (dtypes.split() * 2)[:2]
+    A, _ = framed(np, draw(rng, (K, widths[0]), dtype_a), int(str(changes.pop("lda", widths[0]))), offset)
+    B = A
+    if not changes.get("same"):
+        B, _ = framed(np, draw(rng, (K, widths[1]), dtype_b), int(str(changes.pop("ldb", widths[1]))), 0)
+    p = TsmttsmProblem(
+        *(K, *widths, dtype_a, dtype_b, leading_dimension(A), leading_dimension(B)),
+        *(alignment(A), alignment(B), dtype_a.startswith("complex")),
+        **changes,
+    )
+    assert family.refuse(p, config, H200) is None
+    C = draw(rng, widths, promote(dtype_a, dtype_b))
+    alpha = 1 if p.alpha == "one" else 2
+    beta = {"zero": 0, "one": 1, "general": -3}[p.beta]
+    expected = alpha * ((A.conj() if p.conj else A).T.astype(np.complex128) @ B) + beta * C
+    if p.beta == "zero":
+        C[...] = np.nan  # never read
+    library = build(family.source(p, config, H200), _RUN, tmp_path)
+    for seed in (1, 2):
+        result = C.copy()
+        emulate(library, p, config, (A, B, result), (alpha, beta), 1 if K == 0 else 3, seed)
+        np.testing.assert_array_equal(result, expected)

@@ -1,0 +1,302 @@
+"""TSMTTSM on tensor cores, without a GPU: choices, compilation, and the kernel itself run on the host."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blockvec.kernels import compile as compiler
+from blockvec.kernels.dense import tsmttsm_mma as family
+from blockvec.kernels.dense import tsmttsm_mma_config as settings
+from blockvec.kernels.dense import tsmttsm_mma_model as model
+from blockvec.kernels.dense.tsmttsm_mma import Config
+from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
+from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize, real_bytes
+from tests.blocks import counters_are_ready
+from tests.emulator import host as emulator
+
+A100 = replace(
+    H200,
+    name="NVIDIA A100",
+    architecture="sm_80",
+    multiprocessors=108,
+    shared_bytes_per_block=166912,
+    shared_bytes_per_multiprocessor=167936,
+)
+OPERAND_BYTES = 2 << 30
+
+
+def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmttsmProblem:
+    N = M if N is None else N
+    plain = TsmttsmProblem(
+        K=OPERAND_BYTES // (max(M, N) * itemsize(dtype)),
+        M=M,
+        N=N,
+        dtype_a=dtype,
+        dtype_b=dtype,
+        lda=M,
+        ldb=N,
+        conj=is_complex(dtype),
+    )
+    return replace(plain, **changes)
+
+
+BOTH = pytest.mark.parametrize("dtype", ["float64", "complex128"])
+ALL = pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+
+
+@ALL
+def test_every_width_has_a_valid_choice_in_a_moment(dtype: str) -> None:
+    seconds = []
+    for width in range(1, 65):
+        for p in (problem(width, dtype=dtype), problem(width, 65 - width, dtype)):
+            model.short_list.cache_clear()
+            assert family.supports(p, H200) is None
+            start = time.process_time()
+            config = family.choose(p, H200)
+            seconds.append(time.process_time() - start)
+            assert family.refuse(p, config, H200) is None
+            assert family.predict(p, config, H200) > 0
+    assert np.median(seconds) < 0.05
+
+
+def test_choices_follow_the_number_of_rows_but_not_the_values_of_the_factors() -> None:
+    p = problem(8)
+    assert family.choose(replace(p, alpha="general", beta="general"), H200) == family.choose(p, H200)
+    few = replace(p, K=1000)
+    assert settings.grid(few, family.choose(few, H200), H200) > 1
+
+
+def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
+    assert "operands of one type" in str(family.supports(problem(8, dtype_b="complex128"), H200))
+    assert "no rows" in str(family.supports(problem(8, K=0), H200))
+    assert "aligned to 8" in str(family.supports(problem(8, lda=9, align_a=4), H200))
+    assert family.supports(problem(8, dtype="complex64", lda=9, align_a=4), H200) is None
+    assert "do not fit" in str(family.supports(problem(512, 512), H200))
+    assert "tensor cores" in str(family.supports(problem(8), replace(H200, architecture="sm_75")))
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (Config(rows=30, stages=4, wm=1, wn=1, wk=1), "whole steps"),
+        (Config(rows=64, stages=4, wm=8, wn=1, wk=1), "groups of columns"),
+        (Config(rows=16, stages=4, wm=1, wn=1, wk=16), "16 warps for 4 steps"),
+        (Config(rows=64, stages=64, wm=1, wn=1, wk=4), "shared memory"),
+        (Config(rows=64, stages=5, wm=1, wn=1, wk=4, blocks=2), "2 blocks of"),
+        (Config(rows=256, stages=2, wm=1, wn=1, wk=16, blocks=2), "registers"),
+        (Config(rows=4, stages=4, wm=1, wn=1, wk=1), "bulk copies take multiples"),
+    ],
+)
+def test_the_validity_rule_says_what_is_wrong(config: Config, reason: str) -> None:
+    assert reason in str(family.refuse(problem(31), config, H200))
+
+
+def test_views_and_unaligned_bases_are_copied_in_pieces_by_producer_warps() -> None:
+    for changes in ({"lda": 61, "align_a": 8}, {"align_b": 8}, {"ldb": 64}):
+        p = problem(13, **changes)
+        config = family.choose(p, H200)
+        assert config.producers > 0
+        assert config.fold == 1
+
+
+@pytest.mark.parametrize(("dtype", "align"), [("float64", 8), ("float32", 4)])
+@pytest.mark.parametrize("width", [1, 8, 13])
+def test_copies_of_single_numbers_leave_l1_most_of_a_multiprocessors_memory(
+    width: int, dtype: str, align: int
+) -> None:
+    p = problem(width, dtype=dtype, lda=61, ldb=61, align_a=align, align_b=align)
+    config = family.choose(p, H200)
+    percent = family.carveout(p, config, H200)
+    assert percent is not None
+    needed = config.blocks * family.shared_bytes(p, config, H200)
+    assert needed < percent / 100 * H200.shared_bytes_per_multiprocessor < 80 << 10
+    large = replace(config, stages=config.stages * (200 << 10) // needed)
+    assert family.predict(p, config, H200) < family.predict(p, large, H200)
+    aligned = problem(8, dtype="complex128", lda=64, ldb=64)
+    assert family.carveout(aligned, family.choose(aligned, H200), H200) is None
+
+
+def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
+    p = problem(16, K=10_000)
+    config = family.choose(p, H200)
+    stages = -(-p.K // (config.rows * config.fold))
+    blocks = min(stages, H200.multiprocessors * config.blocks)
+    assert family.workspace_bytes(p, config, H200) == GRID_HEADER_BYTES + blocks * 16 * 16 * 16  # with flags
+
+
+@BOTH
+def test_a_chain_covers_the_rows_of_a_warp(dtype: str) -> None:
+    p = problem(8, dtype=dtype)
+    config = family.choose(p, H200)
+    rows_of_a_warp = p.K / (H200.multiprocessors * config.blocks * config.wk)
+    length = family.chain_length(p, config, H200)
+    assert rows_of_a_warp / config.fold <= length < 3 * rows_of_a_warp + 1000
+
+
+# ---- compilation
+
+needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+
+
+def assert_compiles_clean(p: TsmttsmProblem, config: Config, device: DeviceInfo = H200) -> None:
+    cubin = compiler.build(family.source(p, config, device), device.architecture)
+    assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
+    assert cubin.resources.shared_bytes <= settings.STATIC_SHARED_BYTES
+    assert cubin.resources.registers <= settings.register_limit(config, device)
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [1, 8, 24, 48, 57, 64])
+@ALL
+def test_configurations_of_the_space_compile_without_spills_or_are_refused(width: int, dtype: str) -> None:
+    p = problem(width, dtype=dtype)
+    configs = list(dict.fromkeys(family.space(p, H200)))
+    assert 50 < len(configs) < 2000
+    valid = [config for config in configs if family.refuse(p, config, H200) is None]
+    # Of those that differ in more than sizes, the ones closest to the limit of registers and a draw.
+    pressure = {c: settings.register_limit(c, H200) - settings.registers(p, c) for c in valid}
+    drawn = random.Random(width).sample(valid, 1)
+    for config in {min(valid, key=pressure.__getitem__), *drawn}:
+        assert_compiles_clean(p, config)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "p",
+    [
+        problem(48, same=True),
+        problem(64, same=True),
+        problem(40, dtype="complex128", same=True),
+        problem(13, 29, alpha="general", beta="general"),
+        problem(7, 64, "complex128", conj=False, alpha="general", beta="one"),
+        problem(13, lda=61, ldb=64, align_a=8),
+        problem(512, 16),
+        problem(128, 4, "complex128"),
+    ],
+    ids=str,
+)
+def test_other_problems_compile_without_spills(p: TsmttsmProblem) -> None:
+    assert_compiles_clean(p, family.choose(p, H200))
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [4, 64])
+@BOTH
+def test_an_a100_gets_kernels_without_bulk_copies(width: int, dtype: str) -> None:
+    p = problem(width, dtype=dtype)
+    config = family.choose(p, A100)
+    assert config.producers > 0
+    assert_compiles_clean(p, config, A100)
+
+
+# ---- the kernel, thread by thread
+
+
+def operand(rng: np.random.Generator, K: int, width: int, ld: int, dtype: str, align: int) -> np.ndarray:
+    """Entries of {-1, 0, 1}, with parts if complex, at the given alignment; NaN around them."""
+    unit, real = 2 if is_complex(dtype) else 1, real_bytes(dtype)
+    memory = np.full((K * ld + 64) * unit, np.nan, f"f{real}")
+    start = -(memory.ctypes.data // real) % (128 // real) + align % 16 // real
+    rows = memory[start : start + K * ld * unit].view(dtype).reshape(K, ld)[:, :width]
+    rows[...] = rng.integers(-1, 2, (K, width))
+    if unit == 2:
+        rows.imag = rng.integers(-1, 2, (K, width))
+    return rows
+
+
+HOST_CASES = [
+    # real: odd and even numbers of groups and shares, more rows a product, folding, tiles, gaps, conflicts
+    (problem(8, K=333), Config(32, 3, 1, 1, 4), 3),
+    (problem(7, 5, K=211), Config(48, 2, 1, 1, 2, kstep=2), 3),
+    (problem(16, 8, K=333), Config(36, 3, 1, 1, 4, gapless=True), 3),
+    (problem(4, K=333), Config(36, 3, 1, 1, 4, producers=1), 3),
+    (problem(1, K=1001), Config(64, 2, 1, 1, 4, fold=8), 3),
+    (problem(3, 2, K=301, alpha="general", beta="general"), Config(56, 2, 1, 1, 3, fold=2), 2),
+    (problem(33, 17, K=61), Config(16, 2, 1, 1, 2, producers=1), 2),
+    (problem(24, 40, K=61), Config(16, 2, 1, 2, 2), 3),
+    (problem(55, 23, "float32", K=61), Config(16, 2, 2, 2, 2), 2),
+    (problem(24, K=61, same=True), Config(16, 2, 1, 1, 2), 2),
+    (problem(29, K=61, same=True), Config(16, 2, 2, 2, 2), 2),
+    (problem(8, K=5), Config(32, 3, 1, 1, 4), 1),
+    (problem(40, 16, K=300), Config(16, 3, 1, 1, 4), 11),
+    # complex: both roles of the operands, uneven shares, the triangle
+    (problem(9, 20, "complex128", K=61), Config(16, 2, 1, 2, 2), 2),
+    (problem(20, 9, "complex128", K=61, conj=False), Config(16, 2, 2, 1, 2), 2),
+    (problem(33, 5, "complex128", K=61), Config(16, 2, 4, 1, 2), 2),
+    (problem(12, 9, "complex128", K=61), Config(16, 2, 1, 1, 2, kstep=2), 2),
+    (problem(2, dtype="complex128", K=333, beta="general"), Config(32, 2, 1, 1, 4, fold=4), 3),
+    (problem(20, dtype="complex128", K=61, same=True), Config(16, 2, 1, 1, 2), 2),
+    (problem(20, dtype="complex128", K=61, same=True, conj=False), Config(16, 2, 1, 1, 2), 2),
+    # the pinwheel of an odd number of groups squared
+    (problem(20, dtype="complex128", K=61), Config(16, 2, 2, 2, 2), 2),
+    (problem(33, 40, "complex128", K=61, conj=False), Config(16, 2, 2, 2, 1), 2),
+    (problem(39, dtype="complex128", K=61, same=True), Config(16, 2, 2, 2, 2), 2),
+    (problem(24, dtype="complex64", K=61, conj=False), Config(16, 2, 2, 2, 2, ahead=False), 2),
+    # warps that take stages in turn, some more of them than others
+    (problem(39, dtype="complex128", K=203), Config(16, 3, 2, 2, 2, unroll=1, ahead=True), 3),
+    (problem(16, dtype="complex128", K=203), Config(20, 5, 1, 1, 4, unroll=1, producers=1, ahead=True), 2),
+    (problem(16, dtype="complex128", K=33), Config(20, 5, 1, 1, 4, unroll=1, ahead=True), 2),
+    # views, odd offsets, one operand in pieces
+    (problem(13, 8, K=151, lda=61, ldb=64, align_a=8), Config(32, 3, 1, 1, 4, producers=4), 2),
+    (problem(13, 8, K=151, lda=61, align_a=8), Config(32, 3, 1, 1, 4, producers=4), 2),
+    (problem(5, 6, "complex128", K=151, lda=9), Config(32, 3, 1, 1, 4, producers=4), 2),
+    (problem(37, 8, K=151, lda=61, ldb=64, align_a=8), Config(32, 3, 1, 1, 4, producers=8), 2),
+    (problem(5, K=151, lda=9, align_a=8, same=True), Config(32, 3, 1, 1, 4, producers=4), 2),
+    # single precision: bulk copies that leave up to three numbers, folding, pieces of 4 and 8 bytes
+    (problem(7, 5, "float32", K=211), Config(48, 2, 1, 1, 2), 3),
+    (problem(1, dtype="float32", K=1003), Config(64, 2, 1, 1, 4, fold=8), 3),
+    (problem(20, 9, "complex64", K=61, alpha="general", beta="general"), Config(16, 2, 2, 1, 2), 2),
+    (
+        problem(13, 3, "float32", K=151, lda=61, ldb=5, align_a=4, align_b=4),
+        Config(32, 3, 1, 1, 4, producers=4),
+        2,
+    ),
+    (problem(5, 6, "complex64", K=151, lda=9, align_a=4), Config(32, 3, 1, 1, 4, producers=4), 2),
+]
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(("p", "config", "blocks"), HOST_CASES, ids=lambda value: str(value)[:60])
+def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
+    p: TsmttsmProblem, config: Config, blocks: int, tmp_path: Path
+) -> None:
+    assert family.refuse(p, config, H200) is None
+    rng = np.random.default_rng(p.K)
+    A = operand(rng, p.K, p.M, p.lda, p.dtype, p.align_a)
+    B = A if p.same else operand(rng, p.K, p.N, p.ldb, p.dtype, p.align_b)
+    C = rng.integers(-3, 4, (p.M, p.N)).astype(p.dtype)
+    alpha = 1 if p.alpha == "one" else 2
+    beta = 0 if p.beta == "zero" else (1 - 2j if is_complex(p.dtype) else 3)
+    expected = alpha * ((A.conj() if p.conj else A).T @ B) + beta * C
+    if p.beta == "zero":
+        C[...] = np.nan  # never read
+    doubles = p.M * p.N * (2 if is_complex(p.dtype) else 1)
+    workspace = np.full(partials_bytes(blocks, doubles) // 8, np.nan)
+    workspace[:16] = 0
+
+    library = emulator.build(family.source(p, config, H200), tmp_path)
+    results = []
+    for seed in (1, 2):
+        result = C.copy()
+        status = emulator.run_tsmttsm(
+            *(library, A, B, result),
+            blocks=blocks,
+            threads=config.threads,
+            shared_bytes=family.shared_bytes(p, config, H200),
+            workspace=workspace,
+            factors=(alpha, beta),
+            seed=seed,
+        )
+        assert status == 0
+        assert counters_are_ready(workspace)
+        results.append(result)
+    np.testing.assert_array_equal(results[0], expected)
+    assert results[0].tobytes() == results[1].tobytes()

@@ -1,0 +1,544 @@
+"""SpMMV on CSR matrices: choices, plans, generated code, and the kernels run on the host."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockvec.kernels.compile import compile_source
+from blockvec.kernels.device import H200, host_device
+from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize, promote
+from blockvec.kernels.roofline import Ceilings, memory_time, traffic
+from blockvec.kernels.sparse import csr as family
+from blockvec.kernels.sparse import csr_config as limits
+from blockvec.kernels.sparse import csr_model as model
+from blockvec.kernels.sparse.csr import Config
+from blockvec.kernels.sparse.csr_plan import TASK_ENTRIES, Plan, address
+from blockvec.models import model as model_matrix
+from tests.contract.blocks import exact_values
+from tests.emulator import host as emulator
+from tests.emulator.gathers import HostKernel
+from tests.emulator.products import SparseProduct
+
+A100 = replace(
+    H200,
+    name="NVIDIA A100",
+    architecture="sm_80",
+    multiprocessors=108,
+    shared_bytes_per_block=166912,
+    shared_bytes_per_multiprocessor=167936,
+)
+CEILINGS = Ceilings(4600.0, 3300.0, 4200.0)
+TYPES = ("float32", "float64", "complex64", "complex128")
+ROWS = 1_000_000
+
+
+def problem(
+    width: int, types: str | tuple[str, str] = "float64", average: int = 7, **changes: Any
+) -> SpmmvProblem:
+    matrix, x = (types, types) if isinstance(types, str) else types
+    return replace(SpmmvProblem(ROWS, ROWS, average * ROWS, width, matrix, x, width, width), **changes)
+
+
+# ---- choices
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_width_has_a_valid_choice_in_a_moment(dtype: str, device: Any) -> None:
+    seconds = []
+    for width in [*range(1, 65, 3), 2, 6, 8, 12, 16, 24, 32, 48, 100, 127, 128, 1000]:
+        average = (1, 7, 27, 300)[width % 4]
+        fused = {"index_bytes": 8, "alpha": "general", "beta": "general", "shift": "column"}
+        for p in (problem(width, dtype, average), problem(width, ("float64", dtype), average, **fused)):
+            assert family.supports(p, device) is None
+            model._choose.cache_clear()
+            start = time.process_time()
+            config = family.choose(p, device)
+            seconds.append(time.process_time() - start)
+            assert family.refuse(p, config, device) is None
+            assert config.tile * -(-width // config.tile) - width < config.tile
+    assert np.median(seconds) < 0.05, "a choice must not stall a first call"
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("align", [4, 8])
+def test_views_at_any_alignment_have_a_valid_choice(align: int, dtype: str) -> None:
+    if align == 4 and dtype in ("float64", "complex128"):
+        return
+    for width in (1, 2, 6, 16, 64):
+        p = problem(width, dtype, ldx=width + 1, ldy=width + 3, align_x=align, align_y=align)
+        config = family.choose(p, H200)
+        assert family.refuse(p, config, H200) is None
+        assert not config.aligned_x or config.vector * itemsize(dtype) <= align
+
+
+def test_stencils_are_predicted_near_the_roofline_and_nothing_beyond_it() -> None:
+    for width in (1, 2, 4, 8, 16, 32, 64):
+        p = problem(width, n_rows=4_096_000, n_cols=4_096_000, nnz=28_518_400, pattern="planes")
+        limit = memory_time(traffic(p), CEILINGS)
+        predicted = family.predict(p, family.choose(p, H200, CEILINGS), H200, CEILINGS)
+        assert limit < predicted < 2 * limit
+
+
+def test_configurations_are_refused_with_a_reason() -> None:
+    p, good = problem(16), family.choose(problem(16), H200)
+    bad = {
+        "do not share a warp": replace(good, lanes=16, split=4),
+        "do not make up rows": replace(good, vector=4),
+        "aligned to": good,
+        "groups of lanes": replace(good, rows=33),
+        "long rows": replace(good, long_row=good.entries + 1),
+        "stages": replace(good, stages=1),
+        "registers": replace(good, unroll=30, long_row=64),
+        "shared memory of": replace(good, entries=4000, warps=8, blocks=2),
+        "on a multiprocessor": replace(good, warps=32, blocks=3),
+        "packs a lane": replace(good, lanes=8, vectors=2, vector=2),
+        "tiles": replace(good, lanes=2, vectors=4),
+        "fill fragments": replace(good, lanes=3, vectors=3),
+        "no room": replace(good, lanes=8, vectors=1, rows=32, warps=4, blocks=7, entries=490),
+    }
+    for reason, config in bad.items():
+        changes = {"aligned to": {"align_x": 8}, "tiles": {"gram": GRAMS}, "fill fragments": {"gram": GRAMS}}
+        given = replace(p, **changes.get(reason, {}))
+        assert reason in str(family.refuse(given, config, H200)), reason
+
+
+def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
+    assert "copies" in str(family.supports(problem(4), host_device(2)))
+    assert "copies" in str(family.supports(problem(4), replace(H200, architecture="sm_75")))
+    assert "no rows" in str(family.supports(problem(4, n_rows=0), H200))
+    assert "apart" in str(family.supports(problem(4, ldx=2**28), H200))
+    assert "64-bit" in str(family.supports(problem(4, n_rows=2**31 - 1), H200))
+    assert "on their own" in str(family.supports(problem(9, average=33, gram=("yy",)), H200))
+    assert family.supports(problem(8, average=33, gram=("yy",)), H200) is None
+    assert "2 to 16" in str(family.supports(problem(17, gram=("yy",)), H200))
+    assert family.supports(problem(4, n_rows=2**33, index_bytes=8), H200) is None
+
+
+def test_sums_are_made_apart_where_long_rows_are() -> None:
+    for long in ({"dots": ("xy",)}, {"gram": GRAMS}):
+        p = problem(4, **long, longest=10**6)
+        config = family.choose(p, H200)
+        assert "apart" in str(family.refuse_sums(p, config))
+        assert family.refuse_sums(replace(p, longest=config.long_row), config) is None
+        assert len(family.sources(p, config)) == 3, "the plain product's, with its long rows"
+    assert family.refuse_sums(problem(4, longest=10**6), config) is None
+
+
+def test_sources_depend_on_shapes_that_compile_differently_and_nothing_else() -> None:
+    p = problem(16)
+    config = family.choose(p, H200)
+    other = replace(p, n_rows=5, n_cols=9, nnz=11, ldx=99, ldy=77)
+    assert family.source(p, config) == family.source(other, config)
+    changed = [
+        replace(p, width=8),
+        replace(p, index_bytes=8),
+        replace(p, beta="one"),
+        replace(p, shift="scalar"),
+    ]
+    assert len({family.source(q, config) for q in [p, *changed]}) == 5
+    assert family.kernel_name(p) == "spmmv_csr_f64_w16"
+    assert family.kernel_name(problem(3, ("float64", "complex64")), "tasks") == "spmmv_csr_f64_c64_w3_tasks"
+
+
+# ---- plans
+
+
+@st.composite
+def pointers(draw: st.DrawFn) -> np.ndarray:
+    """Row pointers with empty rows, crowded stretches and rows beyond any unit."""
+    length = st.one_of(st.integers(0, 9), st.just(0), st.integers(30, 90), st.integers(500, 3 * TASK_ENTRIES))
+    runs = draw(st.lists(st.tuples(length, st.integers(1, 70)), min_size=1, max_size=12))
+    lengths = np.concatenate([np.full(count if size < 500 else 1, size) for size, count in runs])
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
+def matrix(indptr: np.ndarray, n_cols: int, dtype: str = "float64", index: type = np.int32) -> sp.csr_array:
+    rng = np.random.default_rng(len(indptr))
+    nnz = int(indptr[-1])
+    values = exact_values(rng, (nnz,), dtype)
+    return sp.csr_array(
+        (values, rng.integers(0, n_cols, nnz).astype(index), indptr.astype(index)),
+        shape=(len(indptr) - 1, n_cols),
+    )
+
+
+@given(
+    indptr=pointers(),
+    rows=st.sampled_from([1, 4, 20, 32]),
+    entries=st.sampled_from([64, 200]),
+    spare=st.integers(0, 60),
+)
+def test_units_hold_every_row_once_and_tasks_every_entry_of_long_rows(
+    indptr: np.ndarray, rows: int, entries: int, spare: int
+) -> None:
+    S = matrix(indptr, 11)
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    long_row = entries - spare
+    units = plan.units(rows, entries, long_row)
+    n_rows = len(indptr) - 1
+    cuts = np.minimum(np.arange(units.n_units + 1) * rows, n_rows) if units.cuts is None else units.cuts
+    assert (cuts[0], cuts[-1], len(cuts)) == (0, n_rows, units.n_units + 1)
+    sizes, lengths = np.diff(cuts), np.diff(indptr)
+    assert (sizes >= 1).all()
+    assert (sizes <= rows).all()
+    is_long = lengths > long_row
+    counts = np.add.reduceat(lengths, cuts[:-1])
+    alone = is_long[cuts[:-1]]
+    assert (sizes[alone] == 1).all()
+    assert alone.sum() == is_long.sum(), "a long row is a unit of its own"
+    assert (counts[~alone] <= entries).all()
+
+    X = np.arange(11.0)[:, None] - 5
+    product = np.where(is_long, np.nan, (S @ X)[:, 0])
+    partials = np.full(units.slots, np.nan)
+    for row, begin, end, slot in [] if units.tasks is None else units.tasks:
+        assert 0 < end - begin <= TASK_ENTRIES
+        part = S.data[begin:end] @ X[S.indices[begin:end], 0]
+        if slot < 0:
+            product[row] = part
+        else:
+            partials[slot] = part
+    for row, begin, end, slot in [] if units.sums is None else units.sums:
+        assert slot == -1
+        product[row] = partials[begin:end].sum()
+    np.testing.assert_array_equal(product, (S @ X)[:, 0])
+    assert plan.units(rows, entries, long_row) is units, "made once"
+
+
+def test_a_plan_shares_aligned_arrays_and_copies_others() -> None:
+    S = sp.random_array((500, 40), density=0.1, rng=np.random.default_rng(0), format="csr")
+    raw = np.zeros(S.nnz * 8 + 32, np.uint8)
+    first = -raw.ctypes.data % 16 + 8
+    odd = raw[first : first + S.nnz * 8].view("float64")
+    odd[...] = S.data
+    plan = family.prepare(S.indptr.astype(np.int64), S.indices.astype(np.int32), odd)
+    assert plan.data is not odd
+    assert address(plan.data) % 16 == 0
+    np.testing.assert_array_equal(plan.data, S.data)
+    assert plan.indptr.dtype == plan.indices.dtype == np.int32
+    assert (plan.n_rows, plan.nnz, plan.index_bytes) == (500, S.nnz, 4)
+    again = family.prepare(plan.indptr, plan.indices, plan.data)
+    assert again.data is plan.data
+    assert again.indices is plan.indices
+
+
+class Recorder:
+    """A kernel that notes how it is launched."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[tuple[int, ...], tuple[int, ...], tuple[Any, ...]]] = []
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+        self.calls.append((grid, block, arguments))
+
+
+def visited(blocks: int, config: Config, passes: int, line: int, plane: int, n_units: int) -> list[int]:
+    """The units that all warps of a tile's blocks come by, as the kernel walks them."""
+    found = []
+    lines = config.warps // config.planes
+    visits_a_plane = -(-plane // (line * lines)) * line
+    for block, warp in itertools.product(range(blocks), range(config.warps)):
+        visit, left = block * passes, passes
+        while (first_plane := visit // visits_a_plane * config.planes) * plane < n_units:
+            in_plane = visit % visits_a_plane
+            at = (in_plane // line * lines + warp % lines) * line + in_plane % line
+            unit = (first_plane + warp // lines) * plane + at
+            if at < plane and unit < n_units:
+                found.append(unit)
+            visit, left = visit + 1, left - 1
+            if left == 0:
+                left = passes
+                visit += (blocks - 1) * passes
+    return found
+
+
+@given(
+    n_rows=st.integers(1, 100_000),
+    passes=st.sampled_from([1, 4, 16]),
+    index=st.sampled_from([4, 8]),
+    width=st.sampled_from([1, 64, 70, 3000]),
+    grid=st.sampled_from([(0, 0), (50, 0), (160, 25600), (160, 1000), (50, 333), (3000, 9000)]),
+    planes=st.sampled_from([1, 2, 4]),
+)
+def test_a_launch_comes_by_every_unit_once(
+    n_rows: int,
+    passes: int,
+    index: int,
+    width: int,
+    grid: tuple[int, int],
+    planes: int,
+) -> None:
+    indptr = np.zeros(n_rows + 1, f"int{8 * index}")
+    plan = family.prepare(indptr, indptr[:0], np.zeros(0))
+    plan.line, plan.plane = grid
+    p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
+    config = replace(family.choose(p, H200), passes=passes, planes=planes)
+    rows = Recorder()
+    family.bind(family.Kernels(rows), p, config, H200, plan)(16, 32)
+    [((blocks, _), (threads,), arguments)] = rows.calls
+    tiles = -(-width // config.tile)
+    assert threads == 32 * config.warps
+    n_units, in_a_row, line, by_line, lots, by_lots, plane = map(int, arguments[5:12])
+    assert lots == -(-plane // (line * config.warps // planes))
+    for divisor, by in ((line, by_line), (lots, by_lots)):
+        for n in (0, 1, divisor - 1, divisor, n_units, 2**31 - 1, 2**31 - divisor):
+            assert (2 * n * (by % 2**32) >> 32) >> (by >> 32) == n // divisor
+    assert blocks % tiles == 0
+    assert blocks <= max(H200.multiprocessors * config.blocks, tiles)
+    assert n_units == -(-n_rows // config.rows)
+    units = visited(blocks // tiles, config, in_a_row, line, plane, n_units)
+    assert sorted(units) == list(range(n_units))
+    kinds = {4: np.int32, 8: np.int64}
+    assert (type(arguments[3]), type(arguments[5])) == (kinds[index], kinds[index])
+
+
+@pytest.mark.parametrize(
+    ("spec", "grid"),
+    [
+        ("laplace3d:n=40", (40, 1600)),
+        ("stencil27:n=50", (50, 2500)),
+        ("laplace2d:n=200", (200, 0)),
+        ("laplace1d:n=5000", (0, 0)),
+    ],
+)
+def test_a_plan_finds_the_lines_and_planes_of_grids(spec: str, grid: tuple[int, int]) -> None:
+    S = model_matrix(spec)
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    assert (plan.line, plan.plane) == grid
+    shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
+    plan = family.prepare(shuffled.indptr, shuffled.indices, shuffled.data)
+    assert (plan.line, plan.plane) == (0, 0)
+
+
+def test_what_a_launch_lacks_is_said() -> None:
+    S = matrix(np.array([0, 5000, 5001]), 2)
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    p = SpmmvProblem(2, 2, S.nnz, 1, "float64", "float64", 1, 1)
+    config = family.choose(p, H200)
+    with pytest.raises(ValueError, match="bytes of workspace are needed"):
+        family.bind(family.Kernels(Recorder()), p, config, H200, plan)(16, 32)
+    with pytest.raises(ValueError, match="rows of 5000 entries"):
+        family.bind(family.Kernels(Recorder()), replace(p, dots=("xy",)), config, H200, plan)
+
+
+# ---- generated code
+
+needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+
+
+def assert_compiles_clean(p: SpmmvProblem, config: Config, device: Any, part: family.Part = "rows") -> None:
+    source = family.source(p, config, part)
+    used = compile_source(source, device.architecture).resources
+    assert (used.spill_bytes, used.stack_bytes) == (0, 0), (p, config, part)
+    if part == "rows":
+        assert used.registers <= limits.register_limit(config.warps, config.blocks, device)
+        assert used.shared_bytes <= limits.shared_bytes(p, config) + 1024 + 128  # the driver's share
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(11))
+def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
+    draw = random.Random(seed)
+    width = (1, 2, 3, 4, 7, 8, 16, 24, 32, 48, 64)[seed % 11]
+    types = draw.choice(TYPES) if seed % 3 else (draw.choice(TYPES), draw.choice(TYPES))
+    fused = {
+        "index_bytes": draw.choice((4, 4, 8)),
+        "alpha": draw.choice(("one", "general")),
+        "beta": draw.choice(("zero", "one", "general")),
+        "shift": draw.choice(("none", "scalar", "column")),
+        "gram": draw.choice(((), ("xy", "yy"), ("yy",))) if 1 < width <= limits.GRAM_WIDTH else (),
+    }
+    p = problem(width, types, draw.choice((3, 7, 12, 27, 80)), **fused)
+    device = (H200, A100)[seed % 2]
+    valid = [c for c in dict.fromkeys(family.space(p)) if family.refuse(p, c, device) is None]
+    room = {c: limits.register_limit(c.warps, c.blocks, device) - limits.registers(p, c) for c in valid}
+    tightest = sorted(valid, key=room.__getitem__)[:30]
+    assert_compiles_clean(p, family.choose(p, device), device)
+    for config in (draw.choice(tightest), draw.choice(valid)):
+        assert_compiles_clean(p, config, device)
+    assert_compiles_clean(p, draw.choice(valid), device, draw.choice(("tasks", "sums")))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TYPES)
+def test_choices_for_gram_matrices_compile_without_spills(dtype: str) -> None:
+    for width, device in ((2, H200), (4, A100), (7, H200), (8, H200), (16, A100)):
+        p = problem(width, dtype, gram=("xy", "yy"), shift="column")
+        config = family.choose(p, device)
+        assert_compiles_clean(p, config, device)
+    assert_compiles_clean(p, config, device, "totals")
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", TYPES)
+def test_choices_compile_without_spills(dtype: str) -> None:
+    for width in (1, 16, 64):
+        p = problem(width, dtype)
+        assert_compiles_clean(p, family.choose(p, H200), H200)
+        q = problem(width, ("float64", dtype), shift="column", beta="general", alpha="general")
+        config = family.choose(q, A100)
+        assert_compiles_clean(q, config, A100)
+
+
+# ---- the kernels, thread by thread
+
+LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
+MIXED = ("float64", "complex128")
+SIMPLE = {
+    **{"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16},
+    **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0},
+}
+HOST_CASES: list[dict[str, Any]] = [
+    {"width": 1, "types": "float64", "config": None},
+    {
+        "width": 16,
+        "types": "float64",
+        "config": Config(8, 1, 2, 1, 7, 8, 64, 32, 3, 2, 1, 4),
+        "beta": 1,
+    },
+    {"width": 7, "types": "complex128", "config": None, "alpha": 2 - 1j, "beta": 3j, "shift": "column"},
+    {"width": 5, "types": ("float64", "complex64"), "config": None, "index": np.int64, "shift": "scalar"},
+    {"width": 3, "types": MIXED, "config": None, "align": 8, "pitches": (1, 2), "alpha": 2},
+    {
+        "width": 36,
+        "types": "float32",
+        "config": Config(3, 2, 4, 2, 3, 15, 80, 32, 2, 3, 1, 2),
+    },
+    {"width": 6, "types": ("complex64", "float32"), "config": None, "long": LONG, "beta": 2},
+    {
+        "width": 20,
+        "types": "float64",
+        "config": Config(5, 1, 2, 4, 2, 2, 104, 96),
+        "long": LONG,
+        "pitches": (2, 4),
+    },
+    {
+        "width": 12,
+        "types": "float64",
+        "config": Config(1, 2, 2, 1, 3, 32, 96, 80, 2, 3, 1, 4),
+        "alpha": 2,
+        "dots": ("xx", "xy", "yy"),
+        "delta": 2,
+    },
+    {"width": 2, "types": "float64", "config": Config(1, 1, 2, 2, 3, 16, 256, 40, 2, 3, 1, 2), "line": 32},
+    {"width": 7, "types": MIXED, "config": None, "dots": ("xx", "yy"), "shift": "scalar", "beta": 1j},
+    {"width": 5, "types": "complex64", "config": Config(3, 1, 1, 2, 4, 5, 64, 64, 2, 2, 1), "dots": ("xy",)},
+    {"width": 4, "types": "float32", "config": None, "long": LONG, "delta": 0, "eta": -3},
+    {
+        "width": 1,
+        "types": ("float64", "complex128"),
+        "config": Config(1, 1, 1, 4, 3, 16, 128, 64, 2, 2, 2, 1, flat=True),
+        "long": LONG,
+        "beta": 2,
+    },
+    {
+        "width": 5,
+        "types": "float64",
+        "config": Config(3, 2, 1, 2, 2, 5, 80, 64, 2, 2, 2, 1, flat=True, swizzle=True),
+        "dots": ("xy",),
+    },
+    {
+        "width": 18,
+        "types": "complex64",
+        "config": Config(4, 1, 2, 2, 2, 4, 40, 40, 2, 2, 2, 1, planes=2, swizzle=True),
+        "line": 8,
+        "plane": 16,
+        "dots": ("yy",),
+        "index": np.int64,
+    },
+    {
+        "width": 10,
+        "types": "float64",
+        "config": Config(8, 1, 2, 1, 4, 8, 64, 32, 2, 2, 1),
+        "gram": ("xy", "yy"),
+        "shift": "column",
+        "beta": 1,
+    },
+    {"width": 6, "types": "float32", "config": None, "gram": ("xy", "yy"), "pitches": (2, 2)},
+    {"width": 7, "types": "complex128", "config": None, "gram": ("xy", "yy"), "dots": ("xx",), "alpha": 1j},
+    {"width": 4, "types": ("complex64", "float32"), "config": None, "gram": ("xy",), "delta": 2},
+    {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 2, 3, 1), "gram": ("yy",)},
+]
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
+def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
+    case: dict[str, Any], tmp_path: Path
+) -> None:
+    case = SIMPLE | case
+    rng = np.random.default_rng(case["width"])
+    n, width, types = 130, case["width"], case["types"]
+    dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
+    dtype = promote(dtype_s, dtype_x)
+    lengths = rng.integers(0, 13, n)
+    lengths[list(case["long"])] = list(case["long"].values())
+    S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, dtype_s, case["index"])
+    dots, gram, align = case["dots"], case["gram"], case["align"]
+    product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, dots=dots, gram=gram)
+    out = {
+        kind: np.zeros(width, dtype if kind == "xy" else real(dtype_x if kind == "xx" else dtype))
+        for kind in dots
+    }
+    matrices = {kind: np.zeros((width, width), dtype) for kind in gram}
+    p, device = product.problem, replace(H200, multiprocessors=3)
+    config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
+    assert family.refuse(p, config, device) is None
+    plan = family.prepare(S.indptr, S.indices, S.data)
+    plan.line, plan.plane = case["line"], case["plane"]
+    workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
+    written = [*product.writable, workspace, *out.values(), *matrices.values()]
+    kernels = host_kernels(p, config, plan, tmp_path, [*product.readable, workspace], written)
+    assert bool(case["long"]) == (kernels.tasks is not None)
+
+    blocks = {"x": product.X, "y": product.expected}
+    for seed in (1, 2):
+        for kernel in (kernels.rows, kernels.tasks, kernels.sums):
+            if kernel:
+                kernel.seed = seed
+        product.check(
+            family.bind(kernels, p, config, device, plan),
+            workspace_ptr=address(workspace),
+            dots={kind: address(array) for kind, array in out.items()},
+            gram={kind: address(array) for kind, array in matrices.items()},
+        )
+        for kind, found in out.items():
+            sums = np.sum(blocks[kind[0]].conj() * blocks[kind[1]], axis=0)
+            np.testing.assert_array_equal(found, sums if kind == "xy" else sums.real)
+        for kind, found in matrices.items():
+            np.testing.assert_array_equal(found, blocks[kind[0]].conj().T @ blocks[kind[1]])
+
+
+def real(dtype: str) -> str:
+    """The type of the parts."""
+    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+
+
+def host_kernels(
+    p: SpmmvProblem,
+    config: Config,
+    plan: Plan,
+    folder: Path,
+    read: list[np.ndarray],
+    written: list[np.ndarray],
+) -> family.Kernels:
+    units = plan.units(config.rows, config.entries, config.long_row)
+    lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]
+    readable = [plan.indptr, plan.indices, plan.data, *read, *lists]
+    parts = family.parts(p, config, plan)
+    return family.Kernels(
+        **{part: HostKernel(family.source(p, config, part), folder, readable, written) for part in parts}
+    )

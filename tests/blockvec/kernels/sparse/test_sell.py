@@ -1,0 +1,256 @@
+"""SpMMV on SELL-C-sigma matrices: layouts, generated code, and the kernels run on the host."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockvec.kernels.device import H200, host_device
+from blockvec.kernels.problem import SpmmvProblem, itemsize
+from blockvec.kernels.sparse import sell as family
+from blockvec.kernels.sparse import sell_config as limits_of
+from blockvec.kernels.sparse.csr_plan import Plan
+from blockvec.kernels.sparse.sell import Config
+from blockvec.kernels.sparse.sell_config import CHUNK
+from tests.contract.blocks import exact_values
+from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
+from tests.emulator import host as emulator
+from tests.emulator.gathers import HostKernel
+from tests.emulator.products import SparseProduct
+
+A100 = replace(H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108)
+TYPES = ("float32", "float64", "complex64", "complex128")
+ROWS = 1_000_000
+
+
+def problem(width: int, dtype: str = "float64", average: int = 7, **changes: Any) -> SpmmvProblem:
+    plain = SpmmvProblem(ROWS, ROWS, average * ROWS, width, dtype, dtype, width, width, longest=average)
+    return replace(plain, **changes)
+
+
+def matrix(n_rows: int, n_cols: int, dtype: str, index: type, seed: int) -> sp.csr_array:
+    """Rows of 0 to 12 entries, some stretches of empty ones."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(0, 13, n_rows)
+    lengths[40:75] = 0
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    columns = rng.integers(0, n_cols, indptr[-1]).astype(index)
+    return sp.csr_array(
+        (exact_values(rng, (int(indptr[-1]),), dtype), columns, indptr), shape=(n_rows, n_cols)
+    )
+
+
+def converted(plan: Plan, sigma: int) -> family.Sell:
+    """The matrix in SELL-C-sigma form, entry by entry."""
+    into = family.layout(plan, sigma)
+    columns, values = np.full(into.entries, -1, plan.indices.dtype), np.zeros(into.entries, plan.data.dtype)
+    for place in range(CHUNK * into.n_chunks):
+        row = place if into.order is None else place // sigma * sigma + into.order[place]
+        if row < plan.n_rows:
+            entries = slice(plan.indptr[row], plan.indptr[row + 1])
+            begin, end = into.starts[place // CHUNK : place // CHUNK + 2]
+            to = np.arange(begin + place % CHUNK, end, CHUNK)[: plan.indptr[row + 1] - plan.indptr[row]]
+            columns[to], values[to] = plan.indices[entries], plan.data[entries]
+    return family.Sell(into, columns, values)
+
+
+def arrays_of(matrix: family.Sell) -> list[np.ndarray]:
+    arrays = matrix.layout.starts, matrix.columns, matrix.values, matrix.layout.order
+    return [array for array in arrays if array is not None]
+
+
+SIMPLE: dict[str, Any] = {
+    **{"alpha": 1, "beta": 0, "shift": None, "index": np.int32, "pitches": (0, 0), "align": 16, "cols": 130},
+    **{"delta": None, "eta": 1, "line": 0, "plane": 0},
+}
+HOST_CASES: list[dict[str, Any]] = [
+    {"width": 1, "types": "float64", "config": Config(1, 1, 7, 2, 2)},
+    {
+        "width": 3,
+        "types": "complex128",
+        "config": Config(3, 1, 4, 2, 2, False, sigma=96),
+        "shift": "column",
+        "beta": 2j,
+        "line": 32,
+    },
+    {
+        "width": 4,
+        "types": ("float64", "complex64"),
+        "config": Config(4, 1, 4, 3, 1, aligned_x=False, aligned_y=False),
+        "index": np.int64,
+        "cols": 77,
+        "pitches": (1, 2),
+        "align": 8,
+    },
+    {
+        "width": 4,
+        "types": "float32",
+        "config": Config(1, 4, 5, 4, 1, planes=2, sigma=64),
+        "delta": 2,
+        "alpha": 3,
+        "shift": "scalar",
+        "beta": 1,
+    },
+]
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("dtype", "index", "sigma"), [("float64", np.int32, 32), ("complex128", np.int64, 96)]
+)
+def test_the_kernel_that_converts_puts_every_entry_into_its_place(
+    dtype: str, index: type, sigma: int, tmp_path: Path
+) -> None:
+    S = matrix(299, 50, dtype, index, 3)
+    plan = Plan(S.indptr, S.indices, S.data)
+    expected = converted(plan, sigma)
+    into = expected.layout
+    columns, values = np.zeros_like(expected.columns), np.full_like(expected.values, np.nan)
+    p = SpmmvProblem(*S.shape, S.nnz, 1, dtype, dtype, 1, 1, S.indices.itemsize)
+    readable = [plan.indptr, plan.indices, plan.data, into.starts]
+    readable += [] if into.order is None else [into.order]
+    fill = HostKernel(family.fill_source(p, sigma), tmp_path, readable, [columns, values])
+    family.convert(fill, plan, into, columns, values)
+    np.testing.assert_array_equal(columns, expected.columns)
+    np.testing.assert_array_equal(values, expected.values)
+
+
+@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
+def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
+    case = SIMPLE | case
+    types = case["types"]
+    dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
+    S = matrix(130, case["cols"], dtype_s, case["index"], case["width"])
+    product = SparseProduct(S, dtype_x, case, align_x=case["align"], align_y=case["align"])
+    p, device, config = product.problem, replace(H200, multiprocessors=3), case["config"]
+    assert family.refuse(p, config, device) is None
+    plan = Plan(S.indptr, S.indices, S.data)
+    plan.line, plan.plane = case["line"], case["plane"]
+    sell = converted(plan, config.sigma)
+    readable = [*arrays_of(sell), *product.readable]
+    kernel = HostKernel(family.source(p, config), tmp_path, readable, product.writable)
+    product.check(family.bind(kernel, p, config, device, plan, sell))
+
+
+# ---- layouts
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=300),
+    sigma=st.sampled_from([32, 64, 96, 1024]),
+    index=st.sampled_from(["int32", "int64"]),
+)
+def test_a_layout_has_a_place_for_every_entry_and_sorts_rows_within_sigma(
+    lengths: list[int], sigma: int, index: str
+) -> None:
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    nnz = int(indptr[-1])
+    plan = Plan(indptr, np.arange(nnz, dtype=index), np.arange(1.0, nnz + 1))
+    found = family.layout(plan, sigma)
+    assert found.starts.dtype == index
+    assert found.starts[0] == 0
+    assert found.starts[-1] == found.entries
+    form = converted(plan, sigma)
+    assert sorted(form.columns[form.columns >= 0]) == list(range(nnz))
+    order = np.arange(CHUNK * found.n_chunks) % CHUNK if found.order is None else found.order
+    size = CHUNK if found.order is None else sigma
+    for begin in range(0, len(order), size):
+        window = order[begin : begin + size].astype(int)
+        assert sorted(window) == list(range(len(window)))
+        rows = begin + window
+        sizes = [lengths[row] if row < len(lengths) else 0 for row in rows]
+        if found.order is not None:
+            assert sizes == sorted(sizes, reverse=True)
+            assert all(a < b for a, b, n, m in zip(rows, rows[1:], sizes, sizes[1:], strict=False) if n == m)
+        for chunk in range(0, len(window), CHUNK):
+            at = (begin + chunk) // CHUNK
+            assert found.starts[at + 1] - found.starts[at] == CHUNK * max(sizes[chunk : chunk + CHUNK])
+
+
+def test_a_layout_beyond_the_index_type_is_refused() -> None:
+    lengths = np.zeros(2**12, np.int64)
+    lengths[::CHUNK] = 2**19
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    entry = np.lib.stride_tricks.as_strided(np.zeros(1, np.int32), (int(indptr[-1]),), (0,))
+    plan = object.__new__(Plan)
+    plan.indptr, plan.indices, plan.n_rows, plan.longest = indptr, entry, len(lengths), 2**19
+    with pytest.raises(OverflowError, match="too many for indices of 4 bytes"):
+        family.layout(plan, CHUNK)
+
+
+# ---- choices and generated code
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.name)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_supported_width_has_a_valid_choice(dtype: str, device: Any) -> None:
+    for width in range(1, 17):
+        for p in (
+            problem(width, dtype, average=27, pattern="planes"),
+            problem(width, dtype, index_bytes=8, beta="general", shift="column", chain="one", ldz=width),
+            problem(width, dtype, ldx=width + 1, align_x=itemsize(dtype) % 16 or 16),
+        ):
+            if family.supports(p, device) is None:
+                assert family.refuse(p, family.choose(p, device), device) is None
+
+
+def test_problems_that_cannot_be_run_are_refused_with_a_reason() -> None:
+    refused = {
+        "copies": (problem(1), host_device(2)),
+        "no sums": (problem(2, dots=("xy",)), H200),
+        "bytes": (problem(64), H200),
+        "uneven": (problem(1, pattern="uneven", longest=10**4), H200),
+        "in parts": (problem(1, average=400, longest=3000), H200),
+    }
+    for reason, (p, device) in refused.items():
+        assert reason in str(family.supports(p, device)), reason
+    assert family.supports(problem(1), H200) is None
+
+
+def test_configurations_are_refused_with_a_reason() -> None:
+    p = problem(4)
+    good = family.choose(p, H200)
+    refused = {
+        "are not rows": replace(good, vectors=3),
+        "aligned": replace(good, aligned_x=True),
+        "sorts every": replace(good, sigma=48),
+        "planes": replace(good, planes=3),
+        "on a multiprocessor": replace(good, warps=16, blocks=5),
+        "registers": replace(good, unroll=16, warps=8, blocks=4),
+    }
+    for reason, config in refused.items():
+        given_p = replace(p, align_x=8) if reason == "aligned" else p
+        assert reason in str(family.refuse(given_p, config, H200)), reason
+
+
+def test_a_converted_matrix_is_summed_up_as_one_in_order_is() -> None:
+    for width, average in ((1, 27), (2, 20), (3, 4)):
+        assert_summed_up_in_order(problem(width, average=average))
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+@pytest.mark.parametrize("seed", range(8))
+def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
+    draw = random.Random(seed)
+    dtype, device = TYPES[seed % 4], (H200, A100)[seed // 4]
+    fused: dict[str, Any] = {
+        "index_bytes": draw.choice((4, 4, 8)),
+        "beta": draw.choice(("zero", "one", "general")),
+        "shift": draw.choice(("none", "scalar", "column")),
+        "chain": draw.choice(("none", "one")),
+        "dtype_matrix": draw.choice((dtype, "float64")),
+    }
+    width = draw.choice([w for w in (1, 2, 3, 4, 6, 8) if w * itemsize(dtype) <= family.MAX_ROW_BYTES])
+    p = problem(width, dtype, draw.choice((4, 7, 12, 27)), longest=40, **fused)
+    fill = family.fill_source(p, 64)
+    assert_compiles_without_spills(family, limits_of.registers, p, device, draw, [fill])

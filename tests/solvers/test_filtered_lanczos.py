@@ -1,0 +1,162 @@
+"""The filtered iteration: what the sketch of a spectrum says, and what happens when it is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, as_operator, models
+from solvers import eigsh
+from solvers.iterations.filter_design import Filter, choose_degree, design_filter
+from solvers.iterations.filtered_lanczos import ChebyshevOperator, FilteredRestart
+from solvers.iterations.rayleigh_ritz import separate_copies
+from solvers.iterations.spectrum import Sketch, sketch_spectrum
+
+
+def sketch(values: np.ndarray, steps: int = 20, locked: Any = None, dtype: str = "float64") -> Sketch:
+    operator = as_operator(sp.diags_array(values.astype(dtype), format="csr"))
+    like = BlockVector.empty(len(values), 1, dtype)
+    return sketch_spectrum(operator, like, 4, steps, np.random.default_rng(0), locked)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex128"])
+def test_a_sketch_bounds_the_spectrum_and_counts_what_lies_beyond(dtype: str) -> None:
+    values = np.r_[np.linspace(-1, 1, 3000), 5.0, 6.0]
+    seen = sketch(values, dtype=dtype)
+    assert seen.low <= -1
+    assert seen.high >= 6 - 1e-5
+    assert seen.norm == pytest.approx(6, abs=1e-4)
+    assert seen.counts.sum() == pytest.approx(3002, rel=1e-4)
+    assert seen.beyond(0, "LA") == pytest.approx(6, abs=1e-4)
+    assert 0.5 < seen.beyond(300, "LA") < 0.95  # three hundred and two lie beyond 0.8
+    assert -seen.beyond(300, "SA") == pytest.approx(-0.8, abs=0.2)
+    assert seen.columns == 4 * 20
+
+
+def test_a_sketch_of_few_distinct_values_stops_where_nothing_is_left() -> None:
+    seen = sketch(np.repeat([2.0, 7.0], [30, 10]))
+    assert np.allclose(np.unique(seen.theta.round(12)), [2, 7])
+    assert seen.counts.sum() == pytest.approx(40)
+    assert sketch(np.zeros(20)).norm == 0
+
+
+def test_a_sketch_stays_out_of_the_locked_columns() -> None:
+    locked = BlockVector(np.eye(50)[:, 48:].copy())
+    seen = sketch(np.r_[np.arange(48.0), 1e3, 1e3], locked=locked)
+    assert seen.high < 60
+    assert seen.counts.sum() == pytest.approx(48)
+
+
+@pytest.mark.parametrize(("which", "wanted"), [("LA", 1.5), ("SA", -1.5), ("LM", 1.5), ("LM", -1.5)])
+@pytest.mark.parametrize("degree", [1, 2, 3, 8])
+def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
+    which: Any, wanted: float, degree: int
+) -> None:
+    values = np.array([wanted, 0.4, -0.2, 1.0, -1.0])
+    low = -1.0
+    operator = ChebyshevOperator(
+        as_operator(sp.diags_array(values, format="csr")), Filter(low, 1.0, degree, 1.0, which), None
+    )
+    X = BlockVector(np.eye(5))
+    result = operator.apply(X, X.like()).array
+    sign = -1 if which == "SA" else 1
+    assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
+
+
+def test_a_filter_is_made_only_where_it_can_gain() -> None:
+    assert design_filter((1.0, 0.5, 0.5, 0.0), "LA", 1.0, 20, 100.0) is None  # the edge is the last value
+    assert design_filter((1e9, 1.0, 0.9, 0.0), "LA", 1e9, 20, 100.0) is None  # an outlier far away
+    made = design_filter((1.0, 0.99, 0.9, -1.0), "LA", 1.0, 21, 100.0)
+    assert made is not None
+    assert made.degree % 2 == 0
+    assert 1 <= made.spread <= 100
+
+
+def test_dearer_steps_want_a_higher_degree() -> None:
+    operator = as_operator(models.model("laplace3d:n=20"))
+    assert choose_degree(operator, 4, 20) < choose_degree(operator, 4, 80)
+    assert choose_degree(as_operator(lambda X: X, shape=(9, 9)), 4, 20) == 1
+    dense = as_operator(sp.csr_array(np.ones((800, 800))))
+    assert choose_degree(dense, 4, 40) < 3
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+def test_a_wrong_bound_of_the_far_end_is_noticed(which: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.r_[-40.0, np.linspace(-1, 1, 1500), 3.0, 3.1, 40.0]
+    true = sketch_spectrum
+
+    def blind(*arguments: Any, **longer: Any) -> Sketch:
+        seen = true(*arguments, **longer)
+        inside = np.abs(seen.theta) < 5
+        return Sketch(seen.theta[inside], seen.counts[inside], -1.0, 1.0, 0, 0, 0)
+
+    monkeypatch.setattr("solvers.iterations.filtered_lanczos.sketch_spectrum", blind)
+    result = eigsh(
+        sp.diags_array(values, format="csr"),
+        6,
+        which=which,
+        method="filter",
+        rng=0,
+        tol=1e-9,
+        return_info=True,
+    )
+    order = np.argsort({"LA": -values, "SA": values, "LM": -np.abs(values)}[which])[:6]
+    expected = np.sort(values[order])
+    if which == "LM":
+        assert np.allclose(np.sort(np.abs(result.eigenvalues)), np.sort(np.abs(expected)))
+    else:
+        assert np.allclose(result.eigenvalues, expected, atol=1e-7)
+
+
+def test_an_edge_that_leaves_nothing_outside_is_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.linspace(0, 1, 2000) ** 2
+    true = FilteredRestart._design
+    moved: list[float] = []
+
+    def misplaced(self: Any, ends: tuple[float, float, float, float], *crowding: float) -> None:
+        true(self, ends, *crowding)
+        if self.designs == 1 and self.filter is not None:  # two values are left outside
+            self.filter = Filter(self.filter.low, -2e-6, 20, 1.0, "SA")
+        moved.append(self.filter.edge)
+
+    monkeypatch.setattr(FilteredRestart, "_design", misplaced)
+    A = sp.diags_array(values, format="csr")
+    result = eigsh(A, 8, which="SA", method="filter", rng=0, tol=1e-9, convergence="norm", return_info=True)
+    assert np.allclose(result.eigenvalues, values[:8], atol=1e-9)
+    assert len(moved) > 1
+
+
+def test_a_filter_saves_orthogonalisations() -> None:
+    A = models.model("laplace3d:n=20")
+    options = {"which": "SA", "tol": 1e-8, "convergence": "norm", "rng": 0, "return_info": True}
+    plain, filtered = (eigsh(A, 10, method=method, **options) for method in ("lanczos", "filter"))
+    assert filtered.info["degree"] >= 8
+    assert 2 * filtered.info["reductions"] < plain.info["reductions"]
+    assert np.allclose(plain.eigenvalues, filtered.eigenvalues, atol=1e-10)
+
+
+def test_a_function_of_unknown_cost_is_filtered_when_asked() -> None:
+    matrix = models.model("laplace2d:n=30")
+    result = eigsh(
+        lambda X: matrix @ X, 5, which="SA", shape=matrix.shape, method="filter", rng=0, return_info=True
+    )
+    assert result.info["degree"] > 1
+    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(matrix.toarray())[:5])
+    assert eigsh(lambda X: matrix @ X, 5, which="SA", shape=matrix.shape, return_info=True).info[
+        "method"
+    ] == ("lanczos")
+
+
+def test_converged_copies_stay_apart_from_those_that_have_just_come() -> None:
+    rng = np.random.default_rng(0)
+    R = np.zeros((30, 5))
+    R[:, 2] = rng.standard_normal(30)  # the one copy that has not converged
+    mixing = np.linalg.qr(rng.standard_normal((4, 4)))[0]
+    R[:, :4] = R[:, :4] @ mixing
+    theta, U = separate_copies(np.array([1.0, 1.0, 1.0, 1.0, 2.0]), R.T @ R, 1e-15)
+    assert np.allclose(np.linalg.norm(R @ U, axis=0)[:3], 0, atol=1e-7)
+    assert np.allclose(U.T @ U, np.eye(5))
+    assert np.array_equal(theta, [1, 1, 1, 1, 2])

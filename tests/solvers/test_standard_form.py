@@ -1,0 +1,306 @@
+"""Generalised problems and shift-invert: right values near a shift, M-orthonormal vectors, clear refusals."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg as sl
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator, splu
+
+from blockvec import models
+from blockvec.errors import BreakdownError, OptionError, ShapeError
+from solvers import EigenResult, Interrupted, IterationState, eigsh
+from solvers.factorization.inertia import count_below, proof, shift_outside
+from solvers.transform.standard_form import gram_factor, standard_form
+
+METHODS = ("auto", "lanczos")
+
+
+def solve(A: Any, k: int, **options: Any) -> EigenResult:
+    result = eigsh(A, k, **{"rng": 0, "return_info": True, **options})
+    assert isinstance(result, EigenResult)
+    return result
+
+
+def check(result: EigenResult, A: Any, M: Any, expected: np.ndarray, bound: float = 1e-9) -> None:
+    w, X = result.eigenvalues, result.eigenvectors
+    MX = X if M is None else M @ X
+    assert result.converged.all()
+    assert np.linalg.norm(X.conj().T @ MX - np.eye(len(w))) <= 1e-13
+    assert np.allclose(w, np.sort(expected), rtol=bound, atol=1e-12)
+    residuals = np.linalg.norm(A @ X - MX * w, axis=0)
+    assert np.allclose(residuals, result.residuals, rtol=0.1, atol=1e-13 * result.info["norm"])
+
+
+def nearest(values: np.ndarray, sigma: float, k: int) -> np.ndarray:
+    return values[np.argsort(np.abs(values - sigma))[:k]]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("pair", [("bcsstk06", "bcsstm06"), ("bcsstk08", "bcsstm08"), ("elast_A", "elast_B")])
+def test_pairs_of_stiffness_and_mass(pair: Any, method: str, real_matrix: Callable[[str], Any]) -> None:
+    A, M = (real_matrix(name) for name in pair)
+    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    middle = (values[20] + values[21]) / 2
+    for mode in ("normal", "cayley"):
+        result = solve(A, 6, M=M, sigma=middle, mode=mode, method=method)
+        check(result, A, M, nearest(values, middle, 6))
+    check(solve(A, 8, M=M, sigma=-1.0, method=method), A, M, values[:8], bound=1e-6)
+    check(solve(A, 5, M=M, which="LA", method=method, tol=1e-10, convergence="norm"), A, M, values[-5:])
+
+
+@pytest.mark.parametrize("pair", [("bcsstk08", "bcsstm08"), ("bcsstk09", "bcsstm09")])
+def test_the_stiff_end_of_a_pair_is_found_without_a_shift(
+    pair: Any, real_matrix: Callable[[str], Any]
+) -> None:
+    A, M = (real_matrix(name) for name in pair)
+    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    result = solve(A, 5, M=M, which="SA")
+    check(result, A, M, values[:5], bound=1e-7)
+    assert result.info["method"] == "shift-invert"
+    assert result.info["verification"].startswith("proved by inertia: ")
+
+
+def test_every_copy_of_a_double_value_of_a_pair(real_matrix: Callable[[str], Any]) -> None:
+    A, M = real_matrix("bcsstk09"), real_matrix("bcsstm09")
+    result = solve(A, 10, M=M, sigma=0.0, block_size=1)
+    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    check(result, A, M, values[:10], bound=1e-7)
+
+
+@pytest.mark.parametrize("name", ["bcsstk08", "bcsstk10", "1138_bus", "mhd1280b"])
+def test_stiff_lower_ends_by_smallest_magnitude(
+    name: str, real_matrix: Callable[[str], Any], reference: Callable[..., np.ndarray]
+) -> None:
+    A = real_matrix(name)
+    result = solve(A, 10, which="SM")
+    assert result.converged.all()
+    assert np.allclose(result.eigenvalues, reference(name, 10, "SA"), atol=1e-12 * result.info["norm"])
+
+
+@pytest.mark.parametrize("mode", ["normal", "buckling", "cayley"])
+@pytest.mark.parametrize("which", ["LM", "LA", "SA"])
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str) -> None:
+    rng = np.random.default_rng(0)
+    n, sigma, k = 60, 0.7, 5
+    parts = [
+        rng.standard_normal((n, n)) + (1j * rng.standard_normal((n, n)) if kind == "complex" else 0)
+        for _ in "AM"
+    ]
+    definite = parts[0] @ parts[0].conj().T + n * np.eye(n)
+    other = parts[1] + parts[1].conj().T
+    A, M = (definite, other) if mode == "buckling" else (other, definite)
+    values = 1 / sl.eigvalsh(M, A) if mode == "buckling" else sl.eigvalsh(A, M)
+    mapped = {
+        "normal": 1 / (values - sigma),
+        "buckling": values / (values - sigma),
+        "cayley": (values + sigma) / (values - sigma),
+    }[mode]
+    order = np.argsort({"LM": -np.abs(mapped), "LA": -mapped, "SA": mapped}[which])[:k]
+    result = solve(A, k, M=M, sigma=sigma, mode=mode, which=which, method="lanczos")
+    assert np.allclose(result.eigenvalues, np.sort(values[order]), rtol=1e-8)
+    assert result.converged.all()
+    X = result.eigenvectors
+    assert np.linalg.norm(X.conj().T @ definite @ X - np.eye(k)) < 1e-13
+
+
+def test_massless_degrees_of_freedom_bring_no_infinite_values(real_matrix: Callable[[str], Any]) -> None:
+    A = real_matrix("bcsstk09")
+    mass = real_matrix("bcsstm09").diagonal()
+    mass[::5] = 0
+    M = sp.diags_array(mass, format="csr")
+    inverse = sl.eigvals(np.linalg.solve(A.toarray(), M.toarray())).real
+    values = np.sort(1 / inverse[np.abs(inverse) > 1e-14])
+    result = solve(A, 8, M=M, sigma=-1.0)
+    assert np.allclose(result.eigenvalues, values[:8], rtol=1e-8)
+    with pytest.raises(OptionError, match="M is singular; give sigma"):
+        eigsh(A, 3, M=M, which="LA")
+
+
+@pytest.mark.parametrize("form", ["LinearOperator", "callable"])
+def test_a_users_inverse_and_operator(form: str) -> None:
+    A = models.model("laplace2d:n=25")
+    lu = splu((A - 1.05 * sp.eye_array(625)).tocsc())
+    inverse: Any = lu.solve
+    if form == "LinearOperator":
+        inverse = LinearOperator((625, 625), matvec=lu.solve, matmat=lu.solve, dtype=float)
+    values = np.linalg.eigvalsh(A.toarray())
+    expected = nearest(values, 1.05, 7)
+    result = solve(lambda X: A @ X, 7, sigma=1.05, OPinv=inverse, shape=A.shape)
+    check(result, A, None, expected)
+    check(solve(A, 7, sigma=1.05, OPinv=inverse), A, None, expected)
+
+
+def test_starts_and_deflated_vectors_are_those_of_the_users_problem(
+    real_matrix: Callable[[str], Any],
+) -> None:
+    A, M = real_matrix("bcsstk08"), real_matrix("bcsstm08")
+    values, vectors = sl.eigh(A.toarray(), M.toarray())
+    options = {"M": M, "sigma": -1.0, "method": "lanczos"}
+    check(solve(A, 6, v0=vectors[:, :6], **options), A, M, values[:6])
+    rest = solve(A, 5, orthogonal_to=vectors[:, :3], **options)
+    assert np.allclose(rest.eigenvalues, values[3:8], rtol=1e-8)
+
+
+def test_a_shift_at_an_eigenvalue_is_refused_by_name() -> None:
+    A = models.model("laplace2d:n=25")
+    values = np.linalg.eigvalsh(A.toarray())
+    for sigma in (values[0], values[10], values[-1]):
+        with pytest.raises(OptionError, match=r"sigma: A - sigma M is singular for sigma = .* move sigma"):
+            eigsh(A, 3, sigma=sigma)
+        for distance in (1e-3, 1e-9, 1e-12):  # close by, one value drowns the others
+            near = solve(A, 4, sigma=sigma + distance)
+            check(near, A, None, nearest(values, sigma + distance, 4))
+
+
+@pytest.mark.parametrize("M", [None, sp.diags_array(np.linspace(1, 2, 400), format="csr")])
+def test_smallest_magnitudes_of_a_singular_matrix(M: Any) -> None:
+    A = models.model("laplace2d:n=20")
+    A = A - sp.diags_array(A.sum(axis=1))  # a graph's Laplacian: constants are its null space
+    values = sl.eigh(A.toarray(), None if M is None else M.toarray(), eigvals_only=True)
+    check(solve(A, 5, M=M, which="SM"), A, M, values[:5])
+
+
+def test_an_inverse_is_checked_by_name() -> None:
+    A = models.model("laplace2d:n=25")
+    with pytest.raises(ShapeError, match=r"OPinv has shape \(3, 3\) but A has \(625, 625\)"):
+        eigsh(A, 3, sigma=1.05, OPinv=np.eye(3))
+    with pytest.raises(OptionError, match="OPinv: got 'x'; give a linear operator"):
+        eigsh(A, 3, sigma=1.05, OPinv="x")
+    with pytest.raises(BreakdownError, match=r"OPinv.* returned NaN or Inf"):
+        eigsh(A, 3, sigma=1.05, OPinv=lambda X: X * np.nan)
+
+
+def test_a_singular_mass_matrix_of_any_kind_does_with_a_shift(real_matrix: Callable[[str], Any]) -> None:
+    mass = real_matrix("bcsstm13")  # semidefinite, of rank 1241, and not only by rows of zeros
+    n = mass.shape[0]
+    A = sp.csr_array(mass + sp.diags_array(np.full(n, float(abs(mass).max()))))
+    with pytest.raises(OptionError, match="M is singular; give sigma"):
+        eigsh(A, 3, M=mass)
+    expected = np.sort(1 / sl.eigh(mass.toarray(), A.toarray(), eigvals_only=True)[-4:])
+    check(solve(A, 4, M=mass, sigma=0.0), A, mass, expected)
+
+
+def test_a_run_that_is_stopped_comes_back_in_the_users_vectors() -> None:
+    A = models.model("laplace2d:n=40")
+
+    def press(state: IterationState) -> None:
+        if state.restart == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted) as caught:
+        eigsh(A, 6, sigma=0.0, callback=press, rng=0, ncv=12)
+    assert np.all(caught.value.result.eigenvalues > 0)
+    assert caught.value.result.eigenvectors.shape == (1600, 6)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "sparse", "complex", "rows of zeros"])
+def test_a_factor_multiplies_back_and_solves(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    A = sp.random_array((80, 80), density=0.05, rng=rng)
+    if kind == "complex":
+        A = A + 1j * sp.random_array((80, 80), density=0.05, rng=rng)
+    matrix = sp.csc_array(A @ A.conj().T + sp.eye_array(80))
+    if kind == "diagonal":
+        matrix = sp.csc_array(sp.diags_array(np.linspace(1, 9, 80)))
+    if kind == "rows of zeros":
+        keep = sp.diags_array((np.arange(80) % 4 > 0).astype(float))
+        matrix = sp.csc_array(keep @ matrix @ keep)
+        matrix.eliminate_zeros()
+    factor = gram_factor("M", matrix)
+    C = factor.C
+    assert abs(C @ C.conj().T - matrix).max() <= 1e-14 * abs(matrix).max()
+    if kind == "rows of zeros":
+        assert C.shape == (80, 60)
+        assert factor.solve is None
+    else:
+        assert factor.solve is not None
+        assert factor.solve_adjoint is not None
+        X = rng.standard_normal((80, 3))
+        assert np.allclose(C @ factor.solve(X), X)
+        assert np.allclose(C.conj().T @ factor.solve_adjoint(X), X)
+
+
+def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str], Any]) -> None:
+    A = real_matrix("bcsstk10")
+    for options in ({}, {"sigma": -1.0}):
+        with pytest.raises(OptionError, match="M is indefinite; it must be positive definite"):
+            eigsh(A, 5, M=real_matrix("bcsstm10"), **options)
+    with pytest.raises(OptionError, match="M is singular"):
+        eigsh(sp.eye_array(2003, format="csr"), 5, M=real_matrix("bcsstm13"))
+    with pytest.raises(OptionError, match="not Hermitian"):
+        eigsh(sp.eye_array(324, format="csr"), 5, M=real_matrix("qc324"))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"sigma": 3.0}, OptionError, "sigma: A - sigma M is singular for sigma = 3"),
+        ({"M": np.eye(8)}, ShapeError, "M is 8 x 8 but A is 9 x 9"),
+        ({"M": np.diag([1.0] * 8 + [np.nan])}, OptionError, "M holds NaN or Inf"),
+        ({"M": np.eye(9), "Minv": np.eye(9)}, OptionError, "Minv: not needed"),
+        ({"OPinv": np.eye(9)}, OptionError, "OPinv: is the inverse of A - sigma M; give sigma"),
+        ({"mode": "buckling", "M": np.eye(9)}, OptionError, "mode: got 'buckling', a transformation"),
+        ({"mode": "buckling", "sigma": 1.5}, OptionError, "mode: 'buckling' solves"),
+        ({"mode": "magic"}, OptionError, "mode: got 'magic'"),
+        ({"sigma": 1.5, "which": "SM"}, OptionError, "which: 'SM' with sigma"),
+        ({"sigma": 0.0, "M": np.eye(9), "mode": "buckling"}, OptionError, "sigma: got 0"),
+        ({"M": LinearOperator((9, 9), matvec=lambda x: x, dtype=float)}, OptionError, "M is a "),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_options_that_do_not_go_together_are_refused_by_name(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    A = sp.diags_array(np.arange(1.0, 10.0), format="csr")
+    with pytest.raises(error) as caught:
+        eigsh(A, 3, **options)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["bcsstk08", "mhd1280b", "bcsstk03"])
+def test_auto_factorises_at_a_stiff_end_and_proves_that_nothing_is_missing(
+    name: str, real_matrix: Callable[[str], Any], reference: Callable[..., np.ndarray]
+) -> None:
+    A = real_matrix(name)
+    result = solve(A, 10, which="SA", block_size=4, tol=1e-10, convergence="norm")
+    assert result.converged.all()
+    assert np.allclose(result.eigenvalues, reference(name, 10, "SA"), atol=1e-12 * result.info["norm"])
+    assert result.info["method"] == "shift-invert"
+    assert result.info["verification"].startswith("proved by inertia")
+    upper = solve(-A, 10, which="LA", block_size=4, tol=1e-10, convergence="norm")
+    assert np.allclose(upper.eigenvalues, -result.eigenvalues[::-1], atol=1e-12 * result.info["norm"])
+    assert upper.info["verification"].startswith("proved by inertia")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_inertia_counts_eigenvalues(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    A = sp.random_array((60, 60), density=0.1, rng=rng)
+    A = sp.csc_array(A + A.T + sp.diags_array(rng.standard_normal(60)))
+    values = np.linalg.eigvalsh(A.toarray())
+    for mu in (values[0] - 1, (values[20] + values[21]) / 2, values[-1] + 1):
+        assert count_below(A, mu) in (int(np.count_nonzero(values < mu)), None)
+
+
+def test_a_missing_value_is_counted() -> None:
+    values = np.r_[1.0, 2.0, 2.0, 3.0, np.linspace(5, 9, 50)]
+    A = sp.diags_array(values, format="csc")
+    limits = np.full(3, 1e-9)
+    assert proof(A, np.array([1.0, 2.0, 3.0]), limits, "SA")[1] == 1
+    assert proof(A, np.array([1.0, 2.0, 2.0]), limits, "SA")[1] == 0
+    assert proof(-A, -np.array([3.0, 2.0, 1.0]), limits, "LA")[1] == 1
+    sigma = shift_outside(A, np.array([1.1]), 9.0, "SA")
+    assert sigma is not None
+    assert sigma < 1
+
+
+def test_a_standard_problem_has_no_other_form() -> None:
+    with pytest.raises(OptionError, match="neither M nor sigma"):
+        standard_form(sp.eye_array(3), None, None, None, "normal", None)
