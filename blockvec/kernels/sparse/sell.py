@@ -1,7 +1,7 @@
 """SpMMV on SELL-C-sigma matrices: Y = alpha (S - shift I) X + beta Y for narrow row-major blocks.
 
 The entries of 32 rows are interleaved, so that neighbouring lanes read neighbouring entries straight into
-registers (``spmmv_sell.cu``). That takes a second copy of the matrix, which ``cuda/sparse/spmmv_sell_fill.cu``
+registers (``spmmv_sell.cu``). That takes a second copy of the matrix, which ``spmmv_sell_fill.cu``
 fills as `layout` says. A row is summed up in the order of its entries: results are those of `spmmv_csr` in a
 configuration chosen ``in_order``, to the last bit.
 
