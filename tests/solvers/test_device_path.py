@@ -66,8 +66,9 @@ class DeviceNamespace:
 def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
     """Make every solver module believe that arrays live on a device."""
     namespace = DeviceNamespace()
-    names = ["orthogonalize.decomposition", "orthogonalize.intrablock", "krylov", "block_lanczos", "filtered"]
-    names += ["spectrum", "verification", "rayleigh_ritz"]
+    names = ["orthogonalize.decomposition", "orthogonalize.intrablock"]
+    iterations = ("krylov", "lanczos", "filtered_lanczos", "spectrum", "verification", "rayleigh_ritz")
+    names += [f"iterations.{name}" for name in iterations]
     for name in names:
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
     for name in ("start_copy", "inverse_factor"):
