@@ -1,22 +1,25 @@
-"""BlockVector: tall and skinny row-major matrices and the products block methods live on."""
+"""BlockVector: tall and skinny row-major matrices and the products that block methods spend their time in."""
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 
-from . import arrays, products, sweeps
-from .arithmetic import Arithmetic
-from .arrays import as_rows
-from .backends import Array
-from .errors import OptionError, ShapeError
-from .transposed import Transposed
+from . import arrays, elementwise, io, products
+from .arrays import Memory, as_range, as_rows, check_dtype, is_range, leading_dimension, memory_of
+from .backends import Array, Backend, array_namespace, backend_for, backend_of
+from .errors import DTypeError, OptionError, ShapeError
 
-__all__ = ["BlockVector"]
+__all__ = ["BlockVector", "Transposed"]
+
+FROM_FUNCTION_ROWS = 1 << 16  # rows per evaluation of a function, which bounds the size of its index arrays
 
 
-class BlockVector(Arithmetic):
+class BlockVector:
     """A block of K-vectors: a K x M row-major matrix, K large and M small, on a CPU or a GPU.
 
     Wraps a 2-D array without copying it: C-contiguous, or a column range of a wider one (leading
@@ -51,7 +54,235 @@ class BlockVector(Arithmetic):
     BlockVector(1000x2, float64, ld=2, cpu)
     """
 
-    __slots__ = ()
+    __slots__ = ("_memory", "array", "backend", "comm")
+    __array_ufunc__ = None  # NumPy and CuPy hand mixed operators to us
+    __iter__ = None  # a block is not a sequence of rows
+    ndim = 2
+
+    def __init__(self, a: Any, *, copy: bool = False, dtype: Any = None, comm: Any = None) -> None:
+        if isinstance(a, BlockVector):
+            comm = a.comm if comm is None else comm
+            a = a.array
+        self.array: Array = as_rows(a, copy=copy, dtype=dtype)
+        self.comm: Any = comm
+        self.backend: Backend = backend_of(self.array)
+        self._memory: Memory | None = None
+
+    @classmethod
+    def _of(cls, array: Array, comm: Any, backend: Backend) -> Self:
+        """Wrap an array whose layout is known to be right."""
+        block = object.__new__(cls)
+        block.array, block.comm, block.backend, block._memory = array, comm, backend, None
+        return block
+
+    def _wrap(self, array: Array) -> Self:
+        """Wrap an array of this device with this block's communicator."""
+        return self._of(array, self.comm, self.backend)
+
+    def _place(self) -> Memory:
+        """Return where the block lies: asked for once, since that takes longer than a launch."""
+        if self._memory is None:
+            self._memory = memory_of(self.array)
+        return self._memory
+
+    # --- construction ---------------------------------------------------------------------------
+
+    @classmethod
+    def empty(
+        cls, n_rows: int, n_cols: int, dtype: Any = np.float64, *, device: str = "cpu", comm: Any = None
+    ) -> Self:
+        """Return an uninitialised block on ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``."""
+        for name, value in (("n_rows", n_rows), ("n_cols", n_cols)):
+            if not isinstance(value, int | np.integer) or value < 0:
+                raise ShapeError(f"{name}: got {value!r}; give a non-negative integer.")
+        backend = backend_for(device)
+        return cls._of(backend.empty((int(n_rows), int(n_cols)), check_dtype(dtype).name), comm, backend)
+
+    @classmethod
+    def full(
+        cls, n_rows: int, n_cols: int, fill_value: complex, dtype: Any = np.float64, **where: Any
+    ) -> Self:
+        """Return a block of one value; keywords as for `empty`."""
+        block = cls.empty(n_rows, n_cols, dtype, **where)
+        block.array[...] = fill_value
+        return block
+
+    @classmethod
+    def zeros(cls, n_rows: int, n_cols: int, dtype: Any = np.float64, **where: Any) -> Self:
+        """Return a block of zeros; keywords as for `empty`."""
+        return cls.full(n_rows, n_cols, 0, dtype, **where)
+
+    @classmethod
+    def random(
+        cls,
+        n_rows: int,
+        n_cols: int,
+        dtype: Any = np.float64,
+        *,
+        rng: Any = None,
+        distribution: Literal["uniform", "normal"] = "uniform",
+        first_row: int = 0,
+        **where: Any,
+    ) -> Self:
+        """Return a block of random numbers that depend on `rng` and the row index alone.
+
+        One draw from ``numpy.random.default_rng(rng)`` keys a counter-based generator (Philox; Salmon et
+        al. 2011), so every backend and every partition of the rows gives the same numbers.
+
+        Parameters
+        ----------
+        n_rows, n_cols, dtype
+            Extents and element type; complex elements have two independent parts.
+        rng : Generator, int or None
+            As in ``numpy.random.default_rng``.
+        distribution : {"uniform", "normal"}
+            Uniform on [-1, 1), bit-identical everywhere; or standard normal (Box-Muller), which may differ
+            between devices in the last digit.
+        first_row : int
+            Index of the first row in the whole block, where this is one part of it.
+        **where
+            `device` and `comm` as for `empty`.
+        """
+        if distribution not in ("uniform", "normal"):
+            raise OptionError(f"distribution: got {distribution!r}; give 'uniform' or 'normal'.")
+        key = int(np.random.default_rng(rng).integers(0, 2**63))
+        block = cls.empty(n_rows, n_cols, dtype, **where)
+        parts = 2 if block.dtype.kind == "c" else 1
+        block.backend.fill_random(block.array, key, first_row * n_cols * parts)
+        if distribution == "normal":
+            angle = cls.empty(n_rows, n_cols, dtype, **where)
+            block.backend.fill_random(angle.array, key ^ (1 << 63), first_row * n_cols * parts)
+            elementwise.box_muller(block.array, angle.array)
+        return block
+
+    @classmethod
+    def from_function(
+        cls,
+        function: Callable[[Array, Array], Array],
+        n_rows: int,
+        n_cols: int,
+        dtype: Any = np.float64,
+        *,
+        first_row: int = 0,
+        **where: Any,
+    ) -> Self:
+        """Return the block with elements ``function(i, j)``, evaluated a slab of rows at a time.
+
+        Examples
+        --------
+        >>> from blockvec import BlockVector
+        >>> BlockVector.from_function(lambda i, j: i + 10 * j, 3, 2).array.tolist()
+        [[0.0, 10.0], [1.0, 11.0], [2.0, 12.0]]
+        """
+        block = cls.empty(n_rows, n_cols, dtype, **where)
+        xp = block.backend.xp
+        columns = xp.arange(n_cols)[None, :]
+        for begin in range(0, n_rows, FROM_FUNCTION_ROWS):
+            end = min(begin + FROM_FUNCTION_ROWS, n_rows)
+            rows = xp.arange(first_row + begin, first_row + end)[:, None]
+            block.array[begin:end] = function(rows, columns)
+        return block
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str = "cpu", comm: Any = None) -> Self:
+        """Read a block that `save` wrote, or any 2-D .npy array of the four types."""
+        host = as_rows(io.load_block(path), copy=False)
+        backend = backend_for(device)
+        return cls._of(host if device == "cpu" else backend.from_host(host), comm, backend)
+
+    def save(self, path: str | Path) -> None:
+        """Write the block as .npy; the file appears whole or not at all."""
+        io.save_block(path, self.array if self.device == "cpu" else self.backend.to_host(self.array))
+
+    def like(self, n_cols: int | None = None, dtype: Any = None) -> Self:
+        """Return an uninitialised contiguous block with these rows, on this device and communicator."""
+        shape = (self.n_rows, self.n_cols if n_cols is None else n_cols)
+        name = check_dtype(self.dtype if dtype is None else dtype).name
+        return self._of(self.backend.empty(shape, name), self.comm, self.backend)
+
+    def copy(self) -> Self:
+        """Return a contiguous copy."""
+        result = self.like()
+        elementwise.axpby("copy", self.array, None, result.array, 1, 0)
+        return result
+
+    def to_host(self) -> Self:
+        """Return a copy in main memory; waits for the device."""
+        backend = backend_for("cpu")
+        return self._of(self.backend.to_host(self.array), self.comm, backend)
+
+    def to_device(self, device: str = "gpu") -> Self:
+        """Return a copy on a GPU, ``"gpu"`` being the current one."""
+        backend = backend_for(device)
+        source = self.array if self.device == "cpu" else self.backend.to_host(self.array)
+        return self._of(backend.from_host(source), self.comm, backend)
+
+    # --- description ----------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows held here, and columns."""
+        n_rows, n_cols = self.array.shape
+        return n_rows, n_cols
+
+    @property
+    def n_rows(self) -> int:
+        """Rows held here (K)."""
+        return int(self.array.shape[0])
+
+    @property
+    def n_cols(self) -> int:
+        """Columns (M)."""
+        return int(self.array.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        dtype: np.dtype[Any] = self.array.dtype
+        return dtype
+
+    @property
+    def ld(self) -> int:
+        """Leading dimension: distance between rows in elements."""
+        return leading_dimension(self.array)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements, without the gaps of a view."""
+        return int(self.array.nbytes)
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda:0"``."""
+        return self.backend.name
+
+    def __repr__(self) -> str:
+        extents = f"{self.n_rows}x{self.n_cols}, {self.dtype.name}, ld={self.ld}, {self.device}"
+        return f"{type(self).__name__}({extents})"
+
+    def __bool__(self) -> bool:
+        raise ValueError(
+            "the truth value of a block is ambiguous; test V.n_rows, or V.array with any() or all()."
+        )
+
+    # --- views ----------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return a view for ranges of rows and columns, one row or one column; fancy indices copy."""
+        rows, columns = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
+        if is_range(rows) and is_range(columns):
+            return self._wrap(self.array[as_range(rows, self.n_rows), as_range(columns, self.n_cols)])
+        picked = self.array[index]
+        if picked.ndim != 2:
+            raise ShapeError(
+                f"index {index!r} leaves {picked.ndim} dimensions; use V.array[...] for elements."
+            )
+        return self._wrap(array_namespace(picked).array(picked, order="C"))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.array[index] = value.array if isinstance(value, BlockVector) else value
+
+    # --- products -------------------------------------------------------------------------------
 
     @property
     def T(self) -> Transposed:
@@ -62,8 +293,6 @@ class BlockVector(Arithmetic):
     def H(self) -> Transposed:
         """Marker for ``V.H @ W``, the conjugate transpose; moves no data."""
         return Transposed(self, conj=True)
-
-    # --- products -------------------------------------------------------------------------------
 
     def dot(
         self, W: Any, *, conj: bool = True, alpha: complex = 1, beta: complex = 0, out: Array | None = None
@@ -181,7 +410,7 @@ class BlockVector(Arithmetic):
         >>> V.combine_dot(np.array([[0.5]]), W).tolist()
         [[50.0], [50.0]]
         """
-        return sweeps.combine_dot(
+        return products.combine_dot(
             self.array, arrays.as_array(C), self._tall("combine_dot", W).array, comm=self.comm
         )
 
@@ -221,7 +450,7 @@ class BlockVector(Arithmetic):
         >>> V.update_gram(W, np.array([[2.0]])).tolist()
         [[100.0]]
         """
-        return sweeps.update_gram(
+        return products.update_gram(
             self.array, self._tall("update_gram", W).array, arrays.as_array(C), comm=self.comm
         )
 
@@ -243,3 +472,157 @@ class BlockVector(Arithmetic):
             return NotImplemented
         product = self._wrap(as_rows(left.T)).dot(self, conj=False)
         return product[0] if left.ndim == 1 else product
+
+    # --- arithmetic -----------------------------------------------------------------------------
+
+    def axpby(self, alpha: Any, X: Any, beta: Any) -> Self:
+        """Set V = alpha X + beta V; factors are scalars or hold one value a column. Returns V."""
+        elementwise.axpby("axpby", self._tall("axpby", X).array, self.array, self.array, alpha, beta)
+        return self
+
+    def axpy(self, alpha: Any, X: Any) -> Self:
+        """Set V = V + alpha X; alpha is a scalar or holds one value a column. Returns V."""
+        return self.axpby(alpha, X, 1)
+
+    def scale(self, alpha: Any) -> Self:
+        """Set V = alpha V; alpha is a scalar or holds one value a column. Returns V."""
+        elementwise.axpby("scale", self.array, None, self.array, alpha, 0)
+        return self
+
+    def column_dot(self, W: Any) -> Array:
+        """Return the M inner products v_j^H w_j, shape (M,)."""
+        other = self._tall("column_dot", W).array
+        part = elementwise.column_dot(self.array, other, products.result_type(self.array, other))
+        return products.sum_over(self.comm, part)
+
+    def norms(self) -> Array:
+        """Return the Euclidean norms of the columns, shape (M,), real."""
+        real = np.zeros(0, self.dtype).real.dtype
+        squares = products.sum_over(self.comm, elementwise.column_dot(self.array, self.array, real))
+        return array_namespace(squares).sqrt(squares)
+
+    def normalize(self) -> Array:
+        """Scale each column to norm one and return the norms it had; zero columns stay zero."""
+        norms = self.norms()
+        self.scale(1 / array_namespace(norms).where(norms > 0, norms, 1))
+        return norms
+
+    def _tall(self, operation: str, other: Any) -> Memory:
+        """Return where the other tall operand lies."""
+        if isinstance(other, BlockVector):
+            return other._place()
+        if isinstance(other, Transposed):
+            raise DTypeError(f"{operation}: got a transposed block; both operands are tall, as in V.T @ W.")
+        return memory_of(as_rows(other))
+
+    def _plus(self, other: Any, alpha: int, beta: int) -> Any:
+        """Return alpha V + beta W, where W may also be a number or hold one value a column."""
+        if not _is_operand(other):
+            return NotImplemented
+        if not _is_block(other):
+            return (self if alpha == 1 else self * alpha)._apply(operator.add, beta * other)
+        W = self._tall("+", other).array
+        elementwise.check_same_shape("+", self.array, W)
+        result = self.like(dtype=products.result_type(self.array, W))
+        elementwise.axpby("+", self.array, W, result.array, alpha, beta)
+        return result
+
+    def _apply(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
+        """Apply a broadcasting operation of NumPy or CuPy, which may not widen the block."""
+        result = function(self.array, other.array if isinstance(other, BlockVector) else other)
+        if result.shape != self.shape:
+            raise ShapeError(f"an operand of shape {other.shape} does not fit a block of shape {self.shape}.")
+        return self._wrap(as_rows(result))
+
+    def __add__(self, other: Any) -> Self:
+        return self._plus(other, 1, 1)  # type: ignore[no-any-return]
+
+    def __sub__(self, other: Any) -> Self:
+        return self._plus(other, 1, -1)  # type: ignore[no-any-return]
+
+    def __rsub__(self, other: Any) -> Self:
+        return self._plus(other, -1, 1)  # type: ignore[no-any-return]
+
+    def __mul__(self, other: Any) -> Self:
+        if not _is_operand(other):
+            return NotImplemented
+        if _is_block(other):
+            return self._apply(operator.mul, other)
+        result = self.like(dtype=products.result_type(self.array, other))
+        elementwise.axpby("*", self.array, None, result.array, other, 0)
+        return result
+
+    def __truediv__(self, other: Any) -> Self:
+        return self._apply(operator.truediv, other) if _is_operand(other) else NotImplemented
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Self:
+        return self * -1
+
+    def __iadd__(self, other: Any) -> Self:
+        return self.axpy(1, other) if _is_block(other) else self._assign(self + other)
+
+    def __isub__(self, other: Any) -> Self:
+        return self.axpy(-1, other) if _is_block(other) else self._assign(self - other)
+
+    def __imul__(self, other: Any) -> Self:
+        return self._assign(self * other) if _is_block(other) else self.scale(other)
+
+    def __itruediv__(self, other: Any) -> Self:
+        return self._assign(self / other)
+
+    def _assign(self, result: Self) -> Self:
+        """Overwrite this block with the result of an operation on it."""
+        elementwise.axpby("in-place operation", result.array, None, self.array, 1, 0)
+        return self
+
+    # --- other libraries ------------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if self.device != "cpu":
+            raise TypeError(f"the block is on {self.device}; use V.to_host().array for a NumPy array.")
+        return np.array(self.array, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return dict(self.array.__cuda_array_interface__)
+
+
+class Transposed:
+    """``V.T`` or ``V.H``: a marker that turns ``@`` into the product of two tall blocks."""
+
+    __slots__ = ("_block", "_conj")
+    __array_ufunc__ = None
+    __iter__ = None
+
+    def __init__(self, block: BlockVector, *, conj: bool) -> None:
+        self._block, self._conj = block, conj
+
+    def __matmul__(self, W: Any) -> Array:
+        if isinstance(W, Transposed) or hasattr(W, "apply"):
+            raise DTypeError("V.T @ S with an operator S has no tall result; write V.T @ (S @ V).")
+        return self._block.dot(W, conj=self._conj)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Extents of the transposed block."""
+        return self._block.n_cols, self._block.n_rows
+
+    def __repr__(self) -> str:
+        return f"{self._block!r}.{'H' if self._conj else 'T'}"
+
+
+def _is_operand(other: Any) -> bool:
+    return _is_block(other) or elementwise.is_scalar(other) or getattr(other, "ndim", 0) == 1
+
+
+def _is_block(other: Any) -> bool:
+    return isinstance(other, BlockVector) or getattr(other, "ndim", 0) == 2

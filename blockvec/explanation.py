@@ -2,16 +2,73 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from . import products
 from .arrays import as_array
+from .backends.base import Backend
 from .blockvector import BlockVector
-from .dispatch import Explanation, explain_problem
+from .dispatch import choose
 from .errors import OptionError
+from .kernels.problem import Problem
+from .kernels.roofline import flops, gather_time, time_limit, traffic
 from .operators import Operator
+from .profile import ceilings
 
-__all__ = ["explain"]
+__all__ = ["Explanation", "explain"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What runs a problem and why.
+
+    Attributes
+    ----------
+    problem : Problem
+        The description that the choice depends on.
+    device : str
+        Where it runs.
+    kernel : str
+        The implementation chosen.
+    configuration : str
+        What it is run with and where that choice came from; empty where there is nothing to choose.
+    considered : tuple of (str, str)
+        Every implementation in order of preference, with the reason it was passed over ("" for those usable).
+    bytes_moved, flops : int
+        The problem's compulsory traffic in bytes and its floating-point operations.
+    time_limit_s : float
+        The shortest time in seconds that the measured ceilings allow.
+    gather_time_s : float or None
+        Of a sparse product on a GPU, the time in which L2 delivers a row of X for every entry.
+    """
+
+    problem: Problem
+    device: str
+    kernel: str
+    configuration: str
+    considered: tuple[tuple[str, str], ...]
+    bytes_moved: int
+    flops: int
+    time_limit_s: float
+    gather_time_s: float | None = None
+
+    def __str__(self) -> str:
+        """Lay the explanation out as text."""
+        lines = [
+            f"{self.problem.operation} on {self.device}: {self.kernel}",
+            f"  problem   {self.problem}",
+            f"  roofline  {self.bytes_moved / 1e6:.3f} MB, {self.flops / 1e6:.3f} Mflop, "
+            f"at least {self.time_limit_s * 1e6:.1f} us",
+        ]
+        if self.gather_time_s is not None:
+            lines.append(f"  gathering {self.gather_time_s * 1e6:.1f} us where every row of X comes from L2")
+        if self.configuration:
+            lines.append(f"  run with  {self.configuration}")
+        for name, refusal in self.considered:
+            verdict = "chosen" if name == self.kernel else refusal or "usable, not preferred"
+            lines.append(f"  {name:20} {verdict}")
+        return "\n".join(lines)
 
 
 def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explanation:
@@ -47,7 +104,7 @@ def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explana
         known = left.explain(BlockVector(right))
         if known is None:
             raise OptionError("explain: the operator is a user's function; there is no kernel to choose.")
-        return explain_problem(*known)
+        return _explain_problem(*known)
     if not isinstance(left, BlockVector) or operation not in ("dot", "combine"):
         raise OptionError(
             f"explain: got {operation!r} on a {type(left).__name__}; give 'dot' or 'combine' on a "
@@ -56,7 +113,23 @@ def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explana
     backend = left.backend
     if operation == "dot":
         other = right.array if isinstance(right, BlockVector) else BlockVector(right).array
-        return explain_problem(products.tsmttsm_problem(left.array, other, True), backend)
+        return _explain_problem(products.tsmttsm_problem(left.array, other, True), backend)
     C = as_array(right)
     out = left.like(C.shape[1], products.result_type(left.array, C)).array
-    return explain_problem(products.tsmm_problem(left.array, C, out), backend)
+    return _explain_problem(products.tsmm_problem(left.array, C, out), backend)
+
+
+def _explain_problem(problem: Problem, backend: Backend) -> Explanation:
+    """Say what would run a problem and why; measures the device's ceilings if nobody did."""
+    chosen, limits = choose(problem, backend), ceilings(backend)
+    return Explanation(
+        problem=problem,
+        device=f"{backend.name} ({backend.device.name})",
+        kernel=chosen.name,
+        configuration=chosen.configuration(),
+        considered=tuple((c.name, c.refusal) for c in backend.candidates(problem)),
+        bytes_moved=traffic(problem).total_bytes,
+        flops=flops(problem),
+        time_limit_s=time_limit(problem, limits),
+        gather_time_s=gather_time(problem, limits),
+    )

@@ -24,9 +24,7 @@ LAYERS = [
     {"backends"},
     {"dispatch", "profile", "precompile"},
     {
-        "arithmetic",
         "arrays",
-        "block",
         "blockvector",
         "elementwise",
         "fused",
@@ -37,8 +35,6 @@ LAYERS = [
         "operators",
         "products",
         "small_matrices",
-        "sweeps",
-        "transposed",
     },
     {"adapters", "explanation"},
     {"__init__", "__version__"},

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import products, sweeps
+from .. import products
 from ..backends import Array, Backend, backend_for
 from ..blockvector import BlockVector
 from ..dispatch import choose
@@ -283,7 +283,7 @@ def _combine_dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     W, V = blocks.inputs()[0], blocks.outputs()
     Q = np.linalg.qr(np.random.default_rng(2).standard_normal((blocks.N, blocks.N)))[0]
     C = backend.from_host(Q.astype(dtype))  # orthogonal: no block grows or fades, however often it is applied
-    problem = sweeps.sweep_problem("combine_dot", V[0].array, C, W[0].array)
+    problem = products.sweep_problem("combine_dot", V[0].array, C, W[0].array)
     product = _transposed_product(dtype)
 
     def plain(X: Array, Y: Array) -> Array:
@@ -303,7 +303,7 @@ def _combine_dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
 
 def _update_gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     W, V, C = blocks.inputs()[0], blocks.outputs(), _coefficients(blocks, dtype, backend)
-    problem = sweeps.sweep_problem("update_gram", V[0].array, C, W[0].array)
+    problem = products.sweep_problem("update_gram", V[0].array, C, W[0].array)
     product = _transposed_product(dtype)
 
     def plain(X: Array, Y: Array) -> Array:

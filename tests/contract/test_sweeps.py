@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, profile, sweeps
+from blockvec import BlockVector, products, profile
 from blockvec.errors import DeviceError, DTypeError, LayoutError, ShapeError
 from tests.contract.blocks import (
     DTYPES,
@@ -154,7 +154,7 @@ def test_both_agree_with_the_plain_sequence(device: str) -> None:
 def test_large_sweeps_are_one_kernel(device: str, backend: Any, known_ceilings: None) -> None:
     V, W = (BlockVector.random(20011, width, rng=width, device=device) for width in (8, 96))
     C = on(device, np.eye(8))
-    problem = sweeps.sweep_problem("combine_dot", V.array, C, W.array)
+    problem = products.sweep_problem("combine_dot", V.array, C, W.array)
     fused = [c.name for c in backend.candidates(problem) if not c.refusal]
     with profile() as watched:
         V.combine_dot(C, W)

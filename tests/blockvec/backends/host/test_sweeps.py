@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from blockvec import sweeps
+from blockvec import products
 from blockvec.backends.host import sweeps as panel_sweeps
 from blockvec.config import option_context
 from blockvec.kernels.problem import SweepProblem
@@ -23,7 +23,7 @@ def test_chunks_are_exact_where_the_terms_are(dtype: str, K: int, M: int, N: int
     for operation, coefficients, rows in (("combine_dot", C, M), ("update_gram", D, N)):
         V = Guarded(A, "cpu", layout)
         S = np.full((rows, N), np.nan, dtype)
-        problem = sweeps.sweep_problem(operation, V.block.array, coefficients, W)
+        problem = products.sweep_problem(operation, V.block.array, coefficients, W)
         with option_context(threads=2):
             panel_sweeps.sweep(problem, W, V.block.array, coefficients, S)
         new = A @ C if operation == "combine_dot" else A - X @ D
