@@ -1,0 +1,38 @@
+"""The contract of families for products of dense blocks."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from ..device import DeviceInfo
+from ..family import C, Family, P
+
+
+class DenseFamily(Family[P, C]):
+    """A family whose product is one launch of one kernel.
+
+    Attributes
+    ----------
+    has_unsummed_kernel : bool
+        Whether there is a kernel without the sums over threads and blocks, and so without a result: the
+        difference of the times is that of the sums.
+    """
+
+    has_unsummed_kernel: ClassVar[bool] = False
+
+    @abstractmethod
+    def source(self, problem: P, config: C, device: DeviceInfo, *, is_summed: bool = True) -> str:
+        """Generate the CUDA source; it depends neither on K nor on the length of a pitch.
+
+        Where there is an unsummed kernel, `is_summed` false generates it.
+        """
+
+    def workspace_bytes(self, problem: P, config: C, device: DeviceInfo) -> int:
+        """Compute the workspace of a launch in bytes, 0 if it takes none."""
+        return 0
+
+    @abstractmethod
+    def bind(self, function: Any, problem: P, config: C, device: DeviceInfo) -> Callable[..., None]:
+        """Bind a loaded kernel to everything but addresses and factors; see `launch.bind_product`."""

@@ -1,0 +1,92 @@
+"""Hardware constants of CUDA GPUs, checks of a block against a device, and formulas shared by models.
+
+Sources: [guide] NVIDIA, "CUDA C++ Programming Guide", section "Compute Capabilities"; [H200] measured on an
+NVIDIA H200. Constants fitted to one family's timings are in that family's model.
+"""
+
+from __future__ import annotations
+
+from .device import DeviceInfo
+
+WARP = 32  # threads [guide]
+MAX_THREADS = 1024  # per block [guide]
+MAX_REGISTERS = 255  # 32-bit, per thread [guide]
+QUADRANTS = 4  # of a multiprocessor, each with its own scheduler, registers and tensor cores
+RESERVED_SHARED_BYTES = 1024  # per block, taken by the driver [guide]
+STATIC_SHARED_LIMIT = 48 << 10  # bytes per block without an opt-in [guide]
+BANK_ROW_BYTES = 128  # that shared memory serves per cycle: 32 banks of 4 bytes [guide]
+LINE_BYTES = 128  # of a cache line, and what L1 delivers per cycle
+SECTOR_BYTES = 32  # least transfer between memory and L2
+
+CLOCK_HZ = 1.755e9  # of the multiprocessors under load [H200]; the unit of the models' cycles
+TENSOR_CLOCK_HZ = 1.93e9  # at which 256 FP64 operations per cycle and SM give the measured peak [H200]
+LAUNCH_S = 2.5e-6  # of an empty kernel in a stream, seconds [H200]
+MEMORY_LATENCY_S = 0.8e-6  # of a loaded memory system, seconds: bytes in flight must cover it (Little's law)
+
+
+def architecture_of(device: DeviceInfo) -> int:
+    """Read the number of an architecture: 90 for ``"sm_90"``, 0 where there is none."""
+    return int("".join(filter(str.isdigit, device.architecture)) or 0)
+
+
+def ceil_div(value: int, unit: int) -> int:
+    """Divide and round up."""
+    return -(-value // unit)
+
+
+def round_up(value: int, unit: int) -> int:
+    """Round up to a multiple of a unit."""
+    return -(-value // unit) * unit
+
+
+def register_limit(threads: int, device: DeviceInfo) -> int:
+    """Compute the register limit per thread with `threads` threads resident on a multiprocessor.
+
+    Each quadrant allocates a quarter of the registers, per warp and in units of 8 per thread.
+    """
+    warps_per_quadrant = ceil_div(threads, QUADRANTS * WARP)
+    per_quadrant = device.registers_per_multiprocessor // QUADRANTS
+    return min(MAX_REGISTERS, per_quadrant // warps_per_quadrant // WARP // 8 * 8)
+
+
+def excess_threads(threads: int, blocks: int, device: DeviceInfo) -> str | None:
+    """Refuse `blocks` resident blocks of `threads` threads that a multiprocessor cannot hold."""
+    if threads > MAX_THREADS or threads * blocks > device.threads_per_multiprocessor:
+        return f"{blocks} blocks of {threads} threads on a multiprocessor"
+    return None
+
+
+def excess_registers(registers: int, threads: int, blocks: int, device: DeviceInfo) -> str | None:
+    """Refuse a number of registers per thread with which `blocks` blocks are not resident together."""
+    limit = register_limit(threads * blocks, device)
+    return f"needs {registers} registers of {limit}" if registers > limit else None
+
+
+def excess_shared(shared_bytes: int, blocks: int, device: DeviceInfo) -> str | None:
+    """Refuse a block's shared memory, dynamic and static, with which `blocks` blocks do not fit."""
+    if shared_bytes > device.shared_bytes_per_block:
+        return f"needs {shared_bytes} bytes of shared memory of {device.shared_bytes_per_block}"
+    if blocks * (shared_bytes + RESERVED_SHARED_BYTES) > device.shared_bytes_per_multiprocessor:
+        return f"{blocks} blocks of {shared_bytes} bytes of shared memory do not fit a multiprocessor"
+    return None
+
+
+def excess(threads: int, blocks: int, registers: int, shared_bytes: int, device: DeviceInfo) -> str | None:
+    """Refuse `blocks` resident blocks that need more threads, registers or shared memory than there is."""
+    return (
+        excess_threads(threads, blocks, device)
+        or excess_registers(registers, threads, blocks, device)
+        or excess_shared(shared_bytes, blocks, device)
+    )
+
+
+def covered_rate(share: float, flight: float, latency_s: float = MEMORY_LATENCY_S) -> float:
+    """Compute the bytes per second of `share` that `flight` bytes in flight sustain by Little's law."""
+    cover = max(flight, 1.0) / (share * latency_s)
+    return float(share * cover / (1 + cover**4) ** 0.25)
+
+
+def smooth_max(*times: float, sharpness: int = 8) -> float:
+    """Compute the `sharpness`-norm of times: close to the largest, and longer where limits are close."""
+    longest = max(*times, 1e-12)
+    return float(longest * sum((time / longest) ** sharpness for time in times) ** (1 / sharpness))
