@@ -11,9 +11,10 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
+from .blocks import RealArray
 from .drivers import Request
 from .iterations.base import IterationState
-from .iterations.rayleigh_ritz import RealArray, ritz_pairs, to_host
+from .iterations.rayleigh_ritz import ritz_pairs, to_host
 from .linear.columns import project_out
 from .result import EigenResult
 

@@ -13,6 +13,7 @@ from blockvec import BlockVector, Operator, __version__, array_namespace
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import integer
+from .blocks import RealArray
 from .iterations.base import IterationState, LanczosOptions, LanczosResult
 from .iterations.filter_design import choose_degree
 from .iterations.filtered_lanczos import FilteredRestart
@@ -21,7 +22,6 @@ from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.lanczos import ThickRestart, block_lanczos
 from .iterations.rayleigh_ritz import (
     IDENTITY_COLUMNS,
-    RealArray,
     Selection,
     Tolerance,
     dense_eigenpairs,

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ..iterations.rayleigh_ritz import RealArray, Selection
+from ..blocks import RealArray
+from ..iterations.rayleigh_ritz import Selection
 from ..transform.standard_form import factorise
 
 __all__ = ["count_below", "proof", "shift_outside"]

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from blockvec import rehearsal
 
+from ..blocks import Block, Operator
 from ..runtime.checkpoint import Checkpoint
 from .krylov import Counts
 from .rayleigh_ritz import Tolerance, Which
 
 __all__ = ["Iteration", "IterationState", "LanczosOptions", "LanczosResult"]
 
-Block = Any
 
 _rehearsed: set[tuple[Any, ...]] = set()  # kinds of runs whose kernels were asked for in this process
 
@@ -172,7 +172,7 @@ class Iteration:
         """Seconds since the start, those before a resumption included."""
         return self.earlier_s + time.perf_counter() - self.begin_s
 
-    def _rehearse_once(self, operator: Any, buffer: Any, *kind: Any) -> None:
+    def _rehearse_once(self, operator: Operator, buffer: Any, *kind: Any) -> None:
         """Have the kernels of a run compiled side by side, where none of its kind went before.
 
         Not those of an operator without `nnz`: it may be a user's, who would see it called.

@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["amplification", "degree_for", "filtered", "recurrence", "steps_within"]
+from ..blocks import Block, Operator
 
-Block = Any
+__all__ = ["amplification", "degree_for", "filtered", "recurrence", "steps_within"]
 
 
 def degree_for(growth: float, distance: float) -> float:
@@ -45,7 +45,7 @@ def steps_within(growth: float, distance: float) -> int:
 
 
 def filtered(
-    operator: Any,
+    operator: Operator,
     Y: Block,
     centre: float,
     half_width: float,

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, ShapeError
 
+from ..blocks import Block, Operator, RealArray
 from ..linear.columns import pick
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
@@ -32,8 +33,6 @@ from .rayleigh_ritz import to_host
 
 __all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "Stop"]
 
-Block = Any
-RealArray = NDArray[np.float64]
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
 Stop = Literal["adaptive", "power"]
 
@@ -68,7 +67,7 @@ class CorrectionProblem:
         Returns the orthonormal `Q`: converged vectors, then X, and on a GPU perhaps zeros.
     """
 
-    operator: Any
+    operator: Operator
     X: Block
     R: Block
     shift: RealArray
@@ -88,7 +87,7 @@ CorrectionSolver = Callable[[CorrectionProblem], Block]
 class _Counted:
     """An operator that counts what it is applied to, or what it is said to have been."""
 
-    def __init__(self, operator: Any) -> None:
+    def __init__(self, operator: Operator) -> None:
         self.operator = operator
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
         self.columns = self.applications = 0
@@ -184,7 +183,7 @@ class Corrector:
 
     def __init__(
         self,
-        operator: Any,
+        operator: Operator,
         method: Correction | CorrectionSolver,
         preconditioner: Preconditioner | None,
         steps: int | None,

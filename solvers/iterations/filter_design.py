@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..blocks import Operator
 from .rayleigh_ritz import Which
 
 __all__ = ["Filter", "choose_degree", "design_filter"]
@@ -63,7 +64,7 @@ class Filter:
         return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
 
 
-def choose_degree(operator: Any, block_size: int, basis: int) -> int:
+def choose_degree(operator: Operator, block_size: int, basis: int) -> int:
     """Return the degree that makes applying A as costly as orthogonalising, or 1 where the cost is not known.
 
     Counts bytes. At this balance neither half of the work can be made much cheaper by moving it to the

@@ -31,6 +31,7 @@ import numpy as np
 
 from blockvec import array_namespace
 
+from ..blocks import Block, Operator
 from ..linear.columns import project_out
 from .base import IterationState, LanczosResult
 from .chebyshev import recurrence
@@ -42,7 +43,6 @@ from .spectrum import Sketch, rehearse_sketch, sketch_spectrum
 
 __all__ = ["ChebyshevOperator", "FilteredRestart"]
 
-Block = Any
 
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
 SKETCH_WIDTH = 2  # vectors
@@ -72,7 +72,7 @@ class ChebyshevOperator:
         Columns to whose complement the operator is restricted.
     """
 
-    def __init__(self, operator: Any, filter: Filter, locked: Block | None) -> None:
+    def __init__(self, operator: Operator, filter: Filter, locked: Block | None) -> None:
         self.degree, self.locked = filter.degree, locked
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
+from ..blocks import Block, Operator, RealArray
 from ..transform.fold import FoldedOperator
 from .base import LanczosOptions
 from .filter_design import choose_degree
 from .filtered_lanczos import FilteredRestart
 from .krylov import Counts
 from .lanczos import block_lanczos
-from .rayleigh_ritz import RealArray, Tolerance
+from .rayleigh_ritz import Tolerance
 from .search_space import SearchSpace
 
 __all__ = ["filtered_start", "is_cheap"]
 
-Block = Any
 
 NEAR = 0.03  # residual of the square, in squares of the last wanted distance, that is near enough
 BLOCK, STEPS = 8, 8  # columns of a step, and steps in a basis
@@ -45,7 +45,7 @@ class _Standing(Tolerance):
         return limits
 
 
-def is_cheap(operator: Any, basis: int) -> bool:
+def is_cheap(operator: Operator, basis: int) -> bool:
     """Whether many applications of an operator cost no more than orthogonalising one block."""
     return choose_degree(operator, BLOCK, basis) >= MIN_DEGREE
 

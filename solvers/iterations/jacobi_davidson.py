@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
+from ..blocks import Block, Operator, RealArray
 from ..linear.columns import pick, project_out
 from ..linear.minres import rehearse_minres
 from ..linear.systems import Preconditioner
@@ -35,8 +36,6 @@ from .verification import look_for_missed, may_have_missed
 
 __all__ = ["jacobi_davidson"]
 
-Block = Any
-RealArray = NDArray[np.float64]
 
 STALLED = 240  # corrections without a gain, of
 STALLED_COLUMNS = 2000  # operator columns, after which the space is made anew, and then given up
@@ -48,7 +47,7 @@ MAX_SEARCH_WIDTH = 8
 
 
 def jacobi_davidson(
-    operator: Any,
+    operator: Operator,
     start: Block,
     options: LanczosOptions,
     *,
@@ -132,7 +131,7 @@ class _JacobiDavidson(Iteration):
 
     def begin(
         self,
-        operator: Any,
+        operator: Operator,
         start: Block,
         target: float | None,
         preconditioner: Preconditioner | None,

@@ -24,14 +24,12 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
+from ..blocks import Array, Block, Operator
 from ..linear.columns import project_out
 from ..orthogonalize import orthogonalize
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies, to_host
 
 __all__ = ["BlockKrylov", "Counts", "Ritz"]
-
-Array = Any
-Block = Any
 
 
 @dataclass(slots=True)
@@ -126,7 +124,7 @@ class BlockKrylov:
 
     def __init__(
         self,
-        operator: Any,
+        operator: Operator,
         buffer: Block,
         n_locked: int,
         block_size: int,

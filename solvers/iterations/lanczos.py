@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
+from ..blocks import Block, Operator, RealArray
 from ..linear.columns import project_out
 from ..runtime.checkpoint import Checkpoint
 from .base import Iteration, IterationState, LanczosOptions, LanczosResult
@@ -24,9 +25,6 @@ from .verification import Found, look_for_missed, may_have_missed
 
 __all__ = ["ThickRestart", "block_lanczos"]
 
-Array = Any
-Block = Any
-RealArray = NDArray[np.float64]
 
 KEEP = 0.3  # share of the basis beyond the wanted vectors that survives a restart
 RESTARTS_BETWEEN_CLEANING = 30  # loses at most this many u of orthogonality
@@ -38,7 +36,7 @@ MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
 
 
 def block_lanczos(
-    operator: Any,
+    operator: Operator,
     start: Block,
     options: LanczosOptions,
     *,
@@ -90,7 +88,7 @@ class ThickRestart(Iteration):
 
     def __init__(
         self,
-        operator: Any,
+        operator: Operator,
         start: Block,
         options: LanczosOptions,
         locked: Block | None,

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
+from ..blocks import Block, RealArray
+
 __all__ = [
     "IDENTITY_COLUMNS",
     "SAME_RITZ_VALUE",
@@ -32,11 +34,9 @@ __all__ = [
     "to_host",
 ]
 
-Block = Any
 Which = Literal["LA", "SA", "LM"]
 Selection = Literal["LA", "SA", "LM", "BE"]
 WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
-RealArray = NDArray[np.float64]
 
 FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: rounding allows no more
 SAME_RITZ_VALUE = 4.0  # Ritz values within so many eps ||A|| are copies of one, as far as LAPACK can tell

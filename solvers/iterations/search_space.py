@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
+from ..blocks import Array, Block, Operator
 from ..linear.columns import project_out
 from ..orthogonalize import orthogonalize
 from .krylov import Counts
@@ -31,8 +32,6 @@ from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select, to_host
 
 __all__ = ["Extracted", "Extraction", "SearchSpace", "extended"]
 
-Array = Any
-Block = Any
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
 PADDING = 16  # columns that widths of blocks on a GPU are rounded up to: every width is a kernel to compile
@@ -90,7 +89,7 @@ class SearchSpace:
 
     def __init__(
         self,
-        operator: Any,
+        operator: Operator,
         like: Block,
         capacity: int,
         locked: Block | None,

@@ -18,18 +18,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
+from ..blocks import Block, Operator, RealArray
 from ..linear.columns import project_out
 from .rayleigh_ritz import Which, desire, to_host
 
 __all__ = ["Sketch", "rehearse_sketch", "sketch_spectrum"]
 
-Block = Any
-RealArray = NDArray[np.float64]
 
 BROKEN_DOWN = 1e3  # a remainder below so many u ||A|| is rounding, and ends a recurrence
 
@@ -96,7 +94,7 @@ class Sketch:
 
 
 def sketch_spectrum(
-    operator: Any,
+    operator: Operator,
     like: Block,
     width: int,
     steps: int,
@@ -136,7 +134,7 @@ def sketch_spectrum(
         steps *= 2
 
 
-def rehearse_sketch(operator: Any, like: Block, width: int) -> None:
+def rehearse_sketch(operator: Operator, like: Block, width: int) -> None:
     """Go through the products of a sketch, for a `blockvec.rehearsal`."""
     V = like.like(width)
     W = operator.apply(V, out=V.like())
@@ -147,7 +145,7 @@ def rehearse_sketch(operator: Any, like: Block, width: int) -> None:
 class _Recurrence:
     """The recurrences of some vectors side by side, and the coefficients they have left on the device."""
 
-    def __init__(self, operator: Any, like: Block, width: int, rng: Any, locked: Block | None) -> None:
+    def __init__(self, operator: Operator, like: Block, width: int, rng: Any, locked: Block | None) -> None:
         self.operator, self.locked = operator, locked
         V = type(like).random(like.shape[0], width, like.dtype, device=like.device, rng=rng)
         self._xp = array_namespace(V.array)

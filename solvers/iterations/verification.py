@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
+from ..blocks import Block, Operator, RealArray
 from ..linear.columns import project_out
 from ..orthogonalize import orthogonalize
 from .chebyshev import degree_for, filtered, steps_within
@@ -31,8 +32,6 @@ from .rayleigh_ritz import Which, clusters, desire, to_host
 
 __all__ = ["Found", "Interval", "Verdict", "choose_interval", "look_for_missed", "may_have_missed"]
 
-Block = Any
-RealArray = NDArray[np.float64]
 
 UNLUCKY = 1e-4  # probability that a random direction has less than UNLUCKY / sqrt(n) along a given one
 SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
@@ -178,7 +177,7 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
 
 
 def look_for_missed(
-    operator: Any,
+    operator: Operator,
     found: Found,
     width: int,
     budget: int,
@@ -207,7 +206,7 @@ class _Search:
     """One search: the filter's interval, its vectors, and what it has cost."""
 
     def __init__(
-        self, operator: Any, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
+        self, operator: Operator, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
     ) -> None:
         self.operator, self.found, self.rng, self.stop = operator, found, rng, stop
         n = operator.shape[0]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
-__all__ = ["column_factors", "pick", "project_out", "small_matrix"]
+from ..blocks import Array, Block
 
-Array = Any
-Block = Any
+__all__ = ["column_factors", "pick", "project_out", "small_matrix"]
 
 
 def pick(block: Block, indices: NDArray[np.intp]) -> Block:

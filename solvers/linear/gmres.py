@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
+from ..blocks import Array, Block, RealArray
 from ..iterations.rayleigh_ritz import to_host
 from .columns import small_matrix
 from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Preconditioner, Projection
 
 __all__ = ["block_gmres"]
 
-Array = Any
-Block = Any
-RealArray = NDArray[np.float64]
 
 STAGNATED = 0.99  # a cycle that leaves more of a residual gains nothing, and so will the next
 

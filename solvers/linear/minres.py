@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..blocks import Block, RealArray
 from .columns import pick, project_out
 from .recorded import Recordings, Steps, recordings_for
 from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
@@ -21,8 +22,6 @@ from .tridiagonal import Coordinates, Scalars, closing, opening
 
 __all__ = ["block_minres", "rehearse_minres"]
 
-Block = Any
-RealArray = NDArray[np.float64]
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
 INDEFINITE = 100.0  # r^H K^-1 r below -INDEFINITE * u * ||r|| ||K^-1 r|| is no rounding error

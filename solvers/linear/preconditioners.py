@@ -14,9 +14,10 @@ from typing import Any
 from blockvec import array_namespace
 from blockvec.errors import OptionError
 
+from ..blocks import Array
+
 __all__ = ["FollowingPreconditioner", "JacobiPreconditioner", "following"]
 
-Array = Any
 
 SMALLEST = 1e-3  # of the largest entry of the diagonal: what smaller ones count as
 

@@ -19,19 +19,18 @@ from numpy.typing import NDArray
 
 from blockvec import Recorder, array_namespace, start_copy
 
+from ..blocks import Array, Block, Operator
 from .columns import project_out
 from .systems import Projection
 from .tridiagonal import Scalars, closing, opening
 
 __all__ = ["Recordings", "Steps", "recordings_for"]
 
-Array = Any
-Block = Any
 PHASES = 6
 
 
 def recordings_for(
-    operator: Any, B: Block, projection: Projection, known: Recordings | None = None
+    operator: Operator, B: Block, projection: Projection, known: Recordings | None = None
 ) -> Recordings | None:
     """Return where the steps of a solve may be recorded; None where that is not possible or no use."""
     possible = getattr(bare_operator(operator), "is_recordable", False) and projection.preconditioner is None
@@ -40,7 +39,7 @@ def recordings_for(
     return known or Recordings(B.device)
 
 
-def bare_operator(operator: Any) -> Any:
+def bare_operator(operator: Operator) -> Any:
     """Return what stands behind an operator that counts."""
     return operator.operator if hasattr(operator, "count") else operator
 
@@ -71,7 +70,7 @@ class Recordings:
                 self._Q[:, :] = Q
             yield
 
-    def steps(self, operator: Any, like: Block) -> Steps:
+    def steps(self, operator: Operator, like: Block) -> Steps:
         """Return the steps of blocks of one width."""
         key = like.shape[1], like.dtype.name
         if key not in self._steps:
@@ -96,7 +95,7 @@ class Steps:
         Products of the operator with a block so far.
     """
 
-    def __init__(self, operator: Any, like: Block, Q: Block | None, recorder: Recorder) -> None:
+    def __init__(self, operator: Operator, like: Block, Q: Block | None, recorder: Recorder) -> None:
         width, self._xp = like.shape[1], array_namespace(like.array)
         self._operator, self._Q, self._recorder = operator, Q, recorder
         self._three, self._two = [like.like() for _ in range(3)], [like.like() for _ in range(2)]

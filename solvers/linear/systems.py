@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
+from ..blocks import Array, Block, RealArray
 from ..iterations.rayleigh_ritz import to_host
 from .columns import column_factors, project_out, small_matrix
 
@@ -40,9 +41,6 @@ __all__ = [
 SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding was seen to leave 100
 EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are none: invariance
 
-Array = Any
-Block = Any
-RealArray = NDArray[np.float64]
 Preconditioner = Callable[[Block], Block]
 Reason = Literal["converged", "maxiter", "stopped", "singular", "stagnated", "indefinite preconditioner"]
 

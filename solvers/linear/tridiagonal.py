@@ -11,12 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..blocks import Array, RealArray
 from .systems import EXHAUSTED, SINGULAR, inverse_where
 
 __all__ = ["Coordinates", "Rotated", "Scalars", "closing", "opening"]
-
-Array = Any
-RealArray = NDArray[np.float64]
 
 
 class Scalars(NamedTuple):

@@ -23,6 +23,7 @@ import numpy as np
 
 from blockvec.errors import OptionError, ShapeError
 
+from ..blocks import Array, Block
 from .decomposition import Decomposition
 from .gram_schmidt import PIP, Adaptive, BCGSIPlus, PIPPlus, clean
 from .intrablock import SVQB, TSQR, CholQR2, RandomizedCholQR, RankedCholQR, ShiftedCholQR3
@@ -43,8 +44,6 @@ __all__ = [
     "orthogonalize",
 ]
 
-Array = Any
-Block = Any
 
 BLIND = (PIP, PIPPlus, BCGSIPlus)  # to what a first pass over a part of the basis has left
 WITHIN = (CholQR2, RankedCholQR, ShiftedCholQR3, SVQB, TSQR, RandomizedCholQR)

@@ -18,12 +18,10 @@ import numpy as np
 from blockvec import array_namespace, inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
+from ..blocks import Array, Block
 from .factors import NOISE, PLAIN_GROWTH, Step, is_accurate
 
 __all__ = ["Coefficients", "Decomposition"]
-
-Array = Any
-Block = Any
 
 
 class Coefficients:

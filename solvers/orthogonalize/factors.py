@@ -12,10 +12,11 @@ anything.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import scipy.linalg
+
+from ..blocks import Array
 
 __all__ = [
     "NOISE",
@@ -29,7 +30,6 @@ __all__ = [
     "triangular",
 ]
 
-Array = Any
 
 NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times what was seen
 RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved

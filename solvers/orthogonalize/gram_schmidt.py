@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -27,7 +26,6 @@ from .intrablock import ENOUGH, RankedCholQR, definite
 
 __all__ = ["PIP", "Adaptive", "BCGSIPlus", "PIPPlus", "clean"]
 
-Array = Any
 
 WELL_CONDITIONED = 1e3  # growth a column that one more Cholesky factorisation turns into O(u)
 NORM_DROP = 0.5  # a pass that leaves less of a column asks for another ("twice is enough": 1/sqrt 2)

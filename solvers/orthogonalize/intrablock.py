@@ -25,6 +25,7 @@ import numpy as np
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, OptionError
 
+from ..blocks import Array
 from ..iterations.rayleigh_ritz import to_host
 from .decomposition import Decomposition
 from .factors import Step, cholesky, eigenvectors, ranked, shifted, triangular
@@ -39,7 +40,6 @@ __all__ = [
     "definite",
 ]
 
-Array = Any
 
 ENOUGH = 5.0  # growth a column that leaves a block orthonormal to a few units of rounding
 SLAB_ROWS = 512  # of a leaf of TSQR's tree, at least: fits a core's cache to 64 columns

@@ -21,13 +21,12 @@ import numpy as np
 
 from blockvec.errors import FormatError, OptionError
 
+from ..blocks import Array, Block, Operator
 from ..iterations.rayleigh_ritz import to_host
 from ..linear.columns import project_out
 
 __all__ = ["Checkpoint", "probe", "write_npz"]
 
-Array = Any
-Block = Any
 
 FORMAT = "blockvec checkpoint 1"
 STATE = "state/"
@@ -152,7 +151,7 @@ def _part(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
 
 
-def probe(operator: Any, like: Block, locked: Block | None) -> Array:
+def probe(operator: Operator, like: Block, locked: Block | None) -> Array:
     """Return what an operator makes of a fixed vector, in the complement of locked columns, on the host.
 
     Parameters

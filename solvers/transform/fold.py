@@ -9,14 +9,13 @@ import numpy as np
 
 from blockvec.errors import OptionError
 
+from ..blocks import Block, Operator
 from ..iterations.base import IterationState, LanczosOptions
 from ..iterations.rayleigh_ritz import desire
 from ..iterations.verification import Found
 from ..linear.columns import pick, project_out
 
 __all__ = ["FoldedOperator", "found_around"]
-
-Block = Any
 
 
 class FoldedOperator:
@@ -33,7 +32,7 @@ class FoldedOperator:
         Columns to whose complement A is restricted.
     """
 
-    def __init__(self, operator: Any, tau: float, locked: Block | None = None) -> None:
+    def __init__(self, operator: Operator, tau: float, locked: Block | None = None) -> None:
         self.operator, self.tau, self.locked = operator, tau, locked
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
         self.nnz = getattr(operator, "nnz", None)  # says whether its products are a user's function

@@ -32,7 +32,8 @@ from scipy.sparse.linalg import SuperLU, splu
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
-from ..iterations.rayleigh_ritz import FLOOR, RealArray, Tolerance, to_host
+from ..blocks import Array, RealArray
+from ..iterations.rayleigh_ritz import FLOOR, Tolerance, to_host
 from ..iterations.spectrum import sketch_spectrum
 from ..result import EigenResult
 
@@ -47,7 +48,6 @@ __all__ = [
     "standard_form",
 ]
 
-Array = Any
 Solve = Callable[[Array], Array]
 
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
