@@ -20,10 +20,11 @@ import blockvec
 from blockvec.errors import BlockvecError, DeviceError, OptionError
 
 from .arguments import METHODS
+from .blocks import to_host
 from .drivers import DENSE_ROWS
 from .eigsh import eigsh
 from .iterations.base import IterationState
-from .iterations.rayleigh_ritz import WHICH, to_host
+from .iterations.rayleigh_ritz import WHICH
 from .result import EigenResult, Interrupted
 from .runtime.checkpoint import write_npz
 

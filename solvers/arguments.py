@@ -13,7 +13,8 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
-from .iterations.rayleigh_ritz import WHICH, Tolerance, to_host
+from .blocks import to_host
+from .iterations.rayleigh_ritz import WHICH, Tolerance
 from .linear.preconditioners import following
 from .linear.systems import Preconditioner
 from .orthogonalize import orthogonalize

@@ -16,11 +16,11 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Operator
 
-from .blocks import RealArray
+from .blocks import RealArray, to_host
 from .combine import both_ends, continued, staged, time_left, totals, within_time
 from .drivers import Request, solve_iteratively
 from .factorization.inertia import proof, shift_outside
-from .iterations.rayleigh_ritz import Selection, to_host
+from .iterations.rayleigh_ritz import Selection
 from .problem import Options, solve
 from .result import EigenResult
 from .transform.solve import solve_transformed

@@ -1,25 +1,34 @@
-"""The interfaces that solvers require of blocks and operators, as protocols for the type checker.
+"""Blocks and operators as solvers see them: protocols for the type checker, and operations on columns.
 
-`blockvec.BlockVector` and `blockvec.Operator` satisfy them, and so does every class with these members.
+`blockvec.BlockVector` and `blockvec.Operator` satisfy the protocols, as does every class with these members.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, Self, overload
+from itertools import pairwise
+from typing import Any, Literal, Protocol, Self, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import Applied
+from blockvec import Applied, array_namespace
 
 __all__ = [
     "AffineOperator",
     "Array",
     "Block",
     "FusedOperator",
+    "LinearMap",
     "Operator",
     "RealArray",
+    "SystemOperator",
+    "assign",
+    "column_factors",
+    "pick",
+    "project_out",
     "random_block",
+    "small_matrix",
+    "to_host",
 ]
 
 Array = NDArray[Any]  # a NumPy array, or a CuPy array, which has the same interface
@@ -93,6 +102,13 @@ class Block(Protocol):
         """Return v_j^H w_j of every column."""
 
 
+class LinearMap(Protocol):
+    """A product with a block, which may be overwritten."""
+
+    def apply(self, X: Block, out: Block | None = None) -> Block:
+        """Return the block that holds the product: `out`, X or a new one."""
+
+
 class AffineOperator(Protocol):
     """The product with a fixed affine function of an operator."""
 
@@ -127,7 +143,7 @@ class Operator(Protocol):
         """Return alpha (A - shift I), prepared for repeated application."""
 
 
-class FusedOperator(Protocol):
+class SystemOperator(Protocol):
     """An operator that computes column dots in the same pass: the part that linear solvers use."""
 
     @property
@@ -152,6 +168,60 @@ class FusedOperator(Protocol):
     ) -> Applied: ...
 
 
-def random_block(like: Block, n_cols: int, rng: Any) -> Block:
-    """Return a block of random columns with the rows, type and device of another block."""
+class FusedOperator(SystemOperator, Operator, Protocol):
+    """A Hermitian operator that computes column dots in the same pass."""
+
+
+AnyBlock = TypeVar("AnyBlock", bound=Block)
+
+
+def random_block(like: AnyBlock, n_cols: int, rng: Any) -> AnyBlock:
+    """Return random columns with the number of rows, the type and the device of another block."""
     return type(like).random(like.shape[0], n_cols, like.dtype, device=like.device, rng=rng)
+
+
+def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:
+    """Return a copy of some columns of a block.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import BlockVector
+    >>> pick(BlockVector(np.array([[1.0, 2.0, 3.0]])), np.array([2, 0])).array.tolist()
+    [[3.0, 1.0]]
+    """
+    picked = block.like(len(indices))
+    ends = np.flatnonzero(np.diff(indices) != 1) + 1
+    for begin, end in pairwise([0, *ends.tolist(), len(indices)]):
+        first = int(indices[begin]) if end > begin else 0
+        picked[:, begin:end] = block[:, first : first + end - begin]
+    return picked
+
+
+def project_out(Q: AnyBlock | None, X: AnyBlock) -> AnyBlock:
+    """Set X = X - Q Q^H X for orthonormal columns Q and return it; with Q None return X unchanged."""
+    return X if Q is None else Q.combine(Q.dot(X), out=X, alpha=-1, beta=1)
+
+
+def column_factors(values: RealArray, block: Block) -> Array:
+    """Copy real factors, the last axis along columns, to a block's precision and device."""
+    factors: Array = array_namespace(block.array).asarray(values.astype(block.array.real.dtype))
+    return factors
+
+
+def small_matrix(C: Array, block: Block) -> Array:
+    """Copy a small matrix to a block's type and device."""
+    copied: Array = array_namespace(block.array).asarray(np.ascontiguousarray(C.astype(block.dtype)))
+    return copied
+
+
+def assign(block: Block, values: Array) -> None:
+    """Copy a host array into a block."""
+    block.array[...] = array_namespace(block.array).asarray(values)
+
+
+def to_host(array: Array) -> Array:
+    """Return a NumPy array; waits for the device that `array` is on."""
+    xp = array_namespace(array)
+    host: Array = array if xp is np else xp.asnumpy(array)
+    return host

@@ -11,11 +11,10 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
-from .blocks import RealArray
+from .blocks import RealArray, project_out, to_host
 from .drivers import Request
 from .iterations.base import IterationState
-from .iterations.rayleigh_ritz import ritz_pairs, to_host
-from .linear.columns import project_out
+from .iterations.rayleigh_ritz import ritz_pairs
 from .result import EigenResult
 
 __all__ = [

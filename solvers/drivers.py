@@ -13,7 +13,7 @@ from blockvec import BlockVector, Operator, __version__, array_namespace
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import integer
-from .blocks import RealArray
+from .blocks import RealArray, to_host
 from .iterations.base import IterationState, LanczosOptions, LanczosResult
 from .iterations.filter_design import choose_degree
 from .iterations.filtered_lanczos import FilteredRestart
@@ -25,7 +25,6 @@ from .iterations.rayleigh_ritz import (
     Selection,
     Tolerance,
     dense_eigenpairs,
-    to_host,
 )
 from .linear.systems import Preconditioner
 from .result import EigenResult

@@ -28,11 +28,10 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
-from .blocks import RealArray
+from .blocks import RealArray, pick
 from .combine import continued, ritz_step, side_by_side, staged, totals, within_time
 from .drivers import Request, solve_iteratively
 from .iterations.rayleigh_ritz import Tolerance
-from .linear.columns import pick
 from .orthogonalize import orthogonalize
 from .result import EigenResult
 from .transform.fold import FoldedOperator

@@ -13,8 +13,9 @@ from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec.errors import BlockvecError, OptionError
 
+from .blocks import to_host
 from .iterations.base import IterationState
-from .iterations.rayleigh_ritz import clusters, to_host
+from .iterations.rayleigh_ritz import clusters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,16 +20,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
 from blockvec.errors import BreakdownError, ShapeError
 
-from ..blocks import Block, Operator, RealArray
-from ..linear.columns import pick
+from ..blocks import Block, FusedOperator, RealArray, SystemOperator, assign, pick, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.recorded import Recordings
 from ..linear.systems import Linear, Preconditioner, Progress, Projection
-from .rayleigh_ritz import to_host
 
 __all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "Stop"]
 
@@ -67,7 +64,7 @@ class CorrectionProblem:
         Returns the orthonormal `Q`: converged vectors, then X, and on a GPU perhaps zeros.
     """
 
-    operator: Operator
+    operator: SystemOperator
     X: Block
     R: Block
     shift: RealArray
@@ -85,11 +82,11 @@ CorrectionSolver = Callable[[CorrectionProblem], Block]
 
 
 class _Counted:
-    """An operator that counts what it is applied to, or what it is said to have been."""
+    """An operator that counts the blocks and columns it is applied to, or told of by `count`."""
 
-    def __init__(self, operator: Operator) -> None:
-        self.operator = operator
-        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+    def __init__(self, operator: SystemOperator) -> None:
+        self.counted = operator
+        self.shape = operator.shape
         self.columns = self.applications = 0
 
     def count(self, width: int) -> None:
@@ -98,7 +95,7 @@ class _Counted:
 
     def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
         self.count(X.shape[1])
-        return self.operator.apply(X, *arguments, **options)
+        return self.counted.apply(X, *arguments, **options)
 
 
 class AdaptiveStop:
@@ -183,7 +180,7 @@ class Corrector:
 
     def __init__(
         self,
-        operator: Operator,
+        operator: FusedOperator,
         method: Correction | CorrectionSolver,
         preconditioner: Preconditioner | None,
         steps: int | None,
@@ -338,11 +335,10 @@ class Corrector:
         self.method = saved["correction"] or self.method
         self.undecided, self.corrections = saved["undecided"], saved["corrections"]
         if "preconditioned_from" in saved:
-            xp = array_namespace(like.array)
             blocks = []
             for name in ("preconditioned_from", "preconditioned_to"):
                 block = like.like(saved[name].shape[1])
-                block.array[...] = xp.asarray(saved[name])
+                assign(block, saved[name])
                 blocks.append(block)
             self._known = (blocks[0], blocks[1])
 

@@ -30,7 +30,7 @@ SLOWEST = 1e-6  # growth of the last wanted value in a step that is none, for al
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A Chebyshev polynomial in terms of `desire`, where wanted values are large.
+    """A Chebyshev polynomial in terms of `ranking_key`, where wanted values are large.
 
     Attributes
     ----------
@@ -55,12 +55,12 @@ class Filter:
         return (self.edge - self.low) / 2
 
     def value(self, amplified: Any) -> Any:
-        """Return `desire` of what T_degree has taken to these values; the edge for all within [-1, 1]."""
+        """Return ranking keys from values of T_degree; the edge for values within [-1, 1]."""
         x = np.cosh(np.arccosh(np.maximum(amplified, 1.0)) / self.degree)
         return self.edge + (x - 1) * self.half_width
 
     def growth(self, value: float) -> float:
-        """Return the logarithm of the amplification of a value of `desire`; 0 inside the interval."""
+        """Return the logarithm of the amplification of a value of `ranking_key`; 0 inside the interval."""
         return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
 
 
@@ -130,7 +130,7 @@ def design_filter(
     Parameters
     ----------
     values : tuple of four floats
-        `desire` of the first and of the last wanted value, of the edge, and of the far end.
+        `ranking_key` of the first and of the last wanted value, of the edge, and of the far end.
     which : {"LA", "SA", "LM"}
     norm : float
         ||A||.

@@ -29,16 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import array_namespace
-
-from ..blocks import Block, Operator
-from ..linear.columns import project_out
+from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
 from .base import IterationState, LanczosResult
 from .chebyshev import recurrence
 from .filter_design import Filter, design_filter
 from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
-from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, desire, ritz_pairs, select, separate_copies, to_host
+from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .spectrum import Sketch, rehearse_sketch, sketch_spectrum
 
 __all__ = ["ChebyshevOperator", "FilteredRestart"]
@@ -77,8 +74,9 @@ class ChebyshevOperator:
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
 
-    def apply(self, X: Block, out: Block) -> Block:
+    def apply(self, X: Block, out: Block | None = None) -> Block:
         """Return T_d X in one of the two blocks, both of which are overwritten."""
+        out = X.like() if out is None else out
         for _, current, _ in recurrence(self._doubled, X, out, self.degree):
             project_out(self.locked, current)
         return current
@@ -220,15 +218,14 @@ class FilteredRestart(ThickRestart):
         project_out(self.locked, AX)
         theta, U = ritz_pairs(to_host(X.dot(AX)))
         self.norm = max(self.norm, float(np.abs(theta).max()))
-        self.least = min(self.least, float(desire(theta, which).min()))
+        self.least = min(self.least, float(ranking_key(theta, which).min()))
         width = 2 * SAME_RITZ_VALUE * self.options.tolerance.unit * self.norm
         distinct = len(clusters(theta, width)) == len(theta)
         order = select(theta, which) if distinct else np.arange(len(theta))
         theta, U = theta[order], U[:, order]
-        xp = array_namespace(X.array)
         krylov.rotate(U)
-        AX.combine(xp.asarray(U.astype(X.dtype)), out=AX)
-        AX.axpy(xp.asarray(-theta.astype(X.array.real.dtype)), X)
+        AX.combine(small_matrix(U, AX), out=AX)
+        AX.axpy(column_factors(-theta, X), X)
         G = to_host(AX.gram()).astype(U.dtype)
         self.counts.reductions += 2
         if not distinct:
@@ -304,7 +301,7 @@ class FilteredRestart(ThickRestart):
         if self.doubt * self.promised <= 1 < worst:
             self.doubt = BROKEN_PROMISE * worst / max(self.promised, worst / MAX_DOUBT)
         stalled = self.stalled >= STALLED
-        values = desire(self.theta, options.which)
+        values = ranking_key(self.theta, options.which)
         wrong = self.least < self.filter.low and options.which != "LM"
         # A first value further out than the sketch has seen drowns the others in its rounding errors.
         spread = self.filter.growth(values[0]) - self.filter.growth(values[options.k - 1])
@@ -338,8 +335,7 @@ class FilteredRestart(ThickRestart):
         largest = max(float(self.estimates.max()), np.finfo(float).tiny)
         weights = np.minimum(1.0, self.estimates / largest) + 1e-3
         mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.options.block_size))
-        xp = array_namespace(krylov.buffer.array)
-        return krylov.columns(0, krylov.m).combine(xp.asarray(mixture.astype(krylov.buffer.dtype)))
+        return krylov.columns(0, krylov.m).combine(small_matrix(mixture, krylov.buffer))
 
     def _retire(self) -> None:
         """Go on with A itself from the wanted vectors, which A is applied to at once if there is room."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, Operator, RealArray
+from ..blocks import Block, Operator, RealArray, random_block
 from ..transform.fold import FoldedOperator
 from .base import LanczosOptions
 from .filter_design import choose_degree
@@ -88,7 +88,7 @@ def filtered_start(
     )
     found = block_lanczos(
         FoldedOperator(operator, target, space.locked),
-        type(like).random(like.shape[0], b, like.dtype, device=like.device, rng=rng),
+        random_block(like, b, rng),
         how,
         locked=space.locked,
         interrupted=interrupted,

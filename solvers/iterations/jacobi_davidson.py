@@ -18,10 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
-
-from ..blocks import Block, Operator, RealArray
-from ..linear.columns import pick, project_out
+from ..blocks import Block, FusedOperator, RealArray, column_factors, pick, project_out, random_block, to_host
 from ..linear.minres import rehearse_minres
 from ..linear.systems import Preconditioner
 from ..runtime.checkpoint import Checkpoint
@@ -30,7 +27,7 @@ from .base import Iteration, IterationState, LanczosOptions, LanczosResult
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis
-from .rayleigh_ritz import desire, to_host
+from .rayleigh_ritz import ranking_key
 from .search_space import Extracted, SearchSpace, extended
 from .verification import look_for_missed, may_have_missed
 
@@ -47,7 +44,7 @@ MAX_SEARCH_WIDTH = 8
 
 
 def jacobi_davidson(
-    operator: Operator,
+    operator: FusedOperator,
     start: Block,
     options: LanczosOptions,
     *,
@@ -131,7 +128,7 @@ class _JacobiDavidson(Iteration):
 
     def begin(
         self,
-        operator: Operator,
+        operator: FusedOperator,
         start: Block,
         target: float | None,
         preconditioner: Preconditioner | None,
@@ -249,8 +246,7 @@ class _JacobiDavidson(Iteration):
         return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
 
     def _random(self, width: int) -> Block:
-        buffer = self.space.buffer
-        return type(buffer).random(buffer.shape[0], width, buffer.dtype, device=buffer.device, rng=self.rng)
+        return random_block(self.space.buffer, width, self.rng)
 
     def _estimate_norm(self) -> None:
         """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner of it only."""
@@ -320,7 +316,7 @@ class _JacobiDavidson(Iteration):
     def _wanted(self, theta: RealArray) -> RealArray:
         """Return numbers that grow towards the wanted values; those of the folded operator at a target."""
         target = self.target
-        values = desire(theta, self.options.which) if target is None else -((theta - target) ** 2)
+        values = ranking_key(theta, self.options.which) if target is None else -((theta - target) ** 2)
         return np.asarray(values)
 
     def _grow(self, state: IterationState) -> None:
@@ -463,7 +459,7 @@ class _JacobiDavidson(Iteration):
             R = self.operator.apply(X)
             self.counts.apply(X.shape[1])
             theta = -state.eigenvalues[part]
-            R.axpy(array_namespace(X.array).asarray(theta.astype(X.array.real.dtype)), X)
+            R.axpy(column_factors(theta, X), X)
             project_out(self.space.locked, R)
             norms.append(to_host(R.norms()))
         self.counts.reductions += 1 + len(norms)

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 
-from ..blocks import Array, Block, Operator
-from ..linear.columns import project_out
+from ..blocks import Array, Block, LinearMap, assign, project_out, random_block, small_matrix, to_host
 from ..orthogonalize import orthogonalize
-from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies, to_host
+from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies
 
 __all__ = ["BlockKrylov", "Counts", "Ritz"]
 
@@ -124,7 +123,7 @@ class BlockKrylov:
 
     def __init__(
         self,
-        operator: Operator,
+        operator: LinearMap,
         buffer: Block,
         n_locked: int,
         block_size: int,
@@ -212,17 +211,15 @@ class BlockKrylov:
         begin, end = self.m, self.m + self.w
         order = np.r_[end - count : end, begin : end - count]
         pending = self.columns(begin, end)
-        permutation = np.eye(self.w, dtype=self.buffer.dtype)[:, order - begin]
-        pending[:, :] = pending.combine(array_namespace(self.buffer.array).asarray(permutation))
+        permutation = np.eye(self.w)[:, order - begin]
+        pending[:, :] = pending.combine(small_matrix(permutation, pending))
         self._H[begin:end, :begin] = self._H[order, :begin]
         self._next = None
         self._full_until = end
 
     def append_random(self, width: int) -> int:
         """Append random directions to Q, uncoupled from V; return how many there was room for."""
-        n, dtype = self.buffer.shape[0], self.buffer.dtype
-        block = type(self.buffer).random(n, width, dtype, device=self.buffer.device, rng=self.rng)
-        return self.append(block, keep_random=True)[2]
+        return self.append(random_block(self.buffer, width, self.rng), keep_random=True)[2]
 
     def can_expand(self) -> bool:
         """Whether something is pending and the buffer has room for what it will bring."""
@@ -346,12 +343,11 @@ class BlockKrylov:
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
         """Replace V by the Ritz vectors with indices `kept`, in this order; Q stays."""
         m, w, keep = self.m, self.w, len(kept)
-        xp = array_namespace(self.buffer.array)
         C = np.zeros((m + w, keep + w), ritz.Y.dtype)
         C[:m, :keep] = ritz.Y[:, kept]
         C[m:, keep:] = np.eye(w)
         used = self.columns(0, m + w)
-        used.combine(xp.asarray(C.astype(self.buffer.dtype)), out=used[:, : keep + w])
+        used.combine(small_matrix(C, used), out=used[:, : keep + w])
         H = np.zeros(self._H.shape, self._H.dtype)
         H[:keep, :keep] = np.diag(ritz.theta[kept])
         H[keep : keep + w, :keep] = ritz.B[:, kept]
@@ -383,23 +379,21 @@ class BlockKrylov:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Take up a state that `snapshot` has returned."""
-        xp = array_namespace(self.buffer.array)
         self.m, self.w = saved["m"], saved["w"]
         end = self.m + self.w
-        self.columns(0, end).array[...] = xp.asarray(saved["basis"])
+        assign(self.columns(0, end), saved["basis"])
         self._H[:end, : self.m] = saved["H"]
         self.norm, self._most, self._full_until = saved["krylov_norm"], saved["most"], saved["full_until"]
         self._next = None
         if "next" in saved:
             self._next = self._scratch[0] if self.w == self.block_size else self.buffer.like(self.w)
-            self._next.array[...] = xp.asarray(saved["next"])
+            assign(self._next, saved["next"])
 
     def rotate(self, U: NDArray[Any]) -> None:
         """Replace the columns of V by V U, for a unitary U; the decomposition is carried along."""
         m, end = self.m, self.m + self.w
-        xp = array_namespace(self.buffer.array)
         V = self.columns(0, m)
-        V.combine(xp.asarray(U.astype(self.buffer.dtype)), out=V)
+        V.combine(small_matrix(U, V), out=V)
         self._H[:end, :m] = self._H[:end, :m] @ U
         self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
 
@@ -414,7 +408,7 @@ class BlockKrylov:
         self.counts.reductions += 1
         R = np.linalg.cholesky((G + G.conj().T) / 2).conj().T
         inverse = np.linalg.inv(R)
-        used.combine(array_namespace(self.buffer.array).asarray(inverse.astype(self.buffer.dtype)), out=used)
+        used.combine(small_matrix(inverse, used), out=used)
         m, end = self.m, self.m + self.w
         # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
         self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]

@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
-
-from ..blocks import Block, Operator, RealArray
-from ..linear.columns import project_out
+from ..blocks import Block, Operator, RealArray, column_factors, project_out, random_block, to_host
 from ..runtime.checkpoint import Checkpoint
 from .base import Iteration, IterationState, LanczosOptions, LanczosResult
 from .krylov import BlockKrylov
-from .rayleigh_ritz import desire, select, to_host
+from .rayleigh_ritz import ranking_key, select
 from .verification import Found, look_for_missed, may_have_missed
 
 __all__ = ["ThickRestart", "block_lanczos"]
@@ -196,8 +193,7 @@ class ThickRestart(Iteration):
 
     def _estimate_norm(self) -> None:
         """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner only."""
-        buffer = self.krylov.buffer
-        z = type(buffer).random(buffer.shape[0], 1, buffer.dtype, device=buffer.device, rng=self.rng)
+        z = random_block(self.krylov.buffer, 1, self.rng)
         norms = []
         for block in (z, self.operator.apply(z)):
             project_out(self.locked, block)
@@ -247,7 +243,7 @@ class ThickRestart(Iteration):
         krylov.restart(ritz, kept)
         self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
         # The least wanted value, less its residual, bounds the spectrum but for luck.
-        least = float(desire(ritz.theta[order[-1]], self.options.which) - ritz.residuals[order[-1]])
+        least = float(ranking_key(ritz.theta[order[-1]], self.options.which) - ritz.residuals[order[-1]])
         self.least = min(self.least, least)
         return self._state()
 
@@ -345,8 +341,7 @@ class ThickRestart(Iteration):
         X = self.krylov.columns(begin, end).copy()
         R = self.operator.apply(X)
         self.counts.apply(end - begin)
-        real = X.array.real.dtype
-        R.axpy(array_namespace(X.array).asarray(-theta[begin:end].astype(real)), X)
+        R.axpy(column_factors(-theta[begin:end], X), X)
         project_out(self.locked, R)
         return R
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
-from ..blocks import Block, RealArray
+from ..blocks import Block, RealArray, to_host
 
 __all__ = [
     "IDENTITY_COLUMNS",
@@ -27,11 +27,10 @@ __all__ = [
     "Which",
     "clusters",
     "dense_eigenpairs",
-    "desire",
+    "ranking_key",
     "ritz_pairs",
     "select",
     "separate_copies",
-    "to_host",
 ]
 
 Which = Literal["LA", "SA", "LM"]
@@ -73,13 +72,13 @@ class Tolerance:
         return FLOOR * self.unit * (norm + np.abs(theta))
 
 
-def desire(theta: Any, which: Which) -> Any:
+def ranking_key(theta: Any, which: Which) -> Any:
     """Return numbers that grow towards the wanted end of the spectrum.
 
     Examples
     --------
     >>> import numpy as np
-    >>> desire(np.array([-3.0, 1.0]), "LM").tolist()
+    >>> ranking_key(np.array([-3.0, 1.0]), "LM").tolist()
     [3.0, 1.0]
     """
     if which == "LA":
@@ -99,7 +98,7 @@ def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
     if which == "BE":
         rank = np.argsort(np.argsort(-theta, kind="stable"), kind="stable")
         return np.argsort(np.minimum(2 * rank, 2 * (len(theta) - 1 - rank) + 1), kind="stable")
-    return np.argsort(-desire(theta, which), kind="stable")
+    return np.argsort(-ranking_key(theta, which), kind="stable")
 
 
 def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]]:
@@ -154,12 +153,6 @@ def separate_copies(theta: RealArray, G: NDArray[Any], width: float) -> tuple[Re
             theta[begin:end] = theta[begin:end].mean()
             U[begin:end, begin:end] = np.linalg.eigh(G[begin:end, begin:end])[1]
     return theta, U
-
-
-def to_host(array: Any) -> Any:
-    """Return a NumPy array; waits for the device that `array` is on."""
-    xp = array_namespace(array)
-    return array if xp is np else xp.asnumpy(array)
 
 
 def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:

@@ -21,14 +21,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, Operator
-from ..linear.columns import project_out
+from ..blocks import Array, Block, Operator, assign, column_factors, project_out, small_matrix, to_host
 from ..orthogonalize import orthogonalize
 from .krylov import Counts
-from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select, to_host
+from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
 __all__ = ["Extracted", "Extraction", "SearchSpace", "extended"]
 
@@ -285,7 +283,7 @@ class SearchSpace:
         C = np.zeros((self.padded(m), Y.shape[1]), self._R.dtype)
         C[:m] = self._R[:m, :m] @ Y
         R = self._W[:, : len(C)].combine(self.small(C))
-        shift = array_namespace(X.array).asarray((self.tau - theta).astype(X.array.real.dtype))
+        shift = column_factors(self.tau - theta, X)
         return R.axpy(shift, X)
 
     # --- restart --------------------------------------------------------------------------------
@@ -318,9 +316,8 @@ class SearchSpace:
     def resume(self, saved: dict[str, Any]) -> None:
         """Take up a state that `snapshot` has returned."""
         m = self.m = saved["m"]
-        xp = array_namespace(self.buffer.array)
-        self.columns(0, m).array[...] = xp.asarray(saved["basis"])
-        self._W[:, :m].array[...] = xp.asarray(saved["images"])
+        assign(self.columns(0, m), saved["basis"])
+        assign(self._W[:, :m], saved["images"])
         self._H[:m, :m], self._R[:m, :m] = saved["H"], saved["R"]
         self.norm = saved["norm"]
 
@@ -360,8 +357,7 @@ class SearchSpace:
 
     def small(self, C: Array) -> Array:
         """Return a small matrix in the type of V and on its device."""
-        xp = array_namespace(self.buffer.array)
-        return xp.asarray(np.ascontiguousarray(C.astype(self.buffer.dtype)))
+        return small_matrix(C, self.buffer)
 
 
 def extended(Y: Array, older: Array) -> Array:

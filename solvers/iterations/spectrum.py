@@ -22,9 +22,8 @@ import numpy as np
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
-from ..blocks import Block, Operator, RealArray
-from ..linear.columns import project_out
-from .rayleigh_ritz import Which, desire, to_host
+from ..blocks import Block, Operator, RealArray, project_out, random_block, to_host
+from .rayleigh_ritz import Which, ranking_key
 
 __all__ = ["Sketch", "rehearse_sketch", "sketch_spectrum"]
 
@@ -62,15 +61,15 @@ class Sketch:
         return float(np.abs(self.theta).max(initial=0.0))
 
     def least(self, which: Which) -> float:
-        """Return `desire` of the far end."""
+        """Return `ranking_key` of the far end."""
         return self.low if which == "LA" else -self.high if which == "SA" else 0.0
 
     def crowd(self, value: float, which: Which) -> float:
-        """Return how many eigenvalues seem to be more wanted than a value of `desire`."""
-        return float(self.counts[desire(self.theta, which) > value].sum())
+        """Return how many eigenvalues seem to be more wanted than a value of `ranking_key`."""
+        return float(self.counts[ranking_key(self.theta, which) > value].sum())
 
     def beyond(self, count: float, which: Which, below: float = np.inf) -> float:
-        """Return `desire` of the most wanted node beyond which at least `count` eigenvalues seem to lie.
+        """Return `ranking_key` of the most wanted node beyond which at least `count` eigenvalues seem to lie.
 
         Parameters
         ----------
@@ -86,7 +85,7 @@ class Sketch:
         >>> sketch.beyond(2, "LA"), sketch.beyond(3, "LA"), sketch.beyond(1, "LA", below=1.0)
         (1.0, 0.0, 0.0)
         """
-        values = desire(self.theta, which)
+        values = ranking_key(self.theta, which)
         order = np.argsort(-values, kind="stable")
         before = np.cumsum(self.counts[order]) - self.counts[order]
         fitting = np.flatnonzero((before >= count) & (values[order] < below))
@@ -147,7 +146,7 @@ class _Recurrence:
 
     def __init__(self, operator: Operator, like: Block, width: int, rng: Any, locked: Block | None) -> None:
         self.operator, self.locked = operator, locked
-        V = type(like).random(like.shape[0], width, like.dtype, device=like.device, rng=rng)
+        V = random_block(like, width, rng)
         self._xp = array_namespace(V.array)
         self._tiny = np.finfo(V.dtype).tiny
         project_out(self.locked, V)

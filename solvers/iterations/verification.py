@@ -21,14 +21,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
-from ..blocks import Block, Operator, RealArray
-from ..linear.columns import project_out
+from ..blocks import (
+    Block,
+    Operator,
+    RealArray,
+    column_factors,
+    project_out,
+    random_block,
+    small_matrix,
+    to_host,
+)
 from ..orthogonalize import orthogonalize
 from .chebyshev import degree_for, filtered, steps_within
-from .rayleigh_ritz import Which, clusters, desire, to_host
+from .rayleigh_ritz import Which, clusters, ranking_key
 
 __all__ = ["Found", "Interval", "Verdict", "choose_interval", "look_for_missed", "may_have_missed"]
 
@@ -59,7 +66,7 @@ class Found:
     norm : float
         ||A||.
     least : float
-        How little wanted eigenvalues can be (`desire` of the far end of the spectrum), as far as is known.
+        How little wanted eigenvalues can be (`ranking_key` of the far end), as far as is known.
     locked : BlockVector, shape (n, c), optional
         Columns whose complement the operator is restricted to.
     """
@@ -77,7 +84,7 @@ class Found:
     @property
     def wanted(self) -> float:
         """How wanted the last wanted value is."""
-        return float(desire(self.theta[self.k - 1], self.which))
+        return float(ranking_key(self.theta[self.k - 1], self.which))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +94,9 @@ class Interval:
     Attributes
     ----------
     low, edge : float
-        Values of `desire` between which everything not found should lie.
+        Values of `ranking_key` between which everything not found should lie.
     target : float
-        From this value of `desire` on, everything is amplified by the full factor.
+        From this value of `ranking_key` on, everything is amplified by the full factor.
     deflated : int
         Vectors of X that are kept out.
     """
@@ -149,14 +156,14 @@ def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_siz
     >>> [may_have_missed(theta, np.full(4, 1e-9), "LA", b) for b in (2, 3)]
     [True, False]
     """
-    values = desire(theta, which)
+    values = ranking_key(theta, which)
     groups = clusters(values, SAME_VALUE * limits)
     return any(end - begin >= block_size and values[begin] > values[-1] + limits[-1] for begin, end in groups)
 
 
 def choose_interval(found: Found, growth: float, budget: int) -> Interval:
     """Choose what to damp and what to keep out so that the gap behind the last wanted value is widest."""
-    values = desire(found.theta, found.which)
+    values = ranking_key(found.theta, found.which)
     k, wanted = found.k, found.wanted
     edge, deflated = wanted, k
     for d in range(k, len(values)):
@@ -245,12 +252,12 @@ class _Search:
         """Say how far the search was sharp, where the gap was too narrow for its budget."""
         if self.interval.target <= self.found.wanted:
             return ""
-        value = float(desire(self.interval.target, self.found.which))
+        value = float(ranking_key(self.interval.target, self.found.which))
         return f" (looked for values beyond {value:.6g})"
 
     def _random(self) -> Block:
         X = self.found.X
-        Y = type(X).random(X.shape[0], self.width, X.dtype, device=X.device, rng=self.rng)
+        Y = random_block(X, self.width, self.rng)
         self._project(Y)
         return self._normalized(Y)
 
@@ -280,7 +287,7 @@ class _Search:
     def _steps_between_projections(self) -> int:
         """How long components along what was found, which start as small as its errors, stay small."""
         found, interval = self.found, self.interval
-        values = desire(found.theta[: interval.deflated], found.which)
+        values = ranking_key(found.theta[: interval.deflated], found.which)
         unit = float(np.finfo(found.X.dtype).eps)
         every = self.degree
         for value, residual in zip(values, found.residuals[: interval.deflated], strict=True):
@@ -306,7 +313,7 @@ class _Search:
         small = to_host(AY.gram() if found.which == "LM" else Y.dot(AY)).astype(complex)
         self.reductions += 1
         values, Z = np.linalg.eigh((small + small.conj().T) / 2)
-        values = np.sqrt(np.abs(values)) if found.which == "LM" else desire(values, found.which)
+        values = np.sqrt(np.abs(values)) if found.which == "LM" else ranking_key(values, found.which)
         missed = values > found.wanted + found.limits[-1]
         if missed.any():
             return Y, self._verdict(_combined(Y, Z[:, missed]), f"found {int(missed.sum())} more")
@@ -318,7 +325,7 @@ class _Search:
             return self._random(), None
         best = int(np.argmax(values))
         spread = _combined(AY, Z[:, [best]])
-        spread.axpy(-float(desire(values[best], found.which)), _combined(Y, Z[:, [best]]))
+        spread.axpy(-float(ranking_key(values[best], found.which)), _combined(Y, Z[:, [best]]))
         residual = 0.0 if found.which == "LM" else float(self._norms(spread)[0])
         # What is as wanted as the last value would have outgrown this by now, by the factor that decides.
         gain = self._rate(found.wanted) - self._rate(values[best])
@@ -330,7 +337,7 @@ class _Search:
         return self._normalized(Y), None
 
     def _rate(self, value: float) -> float:
-        """Return the logarithm of the growth a step that the filter gives to a value of `desire`."""
+        """Return the logarithm of the growth a step that the filter gives to a value of `ranking_key`."""
         return math.acosh(max(1.0, 1 + (value - self.interval.edge) / self.interval.half_width))
 
     def _project(self, Y: Block) -> None:
@@ -348,12 +355,12 @@ class _Search:
         norms = to_host(Y.norms()).astype(np.float64)
         if not np.isfinite(norms).all():
             raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
-        return norms  # type: ignore[no-any-return]
+        return norms
 
     def _normalized(self, Y: Block) -> Block:
         norms = self._norms(Y)
         factors = 1 / np.where(norms > 0, norms, 1)
-        Y.scale(array_namespace(Y.array).asarray(factors.astype(Y.array.real.dtype)))
+        Y.scale(column_factors(factors, Y))
         return Y
 
     def _verdict(self, missed: Block | None, text: str) -> Verdict:
@@ -363,4 +370,4 @@ class _Search:
 def _combined(Y: Block, Z: NDArray[Any]) -> Block:
     """Return Y Z for a small host matrix."""
     C = Z if Y.dtype.kind == "c" else Z.real
-    return Y.combine(array_namespace(Y.array).asarray(np.ascontiguousarray(C.astype(Y.dtype))))
+    return Y.combine(small_matrix(C, Y))

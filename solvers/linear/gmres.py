@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 
 from blockvec.errors import OptionError
 
-from ..blocks import Array, Block, RealArray
-from ..iterations.rayleigh_ritz import to_host
-from .columns import small_matrix
+from ..blocks import Array, Block, RealArray, small_matrix, to_host
 from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Preconditioner, Projection
 
 __all__ = ["block_gmres"]

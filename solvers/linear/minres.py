@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray
-from .columns import pick, project_out
+from ..blocks import Block, RealArray, pick, project_out
 from .recorded import Recordings, Steps, recordings_for
 from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
 from .tridiagonal import Coordinates, Scalars, closing, opening

@@ -60,7 +60,8 @@ class JacobiPreconditioner:
 
     def __call__(self, X: Array) -> Array:
         """Return K^-1 X."""
-        return X * self._inverse
+        product: Array = X * self._inverse
+        return product
 
 
 @dataclass(frozen=True)

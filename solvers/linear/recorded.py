@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 from blockvec import Recorder, array_namespace, start_copy
 
-from ..blocks import Array, Block, Operator
-from .columns import project_out
+from ..blocks import Array, Block, SystemOperator, project_out
 from .systems import Projection
 from .tridiagonal import Scalars, closing, opening
 
@@ -30,7 +29,7 @@ PHASES = 6
 
 
 def recordings_for(
-    operator: Operator, B: Block, projection: Projection, known: Recordings | None = None
+    operator: SystemOperator, B: Block, projection: Projection, known: Recordings | None = None
 ) -> Recordings | None:
     """Return where the steps of a solve may be recorded; None where that is not possible or no use."""
     possible = getattr(bare_operator(operator), "is_recordable", False) and projection.preconditioner is None
@@ -39,9 +38,10 @@ def recordings_for(
     return known or Recordings(B.device)
 
 
-def bare_operator(operator: Operator) -> Any:
-    """Return what stands behind an operator that counts."""
-    return operator.operator if hasattr(operator, "count") else operator
+def bare_operator(operator: SystemOperator) -> SystemOperator:
+    """Return the operator behind one that counts."""
+    bare: SystemOperator = getattr(operator, "counted", operator)
+    return bare
 
 
 class Recordings:
@@ -66,11 +66,11 @@ class Recordings:
             if kind != self._kind:
                 self._steps.clear()  # they project against a block that goes
                 self._kind, self._Q = kind, None if Q is None else Q.like()
-            if self._Q is not None:
+            if self._Q is not None and Q is not None:
                 self._Q[:, :] = Q
             yield
 
-    def steps(self, operator: Operator, like: Block) -> Steps:
+    def steps(self, operator: SystemOperator, like: Block) -> Steps:
         """Return the steps of blocks of one width."""
         key = like.shape[1], like.dtype.name
         if key not in self._steps:
@@ -95,7 +95,7 @@ class Steps:
         Products of the operator with a block so far.
     """
 
-    def __init__(self, operator: Operator, like: Block, Q: Block | None, recorder: Recorder) -> None:
+    def __init__(self, operator: SystemOperator, like: Block, Q: Block | None, recorder: Recorder) -> None:
         width, self._xp = like.shape[1], array_namespace(like.array)
         self._operator, self._Q, self._recorder = operator, Q, recorder
         self._three, self._two = [like.like() for _ in range(3)], [like.like() for _ in range(2)]
@@ -124,15 +124,15 @@ class Steps:
         old, new, free = (self._three[(turn + i) % 3] for i in range(3))
         return new, old, free, self._two[(turn + 1) % 2], self._two[turn % 2], self._X
 
-    def begin(self, blocks: tuple[Block, ...], shift: Array, limits: Array, scalars: Scalars) -> None:
+    def begin(self, blocks: tuple[Block, ...], shift: Array | int, limits: Array, scalars: Scalars) -> None:
         """Take over blocks and numbers of systems between two steps."""
         self._turn, self._coming = 0, []
         for target, source in zip(self.blocks, blocks, strict=True):
             target[:, :] = source
         self._shift[...] = self._xp.asarray(shift)
         self._limits[...] = self._xp.asarray(limits)
-        for target, values in zip(self._scalars, scalars, strict=True):
-            target[...] = self._xp.asarray(values)
+        for scalar, values in zip(self._scalars, scalars, strict=True):
+            scalar[...] = self._xp.asarray(values)
         for row, neutral in zip(self._rows, (0, 1, 0, 0), strict=True):
             row[...] = neutral
         self._kept[...] = 1

@@ -21,9 +21,16 @@ from numpy.typing import NDArray
 from blockvec import array_namespace, as_operator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from ..blocks import Array, Block, RealArray
-from ..iterations.rayleigh_ritz import to_host
-from .columns import column_factors, project_out, small_matrix
+from ..blocks import (
+    Array,
+    Block,
+    RealArray,
+    SystemOperator,
+    column_factors,
+    project_out,
+    small_matrix,
+    to_host,
+)
 
 __all__ = [
     "EXHAUSTED",
@@ -164,7 +171,7 @@ class LinearSystems:
     """The operator with its shifts, the projection, and what applying them has cost."""
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
-        self.operator = A if hasattr(A, "apply") else as_operator(A)
+        self.operator: SystemOperator = A if hasattr(A, "apply") else as_operator(A)
         self.projection = projection
         self.n, self.b = B.shape
         self.unit = float(np.finfo(B.dtype).eps) / 2
@@ -277,7 +284,7 @@ class Columns:
 
     def inverse(self, values: RealArray) -> RealArray:
         """Return 1 / values of active columns, zero for the others."""
-        return inverse_where(np, values, self.active)  # type: ignore[no-any-return]
+        return inverse_where(np, values, self.active)
 
     def ended(self, with_first: bool) -> bool:
         """Whether nothing is left to do: all columns have stopped, or one has where that is enough."""
@@ -291,7 +298,8 @@ class Columns:
 
 def inverse_where(xp: Any, values: Array, active: Array) -> Array:
     """Return 1 / values of active columns, zero for the others, by NumPy or CuPy."""
-    return xp.where(active, 1.0 / xp.where(active, values, 1.0), 0.0)
+    inverse: Array = xp.where(active, 1.0 / xp.where(active, values, 1.0), 0.0)
+    return inverse
 
 
 def _finite(values: Array) -> Array:

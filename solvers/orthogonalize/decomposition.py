@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import array_namespace, inverse_factor, start_copy
+from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block
+from ..blocks import Array, Block, column_factors, random_block, small_matrix
 from .factors import NOISE, PLAIN_GROWTH, Step, is_accurate
 
 __all__ = ["Coefficients", "Decomposition"]
@@ -121,8 +121,9 @@ class Decomposition:
         ranges, self.first = self.first, None
         if self.V is None:
             return Coefficients([], (0, self.width), self.dtype)
-        if ranges is None and self.M is None and self._is_square():
-            whole = self.X.combine_dot(self._small(self._transform), self.V)
+        T = self._transform
+        if ranges is None and self.M is None and T is not None and T.shape == (self.X.shape[1],) * 2:
+            whole = self.X.combine_dot(self._small(T), self.V)
             self._changed()
             parts = [(0, self.V.shape[1], whole)]
         else:
@@ -143,9 +144,9 @@ class Decomposition:
         """
         copy = start_copy(self._gram())
         self._add_up()
-        G = copy().astype(self.dtype, copy=False)
+        G: Array = copy().astype(self.dtype, copy=False)
         self._judge(G)
-        return (G + G.conj().T) / 2
+        return np.asarray((G + G.conj().T) / 2)
 
     def factorize(self, otherwise: Callable[[Array], Step], *, last: bool = False) -> None:
         """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
@@ -210,8 +211,8 @@ class Decomposition:
         rank = 0 if (comm := getattr(self.X, "comm", None)) is None else comm.rank
         Z = self._random(rows, np.random.default_rng([seed, rank]))
         self._count()
-        F = start_copy(self.X.dot(Z))().astype(self.dtype, copy=False).conj().T
-        return F / (self._variance() * rows) ** 0.5
+        F: Array = start_copy(self.X.dot(Z))().astype(self.dtype, copy=False).conj().T
+        return np.asarray(F / (self._variance() * rows) ** 0.5)
 
     def rows(self) -> tuple[Array, Any]:
         """Return the array that X wraps, to be read once, and its communicator."""
@@ -275,8 +276,7 @@ class Decomposition:
         self._flush()
         rows, columns = self.X.shape
         factors = self.lost / (self._variance() * max(rows, 1)) ** 0.5
-        factors = factors.astype(np.zeros(0, self.X.dtype).real.dtype)
-        self.X.axpy(array_namespace(self.X.array).asarray(factors), self._random(columns, key))
+        self.X.axpy(column_factors(factors, self.X), self._random(columns, key))
         self._changed()
         self.lost = np.zeros(columns, bool)
 
@@ -335,18 +335,14 @@ class Decomposition:
         return self._image
 
     def _random(self, columns: int, rng: Any) -> Block:
-        X = self.X
-        return type(X).random(X.shape[0], columns, X.dtype, device=X.device, rng=rng)
+        return random_block(self.X, columns, rng)
 
     def _variance(self) -> float:
         """Return the mean square of a random element: uniform on [-1, 1) in each part."""
         return (2 if self.X.dtype.kind == "c" else 1) / 3
 
-    def _is_square(self) -> bool:
-        return self._transform is not None and self._transform.shape == (self.X.shape[1],) * 2
-
     def _small(self, C: Array) -> Array:
         """Bring a small matrix to X's type and device."""
         if self._sent and C is self._sent[0]:
             return self._sent[1]
-        return array_namespace(self.X.array).asarray(np.ascontiguousarray(C.astype(self.X.dtype)))
+        return small_matrix(C, self.X)

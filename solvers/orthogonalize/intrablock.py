@@ -25,8 +25,7 @@ import numpy as np
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, OptionError
 
-from ..blocks import Array
-from ..iterations.rayleigh_ritz import to_host
+from ..blocks import Array, to_host
 from .decomposition import Decomposition
 from .factors import Step, cholesky, eigenvectors, ranked, shifted, triangular
 
@@ -151,7 +150,7 @@ class TSQR:
         X, comm = d.rows()
         leaf = _tree_factor(X)
         leaves = [leaf] if comm is None else comm.allgather(leaf)
-        F = np.linalg.qr(np.concatenate(leaves), mode="r")
+        F: Array = np.asarray(np.linalg.qr(np.concatenate(leaves), mode="r"))
         d.apply(_from_factor(d, F))
         _decide(d)
 

@@ -21,9 +21,7 @@ import numpy as np
 
 from blockvec.errors import FormatError, OptionError
 
-from ..blocks import Array, Block, Operator
-from ..iterations.rayleigh_ritz import to_host
-from ..linear.columns import project_out
+from ..blocks import Array, Block, Operator, project_out, to_host
 
 __all__ = ["Checkpoint", "probe", "write_npz"]
 
@@ -134,7 +132,7 @@ class Checkpoint:
             path.unlink(missing_ok=True)
 
 
-def write_npz(path: Path, **arrays: Array) -> None:
+def write_npz(path: Path, **arrays: Any) -> None:
     """Write arrays into a .npz file that appears whole or not at all, also where the machine stops."""
     part = _part(path)
     try:

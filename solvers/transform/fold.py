@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from blockvec.errors import OptionError
 
-from ..blocks import Block, Operator
+from ..blocks import AffineOperator, Block, Operator, pick, project_out
 from ..iterations.base import IterationState, LanczosOptions
-from ..iterations.rayleigh_ritz import desire
+from ..iterations.rayleigh_ritz import ranking_key
 from ..iterations.verification import Found
-from ..linear.columns import pick, project_out
 
 __all__ = ["FoldedOperator", "found_around"]
 
@@ -59,7 +57,7 @@ class FoldedOperator:
 class _Product:
     """The product of two operators, each restricted to the complement of the locked columns."""
 
-    def __init__(self, left: Any, right: Any, locked: Block | None) -> None:
+    def __init__(self, left: AffineOperator, right: AffineOperator, locked: Block | None) -> None:
         self.left, self.right, self.locked = left, right, locked
 
     def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
@@ -99,7 +97,7 @@ def found_around(
         norm = norm + abs(target)
         stretch = norm + np.sqrt(theta)
         residuals, limits, norm = residuals * stretch, limits * stretch, norm**2
-    order = np.argsort(-desire(theta, which), kind="stable")
+    order = np.argsort(-ranking_key(theta, which), kind="stable")
     return Found(
         X=pick(X, order),
         theta=theta[order],

@@ -11,8 +11,8 @@ from blockvec import array_namespace
 from blockvec.errors import BreakdownError, ShapeError
 
 from ..arguments import positive, preconditioner_for, tall_block, tolerance_for
+from ..blocks import to_host
 from ..combine import continued, totals
-from ..iterations.rayleigh_ritz import to_host
 from ..linear.preconditioners import following
 from ..problem import Options, solve_standard
 from ..result import EigenResult

@@ -32,8 +32,8 @@ from scipy.sparse.linalg import SuperLU, splu
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
-from ..blocks import Array, RealArray
-from ..iterations.rayleigh_ritz import FLOOR, Tolerance, to_host
+from ..blocks import Array, Block, RealArray, to_host
+from ..iterations.rayleigh_ritz import FLOOR, Tolerance
 from ..iterations.spectrum import sketch_spectrum
 from ..result import EigenResult
 
@@ -106,7 +106,7 @@ class StandardForm:
     why: str
     out_of: Solve | None = None
 
-    def preconditioner(self, apply: Callable[[BlockVector], BlockVector]) -> Callable[[Array], Array]:
+    def preconditioner(self, apply: Callable[[Block], Block]) -> Callable[[Array], Array]:
         """Return C^H K^-1 C, which is to S what K^-1 is to A and M."""
         out_of = self.out_of
         assert out_of is not None

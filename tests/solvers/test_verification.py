@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers.iterations.rayleigh_ritz import desire, select
+from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.verification import Found, Verdict, choose_interval, look_for_missed, may_have_missed
 
 N = 400
@@ -45,7 +45,7 @@ def case(
         which=which,  # type: ignore[arg-type]
         limits=np.full(k, 1e-10),
         norm=1.6,
-        least=float(desire(values, which).min()),
+        least=float(ranking_key(values, which).min()),
         locked=None,
     )
     return operator, found, values[order]
@@ -77,7 +77,7 @@ def test_a_missed_copy_is_found(which: str, missing: list[int], seed: int, plain
     assert np.allclose(Z.conj().T @ Z, np.eye(Z.shape[1]))
     assert np.allclose(found.X.array[:, : found.k].T @ Z, 0, atol=1e-8)
     norms = np.linalg.norm(operator.matrix @ Z, axis=0) if which == "LM" else None
-    rayleigh = norms if norms is not None else desire(np.sum(Z * (operator.matrix @ Z), axis=0), which)
+    rayleigh = norms if norms is not None else ranking_key(np.sum(Z * (operator.matrix @ Z), axis=0), which)
     assert np.all(rayleigh > found.wanted)
 
 
