@@ -89,7 +89,7 @@ def _bench(arguments: argparse.Namespace) -> None:
         return
     from . import bench
     from .backends import backend_for
-    from .bench.pictures.products import check_plotting
+    from .bench.pictures.draw import check_plotting
     from .bench.precompile import compile_ahead, sources
     from .dispatch import accepts
     from .profile import ceilings
@@ -181,7 +181,7 @@ def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
 def _paper(arguments: argparse.Namespace) -> None:
     from .backends import backend_for
     from .bench.paper.measure import record_figures
-    from .bench.pictures.products import check_plotting
+    from .bench.pictures.draw import check_plotting
     from .profile import ceilings
 
     if arguments.plot:
@@ -204,7 +204,7 @@ def _paper(arguments: argparse.Namespace) -> None:
 def _recording(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
     """Yield the document of a run, which is written as it grows and drawn at its end, where asked for."""
     from .bench import records
-    from .bench.pictures.products import draw
+    from .bench.pictures.draw import draw
 
     book = records.Book(arguments.json, records.environment(backend))
     try:
@@ -318,7 +318,7 @@ def _explain(arguments: argparse.Namespace) -> None:
 
 def _plot(arguments: argparse.Namespace) -> None:
     from .bench import records
-    from .bench.pictures.products import draw
+    from .bench.pictures.draw import draw
 
     files = [file for path in arguments.results for file in _result_files(path)]
     if arguments.output and len(files) != 1:

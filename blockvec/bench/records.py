@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ __all__ = [
     "device_slug",
     "document",
     "environment",
+    "grouped",
     "kernel_record",
     "read",
     "write",
@@ -281,6 +282,14 @@ class Book:
     def document(self) -> Record:
         """Return the document."""
         return document(self._environment, self._ceilings, self.records)
+
+
+def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
+    """Group records by the values of some keys."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return groups
 
 
 def read(path: str | Path) -> Record:

@@ -1,4 +1,4 @@
-"""The figures of Ernst et al. (2021), redrawn from the records of `paper`."""
+"""Pictures that reproduce the figures of Ernst et al. (2021), drawn from the records of `measure`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..records import Record
+
 __all__ = ["paint"]
 
-Record = dict[str, Any]
-
 _PRODUCTS = {"tsmttsm": "$A^H B$", "tsmm": "$A\\,C$"}
-_FLOPS = {"float64": 2, "complex128": 8}  # of a multiply-add
+_FLOPS = {"float64": 2, "complex128": 8}  # per multiply-add
 _FAMILIES = {"mma": ("o-", "tensor cores"), "fma": (".-", "multiply-adds")}
 
 
 def paint(figure: Any, records: Sequence[Record], ceilings: Record) -> None:
-    """Draw a panel for each figure that there are records of, two beside each other."""
+    """Draw one panel per figure with records, two side by side."""
     panels = [
         (paint_panel, [r for r in records if r["figure"] == name and fits(r)])
         for name, fits, paint_panel in _PANELS
@@ -32,7 +32,7 @@ def paint(figure: Any, records: Sequence[Record], ceilings: Record) -> None:
 
 
 def _best(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], Record]:
-    """Return the fastest record of each combination of some keys, in their order."""
+    """Select the fastest record per combination of the keys, sorted by the combination."""
     best: dict[tuple[Any, ...], Record] = {}
     for record in records:
         key = tuple(record[name] for name in keys)
@@ -50,7 +50,7 @@ def _finish(axes: Any, title: str, x: str, y: str, **legend: Any) -> None:
 
 
 def _roofline(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
-    """Fraction of the roofline over the width: each family and cuBLAS."""
+    """Draw the fraction of the roofline over the width, per family and for cuBLAS."""
     for ending, (style, label) in _FAMILIES.items():
         members = sorted((r for r in records if r["family"].endswith(ending)), key=lambda r: r["M"])
         fractions = [r["fraction"] for r in members]
@@ -75,13 +75,13 @@ def _gflops(record: Record) -> float:
 def _width_lines(
     axes: Any, records: Sequence[Record], keys: Sequence[str], label: Callable[..., str], limit: float
 ) -> None:
-    """Best rate over the width for each setting, under what memory allows."""
+    """Draw the best rate over the width per setting, with the memory limit."""
     best = _best(records, *keys, "M")
     for setting in dict.fromkeys(key[:-1] for key in best):
         line = [(key[-1], _gflops(r)) for key, r in best.items() if key[:-1] == setting]
         axes.plot(*zip(*line, strict=True), "o-", markersize=3, linewidth=1, label=label(*setting))
     widths = sorted({r["M"] for r in records})
-    axes.plot(widths, [w / 8 * limit for w in widths], "k--", linewidth=0.8, label="memory's limit")
+    axes.plot(widths, [w / 8 * limit for w in widths], "k--", linewidth=0.8, label="memory limit")
     axes.set_ylim(0, 1.15 * max(map(_gflops, best.values())))
 
 
@@ -94,7 +94,7 @@ def _permutations(axes: Any, records: Sequence[Record], ceilings: Record) -> Non
 
 
 def _tiles(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
-    """Rate over the sides of the tile; lines where the sums and operands take 128 and 255 registers."""
+    """Draw the rate over the sides of the tile, with contours at 128 and 255 registers per thread."""
     sides = sorted({r[side] for r in records for side in ("tm", "tn")})
     values = [[math.nan] * len(sides) for _ in sides]
     for (tm, tn), r in _best(records, "tm", "tn").items():
@@ -105,7 +105,7 @@ def _tiles(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
     axes.contour(need, levels=(128, 255), colors="white", linewidths=1)
     axes.set_xticks(range(len(sides)), sides, fontsize=7)
     axes.set_yticks(range(len(sides)), sides, fontsize=7)
-    axes.set_title(f"$A^T B$, float64, M = N = {records[0]['M']}: size of a thread's tile", fontsize=9)
+    axes.set_title(f"$A^T B$, float64, M = N = {records[0]['M']}: tile size per thread", fontsize=9)
     axes.set_xlabel("$T_M$")
     axes.set_ylabel("$T_N$")
 
@@ -122,12 +122,12 @@ def _occupancy(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
             axes.plot(*zip(*line, strict=True), style, color=f"C{index}", markersize=3, label=label)
     axes.set_xscale("log", base=2)
     axes.set_ylim(0)
-    _finish(axes, "Streams: occupancy", "warps of a multiprocessor", "GB/s")
+    _finish(axes, "Streams: occupancy", "warps per multiprocessor", "GB/s")
 
 
 def _reductions(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
-    """Time without a reduction over the time with each of them."""
-    names = {"partials": "in a fixed order", "blocks": "atomics a block", "threads": "atomics a thread"}
+    """Draw the time without a reduction divided by the time with each reduction."""
+    names = {"partials": "in a fixed order", "blocks": "atomics per block", "threads": "atomics per thread"}
     bare = {(r["M"], r["K"]): r["time_s"] for r in records if r["reduction"] == "none"}
     for index, (reduction, label) in enumerate(names.items()):
         for style, width in zip(("o-", "s--"), sorted({r["M"] for r in records}), strict=False):
@@ -169,7 +169,7 @@ _PANELS: tuple[tuple[str, Callable[[Record], bool], Callable[[Any, Sequence[Reco
     ("tiles", _any, _tiles),
     ("occupancy", _any, _occupancy),
     ("reductions", _any, _reductions),
-    ("combinations", _any, _option("spread", "threads that share a row", "{} threads a row")),
+    ("combinations", _any, _option("spread", "threads that share a row", "{} threads per row")),
     ("combinations", _any, _option("coefficients", "where C is read", "C in {}")),
-    ("combinations", _any, _option("unroll", "rows a thread", "{} rows a thread")),
+    ("combinations", _any, _option("unroll", "rows per thread", "{} rows per thread")),
 )

@@ -1,1 +1,1 @@
-"""Pictures drawn from results on record."""
+"""Pictures of recorded results: `draw.draw` chooses one; the other modules draw one table each."""

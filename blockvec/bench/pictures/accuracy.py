@@ -1,19 +1,19 @@
-"""The picture of a table of accuracy: errors of eigenvalues, residuals and orthogonality, a row a matrix."""
+"""Picture of solver accuracy: eigenvalue errors, residuals and orthogonality, one row per matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from ..records import Record
+
 __all__ = ["paint"]
 
-Record = dict[str, Any]
-
-LEAST = 1e-6  # of what is allowed: smaller errors are drawn here
+LEAST = 1e-6  # times the allowed error: smaller errors are drawn here
 
 
 def paint(figure: Any, records: Sequence[Record]) -> None:
-    """Draw every solve as a point in each of three panels; what is wrong is red.
+    """Draw each solve as one point in each of three panels; wrong results are red.
 
     Parameters
     ----------

@@ -1,17 +1,17 @@
-"""Pictures of eigensolves: times beside peers, and what the block size costs and gains."""
+"""Pictures of eigensolves: times beside peers, and the effect of the block size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["paint_block_sizes", "paint_times"]
+from ..records import Record
 
-Record = dict[str, Any]
+__all__ = ["paint_block_sizes", "paint_times"]
 
 
 def paint_times(figure: Any, records: Sequence[Record]) -> None:
-    """Time to the same residual, a group of bars a matrix; what misses an eigenvalue is hatched."""
+    """Draw the time to equal residuals, one group of bars per matrix; missed eigenvalues are hatched."""
     figure.set_size_inches(7.5, 0.8 + 0.9 * len(records))
     axes = figure.add_subplot()
     peers = sorted({name for r in records for name in r["peers"]})
@@ -25,7 +25,7 @@ def paint_times(figure: Any, records: Sequence[Record]) -> None:
             if run is None:
                 continue
             if not run["time_s"]:
-                left = axes.get_yaxis_transform()  # x as a part of the axes
+                left = axes.get_yaxis_transform()  # x as a fraction of the axes
                 axes.text(0.01, y, f"{name} gave up", va="center", fontsize=7, color=color, transform=left)
                 continue
             missed = bool(run.get("missed"))
@@ -34,7 +34,7 @@ def paint_times(figure: Any, records: Sequence[Record]) -> None:
             )
             note = f" {run['time_s']:.3g} s" + (f", misses {run['missed']}" if missed else "")
             axes.text(run["time_s"], y, note, va="center", fontsize=7)
-            label = "_"  # one entry of the legend is enough
+            label = "_"  # one legend entry per name
     axes.set_xscale("log")
     axes.margins(x=0.2)
     axes.set_yticks(range(len(records)), [f"{r['matrix']}\nk={r['k']} {r['which']}" for r in records])
@@ -45,9 +45,10 @@ def paint_times(figure: Any, records: Sequence[Record]) -> None:
 
 
 def paint_block_sizes(figure: Any, records: Sequence[Record]) -> None:
-    """Operator columns and time over the block size: a row a method and matrix, a curve a k or matrix.
+    """Draw operator columns and time over the block size: one row per method and matrix.
 
-    Matrices with several k have a row of their own; the others share one, relative to block size 1.
+    A matrix with several k has its own row, with one curve per k; the others share a row, with one curve
+    per matrix, relative to block size 1.
     """
     pairs: dict[str, set[int]] = {}
     for r in records:
@@ -86,5 +87,5 @@ def _curves(
         points.sort()
         unit = points[0][1] if relative and points[0][0] == 1 else 1.0
         if relative and points[0][0] != 1:
-            continue  # nothing to compare it with
+            continue  # no reference for the ratio
         axes.plot([b for b, _ in points], [v / unit for _, v in points], "o-", label=label, markersize=3)

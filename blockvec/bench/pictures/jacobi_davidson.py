@@ -1,24 +1,24 @@
-"""Pictures of Jacobi-Davidson: columns beside a peer's, preconditioners, values inside, block sizes."""
+"""Pictures of Jacobi-Davidson: columns beside a peer, preconditioners, interior values, block sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["paint"]
+from ..records import Record
 
-Record = dict[str, Any]
+__all__ = ["paint"]
 
 
 def paint(figure: Any, records: Sequence[Record]) -> None:
-    """Draw a panel for every table among the records.
+    """Draw one panel per table among the records.
 
     Parameters
     ----------
     figure : matplotlib.figure.Figure
         Empty.
     records : sequence of dict
-        Of the operation ``"eigsh"``, with the name of their table.
+        Of the operation ``"eigsh"``, each with the name of its table.
     """
     painters: dict[str, Callable[[Any, Sequence[Record]], None]] = {
         "primme": _peer_ratios,
@@ -34,7 +34,7 @@ def paint(figure: Any, records: Sequence[Record]) -> None:
 
 
 def _peer_ratios(axes: Any, records: Sequence[Record]) -> None:
-    """Operator columns over those of the same method of a peer, a row a matrix."""
+    """Draw operator columns / columns of the same method of a peer, one row per matrix."""
     problems = list(dict.fromkeys((r["matrix"], r["which"]) for r in records))
     kinds = list(dict.fromkeys((r["correction"], r["block_size"]) for r in records))
     names = {"davidson": "GD+k", "minres": "JDQMR"}
@@ -56,7 +56,7 @@ def _peer_ratios(axes: Any, records: Sequence[Record]) -> None:
 
 
 def _bars(axes: Any, rows: Sequence[tuple[str, dict[str, float | None]]], unit: str) -> None:
-    """Draw a group of bars a row; values that are missing are named."""
+    """Draw one group of bars per row; a label marks missing values as given up."""
     names = list(dict.fromkeys(name for _, values in rows for name in values))
     height = 0.8 / len(names)
     for index, name in enumerate(names):
@@ -68,7 +68,7 @@ def _bars(axes: Any, rows: Sequence[tuple[str, dict[str, float | None]]], unit: 
                 axes.barh(y, value, 0.9 * height, color=f"C{index}", label=label)
                 axes.text(value, y, f" {value:.3g}", va="center", fontsize=6)
             elif name in values:
-                left = axes.get_yaxis_transform()  # x as a part of the axes
+                left = axes.get_yaxis_transform()  # x as a fraction of the axes
                 axes.text(0.01, y, f"{name} gave up", va="center", fontsize=6, transform=left)
     axes.set_xscale("log")
     axes.margins(x=0.15)
@@ -98,7 +98,7 @@ def _interior_bars(axes: Any, records: Sequence[Record]) -> None:
 
 
 def _block_curves(axes: Any, records: Sequence[Record]) -> None:
-    """Operator columns (dotted) and time (solid) over the block size, relative to a block of one."""
+    """Draw operator columns (dotted) and time (solid) over the block size, relative to block size 1."""
     problems = list(dict.fromkeys((r["matrix"], r["k"]) for r in records))
     for index, (matrix, k) in enumerate(problems):
         members = [r for r in records if (r["matrix"], r["k"]) == (matrix, k) and r["converged"] == k]

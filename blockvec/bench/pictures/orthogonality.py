@@ -1,19 +1,19 @@
-"""Pictures of orthogonalisation: what policies lose over the condition number, and time against the model."""
+"""Pictures of orthogonalisation: loss over the condition number, and measured against modelled time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["paint_loss", "paint_times"]
+from ..records import Record
 
-Record = dict[str, Any]
+__all__ = ["paint_loss", "paint_times"]
 
 LEAST_LOSS = 1e-17
 
 
 def paint_loss(figure: Any, records: Sequence[Record]) -> None:
-    """Draw the loss of orthogonality: a matrix a column, policies against a basis first.
+    """Draw the loss of orthogonality: one column per matrix, policies against a basis first.
 
     Bounds are dotted; a cross marks the first condition number that a policy refused.
 
@@ -67,7 +67,7 @@ def _loss_curve(axes: Any, members: Sequence[Record], policy: str, color: str) -
 
 
 def paint_times(figure: Any, records: Sequence[Record]) -> None:
-    """Draw the model's time over the measured one: over the basis, and within a block.
+    """Draw modelled time / measured time: over the width of the basis, and within a block.
 
     Parameters
     ----------

@@ -1,133 +1,16 @@
-"""Pictures from results on record: the fraction of the roofline over the width, M x N maps, solver times."""
+"""Pictures of products: fraction of the roofline over the width, and over both widths."""
 
 from __future__ import annotations
 
-import functools
-import io
 import math
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from ...errors import OptionError
-from ...kernels.cache import replace_file
-from ..paper import pictures as paper_pictures
-from . import (
-    accuracy as accuracy_pictures,
-)
-from . import (
-    eigsh,
-    jacobi_davidson,
-    orthogonality,
-)
-from . import (
-    sparse as sparse_pictures,
-)
+from ..records import Record, grouped
 
-__all__ = ["check_plotting", "draw"]
+__all__ = ["paint_maps", "paint_width_curves"]
 
-Record = dict[str, Any]
-
-MANY_WIDTHS = 20  # more have a linear axis
-
-SALT = "blockvec"  # names of an SVG's parts come from it, so that equal results give equal files
-
-
-def check_plotting() -> None:
-    """Raise where pictures cannot be drawn, before anything is measured for one.
-
-    Raises
-    ------
-    OptionError
-        Without matplotlib; the message names the remedy.
-    """
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise OptionError(
-            "pictures need matplotlib, which is not installed: pip install 'blockvec[plot]'."
-        ) from None
-
-
-def draw(document: Record, path: str | Path) -> None:
-    """Draw the picture that suits a document's records.
-
-    Parameters
-    ----------
-    document : dict
-        As `blockvec.bench.records.read` returns it.
-    path : path
-        The picture, by its ending .svg, .png or .pdf; its folder is made.
-
-    Raises
-    ------
-    OptionError
-        Without matplotlib, for an ending it does not know, or records that there is no picture for.
-    OSError
-        Where the file cannot be written.
-    """
-    check_plotting()
-    import matplotlib
-
-    path = Path(path)
-    figures = [r for r in document["records"] if "figure" in r]
-    solver = [r for r in document["records"] if r.get("operation") == "eigsh"]
-    blocks = [r for r in document["records"] if r.get("operation") == "eigsh_blocks"]
-    accuracy = [r for r in document["records"] if r.get("operation") == "accuracy"]
-    kernels = [r for r in document["records"] if "fraction" in r and "M" in r]
-    rectangular = [r for r in kernels if r["M"] != r["N"]]
-    losses = [r for r in document["records"] if r.get("operation") == "orthogonality"]
-    orthogonalized = [r for r in document["records"] if r.get("operation") == "orthogonalize"]
-    painter: Callable[[Any, Sequence[Record]], None]
-    latencies = [r for r in kernels if "replay_s" in r]
-    sparse = [r for r in kernels if r.get("matrix")]
-    if figures:
-        painter, records = functools.partial(paper_pictures.paint, ceilings=document["ceilings"]), figures
-    elif accuracy:
-        painter, records = accuracy_pictures.paint, accuracy
-    elif losses:
-        painter, records = orthogonality.paint_loss, losses
-    elif orthogonalized:
-        painter, records = orthogonality.paint_times, orthogonalized
-    elif latencies:
-        painter, records = _latency_curves, latencies
-    elif solver and all("table" in r for r in solver):
-        painter, records = jacobi_davidson.paint, solver
-    elif solver:
-        painter, records = eigsh.paint_times, solver
-    elif blocks:
-        painter, records = eigsh.paint_block_sizes, blocks
-    elif sparse and len(sparse) == len(kernels):
-        painter, records = sparse_pictures.paint, sparse
-    elif rectangular:
-        painter, records = _maps, kernels
-    elif kernels:
-        painter, records = _width_curves, kernels
-    else:
-        raise OptionError(f"{path.name}: these results hold no records that there is a picture for.")
-    with matplotlib.rc_context({"svg.hashsalt": SALT, "font.size": 9, "axes.axisbelow": True}):
-        from matplotlib.figure import Figure
-
-        figure = Figure(layout="constrained")
-        painter(figure, records)
-        figure.suptitle(_title(document["environment"]), fontsize=10)
-        _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    ending = path.suffix.lstrip(".").lower() or "none"
-    if ending not in figure.canvas.get_supported_filetypes():
-        raise OptionError(f"{path}: a picture cannot be of type {ending!r}; name it .svg, .png or .pdf.")
-    content = io.BytesIO()
-    # No date: the picture is a function of the results.
-    figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
-    replace_file(path, content.getvalue())
-
-
-def _title(environment: Record) -> str:
-    cores = f", {environment['cores']} cores" if environment.get("cores") else ""
-    return f"{environment.get('device', '')}{cores}, {environment.get('date', '')}"
-
+MANY_WIDTHS = 20  # above, the axis is linear
 
 _NAMES = {
     "tsmttsm": "$A^H B$",
@@ -142,15 +25,8 @@ _NAMES = {
 }
 
 
-def _groups(records: Sequence[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in records:
-        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
-    return groups
-
-
-def _axes_table(figure: Any, records: Sequence[Record], width: float, height: float) -> dict[Any, Any]:
-    """Return axes by (dtype, operation): types in rows, operations in columns."""
+def _axes_grid(figure: Any, records: Sequence[Record], width: float, height: float) -> dict[Any, Any]:
+    """Create one subplot per (dtype, operation): types in rows, operations in columns."""
     dtypes = list(dict.fromkeys(r["dtype"] for r in records))
     operations = list(dict.fromkeys(r["operation"] for r in records))
     figure.set_size_inches(width * len(operations), height * len(dtypes) + 0.6)
@@ -163,19 +39,19 @@ def _axes_table(figure: Any, records: Sequence[Record], width: float, height: fl
 
 
 def _task(record: Record) -> str:
-    """Return what tells curves apart: the operation, and for products whether they update or overwrite."""
+    """Name the operation of a record; updates and in-place products have their own names."""
     if record.get("inplace"):
         return "inplace"
     return "update" if record.get("beta", "zero") != "zero" else str(record["operation"])
 
 
-def _width_curves(figure: Any, records: Sequence[Record]) -> None:
-    """Fraction of the roofline over the width: a line for blockvec and one for each peer."""
+def paint_width_curves(figure: Any, records: Sequence[Record]) -> None:
+    """Draw the fraction of the roofline over the width: one line for blockvec, one per peer."""
     records = [record | {"operation": _task(record)} for record in records]
     peers = sorted({name for r in records for name in r["peers"]})
-    groups = _groups(records, "dtype", "operation")
+    groups = grouped(records, "dtype", "operation")
     top = max(1.1, 1.05 * max(r["fraction"] for r in records))
-    for key, axes in _axes_table(figure, records, 3.4, 2.5).items():
+    for key, axes in _axes_grid(figure, records, 3.4, 2.5).items():
         members = sorted(groups.get(key, []), key=lambda r: r["M"])
         axes.set_visible(bool(members))
         if not members:
@@ -209,48 +85,18 @@ def _width_curves(figure: Any, records: Sequence[Record]) -> None:
 
 
 def _sparse_labels(widths: Sequence[int]) -> list[str]:
-    """Labels of a logarithmic axis, without those that would run into the next."""
+    """Label a logarithmic axis; labels that would overlap the next are left out."""
     following = [*widths[1:], math.inf]
     return [
         str(width) if after / width > 1.13 else "" for width, after in zip(widths, following, strict=True)
     ]
 
 
-def _latency_curves(figure: Any, records: Sequence[Record]) -> None:
-    """Time over the number of rows: the call from Python, and in graph replay, beside the peer's."""
-    groups = _groups(records, "dtype", "M")
-    figure.set_size_inches(3.8 * len(groups), 3.4)
-    for axes, ((dtype, width), members) in zip(
-        figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
-    ):
-        members = sorted(members, key=lambda r: r["K"])
-        (peer,) = members[0]["peers"]
-        rows = [r["K"] for r in members]
-        lines = {
-            "blockvec, call": ("C0", "o-", [r["time_s"] for r in members]),
-            "blockvec, graph replay": ("C0", "o:", [r["replay_s"] for r in members]),
-            "the same without its sums": ("C2", "x:", [r.get("unsummed_s") for r in members]),
-            f"{peer}, call": ("C1", "s-", [r["peers"][peer] for r in members]),
-            f"{peer}, graph replay": ("C1", "s:", [r["peers_replay"][peer] for r in members]),
-        }
-        for label, (color, style, times) in lines.items():
-            if None not in times:
-                times_us = [1e6 * time_s for time_s in times]
-                axes.plot(rows, times_us, style, color=color, markersize=3, label=label)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_title(f"$A^H B$, {dtype}, {width} columns", fontsize=9)
-        axes.set_xlabel("rows")
-        axes.set_ylabel("microseconds")
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=7)
-
-
-def _maps(figure: Any, records: Sequence[Record]) -> None:
-    """Fraction of the roofline over both widths, a map a type and operation."""
+def paint_maps(figure: Any, records: Sequence[Record]) -> None:
+    """Draw the fraction of the roofline over both widths: one map per type and operation."""
     records = [r for r in records if r["operation"] in ("tsmttsm", "tsmm", "combine_dot", "update_gram")]
-    groups = _groups(records, "dtype", "operation")
-    for (dtype, operation), axes in _axes_table(figure, records, 4.4, 3.7).items():
+    groups = grouped(records, "dtype", "operation")
+    for (dtype, operation), axes in _axes_grid(figure, records, 4.4, 3.7).items():
         members = groups.get((dtype, operation), [])
         if not members:
             axes.set_axis_off()

@@ -1,19 +1,19 @@
-"""Pictures of sparse products: fractions of both rooflines over the width, and what fusing saves."""
+"""Pictures of sparse products: fractions of both rooflines over the width, and time saved by fusing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["paint"]
+from ..records import Record
 
-Record = dict[str, Any]
+__all__ = ["paint"]
 
 _SUMS = {"dots": "shift, update, column dots", "gram": "Gram matrices"}
 
 
 def paint(figure: Any, records: Sequence[Record]) -> None:
-    """Draw a matrix a column: a row of curves a type, and bars for what is fused.
+    """Draw one column per matrix: one row of curves per type, and bars for fused calls.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def paint(figure: Any, records: Sequence[Record]) -> None:
 
 
 def _curves(axes: Any, members: Sequence[Record], peers: Sequence[str]) -> None:
-    """Draw fractions of the memory roofline, of blockvec also of the gather bound."""
+    """Draw fractions of the memory roofline; for blockvec also of the gather bound."""
     if not members:
         axes.set_axis_off()
         return
@@ -73,7 +73,7 @@ def _curves(axes: Any, members: Sequence[Record], peers: Sequence[str]) -> None:
 
 
 def _bars(axes: Any, members: Sequence[Record]) -> None:
-    """Draw the time of one call as a part of that of separate calls."""
+    """Draw the time of one fused call divided by the time of separate calls."""
     widths = sorted({r["M"] for r in members})
     for offset, kind in enumerate(_SUMS):
         chosen = [r for r in members if kind in r]

@@ -9,7 +9,7 @@ import pytest
 from blockvec.backends import backend_for
 from blockvec.bench import latency
 from blockvec.bench import records as results
-from blockvec.bench.pictures.products import draw
+from blockvec.bench.pictures.draw import draw
 from blockvec.kernels.roofline import Ceilings
 
 HOST = backend_for("cpu")

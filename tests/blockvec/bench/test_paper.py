@@ -12,7 +12,7 @@ from blockvec.bench.command_line import FIGURES
 from blockvec.bench.paper import measure as paper
 from blockvec.bench.paper.points import FIGURES as COMPARED
 from blockvec.bench.paper.points import Point, points
-from blockvec.bench.pictures.products import draw
+from blockvec.bench.pictures.draw import draw
 from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES

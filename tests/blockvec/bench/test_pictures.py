@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from blockvec.bench.pictures.products import draw
+from blockvec.bench.pictures.draw import draw
 from blockvec.errors import OptionError
 
 pytest.importorskip("matplotlib")

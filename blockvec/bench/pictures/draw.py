@@ -1,0 +1,113 @@
+"""Drawing a picture of recorded results: selects the picture by the kind of the records, and saves it."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...errors import OptionError
+from ...kernels.cache import replace_file
+from ..paper import pictures as paper
+from ..records import Record
+from . import accuracy, eigsh, jacobi_davidson, latency, orthogonality, products, sparse
+
+__all__ = ["check_plotting", "draw"]
+
+Paint = Callable[[Any, Sequence[Record]], None]
+
+SALT = "blockvec"  # seed of the ids in an SVG, so that equal results give equal files
+
+
+def check_plotting() -> None:
+    """Check that matplotlib is installed, before anything is measured for a picture.
+
+    Raises
+    ------
+    OptionError
+        Without matplotlib; the message names the remedy.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise OptionError(
+            "pictures need matplotlib, which is not installed: pip install 'blockvec[plot]'."
+        ) from None
+
+
+def draw(document: Record, path: str | Path) -> None:
+    """Draw the picture of a document's records.
+
+    Parameters
+    ----------
+    document : dict
+        As `blockvec.bench.records.read` returns it.
+    path : path
+        The picture file, ending in .svg, .png or .pdf; its folder is created.
+
+    Raises
+    ------
+    OptionError
+        Without matplotlib, for an unknown file ending, or for records that have no picture.
+    OSError
+        If the file cannot be written.
+    """
+    check_plotting()
+    import matplotlib
+
+    path = Path(path)
+    picture = next((picture for picture in _pictures(document) if picture[1]), None)
+    if picture is None:
+        raise OptionError(f"{path.name}: these results hold no records that there is a picture for.")
+    with matplotlib.rc_context({"svg.hashsalt": SALT, "font.size": 9, "axes.axisbelow": True}):
+        from matplotlib.figure import Figure
+
+        figure = Figure(layout="constrained")
+        paint, records = picture
+        paint(figure, records)
+        figure.suptitle(_title(document["environment"]), fontsize=10)
+        _save(figure, path)
+
+
+def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
+    """List painters with the records that each can draw; the first that has records is to be used."""
+    records = document["records"]
+
+    def of(operation: str) -> list[Record]:
+        return [r for r in records if r.get("operation") == operation]
+
+    solves = of("eigsh")
+    kernels = [r for r in records if "fraction" in r and "M" in r]
+    return (
+        (
+            functools.partial(paper.paint, ceilings=document["ceilings"]),
+            [r for r in records if "figure" in r],
+        ),
+        (accuracy.paint, of("accuracy")),
+        (orthogonality.paint_loss, of("orthogonality")),
+        (orthogonality.paint_times, of("orthogonalize")),
+        (latency.paint, [r for r in kernels if "replay_s" in r]),
+        (jacobi_davidson.paint, solves if all("table" in r for r in solves) else []),
+        (eigsh.paint_times, solves),
+        (eigsh.paint_block_sizes, of("eigsh_blocks")),
+        (sparse.paint, kernels if all(r.get("matrix") for r in kernels) else []),
+        (products.paint_maps, kernels if any(r["M"] != r["N"] for r in kernels) else []),
+        (products.paint_width_curves, kernels),
+    )
+
+
+def _save(figure: Any, path: Path) -> None:
+    ending = path.suffix.lstrip(".").lower() or "none"
+    if ending not in figure.canvas.get_supported_filetypes():
+        raise OptionError(f"{path}: a picture cannot be of type {ending!r}; name it .svg, .png or .pdf.")
+    content = io.BytesIO()
+    # Without a date the picture depends on the results only.
+    figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+    replace_file(path, content.getvalue())
+
+
+def _title(environment: Record) -> str:
+    cores = f", {environment['cores']} cores" if environment.get("cores") else ""
+    return f"{environment.get('device', '')}{cores}, {environment.get('date', '')}"
