@@ -1,4 +1,4 @@
-"""``blockvec``: what this machine is able to do, how near the operations come, which kernels run and why."""
+"""The command ``blockvec``: device limits, benchmarks, tuning, choice of kernels, pictures of results."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from .bench import command_line
-from .bench.command_line import (
-    DENSE_OPERATIONS,
-    FIGURES,
-    GPU_MATRIX,
-    HOST_MATRIX,
-    QUICK_MATRIX,
-    QUICK_WIDTHS,
-    REFUSED,
-    SPARSE_OPERATIONS,
-    WIDTHS,
-)
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from . import BlockVector, as_operator, bench, explain
+from .backends import Backend, array_namespace, backend_for
+from .bench import info, latency, records, sparse, sparse_tuning, tables, tuning
+from .bench.case import Case
+from .bench.command_line import GPU_MATRIX, HOST_MATRIX, QUICK_MATRIX, QUICK_WIDTHS, REFUSED, WIDTHS, parser
+from .bench.paper.measure import ALL_FIGURES, record_figures
+from .bench.pictures.draw import check_plotting, draw
+from .bench.precompile import compile_ahead, sources
+from .dispatch import accepts
 from .errors import BlockvecError, OptionError
+from .io import open_matrix
+from .profile import ceilings
 
 __all__ = ["main"]
 
@@ -35,11 +36,11 @@ DONE, INTERRUPTED = 0, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    arguments = command_line.parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         _COMMANDS[arguments.command](arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough; the last flush must not complain
+    except BrokenPipeError:  # the reader closed the pipe; the flush at exit must not raise again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (BlockvecError, OSError, MemoryError) as error:
         print(f"blockvec {arguments.command}: {_one_line(error)}", file=sys.stderr)
@@ -58,10 +59,7 @@ def _one_line(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _progress(total: int | None) -> Iterator[tuple[Callable[[str], None], Callable[[str], None]]]:
-    """Yield ``(say, step)``: print a line of the result; show what is going on, on a terminal only."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
+    """Yield ``(say, step)``: `say` prints a line of the result, `step` shows progress on a terminal."""
     console = Console()
     if not (console.is_terminal and sys.stderr.isatty()):
         yield lambda line: print(line, flush=True), lambda what: None
@@ -76,30 +74,27 @@ def _progress(total: int | None) -> Iterator[tuple[Callable[[str], None], Callab
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    from .bench.info import describe
-
     with _progress(None) as (say, step):
-        for line in describe(measure=arguments.measure, notice=step):
+        for line in info.describe(measure=arguments.measure, notice=step):
             say(line)
 
 
-def _bench(arguments: argparse.Namespace) -> None:
-    if arguments.paper:
-        _paper(arguments)
-        return
-    from . import bench
-    from .backends import backend_for
-    from .bench.pictures.draw import check_plotting
-    from .bench.precompile import compile_ahead, sources
-    from .dispatch import accepts
-    from .profile import ceilings
+# Benchmarks
 
+
+def _bench(arguments: argparse.Namespace) -> None:
     if arguments.plot:
         check_plotting()
     backend = backend_for(arguments.device)
-    if arguments.latency:
+    if arguments.paper:
+        _bench_paper(arguments, backend)
+    elif arguments.latency:
         _bench_latency(arguments, backend)
-        return
+    else:
+        _bench_operations(arguments, backend)
+
+
+def _bench_operations(arguments: argparse.Namespace, backend: Backend) -> None:
     if backend.device.kind == "cuda" and not arguments.sparse:
         problems = (c.problem for c in _dense_cases(arguments, backend) if accepts(c.problem, backend))
         compile_ahead(sources(problems, backend), backend)
@@ -119,13 +114,9 @@ def _bench(arguments: argparse.Namespace) -> None:
             say(measured.line())
 
 
-def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
-    """Return the cases of dense and of sparse operations; matrices may be in the making from now on."""
-    from . import bench
-    from .bench import sparse
-
+def _cases(arguments: argparse.Namespace, backend: Backend) -> Iterator[Case]:
+    """Create the cases of dense and sparse operations; on a GPU, matrices are generated from now on."""
     quick, on_host = arguments.quick, backend.name == "cpu"
-    sizes = bench.Sizes(arguments.rows, arguments.bytes, quick, arguments.ld)
     if arguments.sparse:
         table = sparse.QUICK_TABLE if quick else sparse.HOST_TABLE if on_host else sparse.GPU_TABLE
         table = dataclasses.replace(
@@ -133,37 +124,34 @@ def _cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
             matrices=tuple(arguments.matrix or table.matrices),
             widths=arguments.widths or table.widths,
         )
-        return sparse.sparse_cases(SPARSE_OPERATIONS, table, backend, sizes)
+        return sparse.sparse_cases(sparse.OPERATIONS, table, backend, _sizes(arguments))
     cases = _dense_cases(arguments, backend)
-    products = [name for name in arguments.op if name in SPARSE_OPERATIONS]
+    products = [name for name in arguments.op if name in sparse.OPERATIONS]
     if not products:
         return cases
     default = QUICK_MATRIX if quick else HOST_MATRIX if on_host else GPU_MATRIX
     table = sparse.Table(tuple(arguments.matrix or (default,)), _widths(arguments), arguments.dtype, ())
-    return itertools.chain(cases, sparse.sparse_cases(products, table, backend, sizes))
+    return itertools.chain(cases, sparse.sparse_cases(products, table, backend, _sizes(arguments)))
+
+
+def _dense_cases(arguments: argparse.Namespace, backend: Backend) -> Iterator[Case]:
+    widths = _widths(arguments)
+    shapes = [(M, N) for M in arguments.basis or widths for N in widths]
+    if not arguments.grid and not arguments.basis:
+        shapes = [(M, N) for M, N in shapes if M == N]
+    dense = [name for name in arguments.op if name in bench.OPERATIONS]
+    return bench.make_cases(dense, arguments.dtype, shapes, device=backend.name, sizes=_sizes(arguments))
 
 
 def _widths(arguments: argparse.Namespace) -> tuple[int, ...]:
     return arguments.widths or (QUICK_WIDTHS if arguments.quick else WIDTHS)
 
 
-def _dense_cases(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
-    """Return the cases of dense operations."""
-    from . import bench
-
-    sizes = bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld)
-    widths = _widths(arguments)
-    shapes = [(M, N) for M in arguments.basis or widths for N in widths]
-    if not arguments.grid and not arguments.basis:
-        shapes = [(M, N) for M, N in shapes if M == N]
-    dense = [name for name in arguments.op if name in DENSE_OPERATIONS]
-    return bench.make_cases(dense, arguments.dtype, shapes, device=backend.name, sizes=sizes)
+def _sizes(arguments: argparse.Namespace) -> bench.Sizes:
+    return bench.Sizes(arguments.rows, arguments.bytes, arguments.quick, arguments.ld)
 
 
-def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
-    from .bench import latency
-    from .profile import ceilings
-
+def _bench_latency(arguments: argparse.Namespace, backend: Backend) -> None:
     rows = tuple(K for K in latency.ROWS if not arguments.quick or K <= 10**4)
     widths = arguments.widths or (4, 32)
     total = len(arguments.dtype) * len(widths) * len(rows)
@@ -178,16 +166,8 @@ def _bench_latency(arguments: argparse.Namespace, backend: Any) -> None:
                 say(latency.line(record))
 
 
-def _paper(arguments: argparse.Namespace) -> None:
-    from .backends import backend_for
-    from .bench.paper.measure import record_figures
-    from .bench.pictures.draw import check_plotting
-    from .profile import ceilings
-
-    if arguments.plot:
-        check_plotting()
-    backend = backend_for(arguments.device)
-    figures = FIGURES if "all" in arguments.paper else arguments.paper
+def _bench_paper(arguments: argparse.Namespace, backend: Backend) -> None:
+    figures = ALL_FIGURES if "all" in arguments.paper else arguments.paper
     counts = dict.fromkeys(figures, 0)
     with _recording(arguments, backend) as book, _progress(None) as (say, step):
         step("ceilings")
@@ -201,11 +181,8 @@ def _paper(arguments: argparse.Namespace) -> None:
 
 
 @contextlib.contextmanager
-def _recording(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
-    """Yield the document of a run, which is written as it grows and drawn at its end, where asked for."""
-    from .bench import records
-    from .bench.pictures.draw import draw
-
+def _recording(arguments: argparse.Namespace, backend: Backend) -> Iterator[records.Book]:
+    """Yield the document of a run; it is written as it grows, and drawn at the end of the run."""
     book = records.Book(arguments.json, records.environment(backend))
     try:
         yield book
@@ -215,29 +192,25 @@ def _recording(arguments: argparse.Namespace, backend: Any) -> Iterator[Any]:
         draw(book.document(), arguments.plot)
 
 
-def _tune(arguments: argparse.Namespace) -> None:
-    from .bench import records, tuning
+# Tuning
 
+
+def _tune(arguments: argparse.Namespace) -> None:
     if arguments.results and not arguments.ship:
         raise OptionError("--from names results to ship; say where with --ship.")
     if arguments.results:
-        files = [file for path in arguments.results for file in _result_files(path)]
-        documents = [records.read(file) for file in files]
+        documents = [records.read(file) for file in _result_files(arguments.results)]
     elif arguments.matrix:
-        documents = [_measure_sparse_kernels(arguments)]
+        documents = [_tune_sparse(arguments)]
     else:
-        documents = _measure_kernels(arguments)
+        documents = _tune_dense(arguments)
     if arguments.ship:
         for file in tuning.ship(arguments.ship, documents):
             print(file)
 
 
-def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Tune sparse products, and return what was measured."""
-    from .backends import backend_for
-    from .bench import records, sparse, sparse_tuning
-    from .profile import ceilings
-
+def _tune_sparse(arguments: argparse.Namespace) -> records.Record:
+    """Tune sparse products; return the document of the measurements."""
     backend = backend_for(arguments.device)
     backend.check_tunable()
     known = sparse.GPU_TABLE.matrices
@@ -259,11 +232,8 @@ def _measure_sparse_kernels(arguments: argparse.Namespace) -> dict[str, Any]:
     return book.document()
 
 
-def _measure_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Tune, and return what was measured, a document a table."""
-    from .backends import backend_for
-    from .bench import records, tables, tuning
-
+def _tune_dense(arguments: argparse.Namespace) -> list[records.Record]:
+    """Tune dense products; return the documents of the measurements, one per table."""
     backend = backend_for(arguments.device)
     backend.check_tunable()
     todo = list(_problems_to_tune(arguments))
@@ -280,9 +250,7 @@ def _measure_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return ledger.documents()
 
 
-def _problems_to_tune(arguments: argparse.Namespace) -> Iterator[Any]:
-    from .bench import tables, tuning
-
+def _problems_to_tune(arguments: argparse.Namespace) -> Iterator[tuning.Todo]:
     if arguments.tables:
         yield from tables.todo(list(tables.TABLES) if "all" in arguments.tables else arguments.tables)
         return
@@ -296,11 +264,10 @@ def _problems_to_tune(arguments: argparse.Namespace) -> Iterator[Any]:
         yield tuning.Todo(problem, arguments.budget, choose)
 
 
-def _explain(arguments: argparse.Namespace) -> None:
-    from . import BlockVector, as_operator, explain
-    from .backends import array_namespace
-    from .io import open_matrix
+# Explanations and pictures
 
+
+def _explain(arguments: argparse.Namespace) -> None:
     if len(arguments.widths) > 2:
         raise OptionError(f"--widths: got {len(arguments.widths)} widths; give M, or M,N.")
     M, N = arguments.widths[0], arguments.widths[-1]
@@ -317,10 +284,7 @@ def _explain(arguments: argparse.Namespace) -> None:
 
 
 def _plot(arguments: argparse.Namespace) -> None:
-    from .bench import records
-    from .bench.pictures.draw import draw
-
-    files = [file for path in arguments.results for file in _result_files(path)]
+    files = _result_files(arguments.results)
     if arguments.output and len(files) != 1:
         raise OptionError(f"--output: names one picture but there are {len(files)} results; leave it out.")
     for file in files:
@@ -329,13 +293,15 @@ def _plot(arguments: argparse.Namespace) -> None:
         print(picture)
 
 
-def _result_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    found = sorted(path.rglob("*.json"))
-    if not found:
-        raise OptionError(f"{path}: there are no .json files in this folder.")
-    return found
+def _result_files(paths: Sequence[Path]) -> list[Path]:
+    """List the results that the paths name: files, and all JSON files in folders."""
+    files = []
+    for path in paths:
+        found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        if not found:
+            raise OptionError(f"{path}: there are no .json files in this folder.")
+        files += found
+    return files
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {

@@ -1,4 +1,4 @@
-"""The arguments of ``blockvec``: its commands, their options, and what these take."""
+"""Argument parser of the command ``blockvec``."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from .. import __version__
+from . import dense, sparse
+from .paper.measure import ALL_FIGURES
+from .tables import TABLES
 
 __all__ = [
-    "DENSE_OPERATIONS",
-    "FIGURES",
     "GPU_MATRIX",
     "HOST_MATRIX",
     "QUICK_MATRIX",
     "QUICK_WIDTHS",
     "REFUSED",
-    "SPARSE_OPERATIONS",
     "WIDTHS",
     "parse_widths",
     "parser",
 ]
 
-REFUSED = 2  # exit code for arguments that cannot be used
+REFUSED = 2  # exit code for invalid arguments
 
 EPILOG = """\
 exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
@@ -32,17 +32,13 @@ exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 
 WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
 QUICK_WIDTHS = (1, 3, 8)
-DENSE_OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
-SPARSE_OPERATIONS = ("apply", "apply_fused", "apply_gram")
-OPERATIONS = (*DENSE_OPERATIONS, *SPARSE_OPERATIONS)
-TUNED_TABLES = ("equal", "update", "wide", "views", "fma", "gram", "rectangular", "single")
-FIGURES = ("roofline", "permutations", "tiles", "occupancy", "reductions", "combinations")
+OPERATIONS = (*dense.OPERATIONS, *sparse.OPERATIONS)
 DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
+    """Parser that reports an error in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -59,21 +55,21 @@ def _add_types(command: argparse.ArgumentParser) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
-    made = _Parser(
+    """Create the parser of all commands."""
+    root = _Parser(
         prog="blockvec",
-        description="Block-vector operations at the hardware's limit: this machine and what it reaches.",
+        description="Block-vector operations at the hardware limit: devices, benchmarks, tuning.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action="version", version=f"blockvec {__version__}")
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    root.add_argument("--version", action="version", version=f"blockvec {__version__}")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_info(commands)
     _add_bench(commands)
     _add_tune(commands)
     _add_explain(commands)
     _add_plot(commands)
-    return made
+    return root
 
 
 def _add_info(commands: Any) -> None:
@@ -94,7 +90,7 @@ def _add_bench(commands: Any) -> None:
     _add_types(bench)
     add("--widths", type=parse_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
     add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
-    add("--basis", type=parse_widths, metavar="W", help="columns of a basis that meets blocks of the widths")
+    add("--basis", type=parse_widths, metavar="W", help="columns of a basis; --widths are of the blocks")
     add(
         "--ld", type=_count, metavar="LD", help="views with this leading dimension, from the second column on"
     )
@@ -117,18 +113,16 @@ def _add_bench(commands: Any) -> None:
     add("--plot", metavar="FILE", help="draw them into this file (.svg, .png, .pdf)")
     add(
         "--paper",
-        type=_names(*FIGURES, "all"),
+        type=_names(*ALL_FIGURES, "all"),
         metavar="FIGURES",
-        help=f"instead, figures of the paper that the kernels come from: all, or some of {','.join(FIGURES)}",
+        help=f"instead, figures of Ernst et al. (2021): all, or some of {','.join(ALL_FIGURES)}",
     )
     add("--budget", type=float, default=180.0, metavar="S", help="seconds for --paper (default 180)")
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
 
 
 def _add_tune(commands: Any) -> None:
-    tune = commands.add_parser(
-        "tune", help="find the fastest kernels for products on a GPU and remember them"
-    )
+    tune = commands.add_parser("tune", help="find and store the fastest kernels for products on a GPU")
     add = tune.add_argument
     add(
         "--op",
@@ -143,7 +137,7 @@ def _add_tune(commands: Any) -> None:
     pairs.add_argument("--grid", action="store_true", help="all pairs of widths, not only equal ones")
     pairs.add_argument("--by", type=parse_widths, metavar="W", help="pairs of a width and one of these")
     add("--ld", type=_count, metavar="LD", help="views with this leading dimension, at odd column offsets")
-    add("--beta", action="store_true", help="products that are added to what is there")
+    add("--beta", action="store_true", help="products that are added to the output (beta != 0)")
     add(
         "--matrix",
         action="append",
@@ -151,20 +145,24 @@ def _add_tune(commands: Any) -> None:
         help="instead, products of this sparse model or file, may be repeated; all: those of bench --sparse",
     )
     add("--device", default="gpu", metavar="DEVICE", help="gpu (default) or cuda:1")
-    add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring a problem (default 5)")
+    add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring per problem (default 5)")
     add("--first", type=_count, default=10, metavar="N", help="the N best by the models (default 10)")
     add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
-    add("--families", choices=("fma", "mma"), default="", help="multiply-adds or tensor cores alone")
+    add("--families", choices=("fma", "mma"), default="", help="only multiply-adds, or only tensor cores")
     add(
         "--tables",
-        type=_names(*TUNED_TABLES, "all"),
+        type=_names(*TABLES, "all"),
         metavar="TABLES",
-        help=f"instead, tables on record: all or some of {','.join(TUNED_TABLES)}; --json names a folder",
+        help=f"instead, tables on record: all or some of {','.join(TABLES)}; --json names a folder",
     )
-    add("--limit", type=float, default=math.inf, metavar="S", help="begin nothing after so many seconds")
-    add("--json", type=Path, metavar="FILE", help="write all that was measured to this file, as it comes")
-    add("--resume", action="store_true", help="keep what the file of --json holds, and measure the rest")
-    add("--ship", type=Path, metavar="DIR", help="put the winners into the tables in this folder")
+    add("--limit", type=float, default=math.inf, metavar="S", help="begin no further problem after S seconds")
+    add("--json", type=Path, metavar="FILE", help="write every measurement to this file, as it arrives")
+    add(
+        "--resume",
+        action="store_true",
+        help="keep the records in the file of --json, measure the rest",
+    )
+    add("--ship", type=Path, metavar="DIR", help="add the winners to the tables in this folder")
     add(
         "--from",
         dest="results",
@@ -193,7 +191,7 @@ def _add_explain(commands: Any) -> None:
 
 
 def _add_plot(commands: Any) -> None:
-    plot = commands.add_parser("plot", help="draw the pictures of results on record")
+    plot = commands.add_parser("plot", help="draw pictures of recorded results")
     add = plot.add_argument
     add("results", nargs="+", type=Path, metavar="RESULTS", help="JSON files, or folders that hold some")
     add(
@@ -217,7 +215,7 @@ def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
 
 
 def parse_widths(text: str) -> tuple[int, ...]:
-    """Return the numbers of a list with ranges: ``1,2,8`` or ``1-64``."""
+    """Parse a list of numbers and ranges: ``1,2,8`` or ``1-64``."""
     widths: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")

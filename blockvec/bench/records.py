@@ -88,7 +88,7 @@ def _nvrtc() -> str:
 
 def _commit() -> str:
     """Return the commit of the source tree this runs from, with a + where files differ; "" where unknown."""
-    tree = Path(__file__).resolve().parents[1]
+    tree = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(tree), *arguments]

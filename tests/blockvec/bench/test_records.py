@@ -45,10 +45,10 @@ def test_an_environment_says_all_that_a_measurement_depends_on() -> None:
 
 
 def test_a_tree_without_git_names_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(results, "__file__", str(tmp_path / "tree" / "blockvec" / "results.py"))
-    (tmp_path / "tree" / "blockvec").mkdir(parents=True)
+    monkeypatch.setattr(results, "__file__", str(tmp_path / "tree" / "blockvec" / "bench" / "records.py"))
+    (tmp_path / "tree" / "blockvec" / "bench").mkdir(parents=True)
     subprocess.run(["git", "init", "-q", tmp_path], check=True)  # around the tree, not its own
-    (tmp_path / "tree" / "blockvec" / "results.py").touch()
+    (tmp_path / "tree" / "blockvec" / "bench" / "records.py").touch()
     subprocess.run(["git", "-C", tmp_path, "add", "-A"], check=True)
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "-C", tmp_path, *author, "commit", "-q", "-m", "outer"], check=True)
@@ -56,6 +56,21 @@ def test_a_tree_without_git_names_its_commit(monkeypatch: pytest.MonkeyPatch, tm
     assert results._commit() == ""
     monkeypatch.setenv("BLOCKVEC_COMMIT", "abc1234")
     assert results._commit() == "abc1234"
+
+
+def test_a_tree_with_git_of_its_own_has_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "tree" / "blockvec" / "bench" / "records.py"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    tree, author = str(tmp_path / "tree"), ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "init", "-q", tree], check=True)
+    subprocess.run(["git", "-C", tree, "add", "-A"], check=True)
+    subprocess.run(["git", "-C", tree, *author, "commit", "-q", "-m", "own"], check=True)
+    monkeypatch.setattr(results, "__file__", str(file))
+    monkeypatch.delenv("BLOCKVEC_COMMIT", raising=False)
+    assert re.fullmatch(r"[0-9a-f]{4,40}", results._commit())
+    file.write_text("changed")
+    assert results._commit().endswith("+")
 
 
 @pytest.mark.parametrize(
