@@ -20,7 +20,7 @@ from .fused import Applied
 from .graphs import Recorder
 from .io import open_matrix, read_matrix
 from .operators import Operator
-from .precompile import rehearsal, rehearsing
+from .precompile import precompiled
 from .profile import Profile, profile
 from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copy
 
@@ -45,10 +45,9 @@ __all__ = [
     "open_matrix",
     "option_context",
     "options",
+    "precompiled",
     "profile",
     "read_matrix",
-    "rehearsal",
-    "rehearsing",
     "set_default_options",
     "start_copy",
 ]

@@ -10,21 +10,16 @@ from .backends.base import Backend, Candidate
 from .config import Options, options
 from .errors import OptionError
 from .kernels.problem import Problem
-from .precompile import prepare, rehearsing
+from .kernels.request_log import note
 from .profile import ceilings, running
 
-__all__ = ["accepts", "choose", "forget", "run"]
+__all__ = ["accepts", "choose", "forget", "preferred", "run"]
 
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
-    """Run a problem on its operands (see `Candidate.run` for their order) with the kernel chosen for it.
-
-    In a rehearsal it is made ready instead.
-    """
+    """Run a problem on its operands (see `Candidate.run` for their order) with the kernel chosen for it."""
     chosen = choose(problem, backend, *operands)
-    if rehearsing():
-        prepare(chosen.prepare, problem, *operands)
-        return
+    note(problem)
     profile = running()
     if profile is None:
         chosen.run(problem, *operands)
@@ -51,7 +46,7 @@ def choose(problem: Problem, backend: Backend, *operands: Any) -> Candidate:
     if current.tune == "auto" and backend.can_tune(problem, *operands):
         backend.tune(problem, ceilings(backend), current.tune_budget_s, *operands)
         forget()
-    chosen = _chosen(problem, backend, current)
+    chosen = preferred(problem, backend)
     if chosen is None:
         raise OptionError(f"{problem.operation}: no kernel on {backend.name} for {problem}.")
     if len(_recent) >= MAX_RECENT:
@@ -71,10 +66,12 @@ def accepts(problem: Problem, backend: Backend) -> bool:
     known = _recent.get(id(problem))
     if known is not None and known[0] is problem and known[1] is backend:
         return True
-    return _chosen(problem, backend, options()) is not None
+    return preferred(problem, backend) is not None
 
 
-def _chosen(problem: Problem, backend: Backend, current: Options) -> Candidate | None:
+def preferred(problem: Problem, backend: Backend) -> Candidate | None:
+    """Return the candidate that the options in force prefer, without tuning; None if there is none."""
+    current = options()
     return _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
 
 

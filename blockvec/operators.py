@@ -232,6 +232,10 @@ class Operator(ABC):
         """Return the problem that ``apply(X)`` dispatches, or None for a user's function."""
         return None
 
+    def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
+        """Return a product with the operator's sparse matrix, and the matrix as kernels take it; or Nones."""
+        return None, None
+
     def check_hermitian(self, rng: Any = 0) -> None:
         """Raise unless the operator is Hermitian to rounding.
 
@@ -331,6 +335,10 @@ class AffineOperator(Operator):
         )
         return Y
 
+    def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
+        """Return that of the operator inside."""
+        return self._operator.sparse_product()
+
     def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
         self.apply(X, Y, alpha, beta, shift)
 
@@ -391,6 +399,13 @@ class SparseOperator(Operator):
         y = memory_of(Y)
         problem = self._problem(X, y.ld, y.align, alpha, beta, shift)
         dispatch.run(problem, self.backend, self.prepared, X, Y, alpha, beta, shift)
+
+    def sparse_product(self) -> tuple[SpmmvProblem, Any]:
+        """Return the product with one column, and the matrix as kernels take it."""
+        dtype = self.dtype.name
+        fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, self._index_bytes)
+        known = {"pattern": self.prepared.pattern, "longest": self.prepared.longest}
+        return SpmmvProblem(*fields, **known), self.prepared
 
     def _run_fused(
         self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras

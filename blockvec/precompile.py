@@ -1,8 +1,9 @@
-"""Rehearsals: operations on blocks make their kernels ready, many side by side, and compute nothing.
+"""Compilation of the kernels of a run ahead of their use, from what earlier runs of its kind asked for.
 
-Kernels are compiled the first time they run, a few tenths of a second each, and a solver meets dozens of them
-one after the other. One that knows which operations will come goes through them in a rehearsal first: as many
-threads as there are cores compile, while it begins with its work.
+A kernel is compiled the first time it runs, which takes a few tenths of a second, and a run of an iterative
+method needs dozens of them. `precompiled` compiles them in parallel while the run begins. What to compile it
+takes from a list that an earlier run of the same kind left in the cache folder, or from lists by method that
+ship with the package (``kernels/precompiled``).
 """
 
 from __future__ import annotations
@@ -10,51 +11,174 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import resources
 from typing import Any
 
+import numpy as np
+
+from .backends import Backend, backend_for
 from .config import options
+from .dispatch import preferred
+from .kernels.cache import load_json, store_json
+from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from .kernels.request_lists import MATRIX, Entry, Request, decode, encode
+from .kernels.request_log import logged
 
-__all__ = ["prepare", "rehearsal", "rehearsing"]
+__all__ = ["Precompilation", "precompiled"]
 
-_active: contextvars.ContextVar[bool] = contextvars.ContextVar("blockvec_rehearsal", default=False)
+FORMAT = 1  # of the lists in the cache folder
+MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
+MAX_KINDS = 1000  # per process
 
-
-def rehearsing() -> bool:
-    """Whether operations only make their kernels ready."""
-    return _active.get()
+_begun: set[tuple[Any, ...]] = set()  # runs that were precompiled in this process
 
 
 @contextlib.contextmanager
-def rehearsal() -> Iterator[None]:
-    """Make ready what the operations inside the ``with`` block would run on these operands.
+def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> Iterator[None]:
+    """Compile the kernels of the run inside the ``with`` block in parallel, ahead of their use.
 
-    Blocks and small matrices keep what they hold, and those that operations return hold anything. On the host
-    there is nothing to make ready. Nothing is waited for: an operation whose kernel is being compiled waits
-    when it runs.
+    On a GPU, entering starts the compilation of what earlier runs of this kind asked for, in as many threads
+    as `Options.threads` says, and returns at once; an operation whose kernel is being compiled waits for it.
+    Leaving stores the list of what this run asked for in the cache folder, if it holds anything new. Results
+    do not change. On the host nothing happens.
+
+    Parameters
+    ----------
+    method : str
+        Name of the method. Lists ship with blockvec for those of `solvers.eigsh`; any other name is for
+        methods of yours.
+    operator : Operator
+        Gives the number of rows and the device; it is not applied. Products with its sparse matrix, if it has
+        one, are among those that are compiled.
+    dtype : dtype, optional
+        Element type of the blocks; by default that of the operator.
+    **sizes : int
+        What decides about the widths of blocks, such as ``b`` (block size) and ``capacity`` (columns of the
+        basis). Runs of the same method, types and sizes share a list, whatever their number of rows.
 
     Examples
     --------
+    A block power method. From the second process on, a GPU compiles its kernels in parallel:
+
     >>> import blockvec
-    >>> V = blockvec.BlockVector.random(1000, 4, rng=0)
-    >>> with blockvec.rehearsal():
-    ...     G = V.gram()
-    >>> G.shape
-    (4, 4)
+    >>> A = blockvec.as_operator(blockvec.models.model("laplace2d:n=30"))
+    >>> V = blockvec.BlockVector.random(A.shape[1], 4, rng=0)
+    >>> with blockvec.precompiled("power", A, b=4):
+    ...     for _ in range(10):
+    ...         V = A @ V
+    ...         V @= blockvec.inverse_factor(V.gram()).T
+    >>> V.shape
+    (900, 4)
     """
-    token = _active.set(True)
-    try:
+    if operator.device == "cpu":
         yield
+        return
+    run = Precompilation(method, operator, dtype, sizes, backend_for(operator.device))
+    if run.key in _begun or len(_begun) >= MAX_KINDS:
+        yield
+        return
+    _begun.add(run.key)
+    jobs = run.start()
+    try:
+        with logged() as log:
+            yield
     finally:
-        _active.reset(token)
+        for job in jobs:
+            job.cancel()
+    run.store(log.values())
 
 
-def prepare(call: Callable[..., object], *operands: Any) -> None:
-    """Call from a thread of its own; what goes wrong there will go wrong again where it matters."""
-    _threads(options().threads).submit(contextvars.copy_context().run, call, *operands)
+class Precompilation:
+    """The list of one kind of runs, and what it stands for in the run at hand.
+
+    Parameters
+    ----------
+    method, operator, dtype, sizes
+        As in `precompiled`.
+    backend : Backend
+
+    Attributes
+    ----------
+    key : tuple
+        Compares equal for runs that ask for the same kernels.
+    """
+
+    def __init__(
+        self, method: str, operator: Any, dtype: Any, sizes: Mapping[str, int], backend: Backend
+    ) -> None:
+        self._method, self._backend, self._rows = method, backend, int(operator.shape[0])
+        self._dtype = np.dtype(operator.dtype if dtype is None else dtype).name
+        self._sizes = {name: int(size) for name, size in sizes.items()}
+        self._product, self._matrix = _sparse_product(operator)
+        structure = self._product and [getattr(self._product, name) for name in MATRIX[3:6]]
+        self._kind = {
+            "format": FORMAT,
+            "method": method,
+            "dtype": self._dtype,
+            "architecture": backend.device.architecture,
+            "matrix": structure,
+            "sizes": self._sizes,
+        }
+        kind = json.dumps(self._kind, sort_keys=True)
+        self._path = options().cache_dir / "precompiled" / f"{hashlib.sha256(kind.encode()).hexdigest()}.json"
+        self.key = backend.name, self._rows, self._product, kind
+        self._stored: Sequence[Entry] = ()
+
+    def start(self) -> list[Future[None]]:
+        """Begin to compile what the list of this kind names, or the one that ships for the method."""
+        record = load_json(self._path) or {}
+        if record.get("kind") == self._kind and isinstance(record.get("entries"), list):
+            self._stored = record["entries"][:MAX_ENTRIES]
+        threads = _threads(options().threads)
+        return [
+            threads.submit(contextvars.copy_context().run, self._prepare, request)
+            for request in self.requests(self._stored or shipped(self._method))
+        ]
+
+    def requests(self, entries: Sequence[Entry]) -> list[Request]:
+        """Return what a list stands for in this run; entries that cannot be read count as missing."""
+        sizes, found = {**self._sizes, "n": self._rows}, dict[Request, None]()
+        for entry in entries:
+            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+                found.update(dict.fromkeys(decode(entry, sizes, self._dtype, self._product)))
+        return list(found)
+
+    def _prepare(self, request: Request) -> None:
+        """Compile and load a kernel. Errors stay in the thread: the real call raises them."""
+        if not isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem):
+            self._backend.load_kernel(request)
+        elif chosen := preferred(request, self._backend):
+            chosen.prepare(request, *([self._matrix] if isinstance(request, SpmmvProblem) else []))
+
+    def store(self, requests: Any) -> None:
+        """Add what a run has asked for to the list, and write it if that is anything new."""
+        entries = [encode(request, self._rows, self._product) for request in requests]
+        merged = {json.dumps(entry, sort_keys=True): entry for entry in (*self._stored, *entries) if entry}
+        if len(merged) > len(self._stored) and len(self._stored) < MAX_ENTRIES:
+            kept = list(merged.values())[:MAX_ENTRIES]
+            store_json(self._path, {"kind": self._kind, "entries": kept})
+
+
+@functools.cache
+def shipped(method: str) -> Sequence[Entry]:
+    """Return the list that ships for a method; empty where there is none."""
+    file = resources.files("blockvec.kernels") / "precompiled" / f"{method}.json"
+    return json.loads(file.read_text(encoding="utf-8"))["entries"] if file.is_file() else ()
+
+
+def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
+    """Return a product with the sparse matrix behind an operator, and the matrix as kernels take it."""
+    if hasattr(operator, "sparse_product"):
+        found: tuple[SpmmvProblem | None, Any] = operator.sparse_product()
+        return found
+    inner = getattr(operator, "operator", None)  # that a solver's operator is made of
+    return (None, None) if inner is None else _sparse_product(inner)
 
 
 @functools.cache
 def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="blockvec-rehearsal")
+    return ThreadPoolExecutor(count, thread_name_prefix="blockvec-precompile")

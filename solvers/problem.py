@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, rehearsal
+from blockvec import BlockVector, Operator, precompiled
 from blockvec.errors import ShapeError
 
 from .arguments import (
@@ -106,8 +106,8 @@ def request_for(op: Operator, k: Any, options: Options) -> Request:
     if n != op.shape[1]:
         raise ShapeError(f"A is {n} x {op.shape[1]}; eigenvalues need a square matrix.")
     if options.check_hermitian:
-        _rehearse_check(op)
-        op.check_hermitian(options.rng)
+        with precompiled("check", op):
+            op.check_hermitian(options.rng)
     complement = options.orthogonal_to
     locked = None if complement is None else orthonormal_block("orthogonal_to", complement, op)
     k = integer("k", k, 1, n - (0 if locked is None else locked.n_cols))
@@ -170,15 +170,6 @@ def corrected_at_once(is_short: bool, k: int, ncv: Any, guided: bool) -> int:
     if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
         return 8
     return 4 if guided or k >= MANY_PAIRS else 2
-
-
-def _rehearse_check(op: Operator) -> None:
-    """Have the kernels of the check for symmetry compiled side by side."""
-    if op.device != "cpu" and getattr(op, "nnz", None) is not None:
-        with rehearsal():
-            X = BlockVector.empty(op.shape[1], 2, op.dtype, device=op.device)
-            X.dot(op.apply(X))
-            X.norms()
 
 
 def _window_basis(op: Operator, ncv: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from ..kernels.device import DeviceInfo
+from ..kernels.elementwise import Kernel
 from ..kernels.measure import CeilingProbe, Stopwatch
 from ..kernels.problem import Problem
 from ..kernels.roofline import Ceilings
@@ -44,8 +45,8 @@ class Candidate:
     source : callable
         Returns the source of the kernel that its first run compiles; empty where there is none.
     prepare : callable
-        Takes what `run` takes, and makes ready what the first `run` would wait for, on any thread: no operand
-        is read or written.
+        ``prepare(problem)``, of a sparse product ``prepare(problem, S)``: compiles and loads the kernels that
+        the first `run` would wait for, on any thread.
     """
 
     name: str
@@ -134,6 +135,9 @@ class Backend(Protocol):
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill row-major `out` with uniform numbers on [-1, 1), numbers `offset` and on of stream `key`."""
+
+    def load_kernel(self, kernel: Kernel) -> None:
+        """Compile a kernel without choices and load it, on any thread."""
 
     def stopwatch(self) -> Stopwatch:
         """Start timing work on this device."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..kernels.compile import function
 from ..kernels.inverse_factor import InverseFactorKernel
+from ..kernels.request_log import note
 from .base import Array
 from .cuda.device import Gpu, type_name
 
@@ -51,6 +52,7 @@ def inverse_factor_on_gpu(gpu: Gpu, G: Array, limit: float) -> tuple[Array, Arra
 
 @functools.lru_cache(maxsize=256)
 def _launcher(gpu: Gpu, kernel: InverseFactorKernel, width: int) -> Callable[..., None]:
+    note(kernel)
     shared = kernel.shared_bytes(width)
     loaded = function(kernel.source(), kernel.name, gpu.info.architecture, shared)
 

@@ -10,17 +10,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import rehearsal
+from blockvec import precompiled
 
-from ..blocks import Block, Operator
+from ..blocks import Block
 from ..runtime.checkpoint import Checkpoint
 from .krylov import Counts
 from .rayleigh_ritz import Tolerance, Which
 
 __all__ = ["Iteration", "IterationState", "LanczosOptions", "LanczosResult"]
-
-
-_rehearsed: set[tuple[Any, ...]] = set()  # kinds of runs whose kernels were asked for in this process
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,20 +169,18 @@ class Iteration:
         """Seconds since the start, those before a resumption included."""
         return self.earlier_s + time.perf_counter() - self.begin_s
 
-    def _rehearse_once(self, operator: Operator, buffer: Any, *kind: Any) -> None:
-        """Have the kernels of a run compiled side by side, where none of its kind went before.
+    def run(self) -> LanczosResult:
+        """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
+        method, operator, dtype, sizes = self._kind()
+        with precompiled(method, operator, dtype, k=self.options.k, b=self.options.block_size, **sizes):
+            return self._run()
 
-        Not those of an operator without `nnz`: it may be a user's, who would see it called.
-        """
-        nnz, sizes = getattr(operator, "nnz", None), (self.options.k, self.options.block_size)
-        run = type(self), buffer.device, buffer.shape, buffer.dtype, nnz, *sizes, *kind
-        if buffer.device != "cpu" and nnz is not None and run not in _rehearsed:
-            _rehearsed.add(run)
-            with rehearsal():
-                self._rehearse()
+    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
+        """Return what decides about the kernels: method, operator, element type, and widths by name."""
+        raise NotImplementedError
 
-    def _rehearse(self) -> None:
-        """Go through the products of a run in their order."""
+    def _run(self) -> LanczosResult:
+        raise NotImplementedError
 
     def _stopped(self) -> str:
         """Return why to stop at once, or nothing."""

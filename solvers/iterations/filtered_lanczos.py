@@ -36,7 +36,7 @@ from .filter_design import Filter, design_filter
 from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
-from .spectrum import Sketch, rehearse_sketch, sketch_spectrum
+from .spectrum import Sketch, sketch_spectrum
 
 __all__ = ["ChebyshevOperator", "FilteredRestart"]
 
@@ -98,6 +98,11 @@ class FilteredRestart(ThickRestart):
     promised = np.inf  # the largest residual, relative to its limit, that the end of a cycle promised
     doubt = 1.0  # factor between what was found and what had been promised
     looked = True  # whether values and residual estimates are A's, not the filter's
+
+    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
+        _, operator, dtype, sizes = super()._kind()
+        b = self.options.block_size
+        return "filter", operator, dtype, sizes | {"keep": self._keep_filtered(self.krylov.capacity - b, b)}
 
     def _begin(self) -> None:
         if self.random_start:
@@ -249,27 +254,6 @@ class FilteredRestart(ThickRestart):
         if begin + columns <= krylov.capacity:
             return krylov.columns(begin, begin + columns)
         return krylov.buffer.like(columns)
-
-    def _rehearse(self) -> None:
-        if not self.random_start:
-            super()._rehearse()
-            return
-        krylov, b = self.krylov, self.options.block_size
-        rehearse_sketch(self.operator, krylov.buffer, SKETCH_WIDTH)
-        X = self.start.like(b)
-        doubled = self.operator.affine(0.5, 0.5)
-        for alpha, beta in ((0.5, 0), (1, -1)):
-            doubled.apply(X, out=X.like(), alpha=alpha, beta=beta)
-        keep = self._keep_filtered(krylov.capacity - b, b)
-        krylov.rehearse(keep)
-        X, AX = krylov.columns(0, keep), self._image_space(keep, keep + b)
-        self.operator.apply(X, out=AX)
-        U = X.dot(AX)
-        for block in (X, AX):
-            block.combine(U, out=block)
-        AX.axpy(U[0], X)
-        AX.gram()
-        self._rehearse_end(keep)
 
     def _keep(self, m: int, w: int) -> int:
         return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)

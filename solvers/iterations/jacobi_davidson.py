@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, FusedOperator, RealArray, column_factors, pick, project_out, random_block, to_host
-from ..linear.minres import rehearse_minres
 from ..linear.systems import Preconditioner
 from ..runtime.checkpoint import Checkpoint
 from ..transform.fold import FoldedOperator, found_around
@@ -168,9 +167,21 @@ class _JacobiDavidson(Iteration):
         self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
         self.true: RealArray | None = None  # true residuals, of X as it is
 
-    def run(self) -> LanczosResult:
-        """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
-        self._rehearse_once(self.operator, self.space.buffer)
+    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
+        space = self.space
+        sizes = {
+            "p": space.padding,
+            "locked": space.n_locked,
+            "capacity": space.buffer.shape[1],
+            "basis": space.padded(space.capacity),
+            "vectors": space.capacity,
+            "kept": self.kept,
+            "after": min(self.kept + self.retained, space.capacity),
+            "ahead": self._seen(),
+        }
+        return "jd" if self.target is None else "jd-inside", self.operator, space.buffer.dtype, sizes
+
+    def _run(self) -> LanczosResult:
         if not self._resumed():
             self._begin()
         while True:
@@ -205,19 +216,6 @@ class _JacobiDavidson(Iteration):
         update = getattr(self.preconditioner, "update", None)
         if update is not None and self.updated_for >= 0:
             update(self.followed)
-
-    def _rehearse(self) -> None:
-        """Go through the products of a run that goes well."""
-        space, b, k = self.space, self.options.block_size, self.options.k
-        X = space.buffer.like(b)
-        self.operator.apply(X, out=X.like(), shift=space.tau)
-        sizes = {min(k, self._seen() + more) for more in range(0, k, self._together())}
-        space.rehearse(b, sizes, self.kept, self.kept + self.retained)
-        last = space.buffer.like(k)
-        last.combine(last.gram(), out=last)
-        if self.corrector.method == "minres" and self.preconditioner is None:
-            for q in {space.padded(space.n_locked + b), space.padded(space.n_locked + k)}:
-                rehearse_minres(self.operator, X, b, q)
 
     # --- start ----------------------------------------------------------------------------------
 

@@ -22,9 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
-
-from ..blocks import Array, Block, LinearMap, assign, project_out, random_block, small_matrix, to_host
+from ..blocks import Array, Block, LinearMap, assign, random_block, small_matrix, to_host
 from ..orthogonalize import orthogonalize
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies
 
@@ -254,22 +252,6 @@ class BlockKrylov:
         if new < step:
             self._full_until = self.capacity
         self._next = W if new == step == self.w else None
-
-    def rehearse(self, keep: int) -> None:
-        """Go through the products of all steps and of a restart that keeps `keep` columns.
-
-        For a `blockvec.rehearsal`: of a step they are those of an orthogonalisation that goes well.
-        """
-        b, W = self.block_size, self._scratch[1]
-        W.combine(W.gram(), out=W)
-        for known in range(b, self.capacity - b + 1, b):
-            V = self.buffer[:, : self.n_locked + known]
-            last = self.columns(max(0, known - 2 * b), known)
-            project_out(last, W)
-            W.update_gram(V, V.dot(W))
-        used = self.columns(0, self.capacity)
-        C = array_namespace(self.buffer.array).empty((self.capacity, keep + b), self.buffer.dtype)
-        used.combine(C, out=used[:, : keep + b])
 
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once, keeping no random directions: for starts."""

@@ -112,9 +112,17 @@ class ThickRestart(Iteration):
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
         self.residuals: RealArray | None = None  # true ones, of the vectors as they are
 
-    def run(self) -> LanczosResult:
-        """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
-        self._rehearse_once(self.operator, self.krylov.buffer, self.random_start)
+    def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
+        krylov, b = self.krylov, self.options.block_size
+        sizes = {
+            "locked": krylov.n_locked,
+            "capacity": krylov.n_locked + krylov.capacity,
+            "start": self.start.shape[1],
+            "keep": self._keep(krylov.capacity - b, b),
+        }
+        return "lanczos", self.operator, krylov.buffer.dtype, sizes
+
+    def _run(self) -> LanczosResult:
         if self._resumed():
             if self.counts.restarts >= self.options.maxiter:
                 return self._result(self.history[-1], "maxiter")
@@ -140,26 +148,6 @@ class ThickRestart(Iteration):
             if reason:
                 return self._result(state, reason)
             self._advance()
-
-    def _rehearse(self) -> None:
-        """Go through the products of a run from a random start, in their order."""
-        krylov, b = self.krylov, self.options.block_size
-        X = self.start.like(b)
-        self.operator.apply(X, out=X.like())
-        keep = self._keep(krylov.capacity - b, b)
-        krylov.rehearse(keep)
-        self._rehearse_end(keep)
-
-    def _rehearse_end(self, keep: int) -> None:
-        """Go through the products before the end, `keep` vectors being kept."""
-        krylov, b = self.krylov, self.options.block_size
-        used = krylov.columns(0, min(keep + b, krylov.capacity))
-        used.combine(used.gram(), out=used)
-        for width in {end - begin for begin, end in self._chunks(self.options.k)}:
-            X = krylov.columns(0, width).copy()
-            R = self.operator.apply(X)
-            R.axpy(R.norms(), X)
-            R.norms()
 
     def _advance(self) -> None:
         """Prepare the next cycle: a place for methods that change their operator."""

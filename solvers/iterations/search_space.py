@@ -14,7 +14,6 @@ at hand, not R^H R, keeps small distances accurate.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -184,34 +183,6 @@ class SearchSpace:
         self.counts.reductions += result.reductions
         self._R[:begin, begin:end], self._R[begin:end, begin:end] = result.S[:begin], result.R
         self._R[begin:end, :begin] = 0
-
-    def rehearse(self, width: int, seen: Collection[int], kept: int, after: int) -> None:
-        """Go through the products of a run, for a `blockvec.rehearsal`; orthogonalisations go well there.
-
-        Parameters
-        ----------
-        width : int
-            Columns to grow by.
-        seen : collection of int
-            Numbers of vectors to form, from a basis of no less than
-        kept : int
-            columns.
-        after : int
-            Columns that a restart leaves.
-        """
-        T = self.buffer.like(width)
-        T.combine(T.gram(), out=T)
-        for end in range(self.padding, self.padded(self.n_locked + self.capacity) + 1, self.padding):
-            V = self.buffer[:, :end]
-            T.update_gram(V, V.dot(T))
-            for count in seen if end >= kept else ():
-                for block in (V, self._W[:, : min(end, self._W.shape[1])]):
-                    block.combine(self.small(np.zeros((block.shape[1], count))))
-        for count in seen:
-            X = self.buffer.like(count)
-            X.axpy(X.norms(), X.like())
-        for block in (self.columns(0, self.capacity), self._W[:, : self.capacity]):
-            self._transform(block, np.zeros((self.capacity, min(after, self.capacity))))
 
     # --- extraction -----------------------------------------------------------------------------
 

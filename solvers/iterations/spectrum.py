@@ -25,7 +25,7 @@ from blockvec.errors import BreakdownError
 from ..blocks import Block, Operator, RealArray, project_out, random_block, to_host
 from .rayleigh_ritz import Which, ranking_key
 
-__all__ = ["Sketch", "rehearse_sketch", "sketch_spectrum"]
+__all__ = ["Sketch", "sketch_spectrum"]
 
 
 BROKEN_DOWN = 1e3  # a remainder below so many u ||A|| is rounding, and ends a recurrence
@@ -131,14 +131,6 @@ def sketch_spectrum(
         if 2 * steps > min(most, n) or resolved(sketch):
             return sketch
         steps *= 2
-
-
-def rehearse_sketch(operator: Operator, like: Block, width: int) -> None:
-    """Go through the products of a sketch, for a `blockvec.rehearsal`."""
-    V = like.like(width)
-    W = operator.apply(V, out=V.like())
-    W.axpy(V.column_dot(W).real, V)
-    W.scale(W.norms())
 
 
 class _Recurrence:

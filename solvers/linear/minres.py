@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray, pick, project_out
+from ..blocks import Block, RealArray, pick
 from .recorded import Recordings, Steps, recordings_for
 from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
 from .tridiagonal import Coordinates, Scalars, closing, opening
 
-__all__ = ["block_minres", "rehearse_minres"]
+__all__ = ["block_minres"]
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
@@ -99,25 +99,6 @@ def block_minres(
     recordings = recordings_for(system.operator, B, projection, recordings)
     minres = _Minres(system, B, stop) if recordings is None else _Recorded(system, B, stop, recordings)
     return minres.run(system.n if maxiter is None else maxiter, with_first)
-
-
-def rehearse_minres(A: Any, like: Block, width: int, q: int) -> None:
-    """Go through the products of steps beside q columns, for a `blockvec.rehearsal`; from `width` halved on.
-
-    Parameters
-    ----------
-    A : Operator
-    like : BlockVector, shape (n, any)
-        Says size, type and device.
-    width, q : int
-    """
-    Q = like.like(q)
-    while width:
-        X, Y = like.like(width), like.like(width)
-        factors = A.apply(X, out=Y, shift=X.norms(), dots="xy").dots["xy"].real
-        Y.scale(factors).axpby(factors, X, factors).column_dot(Y)
-        project_out(Q, Y)
-        width //= 2
 
 
 class _Minres(Columns):

@@ -13,6 +13,7 @@ import numpy as np
 from ...config import options
 from ...errors import DeviceError, OptionError
 from ...kernels.device import DeviceInfo, cuda_device
+from ...kernels.elementwise import Kernel
 from ...kernels.families import CONFIGURED, CONVERTED, FAMILIES, families_of
 from ...kernels.measure import CeilingProbe, Timing
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
@@ -105,9 +106,9 @@ class CudaBackend:
             case SpmmvProblem():
                 return self._spmmv(problem)
             case StreamProblem(operation="axpby"):
-                return (self._stream(elementwise.axpby, elementwise.prepare_axpby),)
+                return (self._candidate("stream", elementwise.axpby),)
             case StreamProblem(operation="column_dot"):
-                return (self._stream(elementwise.column_dots, elementwise.prepare_column_dots),)
+                return (self._candidate("stream", elementwise.column_dots),)
             case _:
                 return ()
 
@@ -257,11 +258,6 @@ class CudaBackend:
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
 
-    def _stream(self, run: Any, prepare: Any) -> Candidate:
-        return dataclasses.replace(
-            self._candidate("stream", run), prepare=self._gpu.here(functools.partial(prepare, self._gpu))
-        )
-
     def _cublas(self, name: str, run: Any, own: Sequence[Candidate], refusal: str = "") -> Candidate:
         """Return a candidate that calls cuBLAS, but for graph captures, where CuPy refuses to."""
         vendor = self._candidate(name, run, refusal, vendor=True)
@@ -300,6 +296,10 @@ class CudaBackend:
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill with uniform numbers on [-1, 1), numbers `offset` and on of the Philox stream `key`."""
         self._gpu.here(elementwise.fill_random)(self._gpu, out, key, offset)
+
+    def load_kernel(self, kernel: Kernel) -> None:
+        """Compile a kernel without choices and load it, on any thread."""
+        self._gpu.here(self._gpu.load)(kernel)
 
     def stopwatch(self) -> CudaStopwatch:
         """Start timing work on the current stream."""

@@ -13,6 +13,7 @@ from ...kernels.compile import function
 from ...kernels.device import DeviceInfo
 from ...kernels.elementwise import Kernel
 from ...kernels.problem import is_complex, itemsize
+from ...kernels.request_log import note
 from ..base import Array
 
 __all__ = ["MAX_INT", "TYPE_NAMES", "Gpu", "scalar_pointers", "type_name"]
@@ -42,12 +43,17 @@ class Gpu:
 
     def launcher(self, kernel: Kernel, grid: tuple[int, ...], block: int) -> Callable[..., None]:
         """Load a kernel on this device, the current one, and return what queues it with its arguments."""
-        loaded = _load(kernel, self.id, self.info.architecture)
+        note(kernel)
+        loaded = self.load(kernel)
 
         def launch(*arguments: Any) -> None:
             loaded(grid, (block,), arguments)
 
         return launch
+
+    def load(self, kernel: Kernel) -> Any:
+        """Compile a kernel and load it on this device, the current one, or find it loaded."""
+        return _load(kernel, self.id, self.info.architecture)
 
     def here(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that runs with this device as CuPy's current one."""

@@ -30,8 +30,6 @@ __all__ = [
     "copy",
     "fill_random",
     "fold",
-    "prepare_axpby",
-    "prepare_column_dots",
     "scale_column",
     "weighted_sum",
 ]
@@ -59,13 +57,6 @@ def weighted_sum(
         return
     (launch, (ldx, ldy, ldo, *extents)), factors = _ready_sum(gpu, X, Y, out, alpha, beta)
     launch(X, ldx, Y, ldy, out, ldo, *extents, *factors)
-
-
-def prepare_axpby(
-    gpu: Gpu, problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any
-) -> None:
-    """Load what `axpby` would run."""
-    _ready_sum(gpu, X, Y, out, (alpha, None), (beta, None))
 
 
 def _ready_sum(
@@ -135,13 +126,6 @@ def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array
     """out_j = sum_i conj(X_ij) Y_ij, summed in double precision; X may be Y."""
     partials = _column_partials(gpu, X, Y, conj=True)
     fold(gpu, partials, out[None, :], 1, 0)
-
-
-def prepare_column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
-    """Load what `column_dots` would run."""
-    kernel = _column_kernel(X, Y, conj=True)
-    _column_plan(gpu, kernel, *X.shape)
-    _fold_plan(gpu, np.dtype(kernel.dtype_sum).char, out.dtype.char, out.size, False, False, False, True)
 
 
 def column_product(

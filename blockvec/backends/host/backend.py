@@ -11,6 +11,7 @@ import numpy as np
 from ...config import options
 from ...errors import OptionError
 from ...kernels.device import DeviceInfo, host_device
+from ...kernels.elementwise import Kernel
 from ...kernels.measure import CeilingProbe, HostStopwatch
 from ...kernels.problem import (
     Problem,
@@ -109,6 +110,9 @@ class HostBackend:
                 numbers[row:stop] = _uniform(key, offset + row * width, (stop - row, width), out.dtype)
 
         map_rows(work, numbers.shape[0])
+
+    def load_kernel(self, kernel: Kernel) -> None:
+        """Do nothing: NumPy is compiled."""
 
     def stopwatch(self) -> HostStopwatch:
         """Start timing."""
