@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -135,7 +136,7 @@ class LanczosResult:
     history: list[IterationState]
 
 
-class Iteration:
+class Iteration(ABC):
     """A run that can be stopped between two steps, and be saved and resumed between two restarts.
 
     Derived classes name in `PROGRESS` the attributes that change as they go: numbers, text or arrays. What is
@@ -175,12 +176,13 @@ class Iteration:
         with precompiled(method, operator, dtype, k=self.options.k, b=self.options.block_size, **sizes):
             return self._run()
 
+    @abstractmethod
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        """Return what decides about the kernels: method, operator, element type, and widths by name."""
-        raise NotImplementedError
+        """List what decides about the kernels: method, operator, element type, and widths by name."""
 
+    @abstractmethod
     def _run(self) -> LanczosResult:
-        raise NotImplementedError
+        """Iterate, kernels being compiled meanwhile."""
 
     def _stopped(self) -> str:
         """Return why to stop at once, or nothing."""
