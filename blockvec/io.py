@@ -1,4 +1,4 @@
-"""Files: matrices in, blocks in and out."""
+"""Reading matrices; reading and writing blocks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .errors import DTypeError, FormatError, LayoutError, ShapeError
 
 __all__ = ["load_block", "open_matrix", "read_matrix", "save_block"]
 
-_CHUNK_BYTES = 1 << 20  # of a block that is written at a time
+_CHUNK_BYTES = 1 << 20  # of a block per write
 
 
 # Matrices
 
 
 def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
-    """Return the matrix that a command line names: a file, or else a model.
+    """Open a matrix by the path of a file or the description of a model.
 
-    A file that exists wins. What has a colon, or is the name of a model, is a model. Everything else is a
-    file that is missing.
+    An existing file has precedence. A string with a colon, or with the name of a model, describes a model.
+    Anything else is reported as a missing file.
 
     Parameters
     ----------
@@ -71,13 +71,13 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
 def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
     """Read a Matrix Market file, gzipped or not.
 
-    Symmetric, Hermitian and skew-symmetric files are expanded to all elements, elements given twice are
-    summed, integers become float64, and the elements of a pattern are ones.
+    Symmetric, Hermitian and skew-symmetric files are expanded to all elements, duplicate elements are
+    summed, integers are converted to float64, and elements of a pattern have the value 1.
 
     Parameters
     ----------
     path : str or path
-        The file. Whether it is gzipped is seen from its content.
+        The file. Compression is detected from its content.
 
     Returns
     -------
@@ -89,8 +89,8 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     FileNotFoundError
         If there is no such file.
     FormatError
-        If it is not a Matrix Market file, broken or truncated; the message holds the line, what was found
-        and what was expected.
+        If it is not a Matrix Market file, broken or truncated; the message contains the line, the text
+        found and the text expected.
 
     References
     ----------
@@ -122,16 +122,16 @@ _BLOCK_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex
 
 
 def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
-    """Write a block to an .npy file, which appears whole or not at all.
+    """Write a block to an .npy file atomically.
 
-    Rows are packed panel by panel, so that a view with a leading dimension needs no second copy in memory.
+    Rows are packed panel by panel, so that a view with a leading dimension needs no full copy in memory.
 
     Parameters
     ----------
     path : str or path
-        The file, as it is written: no suffix is added. An existing one is replaced.
+        The file; no suffix is added, and an existing file is replaced.
     array : array, shape (n_rows, n_cols)
-        On the host, of one of the four types.
+        On the host, of type float32, float64, complex64 or complex128.
 
     Raises
     ------
@@ -163,7 +163,7 @@ def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[A
     path : str or path
         A file that :func:`save_block` or ``numpy.save`` wrote.
     mmap : bool, default False
-        Map the file instead of reading it: the array is read-only, and pages are read when they are used.
+        Map the file instead of reading it: the array is read-only, and pages are read on first use.
 
     Returns
     -------
@@ -177,11 +177,11 @@ def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[A
     FormatError
         If it is not an .npy file, or truncated.
     ShapeError
-        If it does not hold two dimensions.
+        If the array does not have two dimensions.
     DTypeError
         If its type is not float32, float64, complex64 or complex128.
     LayoutError
-        If it is to be mapped but column-major.
+        If ``mmap`` is True and the array is column-major.
     """
     file = _existing(path)
     with file.open("rb") as stream:
@@ -229,7 +229,7 @@ def _check_block(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Non
 
 @contextlib.contextmanager
 def _replaced(file: Path) -> Iterator[IO[bytes]]:
-    """Open a new file that takes the name of another when it is complete."""
+    """Open a temporary file that replaces `file` once it is complete."""
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("xb") as stream:

@@ -1,8 +1,8 @@
-"""Matrix Market files: read fast, and tell what is wrong with a broken one.
+"""Matrix Market files: `scipy.io.mmread`, with the checks that it lacks.
 
-SciPy reads them fast, but takes ``1.0D+3`` for 1.0, ignores what follows a number, and names neither file
-nor, at times, line. So the header is read here, the body is checked for bytes that cannot stand side by side
-in numbers (one vectorised pass), and where anything is wrong a slow pass finds the line.
+SciPy silently reads ``1.0D+3`` as 1.0, ignores what follows a number, allocates what the header claims, and
+does not always name file and line. So the header is parsed here, and one vectorised pass checks that the body
+consists of the right number of numbers; only for a broken file, a slow pass finds the line.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .errors import FormatError
 
 __all__ = ["read"]
 
-_CHUNK_BYTES = 1 << 20  # of a file that is checked at a time
+_CHUNK_BYTES = 1 << 20  # per step of the check
 _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
-    """Read a file with all its elements, symmetric halves included.
+    """Read a file; symmetric files are expanded to all elements.
 
     Parameters
     ----------
@@ -41,13 +41,13 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
     Returns
     -------
     coo_array or array, shape (n_rows, n_cols)
-        With the field's own type; elements given twice stand there twice.
+        With the type of the field; duplicate elements are kept.
 
     Raises
     ------
     FormatError
-        If it is not a Matrix Market file, broken or truncated; the message holds the line, what was found
-        and what was expected.
+        If it is not a Matrix Market file, broken or truncated; the message contains the line, the text
+        found and the text expected.
     """
     header = _read_header(file)
     try:
@@ -67,10 +67,10 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
 
 
 class _Terminated:
-    """A stream that ends with the end of a line.
+    """Stream with a newline appended.
 
-    SciPy 1.17 looks for the end of a line behind the last number: without one, it can read past its buffer
-    and crash.
+    SciPy 1.17 searches for a newline after the last number; without one it can read beyond its
+    buffer and crash.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -94,25 +94,25 @@ def _diagonal_fits(matrix: scipy.sparse.coo_array | NDArray[Any], header: _Heade
 
 @dataclasses.dataclass(frozen=True)
 class _Header:
-    """What the first lines of a Matrix Market file say."""
+    """Header of a Matrix Market file: banner and size line."""
 
     format: str
     field: str
     symmetry: str
     n_rows: int
     n_cols: int
-    n_lines: int  # with numbers, after the header
-    size_line: int
+    n_lines: int  # lines with numbers after the header
+    size_line: int  # line number
     body_offset: int  # bytes
 
     @property
     def indices(self) -> int:
-        """Integers at the start of a line."""
+        """Number of indices per line."""
         return 2 if self.format == "coordinate" else 0
 
     @property
     def values(self) -> int:
-        """Numbers after them."""
+        """Number of values per line, after the indices."""
         return {"pattern": 0, "complex": 2}.get(self.field, 1)
 
     @property
@@ -122,7 +122,7 @@ class _Header:
 
     @property
     def line_form(self) -> str:
-        """What a line looks like, in words."""
+        """Description of a valid line."""
         kind = "an integer" if self.whole else "a number"
         value = ("", kind, "a real and an imaginary part")[self.values]
         return " and ".join(
@@ -143,7 +143,7 @@ def _read_header(file: Path) -> _Header:
     number = 1
     try:
         with _opened(file) as stream:
-            first = stream.readline(1 << 16).decode("latin-1")  # a binary file may have no lines
+            first = stream.readline(1 << 16).decode("latin-1")  # a binary file may have no newline
             banner, *words = first.split() or [""]
             words = [word.lower() for word in words]
             if banner != "%%MatrixMarket":
@@ -174,13 +174,13 @@ def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) ->
         n_lines = int(sizes[2])
     elif field == "pattern":
         raise _defect(file, 1, f"{layout} {field}", "values: a pattern has the coordinate format")
-    else:  # one triangle, without the diagonal where that is zero
+    else:  # one triangle; of a skew-symmetric matrix without the diagonal
         triangle = n_rows * (n_rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
         n_lines = n_rows * n_cols if symmetry == "general" else triangle
     return _Header(layout, field, symmetry, n_rows, n_cols, n_lines, number, offset)
 
 
-# Classes of bytes, and which may follow which in a list of numbers.
+# Classes of bytes, and which class may follow which in a list of numbers.
 _SPACE, _DIGIT, _SIGN, _POINT, _EXPONENT, _LETTER, _OTHER = range(7)
 _CLASS_BITS = 3
 _CHARACTERS = {
@@ -206,13 +206,13 @@ _FOLLOWS = {
 }
 _NOTHING_NEW, _NUMBER_STARTS, _IMPOSSIBLE = b"\0", b"\1", b"\2"
 
-# Points and exponents of one number stand side by side where all but them and spaces is left out.
+# After deletion of all but points, exponents and spaces, those of one number are adjacent.
 _NOT_MARKS = b"".join(_CHARACTERS[kind] for kind in (_DIGIT, _SIGN, _LETTER))
 _TWICE_IN_ONE = tuple(bytes(pair) for pair in ((_POINT, _POINT), (_EXPONENT, _POINT), (_EXPONENT, _EXPONENT)))
 
 
 def _pair_table(whole: bool) -> bytes:
-    """Return what two classes side by side mean."""
+    """Tabulate the meaning of each pair of adjacent classes."""
     table = bytearray(_IMPOSSIBLE * 256)
     for first, followers in _FOLLOWS.items():
         for second in followers:
@@ -223,10 +223,10 @@ def _pair_table(whole: bool) -> bytes:
 
 
 def _numbers_fit(file: Path, header: _Header) -> bool:
-    """Check that the body is made of numbers, and of as many as the header says.
+    """Check that the body consists of as many numbers as the header states.
 
-    Numbers that SciPy would read in part (``1.0D+3``, ``1.5-100``, ``2.5`` for an integer) and elements with
-    more values than the header says would otherwise give a wrong matrix without a word.
+    Without this check SciPy silently returns a wrong matrix for numbers that it reads in part (``1.0D+3``,
+    ``1.5-100``, ``2.5`` for an integer) and for elements with too many values.
     """
     table = _pair_table(header.whole or header.field == "pattern")
     found = 0
@@ -245,7 +245,7 @@ def _numbers_fit(file: Path, header: _Header) -> bool:
 
 
 def _defect_in(file: Path, header: _Header, otherwise: str) -> FormatError:
-    """Return the error for the first line of the body that is wrong, or what to say if none is."""
+    """Create the error for the first wrong line of the body; without one, from the text `otherwise`."""
     number = header.size_line
     count = 0
     try:
@@ -276,7 +276,7 @@ def _defect_in(file: Path, header: _Header, otherwise: str) -> FormatError:
 
 
 def _wrong(words: list[str], header: _Header) -> str:
-    """Say what should stand in a line of the body; nothing if it is right."""
+    """Describe what a line of the body should contain; empty if the line is valid."""
     if len(words) != header.indices + header.values:
         return header.line_form
     indices, values = words[: header.indices], words[header.indices :]
@@ -291,9 +291,9 @@ def _wrong(words: list[str], header: _Header) -> str:
         except ValueError:
             is_fortran = value.upper().count("D") == 1 and not header.whole
             return f"{header.line_form}; write exponents with E" if is_fortran else header.line_form
-        if value.startswith("+"):  # SciPy does not read them
+        if value.startswith("+"):  # SciPy rejects it
             return f"{header.line_form} without a leading +"
-        if "_" in value:  # Python reads them, no other reader does
+        if "_" in value:  # only Python accepts it
             return header.line_form
     on_diagonal = bool(indices) and int(indices[0]) == int(indices[1])
     if on_diagonal and header.symmetry == "skew-symmetric" and any(float(value) for value in values):
@@ -317,7 +317,7 @@ def _broken_gzip(file: Path, number: int, error: BaseException) -> FormatError:
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read bytes, unpacked."""
+    """Open a file for reading bytes, decompressed if it is gzipped."""
     with file.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)

@@ -1,4 +1,4 @@
-"""Benchmarks: the operations over widths, beside what people use otherwise, under a measured roofline."""
+"""Benchmarks of operations over widths, beside other libraries, as fractions of a measured roofline."""
 
 from .case import Case
 from .dense import OPERATIONS, Sizes, make_cases

@@ -1,4 +1,4 @@
-"""One operation ready to be measured: blockvec's call and its peers', each going round sets of operands."""
+"""One operation ready to be measured: calls of blockvec and its peers that rotate among sets of operands."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Case:
     Attributes
     ----------
     operation : str
-        Its name in the interface.
+        Name in the interface.
     problem : Problem
-        Its description.
+        Description of the operation.
     kernel : str
-        What dispatch chooses for it.
+        Kernel that dispatch selects.
     calls : dict of str to callable
-        ``"blockvec"`` first, then the peers; each call goes on to the next set of operands.
+        ``"blockvec"`` first, then the peers; each call advances to the next set of operands.
     config : str
-        What that kernel is run with.
+        Configuration of the kernel.
     matrix : str or None
-        Name of the sparse matrix of an apply.
+        Name of the sparse matrix, for apply.
     """
 
     operation: str
@@ -46,25 +46,25 @@ class Case:
 
 
 def rotate(*operands: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Go round sets of operands for ever, each list at its own length."""
+    """Cycle endlessly through sets of operands; each list cycles at its own length."""
     return zip(*map(itertools.cycle, operands), strict=True)
 
 
 def turns(function: Callable[..., object], *operands: Sequence[Any]) -> Call:
-    """Return a call of the function on the next operands."""
+    """Bind the function to operands; each call uses the next set."""
     sets = rotate(*operands)
     return lambda: function(*next(sets))
 
 
 def arrays(blocks: Sequence[BlockVector]) -> list[Array]:
-    """Return what the blocks wrap."""
+    """Return the arrays of the blocks."""
     return [block.array for block in blocks]
 
 
 def case(
     operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
 ) -> Case:
-    """Return a case of what dispatch chooses; two products that no kernel makes together are two calls."""
+    """Create a case with the kernel that dispatch selects; a sweep without a fused kernel takes two calls."""
     if isinstance(problem, SweepProblem) and not accepts(problem, backend):
         return Case(operation, problem, "two calls", calls, "", matrix)
     chosen = choose(problem, backend)

@@ -1,7 +1,7 @@
-"""Benchmarks of dense blocks: operands beyond the caches, and the same task for blockvec and its peers.
+"""Benchmark cases of dense blocks, for blockvec and its peers.
 
-A case rotates among several sets of operands, together larger than what a cache keeps, so that every run
-finds its operands in memory, as a solver does that sweeps over a large basis.
+A case rotates among several sets of operands that together exceed the caches, so that every run reads its
+operands from memory, as a solver does that sweeps over a large basis.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ SWEEPS = ("combine_dot", "update_gram")
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", *SWEEPS, "axpby")
 RECTANGULAR = ("dot", "combine", "update", *SWEEPS)
 
-HOST_ELEMENTS = 4_000_000  # of an operand on a CPU: 32 MB in double precision
+HOST_ELEMENTS = 4_000_000  # per operand on a CPU: 32 MB in double precision
 GPU_OPERAND_BYTES = 2 << 30
 QUICK_OPERAND_BYTES = 1 << 20
-HOST_FOOTPRINT_BYTES = 512 << 20  # beyond what a server's shared cache was seen to keep for one program
+HOST_FOOTPRINT_BYTES = 512 << 20  # more than one process was measured to keep in a server cache
 L2_FOOTPRINT = 8  # times a GPU's L2
-ALIGNMENT = 512  # bytes: blocks begin as far from each other as a GPU's allocations do
+ALIGNMENT = 512  # bytes between the starts of blocks, as between GPU allocations
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large operands are.
+    """Sizes of operands.
 
     Attributes
     ----------
     rows : int or None
         Rows of every block.
     operand_bytes : int or None
-        Bytes of the wider operand, which give the rows; with neither, four million elements on a CPU and
-        2 GiB on a GPU.
+        Bytes of the wider operand, which determine the rows. If both are None, the wider operand has four
+        million elements on a CPU and 2 GiB on a GPU.
     quick : bool
-        Operands of 1 MiB that are not rotated, to try things out.
+        Use operands of 1 MiB without rotation, for a trial run.
     ld : int or None
-        Leading dimension of blocks that are views, beginning at the second column; else they are contiguous.
+        Leading dimension of blocks that are views from the second column on; None for contiguous blocks.
     """
 
     rows: int | None = None
@@ -57,7 +57,7 @@ class Sizes:
     ld: int | None = None
 
     def rows_for(self, width: int, dtype: str, backend: Backend) -> int:
-        """Return the rows of a block whose widest partner has `width` columns."""
+        """Compute the rows of blocks of which the widest has `width` columns."""
         if self.rows is not None:
             return self.rows
         row_bytes = (self.ld or width) * itemsize(dtype)
@@ -70,14 +70,14 @@ class Sizes:
         )
 
     def footprint(self, backend: Backend) -> int:
-        """Return the bytes to rotate among."""
+        """Compute the total bytes of the rotated operands."""
         if self.quick:
             return 0
         return HOST_FOOTPRINT_BYTES if backend.name == "cpu" else L2_FOOTPRINT * backend.device.l2_bytes
 
 
 class _Pool:
-    """Memory for the operands of all cases of one type, filled once and cut anew for each case."""
+    """Memory for the operands of all cases of one type, filled once and divided per case."""
 
     def __init__(self, largest: int, footprint: int, dtype: str, backend: Backend) -> None:
         elements = footprint // itemsize(dtype)
@@ -90,11 +90,11 @@ class _Pool:
         ]
 
     def inputs(self, rows: int, width: int) -> list[BlockVector]:
-        """Return disjoint blocks of random numbers."""
+        """Create disjoint blocks of random numbers."""
         return self._cut(self._inputs, rows, width)
 
     def outputs(self, rows: int, width: int) -> list[BlockVector]:
-        """Return disjoint blocks to write to."""
+        """Create disjoint blocks for output."""
         return self._cut(self._outputs, rows, width)
 
     @staticmethod
@@ -113,7 +113,7 @@ def make_cases(
     device: str = "cpu",
     sizes: Sizes | None = None,
 ) -> Iterator[Case]:
-    """Yield the cases of a run, each with its operands in memory; drop one before taking the next.
+    """Yield the cases of a run, each with its operands in memory; release one before taking the next.
 
     Parameters
     ----------
@@ -122,17 +122,17 @@ def make_cases(
     dtypes : sequence of str
         Element types.
     shapes : sequence of (int, int)
-        Widths M and N; where they differ, only dot, combine, update and sweeps are run: over a
-        basis of M columns and a block of N.
+        Widths M and N. If they differ, only dot, combine, update and sweeps are run, on a basis of M
+        columns and a block of N.
     device : str
-        Where to run.
+        Device to run on.
     sizes : Sizes, optional
-        How large the operands are.
+        Sizes of the operands.
 
     Raises
     ------
     OptionError
-        For an operation that is not known.
+        For an unknown operation.
     """
     sizes = sizes or Sizes()
     for operation in operations:
@@ -157,7 +157,7 @@ def _pool(dtype: str, shapes: Sequence[tuple[int, int]], sizes: Sizes, backend: 
 
 
 def _vendors(problem: Problem, backend: Backend, *operands: Sequence[Any]) -> dict[str, Call]:
-    """Vendor libraries' kernels that dispatch knows but does not choose; on a CPU NumPy stands for them."""
+    """Collect the vendor kernels that dispatch does not select; none on a CPU, where NumPy is the peer."""
     chosen = choose(problem, backend).name
     if backend.name == "cpu":
         return {}
@@ -175,7 +175,7 @@ def _launch(run: Callable[..., None], problem: Problem, sets: Iterator[tuple[Any
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Operands of a case: blocks of `M` and of `N` columns, contiguous or views of wider ones."""
+    """Operands of a case: blocks of `M` and `N` columns, contiguous or views of wider blocks."""
 
     pool: _Pool
     rows: int
@@ -184,13 +184,13 @@ class _Blocks:
     ld: int | None
 
     def inputs(self) -> tuple[list[BlockVector], list[BlockVector]]:
-        """Return disjoint blocks of M and of N columns to read."""
+        """Create disjoint input blocks of M and of N columns."""
         whole = self.pool.inputs(self.rows, self.ld or max(self.M, self.N))
         half = max(1, len(whole) // 2)
         return self._narrowed(whole[:half], self.M), self._narrowed(whole[half:], self.N)
 
     def outputs(self) -> list[BlockVector]:
-        """Return blocks of N columns to write to."""
+        """Create output blocks of N columns."""
         return self._narrowed(self.pool.outputs(self.rows, self.ld or max(self.M, self.N)), self.N)
 
     def _narrowed(self, blocks: Sequence[BlockVector], width: int) -> list[BlockVector]:
@@ -224,14 +224,14 @@ def _gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
 
 
 def _transposed_product(dtype: str) -> Callable[[Array, Array], Array]:
-    """A^H B as people write it."""
+    """Select the usual NumPy expression for A^H B."""
     if dtype.startswith("complex"):
         return lambda A, B: A.conj().T @ B
     return lambda A, B: A.T @ B
 
 
 def _coefficients(blocks: _Blocks, dtype: str, backend: Backend) -> Array:
-    """Return an M x N matrix that makes no block grow, however often it is applied."""
+    """Create an M x N matrix whose repeated application lets no block grow."""
     C = np.random.default_rng(2).uniform(-1, 1, (blocks.M, blocks.N)).astype(dtype)
     return backend.from_host(C / np.abs(C).sum(axis=0).max())
 
@@ -282,7 +282,7 @@ def _inplace(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
 def _combine_dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
     W, V = blocks.inputs()[0], blocks.outputs()
     Q = np.linalg.qr(np.random.default_rng(2).standard_normal((blocks.N, blocks.N)))[0]
-    C = backend.from_host(Q.astype(dtype))  # orthogonal: no block grows or fades, however often it is applied
+    C = backend.from_host(Q.astype(dtype))  # orthogonal: repeated application keeps the norm
     problem = products.sweep_problem("combine_dot", V[0].array, C, W[0].array)
     product = _transposed_product(dtype)
 

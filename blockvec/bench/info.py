@@ -1,4 +1,4 @@
-"""What `blockvec info` prints: devices with their measured ceilings, libraries, options."""
+"""Text of ``blockvec info``: devices with measured ceilings, libraries, options."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["describe", "gpus"]
 
 
 def gpus() -> list[Backend]:
-    """Return the backends of the GPUs that CuPy can use."""
+    """Create the backends of all GPUs that CuPy can use."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy speaks up on import where it finds no CUDA
+        warnings.simplefilter("ignore")  # CuPy warns on import if it finds no CUDA
         try:
             import cupy
 
@@ -32,14 +32,14 @@ def gpus() -> list[Backend]:
 
 
 def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda text: None) -> Iterator[str]:
-    """Yield the lines of the description, a device's as soon as its ceilings are known.
+    """Yield the lines of the description; a device's lines follow as soon as its ceilings are known.
 
     Parameters
     ----------
     measure : bool
-        Measure the ceilings again even if they are on record.
+        Measure the ceilings again even if they are cached.
     notice : callable
-        Told what is being measured.
+        Called with the name of the device before it is measured.
     """
     yield f"blockvec  {__version__}"
     yield f"python    {platform.python_version()}"
@@ -77,7 +77,7 @@ def _device_lines(backend: Backend, measure: bool, notice: Callable[[str], None]
 
 
 def _blas_libraries() -> list[str]:
-    """Name the BLAS libraries in this process, each once."""
+    """List the BLAS libraries of this process without repetition."""
     names = []
     for library in threadpoolctl.threadpool_info():
         if library["user_api"] != "blas":

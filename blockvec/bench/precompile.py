@@ -1,4 +1,4 @@
-"""Compiling what a benchmark is about to run, in parallel processes, before it begins."""
+"""Parallel compilation of the kernels of a benchmark before it begins."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .workers import Workers
 
 __all__ = ["COMPILE_S", "compile_ahead", "sources"]
 
-COMPILE_S = 60.0  # for one kernel, which takes a tenth to two of them
+COMPILE_S = 60.0  # per kernel; 0.1 to 2 s are usual
 
 
 def sources(problems: Iterable[Problem], backend: Backend) -> Iterable[str]:
-    """Yield the sources of the kernels that dispatch chooses."""
+    """Yield the sources of the kernels that dispatch selects."""
     return (choose(problem, backend).source() for problem in problems)
 
 
 def compile_ahead(sources: Iterable[str], backend: Backend) -> None:
-    """Compile sources into the cache; what the compiler has against one is said where it is run."""
+    """Compile sources into the cache; compiler errors are ignored here, the launch raises them."""
     with Workers(os.cpu_count() or 1, COMPILE_S) as compilers:
         jobs = [
             compilers.submit(_build, source, backend.device.architecture, options().cache_dir)

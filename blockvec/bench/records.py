@@ -1,6 +1,6 @@
-"""Results on record: what was measured, on which machine, with which versions, as one JSON document a run.
+"""Recorded results: measurements, machine and versions, as one JSON document per run.
 
-``{"environment": ..., "ceilings": ..., "records": [...]}``, the form of every file under ``docs/results``.
+``{"environment": ..., "ceilings": ..., "records": [...]}`` is the format of every file in ``docs/results``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import datetime
 import importlib.metadata
 import json
 import platform
-import re
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +27,6 @@ __all__ = [
     "Book",
     "Record",
     "ceilings_record",
-    "device_slug",
     "document",
     "environment",
     "grouped",
@@ -39,17 +37,17 @@ __all__ = [
 
 Record = dict[str, Any]
 
-WRITE_S = 1.0  # between writes of a document that grows
+WRITE_S = 1.0  # between writes of a growing document
 
 
 def environment(backend: Backend) -> Record:
-    """Return what a measurement on a device depends on besides the code.
+    """Collect device and versions that a measurement depends on.
 
     Returns
     -------
     dict of str to str or int
         device, cores (0 on a GPU), driver, cuda, nvrtc, cupy, numpy, scipy, python, blockvec, commit, date;
-        empty text for what is not there or plays no part.
+        empty strings for what is not installed or not used.
     """
     from .. import __version__
 
@@ -87,7 +85,7 @@ def _nvrtc() -> str:
 
 
 def _commit() -> str:
-    """Return the commit of the source tree this runs from, with a + where files differ; "" where unknown."""
+    """Determine the commit of this source tree, with a + if files differ from it; "" if unknown."""
     tree = Path(__file__).resolve().parents[2]
 
     def git(*arguments: str) -> str:
@@ -95,25 +93,14 @@ def _commit() -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
     try:
-        is_own = (
-            Path(git("rev-parse", "--show-toplevel")) == tree
-        )  # not a repository around a copy of the tree
+        is_own = Path(git("rev-parse", "--show-toplevel")) == tree  # and not a repository around a copy
         return named_commit() or (git("describe", "--always", "--exclude=*", "--dirty=+") if is_own else "")
     except (OSError, subprocess.CalledProcessError):
         return named_commit()
 
 
-def device_slug(backend: Backend) -> str:
-    """Return the name of a device as a folder: ``h200``, ``host-2core``."""
-    device = backend.device
-    if device.kind == "cpu":
-        return f"host-{device.multiprocessors}core"
-    name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
-    return name.removeprefix("nvidia-").removeprefix("geforce-")
-
-
 def ceilings_record(ceilings: Ceilings) -> Record:
-    """Return ceilings as they stand in a document."""
+    """Convert ceilings to their form in a document."""
     record: Record = {
         "read_gb_s": round(ceilings.read_gb_s, 2),
         "write_gb_s": round(ceilings.write_gb_s, 2),
@@ -138,20 +125,20 @@ def kernel_record(
     config: str | Mapping[str, Any] = "",
     matrix: str | None = None,
 ) -> Record:
-    """Return one measured operation as it stands in a document.
+    """Create the record of one measured operation.
 
     Parameters
     ----------
     problem : Problem
-        What was run.
+        The operation.
     kernel : str
-        The implementation's name: its family.
+        Name of the implementation: its family.
     timing : Timing
-        How long it took.
+        Its measured time.
     ceilings : Ceilings
         Measured in the same run.
     peers : mapping of str to Timing
-        The same task done otherwise.
+        Times of other implementations of the same operation.
     config : str or mapping
         The kernel's parameters.
     matrix : str, optional
@@ -199,7 +186,7 @@ def _extents(problem: Problem) -> Record:
 
 
 def _beside_the_product(problem: SpmmvProblem) -> Record:
-    """Return what an SpMMV does besides Y = S X: classes of factors, names of sums."""
+    """Describe the fused parts of an SpMMV: classes of its factors, names of its reductions."""
     plain = {"alpha": "one", "beta": "zero", "shift": "none", "chain": "none", "dots": (), "gram": ()}
     given = {name: getattr(problem, name) for name in plain}
     return {
@@ -210,7 +197,7 @@ def _beside_the_product(problem: SpmmvProblem) -> Record:
 
 
 def document(environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]) -> Record:
-    """Return the document of one run."""
+    """Assemble the document of one run."""
     if isinstance(ceilings, Ceilings):
         ceilings = ceilings_record(ceilings)
     return {"environment": environment, "ceilings": ceilings, "records": list(records)}
@@ -219,12 +206,12 @@ def document(environment: Record, ceilings: Ceilings | Record, records: Sequence
 def write(
     path: str | Path, environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]
 ) -> None:
-    """Write the document of one run, one record a line; the file appears whole or not at all.
+    """Write the document of one run atomically, with one record per line.
 
     Parameters
     ----------
     path : path
-        The file; its folder is made.
+        The file; its folder is created.
     environment : dict
         As `environment` returns it.
     ceilings : Ceilings or dict
@@ -235,7 +222,7 @@ def write(
     Raises
     ------
     OSError
-        Where the file cannot be written.
+        If the file cannot be written.
     """
     whole = document(environment, ceilings, records)
     lines = ",\n  ".join(json.dumps(record) for record in whole["records"])
@@ -248,16 +235,16 @@ def write(
 
 
 class Book:
-    """A document that is written as its records come, each time whole.
+    """Document that is rewritten atomically as records arrive.
 
     Parameters
     ----------
     path : path, optional
-        The file; nothing is written without it.
+        The file; without it nothing is written.
     environment : dict
         As `environment` returns it.
     records : sequence of dict
-        What the document begins with.
+        Initial records.
     """
 
     def __init__(self, path: str | Path | None, environment: Record, records: Sequence[Record] = ()) -> None:
@@ -267,20 +254,20 @@ class Book:
         self._written_s = time.monotonic()
 
     def add(self, record: Record, ceilings: Ceilings) -> None:
-        """Take a record; the file follows within seconds."""
+        """Append a record; the file is updated at most once per second."""
         self.records.append(record)
         self._ceilings = ceilings
         if time.monotonic() - self._written_s > WRITE_S:
             self.write()
 
     def write(self) -> None:
-        """Write what came, if anything did."""
+        """Write the document, if there are records."""
         self._written_s = time.monotonic()
         if self._path and self._ceilings:
             write(self._path, self._environment, self._ceilings, self.records)
 
     def document(self) -> Record:
-        """Return the document."""
+        """Return the document as a dict."""
         return document(self._environment, self._ceilings, self.records)
 
 
@@ -298,9 +285,9 @@ def read(path: str | Path) -> Record:
     Raises
     ------
     OSError
-        Where there is no such file.
+        If there is no such file.
     FormatError
-        Where it is none, with the line that breaks off.
+        If it is not such a document; the message names the line of a JSON error.
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))

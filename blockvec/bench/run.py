@@ -1,4 +1,4 @@
-"""Measuring a case: blockvec and its peers in turn, as a record and as a line of a table."""
+"""Measurement of a case: blockvec and its peers in alternating bursts, as a record and a table row."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .records import kernel_record
 
 __all__ = ["Measured", "heading", "measure_case"]
 
-# OpenBLAS's threads spin for 2^28 ticks (0.1 s) after a call and take a core from whoever comes next.
+# OpenBLAS threads spin for 2^28 ticks (0.1 s) after a call and occupy cores of the next measurement.
 BLAS_SPIN_S = 0.12
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One case with its times."""
+    """A case with its timings."""
 
     case: Case
     timings: dict[str, Timing]
@@ -27,16 +27,16 @@ class Measured:
 
     @property
     def ours(self) -> Timing:
-        """Time of blockvec."""
+        """Timing of blockvec."""
         return self.timings["blockvec"]
 
     @property
     def peers(self) -> dict[str, Timing]:
-        """Times of the others."""
+        """Timings of the peers."""
         return {name: timing for name, timing in self.timings.items() if name != "blockvec"}
 
     def record(self) -> dict[str, Any]:
-        """Return what goes on record."""
+        """Create the record of the measurement."""
         case = self.case
         return kernel_record(
             case.problem,
@@ -49,7 +49,7 @@ class Measured:
         )
 
     def line(self) -> str:
-        """Return the row of the table."""
+        """Format the table row."""
         record = self.record()
         rate = traffic(self.case.problem).total_bytes / self.ours.median_s * 1e-9
         name, best = min(self.peers.items(), key=lambda peer: peer[1].median_s)
@@ -65,7 +65,7 @@ class Measured:
 
 
 def heading(backend: Backend, ceilings: Ceilings) -> str:
-    """Return the line that says what the limits are, and the head of the table."""
+    """Format the line of measured ceilings and the table header."""
     rates = ", ".join(f"{dtype} {rate:.0f}" for dtype, rate in sorted(ceilings.gflop_s.items()))
     l2 = f", L2 {ceilings.l2_gb_s:.1f}" if ceilings.l2_gb_s else ""
     return (
@@ -82,13 +82,13 @@ def measure_case(case: Case, backend: Backend, ceilings: Ceilings, *, quick: boo
     Parameters
     ----------
     case : Case
-        What to run.
+        The calls to time.
     backend : Backend
         The device.
     ceilings : Ceilings
         Measured in this process.
     quick : bool
-        Few runs, for a first look.
+        Few runs, for a first impression.
     """
     on_gpu = backend.device.kind == "cuda"
     timings = measure_beside(

@@ -1,7 +1,8 @@
-"""Calls in processes of their own: one that hangs or brings its process down is given up, and others go on.
+"""Calls in separate processes: a call that hangs or crashes is abandoned, the others continue.
 
-A compiler may run for ever or crash, and a kernel that hangs takes the CUDA context of its process with it;
-neither may stop hours of tuning.
+A compiler can loop or crash, and a hanging kernel blocks the CUDA context of its process; neither may stop
+hours of tuning. `concurrent.futures.ProcessPoolExecutor` cannot replace this: it has no time limit per step,
+and one dead process breaks the whole pool.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from ..errors import BlockvecError
 
 __all__ = ["LostError", "Workers", "notice"]
 
-START_S = 120.0  # for a process to start and to import what a call needs, many at a time
+START_S = 120.0  # limit for starting a process and its imports while many start at once
 _RESULT, _ERROR, _STEP = range(3)
 _to_parent: Connection | None = None  # in a worker
 
 
 class LostError(BlockvecError):
-    """A call that did not come back.
+    """Raised for a call that did not return.
 
     Attributes
     ----------
     step : object
-        What the call last gave to `notice`; None if nothing.
+        Last argument of `notice` in the call; None without any.
     """
 
     def __init__(self, reason: str, step: Any) -> None:
@@ -39,25 +40,25 @@ class LostError(BlockvecError):
 
 
 def notice(step: Any) -> None:
-    """Say in a worker what comes next, and that the time for it begins now; does nothing elsewhere."""
+    """Announce the next step of a call and restart its time limit; outside a worker, do nothing."""
     if _to_parent is not None:
         _to_parent.send((_STEP, step))
 
 
 class Workers(ThreadPoolExecutor):
-    """An executor whose calls run in processes, each served by a thread here that watches it.
+    """Executor that runs each call in a process, supervised by one thread per process.
 
-    A call raises `LostError` where it takes longer than `limit_s` from one `notice` to the next, where its
-    process dies, and where it fails with anything but a `BlockvecError`, after which its process may be in
-    any state: the next call gets a new one. Functions, arguments and results are pickled. Leaving its context
-    stops what is running.
+    A call raises `LostError` if it takes longer than `limit_s` between two `notice` calls, if its process
+    dies, or if it fails with anything but a `BlockvecError`. The state of that process is then unknown: the
+    next call gets a new one. Functions, arguments and results are pickled. Leaving the context kills running
+    calls.
 
     Parameters
     ----------
     count : int
-        Processes.
+        Number of processes.
     limit_s : float
-        Seconds.
+        Time limit between two `notice` calls in seconds.
     """
 
     def __init__(self, count: int, limit_s: float) -> None:
@@ -65,10 +66,10 @@ class Workers(ThreadPoolExecutor):
         self._limit_s = limit_s
         self._own = threading.local()
         self._lock = threading.Lock()
-        self._every: set[_Worker] | None = set()  # None from the end on
+        self._workers: set[_Worker] | None = set()  # None once the executor is closed
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        """Queue a call."""
+        """Queue a call; see `concurrent.futures.Executor.submit`."""
         return super().submit(self._call, function, arguments, named)
 
     def _call(self, *job: Any) -> Any:
@@ -76,10 +77,10 @@ class Workers(ThreadPoolExecutor):
         if worker is None:
             worker = self._own.worker = _Worker()
             with self._lock:
-                if self._every is None:
+                if self._workers is None:
                     worker.stop()
                 else:
-                    self._every.add(worker)
+                    self._workers.add(worker)
         try:
             return worker.call(job, self._limit_s)
         except LostError:
@@ -90,19 +91,19 @@ class Workers(ThreadPoolExecutor):
     def __exit__(self, *_: object) -> None:
         self.shutdown(wait=False, cancel_futures=True)
         with self._lock:
-            every, self._every = self._every, None
-        for worker in every or ():
+            workers, self._workers = self._workers, None
+        for worker in workers or ():
             worker.stop()
         self.shutdown()
 
 
 class _Worker:
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would inherit CUDA's state
+        context = multiprocessing.get_context("spawn")  # a fork would inherit the CUDA state
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
-        theirs.close()  # so that its death is the end of the file
+        theirs.close()  # the death of the process then ends the stream
 
     def call(self, job: Any, limit_s: float) -> Any:
         step = None
@@ -129,9 +130,9 @@ class _Worker:
 
 
 def _serve(pipe: Connection) -> None:
-    """Run calls until the parent is gone."""
+    """Run calls until the parent closes the pipe."""
     global _to_parent
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and kills the workers
     _to_parent = pipe
     with contextlib.suppress(EOFError, OSError):
         while True:

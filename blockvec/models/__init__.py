@@ -1,8 +1,8 @@
-"""Physics matrices: from a string, from a function, or row by row.
+"""Physics matrices, from a string, from a function, or row by row.
 
 ``model("laplace3d:n=64")`` and ``laplace3d(n=64)`` return the same ``scipy.sparse.csr_array``;
-``generator("laplace3d:n=64").rows(start, stop)`` returns some of its rows. :func:`available` lists the
-models, :mod:`blockvec.models.spectra` holds the spectra that are known in closed form.
+``generator("laplace3d:n=64").rows(start, stop)`` returns a range of its rows. :func:`available` lists the
+models, :mod:`blockvec.models.spectra` contains spectra in closed form.
 """
 
 from . import spectra

@@ -1,4 +1,4 @@
-"""The table of models, and the strings that name them."""
+"""Table of models, and parser of their descriptions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 @dataclasses.dataclass(frozen=True)
 class _Model:
-    """A line of the table."""
+    """Entry of the table of models."""
 
     name: str
     summary: str
@@ -37,7 +37,7 @@ class _Model:
     defaults: Mapping[str, Any]
 
     def generator(self, arguments: Mapping[str, Any]) -> RowGenerator:
-        """Check the arguments and make the generator."""
+        """Check the arguments and create the generator."""
         for parameter in arguments:
             if parameter not in self.types:
                 raise self.error(
@@ -62,7 +62,7 @@ class _Model:
             raise self.error(str(error)) from None
 
     def error(self, text: str) -> OptionError:
-        """Return the error that says what is wrong, with an example of what is right."""
+        """Create an error with an example of a valid description."""
         return OptionError(f"{self.name}: {text.rstrip('.')}. Example: {self.example}")
 
     def _checked(self, parameter: str, value: Any) -> Any:
@@ -79,7 +79,7 @@ class _Model:
         raise self.error(f"{parameter}={value!r} is not {_KINDS[kind]}")
 
     def parse(self, text: str) -> dict[str, Any]:
-        """Turn ``"n=64,periodic=true"`` into arguments."""
+        """Parse ``"n=64,periodic=true"`` into arguments."""
         names = {parameter.lower(): parameter for parameter in self.types}
         arguments: dict[str, Any] = {}
         for item in text.split(","):
@@ -97,11 +97,11 @@ class _Model:
         if kind is bool:
             return _TRUTH.get(text.lower(), text)
         if kind is None:
-            return text  # unknown: generator() says so
+            return text  # unknown: generator() raises
         try:
             return kind(text)
         except ValueError:
-            return text  # wrong: generator() says so
+            return text  # invalid: generator() raises
 
 
 _KINDS = {int: "an integer", float: "a finite number", bool: "true or false"}
@@ -112,18 +112,18 @@ _MODELS: dict[str, _Model] = {}
 def physics_model(
     summary: str, *, example: str
 ) -> Callable[[Callable[P, RowGenerator]], Callable[P, scipy.sparse.csr_array]]:
-    """Make a function that builds a row generator a model.
+    """Register a function that builds a row generator as a model.
 
     The decorated function returns the assembled matrix, its arguments are checked against their
-    annotations (int, float, bool, or one of them and None), and the table of models lists it. An
-    :class:`~blockvec.errors.OptionError` from inside need only say what is wrong: name and example are added.
+    annotations (int, float, bool, or one of them and None), and the table of models lists it. The name and
+    the example are appended to the message of an :class:`~blockvec.errors.OptionError` from the function.
 
     Parameters
     ----------
     summary : str
         One line for the table.
     example : str
-        A string that names one such matrix.
+        A description of one such matrix.
     """
 
     def decorate(build: Callable[P, RowGenerator]) -> Callable[P, scipy.sparse.csr_array]:
@@ -145,7 +145,7 @@ def physics_model(
                 raise entry.error("parameters are given by name")
             return entry.matrix(kwargs)
 
-        # What help() and the reference manual show is what a caller gets.
+        # help() and the reference manual show this signature.
         assemble.__signature__ = signature.replace(return_annotation=scipy.sparse.csr_array)  # type: ignore[attr-defined]
         assemble.__annotations__ = {**build.__annotations__, "return": "csr_array"}
         return assemble
@@ -154,13 +154,13 @@ def physics_model(
 
 
 def model(spec: str) -> scipy.sparse.csr_array:
-    """Return the matrix that a string describes.
+    """Create the matrix of a description.
 
     Parameters
     ----------
     spec : str
-        ``"name:parameter=value,parameter=value"``; :func:`available` lists the names. Upper and lower
-        case are the same.
+        ``"name:parameter=value,parameter=value"``; :func:`available` lists the names. Case is
+        ignored.
 
     Returns
     -------
@@ -170,8 +170,8 @@ def model(spec: str) -> scipy.sparse.csr_array:
     Raises
     ------
     OptionError
-        If there is no such model or parameter, a value is missing or cannot be used, or the matrix would
-        not fit the memory that is available.
+        If there is no such model or parameter, a value is missing or invalid, or the matrix would not fit
+        in the available memory.
 
     Examples
     --------
@@ -185,7 +185,7 @@ def model(spec: str) -> scipy.sparse.csr_array:
 
 
 def generator(spec: str) -> RowGenerator:
-    """Return the row generator of the matrix that a string describes.
+    """Create the row generator of a description.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def generator(spec: str) -> RowGenerator:
     Returns
     -------
     RowGenerator
-        Makes any range of rows; the whole matrix is never formed unless asked for.
+        Creates any range of rows; the whole matrix is formed on request only.
 
     Raises
     ------
@@ -213,7 +213,7 @@ def generator(spec: str) -> RowGenerator:
 
 
 def _parsed(spec: str) -> tuple[_Model, dict[str, Any]]:
-    """Return the model and the arguments in a string."""
+    """Split a description into model and arguments."""
     name, _, text = spec.partition(":")
     name = name.strip().lower()
     if name not in _MODELS:
@@ -226,12 +226,12 @@ def _parsed(spec: str) -> tuple[_Model, dict[str, Any]]:
 
 
 def available() -> dict[str, str]:
-    """Return what models there are.
+    """List the models.
 
     Returns
     -------
     dict
-        Name -> one line that says what it is, which parameters it takes, and an example.
+        Name -> one line with summary, parameters and an example.
 
     Examples
     --------
@@ -256,7 +256,7 @@ def _parameters(entry: _Model) -> str:
 
 
 def _plain(hint: Any) -> type:
-    """Return the type T of the annotations T and T | None."""
+    """Extract the type T from the annotations T and T | None."""
     if isinstance(hint, types.UnionType):
         (hint,) = (part for part in hint.__args__ if part is not types.NoneType)
     if hint not in _KINDS:

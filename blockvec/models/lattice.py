@@ -1,4 +1,4 @@
-"""One particle on a lattice: Laplacians, disorder, honeycombs and magnetic fields."""
+"""Models of one particle on a lattice: Laplacians, disorder, honeycombs and magnetic fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["anderson", "graphene", "hofstadter", "laplace1d", "laplace2d", "lapl
 
 
 class _Lattice:
-    """A rectangular lattice whose first coordinate runs fastest: site = x + nx (y + ny z)."""
+    """Rectangular lattice; the first coordinate varies fastest: site = x + nx (y + ny z)."""
 
     def __init__(self, shape: Sequence[int], *, periodic: bool) -> None:
         self.shape = tuple(shape)
@@ -25,13 +25,13 @@ class _Lattice:
         self.periodic = periodic
 
     def coordinates(self, sites: Rows) -> list[Rows]:
-        """Return one array of coordinates an axis."""
+        """Compute the coordinates of sites, one array per axis."""
         return [sites // stride % extent for stride, extent in zip(self.strides, self.shape, strict=True)]
 
     def neighbour(
         self, sites: Rows, coordinates: list[Rows], steps: Sequence[int]
     ) -> tuple[Rows, Mask | None]:
-        """Return the sites that lie ``steps`` away, and a mask of those that exist (None: all)."""
+        """Compute the sites at a distance of ``steps``, and a mask of those that exist (None: all)."""
         target = sites
         mask: Mask | None = None
         for step, stride, extent, coordinate in zip(
@@ -50,7 +50,7 @@ class _Lattice:
 
 
 def _extents(n: int | None, /, **extents: int | None) -> list[int]:
-    """Return the extents, each ``n`` where it is not given itself."""
+    """Replace extents that are None by ``n``."""
     result = []
     for name, extent in extents.items():
         value = n if extent is None else extent
@@ -72,9 +72,9 @@ def _check_disorder(disorder: float, seed: int) -> None:
 def _star(
     lattice: _Lattice, diagonal: float, hop: float, disorder: float = 0.0, seed: int = 0
 ) -> RowGenerator:
-    """Return nearest neighbours with one value, and a diagonal with or without disorder."""
+    """Create a matrix with one value for all nearest neighbours, and a diagonal with optional disorder."""
     dimension = len(lattice.shape)
-    # Ascending columns inside the lattice, so that those rows need no sorting.
+    # Columns ascend inside the lattice, so that interior rows need no sorting.
     steps = [_unit(axis, dimension, -1) for axis in reversed(range(dimension))]
     steps += [_unit(axis, dimension, +1) for axis in range(dimension)]
 
@@ -98,7 +98,7 @@ def _unit(axis: int, dimension: int, step: int) -> tuple[int, ...]:
 
 @physics_model("1-D Laplacian, 3-point stencil", example="laplace1d:n=1000")
 def laplace1d(*, n: int, periodic: bool = False) -> RowGenerator:
-    """Return the 1-D Laplacian -d^2/dx^2 at unit spacing: 2 on the diagonal, -1 beside it.
+    """Create the 1-D Laplacian -d^2/dx^2 at unit spacing: 2 on the diagonal, -1 beside it.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def laplace1d(*, n: int, periodic: bool = False) -> RowGenerator:
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     Examples
     --------
@@ -132,14 +132,14 @@ def laplace1d(*, n: int, periodic: bool = False) -> RowGenerator:
 def laplace2d(
     *, n: int | None = None, nx: int | None = None, ny: int | None = None, periodic: bool = False
 ) -> RowGenerator:
-    """Return the 2-D Laplacian on a rectangle at unit spacing: 4 on the diagonal, -1 for the neighbours.
+    """Create the 2-D Laplacian on a rectangle at unit spacing: 4 on the diagonal, -1 for the neighbours.
 
     Parameters
     ----------
     n : int, optional
-        Points along each direction that is not given itself.
+        Points along each direction without its own value.
     nx, ny : int, optional
-        Points along x (which runs fastest) and y.
+        Points along x (which varies fastest) and y.
     periodic : bool, default False
         A torus; otherwise the function vanishes outside (Dirichlet).
 
@@ -151,7 +151,7 @@ def laplace2d(
     Raises
     ------
     OptionError
-        If an extent is missing or a value cannot be used.
+        If an extent is missing or a value is invalid.
 
     Examples
     --------
@@ -171,14 +171,14 @@ def laplace3d(
     nz: int | None = None,
     periodic: bool = False,
 ) -> RowGenerator:
-    """Return the 3-D Laplacian on a box at unit spacing: 6 on the diagonal, -1 for the neighbours.
+    """Create the 3-D Laplacian on a box at unit spacing: 6 on the diagonal, -1 for the neighbours.
 
     Parameters
     ----------
     n : int, optional
-        Points along each direction that is not given itself.
+        Points along each direction without its own value.
     nx, ny, nz : int, optional
-        Points along x (which runs fastest), y and z.
+        Points along x (which varies fastest), y and z.
     periodic : bool, default False
         A torus; otherwise the function vanishes outside (Dirichlet).
 
@@ -191,7 +191,7 @@ def laplace3d(
     Raises
     ------
     OptionError
-        If an extent is missing or a value cannot be used.
+        If an extent is missing or a value is invalid.
 
     Examples
     --------
@@ -211,16 +211,16 @@ def stencil27(
     nz: int | None = None,
     periodic: bool = False,
 ) -> RowGenerator:
-    """Return the 3-D stencil with 26 on the diagonal and -1 for all 26 neighbours.
+    """Create the 3-D stencil with 26 on the diagonal and -1 for all 26 neighbours.
 
     Parameters
     ----------
     n : int, optional
-        Points along each direction that is not given itself.
+        Points along each direction without its own value.
     nx, ny, nz : int, optional
-        Points along x (which runs fastest), y and z.
+        Points along x (which varies fastest), y and z.
     periodic : bool, default False
-        A torus; otherwise neighbours outside are left out.
+        A torus; otherwise neighbours outside are omitted.
 
     Returns
     -------
@@ -230,7 +230,7 @@ def stencil27(
     Raises
     ------
     OptionError
-        If an extent is missing or a value cannot be used.
+        If an extent is missing or a value is invalid.
 
     References
     ----------
@@ -253,7 +253,7 @@ def stencil27(
 def anderson(
     *, n: int, disorder: float, dim: int = 3, t: float = 1.0, periodic: bool = True, seed: int = 0
 ) -> RowGenerator:
-    """Return the Anderson model: hopping -t to the neighbours, random on-site energies.
+    """Create the Anderson model: hopping -t to the neighbours, random on-site energies.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ def anderson(
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     References
     ----------
@@ -295,15 +295,15 @@ def anderson(
 def graphene(
     *, nx: int, ny: int, t: float = 1.0, disorder: float = 0.0, seed: int = 0, periodic: bool = True
 ) -> RowGenerator:
-    """Return the tight-binding model of graphene: hopping -t to three neighbours, random on-site energies.
+    """Create the tight-binding model of graphene: hopping -t to three neighbours, random on-site energies.
 
-    The honeycomb is drawn as a brick wall of nx times ny sites (nx ny / 2 cells of two): every site has its
-    neighbours along y, and one along x, to the right where x + y is even, to the left where it is odd.
+    The honeycomb is represented as a brick wall of nx times ny sites (nx ny / 2 cells of two): every site has
+    two neighbours along y and one along x, on the right if x + y is even, on the left if it is odd.
 
     Parameters
     ----------
     nx, ny : int
-        Sites along x (which runs fastest) and y; even on a torus.
+        Sites along x (which varies fastest) and y; even on a torus.
     t : float, default 1
         Hopping energy.
     disorder : float, default 0
@@ -322,7 +322,7 @@ def graphene(
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     References
     ----------
@@ -352,7 +352,7 @@ def graphene(
 def hofstadter(
     *, nx: int, ny: int, p: int = 1, q: int = 3, t: float = 1.0, periodic: bool = True
 ) -> RowGenerator:
-    """Return the Hofstadter model: a square lattice with p/q flux quanta through every plaquette.
+    """Create the Hofstadter model: a square lattice with p/q flux quanta per plaquette.
 
     Hopping is -t. Landau gauge: a hop from (x, y) to (x, y + 1) takes the phase
     exp(2 pi i x p/q), one along x takes none.
@@ -360,10 +360,10 @@ def hofstadter(
     Parameters
     ----------
     nx, ny : int
-        Sites along x (which runs fastest) and y. On a torus nx must be a multiple of q, else the field
-        has a seam.
+        Sites along x (which varies fastest) and y. On a torus nx must be a multiple of q, else the field
+        is discontinuous.
     p, q : int, default 1, 3
-        The flux as a fraction; p=0 is no field.
+        Flux as a fraction; p=0 for no field.
     t : float, default 1
         Hopping energy.
     periodic : bool, default True
@@ -377,7 +377,7 @@ def hofstadter(
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     References
     ----------

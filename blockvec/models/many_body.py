@@ -1,4 +1,4 @@
-"""Many particles on a chain: quantum spins and interacting electrons."""
+"""Models of many particles on a chain: quantum spins and interacting electrons."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["hubbard", "xxz"]
     "spin-1/2 XXZ chain at fixed magnetisation (Heisenberg: delta=1)", example="xxz:sites=20,up=10"
 )
 def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bool = True) -> RowGenerator:
-    """Return the XXZ chain H = j sum_i (Sx_i Sx_i+1 + Sy_i Sy_i+1 + delta Sz_i Sz_i+1), spins 1/2.
+    """Create the XXZ chain H = j sum_i (Sx_i Sx_i+1 + Sy_i Sy_i+1 + delta Sz_i Sz_i+1), spins 1/2.
 
     Parameters
     ----------
     sites : int
         Spins, 2 to 62. The sum on a ring runs over every i, so a ring of two counts its bond twice.
     up : int
-        Spins that point up: the total Sz is up - sites/2.
+        Number of up spins: the total Sz is up - sites/2.
     delta : float, default 1
         Anisotropy: 1 Heisenberg (XXX), 0 the XX chain of free fermions.
     j : float, default 1
@@ -43,7 +43,7 @@ def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bo
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     References
     ----------
@@ -81,7 +81,7 @@ def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bo
 def hubbard(
     *, sites: int, up: int, down: int, u: float, t: float = 1.0, periodic: bool = True
 ) -> RowGenerator:
-    """Return the Hubbard chain H = -t sum_i,s (c+_i,s c_i+1,s + h.c.) + u sum_i n_i,up n_i,down.
+    """Create the Hubbard chain H = -t sum_i,s (c+_i,s c_i+1,s + h.c.) + u sum_i n_i,up n_i,down.
 
     In the ordered product of creation operators all up electrons stand left of all down electrons, by site
     inside each. So H = T_up x 1 + 1 x T_down + u D, and a hop has a sign only across the end of a ring:
@@ -109,7 +109,7 @@ def hubbard(
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     References
     ----------
@@ -148,5 +148,5 @@ def hubbard(
 
 
 def _hop(t: float, electrons: int, wraps: bool) -> float:
-    """Return the hopping element; one that closes the ring passes all other electrons of its spin."""
+    """Compute the hopping element; the one that closes the ring passes all other electrons of its spin."""
     return t if wraps and electrons % 2 == 0 else -t

@@ -1,4 +1,4 @@
-"""Matrices without a lattice: random bands and power-law graphs."""
+"""Models without a lattice: random bands and power-law graphs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, uniform
 
 __all__ = ["banded", "rmat"]
 
-_CHUNK_ROWS = 16384  # rows that are paired at a time; more where the band is wider
-_CHUNK_EDGES = 1 << 18  # drawn at a time: temporaries near the second-level cache
+_CHUNK_ROWS = 16384  # rows that are paired per chunk; more for wider bands
+_CHUNK_EDGES = 1 << 18  # edges per chunk: temporaries of about the size of the second-level cache
 _MAX_SCALE = 40
-_BITS_A_LEVEL = 16  # that choose a quadrant: probabilities are rounded to multiples of 2^-16
-_LEVELS_A_WORD = 64 // _BITS_A_LEVEL
+_BITS_PER_LEVEL = 16  # random bits per quadrant: probabilities are rounded to multiples of 2^-16
+_LEVELS_PER_WORD = 64 // _BITS_PER_LEVEL
 
 Values = NDArray[np.float64]
 
 
 class _Pairs(NamedTuple):
-    """Who is paired with whom in a range of rows."""
+    """Pairs of one matching in a range of rows."""
 
     first: int
     partners: Rows
@@ -36,11 +36,11 @@ class _Pairs(NamedTuple):
 
 @physics_model("random symmetric band", example="banded:n=100000,bandwidth=2000,elements=20")
 def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenerator:
-    """Return a symmetric matrix with random elements at random places of a band.
+    """Create a symmetric matrix with random elements at random positions in a band.
 
-    Off the diagonal it is a sum of random matchings: in each, the rows of every stretch of bandwidth + 1 are
-    paired at random, and the two elements of a pair are the same random number. Stretches begin elsewhere in
-    each matching, so the band has no seams.
+    The off-diagonal part is a sum of random matchings: each matching pairs the rows of every stretch of
+    bandwidth + 1 rows at random, and the two elements of a pair are the same random number. The stretches of
+    each matching begin at another offset, so the band is homogeneous.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     bandwidth : int
         Largest distance of an element from the diagonal, at least 1.
     elements : int
-        Elements in a row, the diagonal included. A row has fewer where two matchings choose the same pair, or
-        where one leaves a row of a stretch over.
+        Elements per row, with the diagonal. A row has fewer if two matchings choose the same pair, or if a
+        matching leaves a row of a stretch unpaired.
     seed : int, default 0
         The same seed gives the same matrix, on any machine and for any range of rows.
 
@@ -62,7 +62,7 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     Examples
     --------
@@ -79,9 +79,9 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     stretch = min(bandwidth + 1, n)
     chunk = -(-_CHUNK_ROWS // stretch) * stretch
 
-    @functools.lru_cache(maxsize=3 * elements)  # a range of rows touches two or three chunks
+    @functools.lru_cache(maxsize=3 * elements)  # a range of rows overlaps two or three chunks
     def pairs(matching: int, number: int) -> _Pairs:
-        offset = matching * stretch // elements  # rows that the first stretch lies before row 0
+        offset = matching * stretch // elements  # rows by which the first stretch begins before row 0
         first = max(number * chunk - offset, 0)
         return _random_pairs(first, min((number + 1) * chunk - offset, n), offset, stretch, (seed, matching))
 
@@ -105,7 +105,7 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
 def _random_pairs(first: int, last: int, offset: int, stretch: int, seed: tuple[int, int]) -> _Pairs:
     """Pair the rows [first, last) inside stretches that begin at multiples of `stretch` minus `offset`.
 
-    Rows of a stretch are sorted by random numbers, and neighbours in that order make a pair.
+    Rows of a stretch are sorted by random numbers; adjacent rows in that order are paired.
     """
     numbers = uniform(first, last, seed)
     stretches = (np.arange(first, last) + offset) // stretch
@@ -133,18 +133,18 @@ def rmat(
     laplacian: bool = False,
     seed: int = 0,
 ) -> RowGenerator:
-    """Return an undirected R-MAT graph: few vertices with very many neighbours, many with few or none.
+    """Create an undirected R-MAT graph: few vertices with very many neighbours, many with few or none.
 
-    Every edge is drawn by choosing a quadrant of the adjacency matrix with probabilities a, b, c and
-    1 - a - b - c, a quadrant of that, and so on to a single element. Loops are left out, an edge that is
-    drawn again or backwards counts once. Vertices are not renumbered: the first ones have most neighbours.
+    Every edge is drawn by recursively choosing a quadrant of the adjacency matrix with probabilities a, b, c
+    and 1 - a - b - c, down to a single element. Loops are omitted; an edge that is drawn more than once, in
+    either direction, counts once. Vertices are not renumbered: the first ones have the most neighbours.
 
     Parameters
     ----------
     scale : int
         The graph has 2^scale vertices; 1 to 40.
     edges : int, default 16
-        Edges drawn, in units of the vertices.
+        Edges drawn per vertex.
     a, b, c : float, default 0.57, 0.19, 0.19
         Probabilities of the quadrants; the defaults are those of the Graph500 benchmark.
     laplacian : bool, default False
@@ -161,7 +161,7 @@ def rmat(
     Raises
     ------
     OptionError
-        If a value cannot be used.
+        If a value is invalid.
 
     References
     ----------
@@ -185,22 +185,22 @@ def rmat(
             graph = (scipy.sparse.diags_array(graph.sum(axis=1)) - graph).tocsr()
         return graph
 
-    # Row pointers aside, coordinates of the edges stand beside the matrix while it is made of them.
+    # During assembly the coordinates of the edges are in memory in addition to the matrix.
     return AssembledRows(1 << scale, assemble, row_entries=4.0 * edges)
 
 
 def _draw_edges(scale: int, count: int, cuts: Values, seed: int) -> tuple[Rows, Rows]:
-    """Return the two ends of edges, loops left out; `cuts` are cumulated probabilities of quadrants."""
+    """Draw the two ends of edges without loops; `cuts` are cumulative probabilities of the quadrants."""
     stream = np.random.Philox(seed)
-    thresholds = np.rint(cuts * 2.0**_BITS_A_LEVEL).astype(np.int64)
+    thresholds = np.rint(cuts * 2.0**_BITS_PER_LEVEL).astype(np.int64)
     parts = []
     for first in range(0, count, _CHUNK_EDGES):
         row, column = np.zeros((2, min(_CHUNK_EDGES, count - first)), np.int64)
         for level in range(scale):
-            if level % _LEVELS_A_WORD == 0:
+            if level % _LEVELS_PER_WORD == 0:
                 words = stream.random_raw(len(row))
-            chance = (words & np.uint64(2**_BITS_A_LEVEL - 1)).astype(np.int32)
-            words >>= np.uint64(_BITS_A_LEVEL)
+            chance = (words & np.uint64(2**_BITS_PER_LEVEL - 1)).astype(np.int32)
+            words >>= np.uint64(_BITS_PER_LEVEL)
             lower = chance >= thresholds[1]
             row = row << 1 | lower
             column = column << 1 | np.where(lower, chance >= thresholds[2], chance >= thresholds[0])

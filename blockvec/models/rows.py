@@ -1,8 +1,8 @@
 """Matrices given row by row, and their assembly into compressed rows.
 
-A model describes what stands in the rows [start, stop) of its matrix as a few *entries*: one column,
-one value and one mask per row each (all left neighbours, all diagonal elements, ...). Everything is
-an array operation over the rows, and any row range can be made on its own, by any process.
+A model describes the rows [start, stop) of its matrix as a few *entries*, each with one column, one value and
+one mask per row (all left neighbours, all diagonal elements, ...). All steps are array operations over the
+rows, and any process can create any range of rows independently.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ __all__ = ["AssembledRows", "Entry", "RowGenerator", "available_memory", "unifor
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-# Rows assembled at a time: the temporaries of some 20 entries stay near the second-level cache.
+# Rows per panel: the temporaries of some 20 entries are about as large as the second-level cache.
 _PANEL_ROWS = 8192
 
 
 class Entry(NamedTuple):
-    """At most one matrix element in each row of a range.
+    """At most one matrix element per row of a range.
 
     Attributes
     ----------
     columns : array, shape (rows,)
-        Column indices; elements of one row that share a column are summed.
+        Column indices; elements of one row with the same column are summed.
     values : array, shape (rows,), or scalar
         Matrix elements.
     mask : array of bool, shape (rows,), or None
-        Rows that have this entry; None means all.
+        Rows that have this entry; None for all.
     """
 
     columns: Rows
@@ -47,19 +47,19 @@ class Entry(NamedTuple):
 
 
 class RowGenerator:
-    """A square Hermitian matrix that makes any range of its rows on demand.
+    """Square Hermitian matrix that creates any range of its rows on demand.
 
     Parameters
     ----------
     n_rows : int
         Rows and columns.
     entries : callable
-        ``entries(start, stop)`` yields an :class:`Entry` after the other for the rows [start, stop);
-        the same number of them for every range.
+        ``entries(start, stop)`` yields the :class:`Entry` objects of the rows [start, stop), the same
+        number for every range.
     dtype : dtype, default float64
         Element type of the matrix.
     row_entries : float, optional
-        Mean number of elements in a row, for the memory estimate. Default: the number of entries.
+        Mean number of elements per row, for the memory estimate. Default: the number of entries.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class RowGenerator:
         Raises
         ------
         OptionError
-            If it would not fit the memory that is available.
+            If it would not fit in the available memory.
         """
         return self.rows(0, self.n_rows)
 
@@ -126,14 +126,14 @@ class RowGenerator:
         Raises
         ------
         OptionError
-            If the range is not inside the matrix, or would not fit the memory that is available.
+            If the range is not inside the matrix, or would not fit in the available memory.
         """
         self._check_range(start, stop)
         count = stop - start
         width = sum(1 for _ in self._entries(0, min(1, self.n_rows)))
         self._check_memory(count, width)
         index_dtype = np.int32 if max(self.n_rows, count * width) <= np.iinfo(np.int32).max else np.int64
-        # An upper bound: pages that are never written cost no memory, and the resize below returns them.
+        # An upper bound: pages that are never written take no memory, and the resize below releases them.
         indices = np.empty(count * width, index_dtype)
         data = np.empty(count * width, self.dtype)
         indptr = np.zeros(count + 1, index_dtype)
@@ -148,7 +148,7 @@ class RowGenerator:
         indices.resize(filled, refcheck=False)
         data.resize(filled, refcheck=False)
         matrix = scipy.sparse.csr_array((data, indices, indptr), shape=(count, self.n_rows))
-        matrix.has_canonical_format = True  # every panel is
+        matrix.has_canonical_format = True  # as every panel
         return matrix
 
     def _panel(self, start: int, stop: int, width: int) -> scipy.sparse.csr_array:
@@ -188,7 +188,7 @@ class RowGenerator:
 
 
 class AssembledRows(RowGenerator):
-    """A matrix whose rows cannot be made on their own: all are, when the first range of them is wanted.
+    """Matrix whose rows cannot be created independently; the first request creates all of them.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class AssembledRows(RowGenerator):
     assemble : callable
         Returns the whole matrix as a ``csr_array`` in canonical form.
     row_entries : float
-        Mean number of elements in a row that memory is needed for while the matrix is made.
+        Mean number of elements per row that the assembly needs memory for.
     """
 
     def __init__(
@@ -222,9 +222,9 @@ class AssembledRows(RowGenerator):
 
 
 def available_memory() -> int | None:
-    """Return the bytes of memory a process may still take, or None where the system does not tell.
+    """Estimate the bytes of memory available to this process; None if the system does not report them.
 
-    The smaller of what the kernel calls available and the limit of the control group.
+    The minimum of the memory that the operating system reports as available and the control-group limit.
     """
     found: list[int] = []
     try:
@@ -236,18 +236,18 @@ def available_memory() -> int | None:
             found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            found.append(int(Path(limit).read_text()))  # "max" where there is no limit
+            found.append(int(Path(limit).read_text()))  # "max" without a limit
         except (OSError, ValueError):
             continue
     return min(found, default=None)
 
 
 def uniform(start: int, stop: int, seed: int | tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the random numbers that belong to the rows [start, stop).
+    """Generate the random numbers of the rows [start, stop).
 
-    They come from a counter-based generator, so a row's number depends on the seed and the row only,
-    not on how the rows are cut into ranges. Raw bits are converted here because NumPy promises
-    the bit stream of a generator across versions, and not what its distributions make of it.
+    A counter-based generator makes the number of a row depend on seed and row only, not on the division into
+    ranges. Raw bits are converted here because NumPy guarantees the bit stream of a generator across
+    versions, but not the values of its distributions.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def uniform(start: int, stop: int, seed: int | tuple[int, ...]) -> NDArray[np.fl
         Uniform on [-1/2, 1/2).
     """
     bits = np.random.Philox(seed)
-    first = start // 4  # the counter advances once for four numbers
+    first = start // 4  # the counter advances once per four numbers
     bits.advance(first)
     raw = bits.random_raw(stop - 4 * first)[start - 4 * first :]
     return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53 - 0.5

@@ -1,4 +1,4 @@
-"""Bit patterns with a fixed number of set bits: the basis of spin chains and of fermions.
+"""Bit patterns with a fixed number of set bits: the basis of spin chains and fermions.
 
 Patterns are numbered in ascending order. The number of a pattern whose set bits are at p_1 < p_2 < ... is
 sum_k C(p_k, k) (the combinadic), so neither a table of all patterns nor a search is needed.
@@ -27,7 +27,7 @@ class Bond(NamedTuple):
     Attributes
     ----------
     exchanged : array
-        Numbers of the patterns after the two bits changed places; meaningless where ``differ`` is False.
+        Numbers of the patterns with the two bits exchanged; undefined where ``differ`` is False.
     differ : array of bool
         Patterns in which the two bits differ.
     wraps : bool
@@ -47,7 +47,7 @@ class Sector:
     sites, count : int
         1 <= sites <= 62, 0 <= count <= sites.
     name : str
-        What the count is called in messages.
+        Name of the count in messages.
 
     References
     ----------
@@ -67,7 +67,7 @@ class Sector:
         )
 
     def patterns(self, numbers: Rows) -> Rows:
-        """Return the patterns that have these numbers."""
+        """Compute the patterns of numbers."""
         rest = numbers.copy()
         left = np.full_like(numbers, self.count)
         result = np.zeros_like(numbers)
@@ -80,7 +80,7 @@ class Sector:
         return result
 
     def numbers(self, patterns: Rows) -> Rows:
-        """Return the numbers of these patterns."""
+        """Compute the numbers of patterns."""
         result = np.zeros_like(patterns)
         seen = np.zeros_like(patterns)
         for site in range(self.sites):
@@ -90,16 +90,16 @@ class Sector:
         return result
 
     def n_bonds(self, *, periodic: bool) -> int:
-        """Return the number of neighbouring pairs; a ring has one for each site."""
+        """Count the neighbouring pairs; a ring has one per site."""
         return self.sites if periodic else self.sites - 1
 
     def exchanges_per_row(self, *, periodic: bool) -> float:
-        """Return how many bonds have two different bits, in the mean over all patterns."""
+        """Compute the mean number of bonds with two different bits over all patterns."""
         pairs = self.sites * (self.sites - 1) or 1
         return self.n_bonds(periodic=periodic) * 2 * self.count * (self.sites - self.count) / pairs
 
     def bonds(self, numbers: Rows, patterns: Rows, *, periodic: bool) -> Iterator[Bond]:
-        """Yield the bonds (i, i + 1) and, on a ring, the one that closes it.
+        """Yield the bonds (i, i + 1) and, on a ring, the closing bond.
 
         A bit that moves from i to i + 1 with b set bits below changes only its own term of the combinadic,
         from C(i, b + 1) to C(i + 1, b + 1): the number grows by C(i, b).

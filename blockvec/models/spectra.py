@@ -1,6 +1,6 @@
-"""Spectra that are known in closed form: the truth that solvers are held against.
+"""Spectra in closed form, as reference for solvers.
 
-Every function returns all eigenvalues, ascending, each as often as it occurs.
+Every function returns all eigenvalues in ascending order, repeated by multiplicity.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Values = NDArray[np.float64]
 
 
 def laplace_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> Values:
-    """Return the eigenvalues of the Laplacian in any dimension: sums of 2 - 2 cos(angle).
+    """Compute the eigenvalues of the Laplacian in any dimension: sums of 2 - 2 cos(angle).
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def laplace_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> Va
 
 
 def stencil27_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> Values:
-    """Return the eigenvalues of the 27-point stencil: 27 - prod (1 + 2 cos(angle)).
+    """Compute the eigenvalues of the 27-point stencil: 27 - prod (1 + 2 cos(angle)).
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def stencil27_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> 
 
 
 def graphene_eigenvalues(nx: int, ny: int, t: float = 1.0) -> Values:
-    """Return the eigenvalues of clean graphene on a torus: +-t |2 cos ky + exp(i kx)|.
+    """Compute the eigenvalues of clean graphene on a torus: +-t |2 cos ky + exp(i kx)|.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def graphene_eigenvalues(nx: int, ny: int, t: float = 1.0) -> Values:
     ----------
     P. R. Wallace, Phys. Rev. 71, 622 (1947).
     """
-    # One sublattice is centred: (kx + pi, ky + pi) is the same state as (kx, ky), so half of kx is all.
+    # One sublattice is centred: (kx + pi, ky + pi) is the same state as (kx, ky), so half of kx suffices.
     kx = 2.0 * np.pi * np.arange(nx // 2) / nx
     ky = 2.0 * np.pi * np.arange(ny) / ny
     band = t * np.abs(np.add.outer(np.exp(1j * kx), 2.0 * np.cos(ky)))
@@ -98,14 +98,14 @@ def graphene_eigenvalues(nx: int, ny: int, t: float = 1.0) -> Values:
 
 
 def hofstadter_eigenvalues(nx: int, ny: int, p: int = 1, q: int = 3, t: float = 1.0) -> Values:
-    """Return the eigenvalues of the Hofstadter model on a torus, from q-by-q Harper equations.
+    """Compute the eigenvalues of the Hofstadter model on a torus, from q-by-q Harper equations.
 
     Parameters
     ----------
     nx, ny : int
         Sites along x and y; nx a multiple of q (of the reduced fraction).
     p, q : int
-        The flux through a plaquette is p/q quanta.
+        Flux per plaquette: p/q quanta.
     t : float, default 1
         Hopping energy.
 
@@ -124,14 +124,14 @@ def hofstadter_eigenvalues(nx: int, ny: int, p: int = 1, q: int = 3, t: float = 
     site = np.arange(q)
     harper = np.zeros((kx.size, ny, q, q), np.complex128)
     harper[..., site, site] = -2.0 * t * np.cos(ky[:, None] - 2.0 * np.pi * p / q * site)
-    for x in range(q):  # += one at a time: both hops meet in one element for q = 1 and 2
+    for x in range(q):  # added one at a time: for q = 1 and 2 both hops are one element
         harper[..., x, (x + 1) % q] -= t * np.exp(1j * kx)[:, None]
         harper[..., (x + 1) % q, x] -= t * np.exp(-1j * kx)[:, None]
     return _ascending(np.linalg.eigvalsh(harper))
 
 
 def chain_levels(sites: int, t: float = 1.0, *, periodic: bool = True, antiperiodic: bool = False) -> Values:
-    """Return the levels of one particle that hops on a chain: -2 t cos k.
+    """Compute the levels of one particle that hops on a chain: -2 t cos k.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def chain_levels(sites: int, t: float = 1.0, *, periodic: bool = True, antiperio
     periodic : bool, default True
         A ring; otherwise an open chain.
     antiperiodic : bool, default False
-        The hop that closes the ring has the opposite sign.
+        Invert the sign of the hop that closes the ring.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def chain_levels(sites: int, t: float = 1.0, *, periodic: bool = True, antiperio
 def free_electron_eigenvalues(
     sites: int, up: int, down: int, t: float = 1.0, *, periodic: bool = True
 ) -> Values:
-    """Return the eigenvalues of the Hubbard chain without repulsion: sums of levels of each spin.
+    """Compute the eigenvalues of the Hubbard chain without repulsion: sums of levels of each spin.
 
     Parameters
     ----------
@@ -177,14 +177,14 @@ def free_electron_eigenvalues(
 
 
 def xx_chain_eigenvalues(sites: int, up: int, j: float = 1.0, *, periodic: bool = True) -> Values:
-    """Return the eigenvalues of the XX chain (delta=0): up spins are free fermions that hop by j/2.
+    """Compute the eigenvalues of the XX chain (delta=0): up spins are free fermions that hop by j/2.
 
-    On a ring the Jordan-Wigner string makes the fermions antiperiodic where their number is even.
+    On a ring the Jordan-Wigner string makes the fermions antiperiodic if their number is even.
 
     Parameters
     ----------
     sites, up : int
-        Spins, and how many of them point up.
+        Number of spins, and number of up spins.
     j : float, default 1
         Coupling.
     periodic : bool, default True
@@ -204,7 +204,7 @@ def xx_chain_eigenvalues(sites: int, up: int, j: float = 1.0, *, periodic: bool 
 
 
 def magnon_eigenvalues(sites: int, delta: float = 1.0, j: float = 1.0) -> Values:
-    """Return the eigenvalues of the XXZ ring with one spin up: j delta (sites/4 - 1) + j cos k.
+    """Compute the eigenvalues of the XXZ ring with one spin up: j delta (sites/4 - 1) + j cos k.
 
     Parameters
     ----------
@@ -224,14 +224,14 @@ def magnon_eigenvalues(sites: int, delta: float = 1.0, j: float = 1.0) -> Values
 
 
 def _angles(n: int, periodic: bool) -> Values:
-    """Return the wave numbers of a ring, or of a chain that ends."""
+    """Compute the wave numbers of a ring or an open chain."""
     if periodic:
         return 2.0 * np.pi * np.arange(n) / n
     return np.pi * np.arange(1, n + 1) / (n + 1)
 
 
 def _fillings(levels: Values, particles: int) -> Values:
-    """Return the energies of all ways to put particles into different levels."""
+    """Compute the energies of all placements of particles into different levels."""
     chosen = itertools.combinations(levels.tolist(), particles)
     return np.array([sum(energies) for energies in chosen], np.float64)
 

@@ -1,4 +1,4 @@
-"""Measuring what the figures of Ernst et al. (2021) show; `paper_points` says what is compared."""
+"""Measurements for the figures of Ernst et al. (2021); `points` lists the kernels to compare."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["ALL_FIGURES", "record_figures"]
 
 ALL_FIGURES = (*FIGURES, "occupancy")
 
-RACE_S = 0.012  # of a kernel
-FEW_BYTES = 256 << 20  # operands below are timed by replaying graphs, which take out the time of a launch
-REPLAYS = 20  # launches of a graph
+RACE_S = 0.012  # per kernel
+FEW_BYTES = 256 << 20  # smaller operands are timed in replayed graphs, which hide the launch latency
+REPLAYS = 20  # launches per graph
 
 Record = dict[str, Any]
 
@@ -35,14 +35,14 @@ Record = dict[str, Any]
 def record_figures(
     figures: Sequence[str], backend: Backend, ceilings: Ceilings, *, budget_s: float
 ) -> Iterator[tuple[str, Record]]:
-    """Yield the measurements of figures, each with the name of its figure, as they are made.
+    """Yield the measurements of figures as they are made, each with the name of its figure.
 
     Parameters
     ----------
     figures : sequence of str
         Some of `ALL_FIGURES`.
     backend : Backend
-        A GPU's.
+        A GPU backend.
     ceilings : Ceilings
         Measured in this process.
     budget_s : float
@@ -51,7 +51,7 @@ def record_figures(
     Raises
     ------
     OptionError
-        On a CPU, and for figures that are not known.
+        On a CPU, and for unknown figures.
     """
     if backend.device.kind != "cuda":
         raise OptionError("the figures compare kernels of a GPU; give --device gpu.")
@@ -67,7 +67,7 @@ def record_figures(
 def _points(
     todo: Sequence[Point], backend: Any, ceilings: Ceilings, deadline: float
 ) -> Iterator[tuple[Point, Record]]:
-    """Compile all kernels in parallel processes; check and time those of one problem in turns."""
+    """Compile all kernels in parallel processes; check and time the kernels of one problem together."""
     groups: dict[tuple[str, Any], list[Point]] = {}
     for point in todo:
         groups.setdefault((point.figure, point.problem), []).append(point)
@@ -93,7 +93,7 @@ def _entrant(point: Point) -> Entrant:
 def _race(
     figure: str, problem: Any, group: Sequence[Point], backend: Any
 ) -> Iterator[tuple[Point, Timing, dict[str, Timing]]]:
-    """Time the points of one problem that give the right product; beside the roofline also cuBLAS."""
+    """Time the points of one problem that compute the right product; for the roofline also cuBLAS."""
     arena = backend.arena(problem)
     right = [p for p in group if p.setting.get("reduction") == "none" or not arena.check(_entrant(p))]
     vendors = [c.name for c in backend.candidates(problem) if c.vendor and not c.refusal]
@@ -109,7 +109,7 @@ def _race(
 
 
 def _occupancy(backend: Any) -> Iterator[Record]:
-    """Yield the bandwidth of plain streams over resident warps and accesses in flight."""
+    """Yield the bandwidth of stream kernels over resident warps and accesses in flight."""
     for setting, probe in backend.stream_probes():
         timing = measure(probe.call, backend.stopwatch, budget_s=0.02)
         rate = probe.amount / timing.median_s * 1e-9

@@ -1,8 +1,8 @@
-"""What the figures of Ernst et al. (2021) are made of: problems and configurations, without a GPU.
+"""Problems and configurations of the figures of Ernst et al. (2021); needs no GPU.
 
 D. Ernst, G. Hager, J. Thies, G. Wellein, "Performance engineering for real and complex tall & skinny matrix
-multiplication kernels on GPUs", IJHPCA 35(1), 2021. Where a figure compares options of the paper's kernels,
-the points are those kernels: operands go straight from memory to registers and results straight back.
+multiplication kernels on GPUs", IJHPCA 35(1), 2021. If a figure compares options of the paper's kernels,
+the points are those kernels: operands are loaded from memory to registers and results stored from there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SAMPLED_WIDTHS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64)
 TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)
 COMBINED_WIDTHS = (2, 7, 8, 12, 16, 24, 32, 48, 64)
 MAP_WIDTH = 32
-TILINGS = 4  # of each permutation and width, by the model
-RESIDENT_WARPS = (64, 48, 32, 24, 16, 12, 8, 4)  # of a multiprocessor, the most that fit are taken
+TILINGS = 4  # per permutation and width, in the order of the model
+RESIDENT_WARPS = (64, 48, 32, 24, 16, 12, 8, 4)  # per multiprocessor; the largest number that fits is used
 REDUCTIONS = ("partials", "blocks", "threads", "none")
 REDUCED_WIDTHS = (4, 32)
 REDUCED_ROWS = tuple(round(10 ** (step / 2)) for step in range(6, 16))  # 1e3 to 3e7
@@ -36,18 +36,18 @@ REDUCED_ROWS = tuple(round(10 ** (step / 2)) for step in range(6, 16))  # 1e3 to
 
 @dataclass(frozen=True)
 class Point:
-    """One kernel to be timed.
+    """One kernel to time.
 
     Attributes
     ----------
     figure : str
-        Whose it is, one of `FIGURES`.
+        One of `FIGURES`.
     problem : TsmttsmProblem or TsmmProblem
-        What it computes.
+        Problem of the kernel.
     kernel : str
-        Its family.
+        Family of the kernel.
     config : object
-        Its configuration.
+        Configuration of the kernel.
     setting : dict
         The options that the figure compares.
     """
@@ -69,7 +69,7 @@ def _tsmm(width: int, dtype: str = "float64") -> TsmmProblem:
 
 
 def _roofline(device: DeviceInfo) -> Iterator[Point]:
-    """Each family as its model chooses, over all widths, to be drawn beside libraries."""
+    """Yield each family with the configuration of its model, over all widths."""
     for make in (_tsmttsm, _tsmm):
         for dtype in ("float64", "complex128"):
             for width in WIDTHS:
@@ -83,7 +83,7 @@ def _roofline(device: DeviceInfo) -> Iterator[Point]:
 def _direct_tsmttsm(
     problem: TsmttsmProblem, tm: int, tn: int, device: DeviceInfo, **options: Any
 ) -> tsmttsm_fma.Config | None:
-    """Return the paper's kernel with as many warps as fit, or None where none do."""
+    """Create the paper's kernel with as many warps as fit; None if none fits."""
     tiles = ceil_div(problem.M, tm) * ceil_div(problem.N, tn)
     warps = 1 << max(0, ceil_div(tiles, 32) - 1).bit_length()
     teams = max(1, 8 // warps)
@@ -96,7 +96,7 @@ def _direct_tsmttsm(
 
 
 def _permutations(device: DeviceInfo) -> Iterator[Point]:
-    """Leap frog and interleaved ("transposed") tiles, over the width; the best tile of several counts."""
+    """Yield leap frog and interleaved ("transposed") variants over the width, with several tiles each."""
     for width in SAMPLED_WIDTHS:
         problem = _tsmttsm(width)
         for leapfrog in (False, True):
@@ -111,7 +111,7 @@ def _permutations(device: DeviceInfo) -> Iterator[Point]:
 
 
 def _tiles(device: DeviceInfo) -> Iterator[Point]:
-    """Tiles of TM x TN at one width, with leap frog and interleaved."""
+    """Yield tiles of TM x TN at one width, with leap frog and interleaved."""
     problem = _tsmttsm(MAP_WIDTH)
     for tm in TILES:
         for tn in TILES:
@@ -121,7 +121,7 @@ def _tiles(device: DeviceInfo) -> Iterator[Point]:
 
 
 def _reductions(device: DeviceInfo) -> Iterator[Point]:
-    """Ways to sum up, over the number of rows."""
+    """Yield the kinds of reduction over the number of rows."""
     for width in REDUCED_WIDTHS:
         for rows in (*REDUCED_ROWS, _tsmttsm(width).K):
             config = tsmttsm_fma.choose(_tsmttsm(width, rows=rows), device)
@@ -132,7 +132,7 @@ def _reductions(device: DeviceInfo) -> Iterator[Point]:
 
 
 def _combinations(device: DeviceInfo) -> Iterator[Point]:
-    """Threads a row, where C is read, and rows a thread, over the width; the best of other options counts."""
+    """Yield threads per row, memory of C and rows per thread, over the width."""
     for width in COMBINED_WIDTHS:
         problem = _tsmm(width)
         for spread in (1, 2, 4, 8, 16):
@@ -181,19 +181,19 @@ FIGURES: dict[str, Callable[[DeviceInfo], Iterator[Point]]] = {
 
 
 def points(figures: Sequence[str], device: DeviceInfo) -> list[Point]:
-    """Return the kernels that some figures compare.
+    """List the kernels of some figures.
 
     Parameters
     ----------
     figures : sequence of str
         Some of `FIGURES`.
     device : DeviceInfo
-        Where they are to run: decides which configurations fit.
+        Target device, which limits the configurations.
 
     Raises
     ------
     OptionError
-        For a figure that is not known.
+        For an unknown figure.
     """
     for figure in figures:
         if figure not in FIGURES:

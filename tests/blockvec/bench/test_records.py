@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import blockvec
 from blockvec.backends import backend_for
 from blockvec.bench import records as results
 from blockvec.errors import FormatError
-from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings
@@ -71,26 +69,6 @@ def test_a_tree_with_git_of_its_own_has_its_commit(monkeypatch: pytest.MonkeyPat
     assert re.fullmatch(r"[0-9a-f]{4,40}", results._commit())
     file.write_text("changed")
     assert results._commit().endswith("+")
-
-
-@pytest.mark.parametrize(
-    ("name", "slug"),
-    [
-        ("NVIDIA H200", "h200"),
-        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
-        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
-    ],
-)
-def test_a_gpu_s_folder_is_its_name_without_the_maker(name: str, slug: str) -> None:
-    class Gpu:
-        device = replace(H200, name=name)
-
-    assert results.device_slug(Gpu()) == slug  # type: ignore[arg-type]
-
-
-def test_a_cpu_s_folder_counts_its_cores() -> None:
-    with blockvec.option_context(threads=2):
-        assert results.device_slug(HOST) == "host-2core"
 
 
 def test_a_document_comes_back_as_it_was_written(tmp_path: Path) -> None:
