@@ -1,4 +1,4 @@
-"""Adapters: sparse and dense matrices, linear operators and functions as operators."""
+"""Operators from sparse and dense matrices, linear operators and functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import DTypeLike
 from scipy.sparse.linalg import LinearOperator
 
 from . import arrays, elementwise, products
-from .arrays import overlaps
-from .backends import Array, Backend, backend_for, backend_of, is_cupy
+from .arrays import Memory, memory_of, overlaps
+from .backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
 from .operators import Operator, SparseOperator
 
@@ -21,20 +22,21 @@ __all__ = ["FunctionOperator", "as_operator"]
 
 
 class FunctionOperator(Operator):
-    """A user's function of a block, called once a block with a row-major array of the operator's device.
+    """A user's function, called once per block with a row-major array on the operator's device.
 
-    Where it has a parameter ``out`` it also gets the array to write to, contiguous and apart from the block.
+    If it has a parameter ``out``, it also receives the output array, which is contiguous and shares no memory
+    with the block.
     """
 
     def __init__(
-        self, function: Callable[..., Array], shape: tuple[int, int], dtype: Any, backend: Backend
+        self, function: Callable[..., Array], shape: tuple[int, int], dtype: DTypeLike, backend: Backend
     ) -> None:
         super().__init__(shape, dtype, backend)
         self._function = function
         self._writes = _has_parameter(function, "out")
 
     def _product(self, X: Array, Y: Array, beta: complex) -> Array:
-        """Return A X, which is Y itself where the function writes to it and Y is not read."""
+        """Compute A X, in Y itself if the function takes ``out`` and Y is not read."""
         out = None
         if self._writes:
             out = Y if beta == 0 and Y.flags.c_contiguous else self.backend.empty(Y.shape, Y.dtype.name)
@@ -48,17 +50,17 @@ class FunctionOperator(Operator):
                 f"apply: the operator returned shape {getattr(product, 'shape', None)} for a block of shape "
                 f"{X.shape}; expected {Y.shape}."
             )
-        # CuPy's and SciPy's products may come back column-major.
+        # CuPy's and SciPy's products may be column-major.
         product = arrays.as_rows(product, copy=not product.flags.c_contiguous)
         return out if out is not None and overlaps(product, out) else product
 
-    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
-        AX = self._product(X, Y, beta)
-        if AX is not Y or alpha != 1:
-            elementwise.axpby("apply", AX, Y if beta != 0 else None, Y, alpha, beta)
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        AX = self._product(X.array, Y.array, beta)
+        if AX is not Y.array or alpha != 1:
+            elementwise.axpby("apply", memory_of(AX), Y if beta != 0 else None, Y, alpha, beta)
         if np.ndim(shift) or shift != 0:
             # In the precision of Y, which may be wider than that of the shifts.
-            shift = shift.astype(Y.dtype) if np.ndim(shift) else shift
+            shift = shift.astype(Y.array.dtype) if np.ndim(shift) else shift
             elementwise.axpby("apply", X, Y, Y, -alpha * shift, 1)
 
 
@@ -66,29 +68,29 @@ def as_operator(
     A: Any,
     *,
     shape: tuple[int, int] | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     device: str | None = None,
 ) -> Operator:
-    """Return an `Operator` for a matrix, a linear operator or a function.
+    """Make an `Operator` from a matrix, a linear operator or a function.
 
     Parameters
     ----------
     A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
-        Integer and boolean matrices are promoted to float64. A sparse matrix must not change from then on: a
-        GPU may work on a converted copy of it. A linear operator should have ``matmat``: one
-        with ``matvec`` alone is called column by column, with a warning. A callable gets a row-major array of
-        shape (n, M) and returns one; where it has a parameter ``out`` it gets one of the result's type to
-        write to, and no copy is made.
+        Integer and boolean matrices are promoted to float64. A sparse matrix must not be modified afterwards,
+        since a GPU may work on a converted copy of it. A linear operator should have ``matmat``: one with
+        ``matvec`` only is called column by column, with a warning. A callable takes a row-major array of
+        shape (n, M) and returns one; if it has a parameter ``out``, it receives an output array of the
+        result's type and no copy is made.
     shape, dtype
         For a callable; `dtype` defaults to float64.
     device : str, optional
-        ``"cpu"`` or ``"gpu"``: where a callable works (default ``"cpu"``), or where to put a SciPy
-        or dense matrix.
+        ``"cpu"`` or ``"gpu"``: the device of a callable's blocks (default ``"cpu"``), or the device that a
+        SciPy or dense matrix is copied to.
 
     Raises
     ------
     DTypeError, ShapeError, DeviceError, OptionError
-        For what is no operator, or lacks `shape`.
+        For an object that is no operator, or a callable without `shape`.
 
     Examples
     --------
@@ -119,8 +121,8 @@ def as_operator(
     )
 
 
-def _matrix_dtype(dtype: Any) -> np.dtype[Any]:
-    """Type to work in: integers and booleans become float64, an unknown type is float64 too."""
+def _matrix_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:
+    """Determine the type of an operator: float64 for integers, booleans and an unknown type."""
     dtype = np.dtype(np.float64 if dtype is None else dtype)
     return np.dtype(np.float64) if dtype.kind in "iub" else arrays.check_dtype(dtype)
 
@@ -145,8 +147,9 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
         A = backend.from_host(A) if isinstance(A, np.ndarray) else backend_of(A).to_host(A)
     A = A.astype(_matrix_dtype(A.dtype), copy=False)
 
-    def product(X: Array, out: Array) -> None:
+    def product(X: Array, out: Array) -> Array:
         backend.xp.matmul(A, X, out=out)
+        return out
 
     return FunctionOperator(product, A.shape, A.dtype, backend)
 
@@ -154,16 +157,17 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:
     try:
         return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some built-in functions do not tell
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return False
 
 
 def _block_product(A: Any) -> Callable[[Array], Array]:
-    """Return ``matmat`` of a linear operator, or a column loop where it has none of its own."""
+    """Look up ``matmat`` of a linear operator, or make a loop over columns if it has none of its own."""
     custom = getattr(A, "_CustomLinearOperator__matmat_impl", A)
     inherits = isinstance(A, LinearOperator) and type(A)._matmat is LinearOperator._matmat  # type: ignore[attr-defined]
     if custom is not None and not inherits and hasattr(A, "matmat"):
-        return A.matmat  # type: ignore[no-any-return]
+        matmat: Callable[[Array], Array] = A.matmat
+        return matmat
     warnings.warn(
         f"{type(A).__name__} has matvec only: it is called once a column, which forfeits what blocks gain. "
         "Define matmat.",
@@ -171,16 +175,10 @@ def _block_product(A: Any) -> Callable[[Array], Array]:
     )
 
     def columns(X: Array) -> Array:
-        Y = np.empty if isinstance(X, np.ndarray) else _cupy_empty()
-        out = Y((A.shape[0], X.shape[1]), products.result_type(X.dtype, _matrix_dtype(A.dtype)))
+        shape, dtype = (A.shape[0], X.shape[1]), products.result_type(X.dtype, _matrix_dtype(A.dtype))
+        out: Array = array_namespace(X).empty(shape, dtype)
         for j in range(X.shape[1]):
             out[:, j] = A.matvec(X[:, j]).ravel()
         return out
 
     return columns
-
-
-def _cupy_empty() -> Callable[..., Array]:
-    import cupy
-
-    return cupy.empty  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""From the arrays people have to the row-major views blockvec works on: intake, layout, memory overlap."""
+"""Conversion of arrays to row-major views, their layout, and overlap in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from .kernels.problem import MAX_ALIGNMENT
 
 __all__ = [
     "DTYPES",
+    "DTYPE_NAMES",
+    "REAL_TYPES",
     "Kind",
     "Memory",
     "as_array",
@@ -28,41 +30,47 @@ __all__ = [
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
-_NAMES = {np.dtype(name): name for name in DTYPES}
+REAL_TYPES = dict(zip(DTYPES, ("float32", "float64") * 2, strict=True))  # of an element's parts
+
+DTYPE_NAMES = {np.dtype(name): name for name in DTYPES}
 
 _CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged of the DLPack specification
 
 
 def as_array(obj: Any) -> Array:
-    """Return the NumPy or CuPy array behind an object, sharing its memory.
+    """View an array-like object as a NumPy or CuPy array that shares its memory.
 
-    Takes NumPy and CuPy arrays and anything that speaks DLPack or ``__cuda_array_interface__``.
+    Takes NumPy and CuPy arrays and anything with DLPack or ``__cuda_array_interface__``.
 
     Raises
     ------
     DTypeError
         For an object that is no array.
     """
+    array: Array
     if isinstance(obj, np.ndarray) or is_cupy(obj):
-        return obj
-    if hasattr(obj, "__cuda_array_interface__"):
+        array = obj
+    elif hasattr(obj, "__cuda_array_interface__"):
         import cupy
 
-        return cupy.asarray(obj)
-    if hasattr(obj, "__dlpack__"):
+        array = cupy.asarray(obj)
+    elif hasattr(obj, "__dlpack__"):
         if obj.__dlpack_device__()[0] in _CUDA_DEVICE_TYPES:
             import cupy
 
-            return cupy.from_dlpack(obj)
-        return np.from_dlpack(obj)
-    raise DTypeError(
-        f"got a {type(obj).__name__}; a block wraps a NumPy or CuPy array, or one with DLPack: "
-        "convert with numpy.asarray first."
-    )
+            array = cupy.from_dlpack(obj)
+        else:
+            array = np.from_dlpack(obj)
+    else:
+        raise DTypeError(
+            f"got a {type(obj).__name__}; a block wraps a NumPy or CuPy array, or one with DLPack: "
+            "convert with numpy.asarray first."
+        )
+    return array
 
 
 def check_dtype(dtype: Any) -> np.dtype[Any]:
-    """Return one of the four element types.
+    """Convert to one of the four element types.
 
     Raises
     ------
@@ -70,7 +78,7 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
         For any other type; the message names the remedy.
     """
     checked: np.dtype[Any] = np.dtype(dtype)
-    if checked not in _NAMES:
+    if checked not in DTYPE_NAMES:
         raise DTypeError(
             f"element type {checked.name if checked.isnative else checked.str} is not supported; blocks hold "
             f"{', '.join(DTYPES)} in native byte order: pass dtype='float64' to convert."
@@ -79,7 +87,7 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
-    """Return a 2-D row-major view of an array-like, or a converted copy where that is asked for.
+    """View an array-like as a 2-D row-major array, or convert it if `copy` or `dtype` say so.
 
     Parameters
     ----------
@@ -88,7 +96,7 @@ def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
     copy : bool
         Copy to contiguous row-major memory, whatever the layout was.
     dtype : dtype, optional
-        Convert (with a copy) where the type differs.
+        Convert (with a copy) if the type differs.
 
     Raises
     ------
@@ -105,7 +113,8 @@ def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
     if array.ndim == 1:
         array = array[:, None]
     if copy:
-        return array_namespace(array).array(array, order="C")
+        contiguous: Array = array_namespace(array).array(array, order="C")
+        return contiguous
     _check_layout(array)
     return array
 
@@ -128,23 +137,23 @@ def _check_layout(array: Array) -> None:
 
 
 def type_name(array: Array) -> str:
-    """Return the name of a block's element type; a table, since NumPy spells names out anew each time."""
-    return _NAMES[array.dtype]
+    """Look up the name of a block's element type; ``dtype.name`` composes the string at each call."""
+    return DTYPE_NAMES[array.dtype]
 
 
 Kind: TypeAlias = tuple[Backend, int, int, str, int, int]
-"""The part of a `Memory` that a choice of kernel may depend on: backend, extents, type, pitch, alignment."""
+"""The part of a `Memory` that a choice of kernel may depend on: backend, extents, type, ld, alignment."""
 
 
 class Memory(NamedTuple):
-    """Where a block lies and of what it is made: all that choosing a kernel and a check for overlap need.
+    """Layout and address of a block: everything that the choice of a kernel and checks for overlap need.
 
-    Asking an array for these takes longer than launching a kernel, so they are read once an operation.
+    Reading these from an array takes longer than launching a kernel, so a block caches them.
 
     Attributes
     ----------
     backend : Backend
-        Of the device that holds it.
+        Backend of the device that holds the block.
     n_rows, n_cols : int
         Extents.
     dtype : str
@@ -152,16 +161,18 @@ class Memory(NamedTuple):
     ld : int
         Distance between rows in elements.
     align : int
-        Largest power of two, at most 16 bytes, dividing the base address and a view's row pitch. Contiguous
-        rows are one stretch of memory, whose start alone decides.
+        Largest power of two, at most 16 bytes, dividing the base address and, if rows are not contiguous, the
+        distance between them in bytes.
     address : int
-        Of the first element.
+        Address of the first element.
     size : int
-        Bytes of an element.
+        Bytes per element.
     end : int
-        Address behind the last element; 0 where there is none.
+        Address behind the last element; 0 if there are no elements.
     array : Array
         The view itself.
+    kind : Kind
+        The first six fields, which kernel choices are cached by.
     """
 
     backend: Backend
@@ -174,22 +185,19 @@ class Memory(NamedTuple):
     size: int
     end: int
     array: Array
+    kind: Kind
 
     @property
     def is_contiguous(self) -> bool:
         """Whether rows follow each other without gaps."""
         return self.ld == self.n_cols or self.n_rows < 2
 
-    @property
-    def kind(self) -> Kind:
-        """All but the place in memory."""
-        return self[:6]
-
     def overlaps(self, other: Memory) -> bool:
         """Whether two row-major views share memory.
 
-        Exact for column ranges of one parent (equal row pitch), where ranges of addresses interleave without
-        meeting; for other pairs by address range, which may say yes where the gaps of a view hold the other.
+        Exact for column ranges of one parent (equal leading dimension), whose address ranges interleave
+        although they share no element. Other pairs are compared by address range, which also reports an
+        overlap if one of them lies in the gaps of the other.
         """
         if self.end <= other.address or other.end <= self.address:
             return False
@@ -204,32 +212,38 @@ class Memory(NamedTuple):
 
 
 def memory_of(array: Array) -> Memory:
-    """Describe where a 2-D row-major view of one of the four types lies."""
+    """Describe the layout and address of a 2-D row-major view of one of the four types."""
     K, M = array.shape
     size = array.itemsize
-    # As `leading_dimension` has it: asking CuPy for an attribute again costs a tenth of a microsecond.
+    # `leading_dimension`, inlined: reading an attribute of a CuPy array takes 0.1 us.
     ld = array.strides[0] // size if K > 1 and M else max(M, 1)
     backend = backend_of(array)
-    address = array.ctypes.data if backend.xp is np else array.data.ptr
+    if backend.xp is np:
+        address: int = array.__array_interface__["data"][0]
+    else:
+        memory: Any = array.data  # CuPy's, not NumPy's memoryview
+        address = memory.ptr
     bits = address | MAX_ALIGNMENT | (0 if ld == M else ld * size)
     end = address + ((K - 1) * ld + M) * size if K and M else 0
-    return Memory(backend, K, M, _NAMES[array.dtype], ld, bits & -bits, address, size, end, array)
+    dtype, align = DTYPE_NAMES[array.dtype], bits & -bits
+    kind = (backend, K, M, dtype, ld, align)
+    return Memory(backend, K, M, dtype, ld, align, address, size, end, array, kind)
 
 
 def overlaps(a: Array, b: Array) -> bool:
     """Whether two row-major views share memory; see `Memory.overlaps`."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and not np.may_share_memory(a, b):
-        return False  # what most pairs are, at a tenth of the price of two descriptions
+        return False  # most pairs end here, in a tenth of the time that two descriptions take
     return memory_of(a).overlaps(memory_of(b))
 
 
 def is_range(index: Any) -> bool:
-    """Whether an index selects a range without copying: a slice or an integer."""
+    """Whether an index is a slice or an integer, which select a range without copying."""
     return isinstance(index, slice | int | np.integer)
 
 
 def as_range(index: Any, extent: int) -> slice:
-    """Return a slice of step one; an integer becomes the range of one row or column.
+    """Convert an index to a slice of step one; an integer becomes the range of one row or column.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""BlockVector: tall and skinny row-major matrices and the products that block methods spend their time in."""
+"""BlockVector: tall and skinny row-major matrices with the products that dominate block methods."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from . import arrays, elementwise, io, products
-from .arrays import Memory, as_range, as_rows, check_dtype, is_range, leading_dimension, memory_of
-from .backends import Array, Backend, array_namespace, backend_for, backend_of
+from .arrays import REAL_TYPES, Memory, as_range, as_rows, check_dtype, is_range, leading_dimension, memory_of
+from .backends import Array, Backend, DeviceArray, array_namespace, backend_for, backend_of
 from .errors import DTypeError, OptionError, ShapeError
+from .kernels.problem import promote
+from .products import Communicator
 
 __all__ = ["BlockVector", "Transposed"]
-
 FROM_FUNCTION_ROWS = 1 << 16  # rows per evaluation of a function, which bounds the size of its index arrays
 
 
 class BlockVector:
     """A block of K-vectors: a K x M row-major matrix, K large and M small, on a CPU or a GPU.
 
-    Wraps a 2-D array without copying it: C-contiguous, or a column range of a wider one (leading
-    dimension ``ld >= M``). Anything with DLPack or ``__cuda_array_interface__`` is taken zero-copy.
+    Wraps a 2-D array without a copy: C-contiguous, or a column range of a wider one (leading dimension
+    ``ld >= M``). Any object with DLPack or ``__cuda_array_interface__`` is wrapped without a copy, too.
 
     Parameters
     ----------
     a : array-like, shape (K, M) or (K,)
         float32, float64, complex64 or complex128. One dimension becomes one column.
     copy : bool
-        Copy to contiguous row-major memory, which accepts any layout.
+        Copy to contiguous row-major memory; accepts any layout.
     dtype : dtype, optional
-        Convert (with a copy) where the type differs.
-    comm : communicator, optional
-        An mpi4py-like communicator over which the rows are split; only inner products know about it.
+        Convert (with a copy) if the type differs.
+    comm : Communicator, optional
+        An mpi4py-like communicator whose processes share the rows; inner products are summed over it.
 
     Raises
     ------
     ShapeError, DTypeError, LayoutError
-        For arrays that are not two-dimensional, of another type, or not row-major.
+        For arrays that are not one- or two-dimensional, of another type, or not row-major.
 
     Examples
     --------
@@ -55,32 +57,37 @@ class BlockVector:
     """
 
     __slots__ = ("_memory", "array", "backend", "comm")
-    __array_ufunc__ = None  # NumPy and CuPy hand mixed operators to us
+    __array_ufunc__ = None  # NumPy and CuPy defer mixed operators to this class
     __iter__ = None  # a block is not a sequence of rows
     ndim = 2
 
-    def __init__(self, a: Any, *, copy: bool = False, dtype: Any = None, comm: Any = None) -> None:
+    def __init__(
+        self, a: Any, *, copy: bool = False, dtype: DTypeLike | None = None, comm: Communicator | None = None
+    ) -> None:
         if isinstance(a, BlockVector):
             comm = a.comm if comm is None else comm
             a = a.array
         self.array: Array = as_rows(a, copy=copy, dtype=dtype)
-        self.comm: Any = comm
+        self.comm: Communicator | None = comm
         self.backend: Backend = backend_of(self.array)
         self._memory: Memory | None = None
 
     @classmethod
-    def _of(cls, array: Array, comm: Any, backend: Backend) -> Self:
-        """Wrap an array whose layout is known to be right."""
+    def _of(
+        cls, array: Array, comm: Communicator | None, backend: Backend, memory: Memory | None = None
+    ) -> Self:
+        """Wrap an array whose layout has been checked."""
         block = object.__new__(cls)
-        block.array, block.comm, block.backend, block._memory = array, comm, backend, None
+        block.array, block.comm, block.backend, block._memory = array, comm, backend, memory
         return block
 
     def _wrap(self, array: Array) -> Self:
         """Wrap an array of this device with this block's communicator."""
         return self._of(array, self.comm, self.backend)
 
-    def _place(self) -> Memory:
-        """Return where the block lies: asked for once, since that takes longer than a launch."""
+    @property
+    def memory(self) -> Memory:
+        """Layout and address, cached because reading them takes longer than a launch."""
         if self._memory is None:
             self._memory = memory_of(self.array)
         return self._memory
@@ -89,9 +96,15 @@ class BlockVector:
 
     @classmethod
     def empty(
-        cls, n_rows: int, n_cols: int, dtype: Any = np.float64, *, device: str = "cpu", comm: Any = None
+        cls,
+        n_rows: int,
+        n_cols: int,
+        dtype: DTypeLike = np.float64,
+        *,
+        device: str = "cpu",
+        comm: Communicator | None = None,
     ) -> Self:
-        """Return an uninitialised block on ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``."""
+        """Create an uninitialised block on ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``."""
         for name, value in (("n_rows", n_rows), ("n_cols", n_cols)):
             if not isinstance(value, int | np.integer) or value < 0:
                 raise ShapeError(f"{name}: got {value!r}; give a non-negative integer.")
@@ -100,16 +113,16 @@ class BlockVector:
 
     @classmethod
     def full(
-        cls, n_rows: int, n_cols: int, fill_value: complex, dtype: Any = np.float64, **where: Any
+        cls, n_rows: int, n_cols: int, fill_value: complex, dtype: DTypeLike = np.float64, **where: Any
     ) -> Self:
-        """Return a block of one value; keywords as for `empty`."""
+        """Create a block of one value; keywords as for `empty`."""
         block = cls.empty(n_rows, n_cols, dtype, **where)
         block.array[...] = fill_value
         return block
 
     @classmethod
-    def zeros(cls, n_rows: int, n_cols: int, dtype: Any = np.float64, **where: Any) -> Self:
-        """Return a block of zeros; keywords as for `empty`."""
+    def zeros(cls, n_rows: int, n_cols: int, dtype: DTypeLike = np.float64, **where: Any) -> Self:
+        """Create a block of zeros; keywords as for `empty`."""
         return cls.full(n_rows, n_cols, 0, dtype, **where)
 
     @classmethod
@@ -117,17 +130,17 @@ class BlockVector:
         cls,
         n_rows: int,
         n_cols: int,
-        dtype: Any = np.float64,
+        dtype: DTypeLike = np.float64,
         *,
         rng: Any = None,
         distribution: Literal["uniform", "normal"] = "uniform",
         first_row: int = 0,
         **where: Any,
     ) -> Self:
-        """Return a block of random numbers that depend on `rng` and the row index alone.
+        """Create a block of random numbers that depend on `rng` and the row index only.
 
         One draw from ``numpy.random.default_rng(rng)`` keys a counter-based generator (Philox; Salmon et
-        al. 2011), so every backend and every partition of the rows gives the same numbers.
+        al. 2011), so all backends and all partitions of the rows give the same numbers.
 
         Parameters
         ----------
@@ -139,7 +152,7 @@ class BlockVector:
             Uniform on [-1, 1), bit-identical everywhere; or standard normal (Box-Muller), which may differ
             between devices in the last digit.
         first_row : int
-            Index of the first row in the whole block, where this is one part of it.
+            Index of the first row in the whole block, if this is one part of it.
         **where
             `device` and `comm` as for `empty`.
         """
@@ -166,7 +179,7 @@ class BlockVector:
         first_row: int = 0,
         **where: Any,
     ) -> Self:
-        """Return the block with elements ``function(i, j)``, evaluated a slab of rows at a time.
+        """Create the block with elements ``function(i, j)``, evaluated on ranges of rows.
 
         Examples
         --------
@@ -184,35 +197,35 @@ class BlockVector:
         return block
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "cpu", comm: Any = None) -> Self:
+    def load(cls, path: str | Path, *, device: str = "cpu", comm: Communicator | None = None) -> Self:
         """Read a block that `save` wrote, or any 2-D .npy array of the four types."""
         host = as_rows(io.load_block(path), copy=False)
         backend = backend_for(device)
         return cls._of(host if device == "cpu" else backend.from_host(host), comm, backend)
 
     def save(self, path: str | Path) -> None:
-        """Write the block as .npy; the file appears whole or not at all."""
+        """Write the block as .npy; the file is replaced atomically."""
         io.save_block(path, self.array if self.device == "cpu" else self.backend.to_host(self.array))
 
-    def like(self, n_cols: int | None = None, dtype: Any = None) -> Self:
-        """Return an uninitialised contiguous block with these rows, on this device and communicator."""
+    def like(self, n_cols: int | None = None, dtype: DTypeLike | None = None) -> Self:
+        """Create an uninitialised contiguous block with as many rows, on this device and communicator."""
         shape = (self.n_rows, self.n_cols if n_cols is None else n_cols)
         name = check_dtype(self.dtype if dtype is None else dtype).name
         return self._of(self.backend.empty(shape, name), self.comm, self.backend)
 
     def copy(self) -> Self:
-        """Return a contiguous copy."""
+        """Copy to a contiguous block."""
         result = self.like()
-        elementwise.axpby("copy", self.array, None, result.array, 1, 0)
+        elementwise.axpby("copy", self.memory, None, result.memory, 1, 0)
         return result
 
     def to_host(self) -> Self:
-        """Return a copy in main memory; waits for the device."""
+        """Copy to main memory; waits for the device."""
         backend = backend_for("cpu")
         return self._of(self.backend.to_host(self.array), self.comm, backend)
 
     def to_device(self, device: str = "gpu") -> Self:
-        """Return a copy on a GPU, ``"gpu"`` being the current one."""
+        """Copy to a GPU; ``"gpu"`` is the current one."""
         backend = backend_for(device)
         source = self.array if self.device == "cpu" else self.backend.to_host(self.array)
         return self._of(backend.from_host(source), self.comm, backend)
@@ -221,13 +234,13 @@ class BlockVector:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows held here, and columns."""
+        """Rows in this process, and columns."""
         n_rows, n_cols = self.array.shape
         return n_rows, n_cols
 
     @property
     def n_rows(self) -> int:
-        """Rows held here (K)."""
+        """Rows in this process (K)."""
         return int(self.array.shape[0])
 
     @property
@@ -268,7 +281,7 @@ class BlockVector:
     # --- views ----------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Self:
-        """Return a view for ranges of rows and columns, one row or one column; fancy indices copy."""
+        """View ranges of rows and columns, one row or one column; fancy indices copy."""
         rows, columns = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
         if is_range(rows) and is_range(columns):
             return self._wrap(self.array[as_range(rows, self.n_rows), as_range(columns, self.n_cols)])
@@ -277,7 +290,8 @@ class BlockVector:
             raise ShapeError(
                 f"index {index!r} leaves {picked.ndim} dimensions; use V.array[...] for elements."
             )
-        return self._wrap(array_namespace(picked).array(picked, order="C"))
+        copied: Array = array_namespace(picked).array(picked, order="C")
+        return self._wrap(copied)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.array[index] = value.array if isinstance(value, BlockVector) else value
@@ -297,23 +311,23 @@ class BlockVector:
     def dot(
         self, W: Any, *, conj: bool = True, alpha: complex = 1, beta: complex = 0, out: Array | None = None
     ) -> Array:
-        """Return ``alpha V^H W + beta out``, or with ``V^T`` where `conj` is False (TSMTTSM).
+        """Compute ``alpha V^H W + beta out``, or with ``V^T`` if `conj` is False (TSMTTSM).
 
         Parameters
         ----------
         W : BlockVector or row-major array, shape (K, N) or (K,)
-            On the same device; mixed types promote as NumPy's do. A plain 1-D array gives a 1-D result.
+            On the same device; mixed types are promoted as in NumPy. A plain 1-D array gives a 1-D result.
         conj : bool
             Conjugate V.
         alpha, beta : scalar
             Factors; with ``beta=0`` `out` is never read.
         out : array, shape (M, N), optional
-            Where to put the result; of the promoted type, not sharing memory with V or W.
+            Output; of the promoted type, not sharing memory with V or W.
 
         Returns
         -------
         array, shape (M, N)
-            On the same device, not waited for.
+            On the same device; the call does not wait for it.
 
         Raises
         ------
@@ -326,22 +340,21 @@ class BlockVector:
         """
         if out is None and beta != 0:
             raise OptionError(f"dot: beta={beta!r} needs out=, the array that it multiplies.")
-        vector = getattr(W, "ndim", 2) == 1
-        if vector and out is not None:
-            out = out[:, None] if out.ndim == 1 else out
-        product = products.dot(
-            self._place(), self._tall("dot", W), conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm
-        )
-        return product[:, 0] if vector else product
+        a, b = self._memory or self.memory, self._tall("dot", W)
+        if isinstance(W, BlockVector) or getattr(W, "ndim", 2) != 1:
+            return products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)
+        if out is not None and out.ndim == 1:
+            out = out[:, None]
+        return products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)[:, 0]
 
     def gram(self) -> Array:
-        """Return V^H V, shape (M, M), reading V once."""
+        """Compute V^H V, shape (M, M), reading V once."""
         return self.dot(self)
 
     def combine(
         self, C: Any, *, alpha: complex = 1, beta: complex = 0, out: BlockVector | Array | None = None
     ) -> BlockVector:
-        """Return ``alpha V C + beta out`` (TSMM).
+        """Compute ``alpha V C + beta out`` (TSMM).
 
         Parameters
         ----------
@@ -350,8 +363,7 @@ class BlockVector:
         alpha, beta : scalar
             Factors; with ``beta=0`` `out` is never read.
         out : BlockVector or row-major array, shape (K, N), optional
-            Where to put the result. It may be the leading columns of V itself (in place); any other overlap
-            with V is refused.
+            Output. It may be the leading columns of V itself (in place); any other overlap with V is refused.
 
         Returns
         -------
@@ -369,17 +381,16 @@ class BlockVector:
         if out is None and beta != 0:
             raise OptionError(f"combine: beta={beta!r} needs out=, the block that it multiplies.")
         C = arrays.as_array(C)
-        target = out.array if isinstance(out, BlockVector) else None if out is None else as_rows(out)
-        result = products.combine(
-            self._place(), C[:, None] if C.ndim == 1 else C, alpha=alpha, beta=beta, out=target
-        )
-        return out if isinstance(out, BlockVector) else self._wrap(result)
+        if C.ndim == 1:
+            C = C[:, None]
+        target = None if out is None else self._tall("combine", out)
+        b = products.combine(self._memory or self.memory, C, alpha=alpha, beta=beta, out=target)
+        return out if isinstance(out, BlockVector) else self._of(b.array, self.comm, self.backend, b)
 
     def combine_dot(self, C: Any, W: Any) -> Array:
-        """Set V = V C and return W^H V of the new V, reading V once.
+        """Set V = V C and compute W^H V of the new V, reading V once.
 
-        The first half of an orthogonalisation: C = R^-1 makes V orthonormal, then it is multiplied by the
-        basis.
+        The first half of an orthogonalisation: C = R^-1 makes V orthonormal, W^H V projects it on the basis.
 
         Parameters
         ----------
@@ -391,7 +402,7 @@ class BlockVector:
         Returns
         -------
         array, shape (M, N)
-            On the same device, not waited for; summed over the processes of V's communicator.
+            On the same device, summed over the processes of V's communicator; the call does not wait for it.
 
         Raises
         ------
@@ -400,7 +411,7 @@ class BlockVector:
 
         References
         ----------
-        Roehrig-Zoellner et al., SIAM J. Sci. Comput. 37 (2015) C695, section 4: kernels of one sweep.
+        Roehrig-Zoellner et al., SIAM J. Sci. Comput. 37 (2015) C695, section 4: fused kernels.
 
         Examples
         --------
@@ -410,15 +421,14 @@ class BlockVector:
         >>> V.combine_dot(np.array([[0.5]]), W).tolist()
         [[50.0], [50.0]]
         """
-        return products.combine_dot(
-            self.array, arrays.as_array(C), self._tall("combine_dot", W).array, comm=self.comm
-        )
+        basis = self._tall("combine_dot", W)
+        return products.combine_dot(self.memory, arrays.as_array(C), basis, comm=self.comm)
 
     def update_gram(self, W: Any, C: Any) -> Array:
-        """Set V = V - W C and return V^H V of the new V, reading V once.
+        """Set V = V - W C and compute V^H V of the new V, reading V once.
 
-        The second half of an orthogonalisation: with C = W^H V, V is projected out of the basis, and its Gram
-        matrix says how to make it orthonormal.
+        The second half of an orthogonalisation: C = W^H V makes V orthogonal to the basis, and its Gram
+        matrix yields the factor that makes it orthonormal.
 
         Parameters
         ----------
@@ -430,8 +440,8 @@ class BlockVector:
         Returns
         -------
         array, shape (N, N)
-            Hermitian to the last bit, on the same device, not waited for; summed over the processes of V's
-            communicator.
+            Exactly Hermitian, on the same device, summed over the processes of V's communicator; the call
+            does not wait for it.
 
         Raises
         ------
@@ -450,12 +460,11 @@ class BlockVector:
         >>> V.update_gram(W, np.array([[2.0]])).tolist()
         [[100.0]]
         """
-        return products.update_gram(
-            self.array, self._tall("update_gram", W).array, arrays.as_array(C), comm=self.comm
-        )
+        basis = self._tall("update_gram", W)
+        return products.update_gram(self.memory, basis, arrays.as_array(C), comm=self.comm)
 
     def __matmul__(self, C: Any) -> BlockVector:
-        if isinstance(C, BlockVector | Transposed) or not hasattr(C, "ndim"):
+        if isinstance(C, (BlockVector, Transposed)) or not hasattr(C, "ndim"):
             return NotImplemented
         return self.combine(C)
 
@@ -476,59 +485,61 @@ class BlockVector:
     # --- arithmetic -----------------------------------------------------------------------------
 
     def axpby(self, alpha: Any, X: Any, beta: Any) -> Self:
-        """Set V = alpha X + beta V; factors are scalars or hold one value a column. Returns V."""
-        elementwise.axpby("axpby", self._tall("axpby", X).array, self.array, self.array, alpha, beta)
+        """Set V = alpha X + beta V and return V; factors are scalars or hold one value per column."""
+        place = self._memory or self.memory
+        elementwise.axpby("axpby", self._tall("axpby", X), place, place, alpha, beta)
         return self
 
     def axpy(self, alpha: Any, X: Any) -> Self:
-        """Set V = V + alpha X; alpha is a scalar or holds one value a column. Returns V."""
+        """Set V = V + alpha X and return V; alpha is a scalar or holds one value per column."""
         return self.axpby(alpha, X, 1)
 
     def scale(self, alpha: Any) -> Self:
-        """Set V = alpha V; alpha is a scalar or holds one value a column. Returns V."""
-        elementwise.axpby("scale", self.array, None, self.array, alpha, 0)
+        """Set V = alpha V and return V; alpha is a scalar or holds one value per column."""
+        place = self._memory or self.memory
+        elementwise.axpby("scale", place, None, place, alpha, 0)
         return self
 
     def column_dot(self, W: Any) -> Array:
-        """Return the M inner products v_j^H w_j, shape (M,)."""
-        other = self._tall("column_dot", W).array
-        part = elementwise.column_dot(self.array, other, products.result_type(self.array, other))
-        return products.sum_over(self.comm, part)
+        """Compute the M inner products v_j^H w_j, shape (M,)."""
+        v, w = self.memory, self._tall("column_dot", W)
+        return products.sum_over(self.comm, elementwise.column_dot(v, w, promote(v.dtype, w.dtype)))
 
     def norms(self) -> Array:
-        """Return the Euclidean norms of the columns, shape (M,), real."""
-        real = np.zeros(0, self.dtype).real.dtype
-        squares = products.sum_over(self.comm, elementwise.column_dot(self.array, self.array, real))
-        return array_namespace(squares).sqrt(squares)
+        """Compute the Euclidean norms of the columns, shape (M,), real."""
+        v = self.memory
+        squares = elementwise.column_dot(v, v, REAL_TYPES[v.dtype])
+        norms: Array = self.backend.xp.sqrt(products.sum_over(self.comm, squares))
+        return norms
 
     def normalize(self) -> Array:
-        """Scale each column to norm one and return the norms it had; zero columns stay zero."""
+        """Scale each column to norm one and return the previous norms; zero columns stay zero."""
         norms = self.norms()
-        self.scale(1 / array_namespace(norms).where(norms > 0, norms, 1))
+        self.scale(1 / self.backend.xp.where(norms > 0, norms, 1))
         return norms
 
     def _tall(self, operation: str, other: Any) -> Memory:
-        """Return where the other tall operand lies."""
+        """Describe the other tall operand."""
         if isinstance(other, BlockVector):
-            return other._place()
+            return other._memory or other.memory
         if isinstance(other, Transposed):
             raise DTypeError(f"{operation}: got a transposed block; both operands are tall, as in V.T @ W.")
         return memory_of(as_rows(other))
 
     def _plus(self, other: Any, alpha: int, beta: int) -> Any:
-        """Return alpha V + beta W, where W may also be a number or hold one value a column."""
+        """Compute alpha V + beta W; W may also be a number or hold one value per column."""
         if not _is_operand(other):
             return NotImplemented
         if not _is_block(other):
             return (self if alpha == 1 else self * alpha)._apply(operator.add, beta * other)
-        W = self._tall("+", other).array
-        elementwise.check_same_shape("+", self.array, W)
-        result = self.like(dtype=products.result_type(self.array, W))
-        elementwise.axpby("+", self.array, W, result.array, alpha, beta)
+        W = self._tall("+", other)
+        elementwise.check_same_shape("+", self.array, W.array)
+        result = self.like(dtype=products.result_type(self.array, W.array))
+        elementwise.axpby("+", self.memory, W, result.memory, alpha, beta)
         return result
 
     def _apply(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
-        """Apply a broadcasting operation of NumPy or CuPy, which may not widen the block."""
+        """Apply a broadcasting operation of NumPy or CuPy that keeps the shape of the block."""
         result = function(self.array, other.array if isinstance(other, BlockVector) else other)
         if result.shape != self.shape:
             raise ShapeError(f"an operand of shape {other.shape} does not fit a block of shape {self.shape}.")
@@ -549,7 +560,7 @@ class BlockVector:
         if _is_block(other):
             return self._apply(operator.mul, other)
         result = self.like(dtype=products.result_type(self.array, other))
-        elementwise.axpby("*", self.array, None, result.array, other, 0)
+        elementwise.axpby("*", self.memory, None, result.memory, other, 0)
         return result
 
     def __truediv__(self, other: Any) -> Self:
@@ -574,8 +585,8 @@ class BlockVector:
         return self._assign(self / other)
 
     def _assign(self, result: Self) -> Self:
-        """Overwrite this block with the result of an operation on it."""
-        elementwise.axpby("in-place operation", result.array, None, self.array, 1, 0)
+        """Copy the result of an operation on this block back to it."""
+        elementwise.axpby("in-place operation", result.memory, None, self.memory, 1, 0)
         return self
 
     # --- other libraries ------------------------------------------------------------------------
@@ -593,11 +604,12 @@ class BlockVector:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return dict(self.array.__cuda_array_interface__)
+        array: DeviceArray = self.array
+        return dict(array.__cuda_array_interface__)
 
 
 class Transposed:
-    """``V.T`` or ``V.H``: a marker that turns ``@`` into the product of two tall blocks."""
+    """``V.T`` or ``V.H``: a marker for the left operand of a product of two tall blocks."""
 
     __slots__ = ("_block", "_conj")
     __array_ufunc__ = None
@@ -607,7 +619,7 @@ class Transposed:
         self._block, self._conj = block, conj
 
     def __matmul__(self, W: Any) -> Array:
-        if isinstance(W, Transposed) or hasattr(W, "apply"):
+        if not isinstance(W, BlockVector) and (isinstance(W, Transposed) or hasattr(W, "apply")):
             raise DTypeError("V.T @ S with an operator S has no tall result; write V.T @ (S @ V).")
         return self._block.dot(W, conj=self._conj)
 

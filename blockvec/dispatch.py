@@ -1,4 +1,4 @@
-"""The one place that chooses a kernel: (problem, backend, options) -> implementation, and the reason."""
+"""The choice of a kernel for a problem on a backend under the current options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["accepts", "choose", "forget", "preferred", "run"]
 
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
-    """Run a problem on its operands (see `Candidate.run` for their order) with the kernel chosen for it."""
+    """Run a problem on its operands with the kernel chosen for it; see `Candidate.run` for their order."""
     chosen = choose(problem, backend, *operands)
     note(problem)
     profile = running()
@@ -34,10 +34,10 @@ _recent: dict[int, tuple[Problem, Backend, Options, Candidate]] = {}
 
 
 def choose(problem: Problem, backend: Backend, *operands: Any) -> Candidate:
-    """Return the first candidate of the backend that accepts the problem.
+    """Choose the first candidate of the backend that accepts the problem.
 
-    What was chosen for this very object under these options is found without hashing them. The operands
-    are what a sparse product is tuned on.
+    Choices are cached by the identity of the problem, since hashing a problem takes longer than a launch.
+    Sparse products are tuned on the operands.
     """
     current = options()
     known = _recent.get(id(problem))
@@ -56,7 +56,7 @@ def choose(problem: Problem, backend: Backend, *operands: Any) -> Candidate:
 
 
 def forget() -> None:
-    """Choose anew from now on, because something was tuned."""
+    """Clear the cached choices, as is necessary after tuning."""
     _recent.clear()
     _choose.cache_clear()
 

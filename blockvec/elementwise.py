@@ -1,4 +1,4 @@
-"""Elementwise passes over tall blocks on plain arrays: axpby, column inner products, normal deviates."""
+"""Elementwise operations on tall blocks: axpby, inner products per column, normal deviates."""
 
 from __future__ import annotations
 
@@ -9,90 +9,112 @@ from typing import Any
 import numpy as np
 
 from . import dispatch
-from .arrays import memory_of, overlaps, type_name
-from .backends import Array, array_namespace, backend_of
+from .arrays import Kind, Memory, overlaps
+from .backends import Array, array_namespace
 from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import StreamProblem
-from .products import check_same_device, result_type
+from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kind, promote_factors
 
 __all__ = ["axpby", "box_muller", "check_same_shape", "column_dot", "is_scalar"]
 
 
 def is_scalar(factor: Any) -> bool:
-    """Whether a factor is one number rather than one a column."""
+    """Whether a factor is one number rather than one per column."""
     return np.isscalar(factor) or getattr(factor, "ndim", None) == 0
 
 
 def check_same_shape(operation: str, X: Array, Y: Array) -> None:
-    """Refuse blocks of different extents."""
+    """Raise `ShapeError` for blocks of different shapes."""
     if X.shape != Y.shape:
         raise ShapeError(f"{operation}: blocks have shapes {X.shape} and {Y.shape}; they must agree.")
 
 
-def axpby(operation: str, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
-    """Set out = alpha X + beta Y, or alpha X where Y is None.
+def axpby(operation: str, X: Memory, Y: Memory | None, out: Memory, alpha: Any, beta: Any) -> None:
+    """Set out = alpha X + beta Y, or alpha X if Y is None.
 
-    Factors are scalars or hold one value a column. `out` may be X or Y; other overlaps are refused, as is a
-    result that does not fit the type of `out`.
+    Factors are scalars or hold one value per column. `out` may be X or Y; other overlaps are refused, as is a
+    result that does not fit the type of `out`. As in BLAS, Y is not read if beta is the number zero.
     """
-    if np.isscalar(beta) and beta == 0:  # as in BLAS, what is multiplied by zero is not read
+    alpha, alpha_kind = _factor(operation, alpha, out)
+    beta, beta_kind = _factor(operation, beta, out)
+    if beta_kind[0] == 0:
         Y = None
-    inputs = [X] if Y is None else [X, Y]
-    factors = [_factor(operation, alpha, out), _factor(operation, beta, out)]
-    there = memory_of(out)
-    for block in inputs:
-        check_same_device(operation, block, out)
-        check_same_shape(operation, block, out)
-        here = memory_of(block)
-        same = here.kind == there.kind and here.address == there.address
-        if not same and here.overlaps(there):
+    plan = (X.kind, alpha_kind, None, None) if Y is None else (X.kind, alpha_kind, Y.kind, beta_kind)
+    problem = _axpby_problem(operation, out.kind, *plan)
+    for block in (X, Y):
+        if block is None or block is out or (block.address == out.address and block.kind == out.kind):
+            continue
+        if block.overlaps(out):
             raise LayoutError(
                 f"{operation}: the output shares memory with an operand; copy one of them first."
             )
-    dtype = result_type(*inputs, *factors[: len(inputs)])
-    if not np.can_cast(dtype, out.dtype, "same_kind"):
-        raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out.dtype} block.")
-    if not getattr(out.flags, "writeable", True):
+    if not getattr(out.array.flags, "writeable", True):  # CuPy's arrays always are
         raise LayoutError(f"{operation}: the block is read-only; give a writable array.")
-    problem = _stream("axpby", there.n_rows, there.n_cols, there.dtype, len(inputs), 1)
-    dispatch.run(problem, backend_of(out), X, Y, out, *factors)
+    dispatch.run(problem, out.backend, X.array, None if Y is None else Y.array, out.array, alpha, beta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _axpby_problem(
+    operation: str, out: Kind, x: Kind, alpha: FactorKind, y: Kind | None, beta: FactorKind | None
+) -> StreamProblem:
+    """Check the operands of `axpby` against each other and describe it."""
+    inputs, factors = ((x,), (alpha,)) if y is None or beta is None else ((x, y), (alpha, beta))
+    for backend, *shape, _dtype, _ld, _align in inputs:
+        check_same_backend(operation, backend, out[0])
+        if tuple(shape) != out[1:3]:
+            raise ShapeError(
+                f"{operation}: blocks have shapes {tuple(shape)} and {out[1:3]}; they must agree."
+            )
+    dtype, _ = promote_factors(tuple(kind[3] for kind in inputs), factors)
+    if not np.can_cast(dtype, out[3], "same_kind"):
+        raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out[3]} block.")
+    return _stream("axpby", *out[1:4], len(inputs), 1)
 
 
 @functools.lru_cache(maxsize=4096)
 def _stream(operation: str, K: int, M: int, dtype: str, reads: int, writes: int) -> StreamProblem:
-    """Return the description of a pass, the same object each time: dispatch knows it by that."""
+    """Describe an elementwise pass; always the same object, since dispatch caches by identity."""
     return StreamProblem(operation, K, M, dtype, reads, writes)
 
 
-def _factor(operation: str, factor: Any, out: Array) -> Any:
-    """Return a scalar as it is, one value a column as an array on the block's device."""
-    if is_scalar(factor):
-        return factor
-    xp = array_namespace(out)
+def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
+    """Classify a factor; convert one value per column to an array on the block's device."""
+    if type(factor) in PYTHON_NUMBERS or np.isscalar(factor):
+        return factor, factor_kind(operation, factor)
+    if getattr(factor, "ndim", None) == 0:  # perhaps on a device, whose value is not waited for
+        return factor, (2, factor.dtype)
+    xp = out.backend.xp
     factor = xp.ascontiguousarray(xp.asarray(factor))
     if factor.dtype.kind in "iub":
-        factor = factor.astype(out.real.dtype)
-    if factor.shape != (out.shape[1],):
+        factor = factor.astype(out.array.real.dtype)
+    if factor.shape != (out.n_cols,):
         raise ShapeError(
-            f"{operation}: got factors of shape {factor.shape} for {out.shape[1]} columns; give a scalar or "
+            f"{operation}: got factors of shape {factor.shape} for {out.n_cols} columns; give a scalar or "
             "one value a column."
         )
-    # A row of the block as its own factors must be read before it changes.
-    return factor.copy() if overlaps(factor[None], out) else factor
+    # Factors that are a row of the block itself must be read before it changes.
+    return factor.copy() if overlaps(factor[None], out.array) else factor, (2, factor.dtype)
 
 
-def column_dot(X: Array, Y: Array, dtype: np.dtype[Any]) -> Array:
-    """Return the inner products x_j^H y_j as an array of `dtype`."""
-    check_same_device("column_dot", X, Y)
-    check_same_shape("column_dot", X, Y)
-    out = backend_of(X).empty((X.shape[1],), dtype.name)
-    problem = _stream("column_dot", X.shape[0], X.shape[1], type_name(X), 1 if X is Y else 2, 0)
-    dispatch.run(problem, backend_of(X), X, Y, out)
+def column_dot(X: Memory, Y: Memory, dtype: str) -> Array:
+    """Compute the inner products x_j^H y_j as an array of type `dtype`."""
+    problem = _column_dot_problem(X.kind, Y.kind, X.array is Y.array)
+    out = X.backend.empty((X.n_cols,), dtype)
+    dispatch.run(problem, X.backend, X.array, Y.array, out)
     return out
 
 
+@functools.lru_cache(maxsize=4096)
+def _column_dot_problem(x: Kind, y: Kind, same: bool) -> StreamProblem:
+    """Check the operands of `column_dot` against each other and describe it."""
+    check_same_backend("column_dot", x[0], y[0])
+    if x[1:3] != y[1:3]:
+        raise ShapeError(f"column_dot: blocks have shapes {x[1:3]} and {y[1:3]}; they must agree.")
+    return _stream("column_dot", *x[1:4], 1 if same else 2, 0)
+
+
 def box_muller(radius: Array, angle: Array) -> None:
-    """Turn two blocks of uniform numbers on [-1, 1) into standard normal ones, in place of the first.
+    """Transform two blocks of uniform numbers on [-1, 1) to standard normal ones, in place of the first.
 
     Box and Muller 1958: sqrt(-2 ln u) cos(2 pi v). Real and imaginary parts are independent.
     """

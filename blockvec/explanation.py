@@ -1,4 +1,4 @@
-"""Tell a user which kernel an operation would run, why, and how fast the hardware would allow it to be."""
+"""Explain which kernel an operation runs, why, and the shortest time that the hardware allows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from . import products
 from .arrays import as_array
-from .backends.base import Backend
+from .backends import Backend
 from .blockvector import BlockVector
 from .dispatch import choose
 from .errors import OptionError
@@ -21,26 +21,26 @@ __all__ = ["Explanation", "explain"]
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What runs a problem and why.
+    """The kernel that runs a problem and the reason for its choice.
 
     Attributes
     ----------
     problem : Problem
         The description that the choice depends on.
     device : str
-        Where it runs.
+        The device that it runs on.
     kernel : str
         The implementation chosen.
     configuration : str
-        What it is run with and where that choice came from; empty where there is nothing to choose.
+        The kernel's configuration and the origin of that choice; empty if it has none.
     considered : tuple of (str, str)
-        Every implementation in order of preference, with the reason it was passed over ("" for those usable).
+        Every implementation in order of preference, with the reason for its refusal ("" for those usable).
     bytes_moved, flops : int
         The problem's compulsory traffic in bytes and its floating-point operations.
     time_limit_s : float
         The shortest time in seconds that the measured ceilings allow.
     gather_time_s : float or None
-        Of a sparse product on a GPU, the time in which L2 delivers a row of X for every entry.
+        For a sparse product on a GPU, the time in which L2 delivers one row of X per entry.
     """
 
     problem: Problem
@@ -54,7 +54,7 @@ class Explanation:
     gather_time_s: float | None = None
 
     def __str__(self) -> str:
-        """Lay the explanation out as text."""
+        """Format the explanation as text."""
         lines = [
             f"{self.problem.operation} on {self.device}: {self.kernel}",
             f"  problem   {self.problem}",
@@ -77,16 +77,16 @@ def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explana
     Parameters
     ----------
     operation : {"dot", "combine", "apply"}
-        The method's name.
+        Name of the method.
     left : BlockVector or Operator
-        What the method would be called on.
+        Object that the method would be called on.
     right : BlockVector or array
         Its operand.
 
     Returns
     -------
     Explanation
-        Prints as text; measures the device's ceilings if nobody did (a few seconds, once).
+        Prints as text. The device's ceilings are measured if they are not known (a few seconds, once).
 
     Raises
     ------
@@ -110,24 +110,22 @@ def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explana
             f"explain: got {operation!r} on a {type(left).__name__}; give 'dot' or 'combine' on a "
             "BlockVector, or 'apply' on an Operator."
         )
-    backend = left.backend
     if operation == "dot":
         other = right.array if isinstance(right, BlockVector) else BlockVector(right).array
-        return _explain_problem(products.tsmttsm_problem(left.array, other, True), backend)
+        return _explain_problem(products.tsmttsm_problem(left.array, other, True), left.backend)
     C = as_array(right)
     out = left.like(C.shape[1], products.result_type(left.array, C)).array
-    return _explain_problem(products.tsmm_problem(left.array, C, out), backend)
+    return _explain_problem(products.tsmm_problem(left.array, C, out), left.backend)
 
 
 def _explain_problem(problem: Problem, backend: Backend) -> Explanation:
-    """Say what would run a problem and why; measures the device's ceilings if nobody did."""
     chosen, limits = choose(problem, backend), ceilings(backend)
     return Explanation(
         problem=problem,
         device=f"{backend.name} ({backend.device.name})",
         kernel=chosen.name,
         configuration=chosen.configuration(),
-        considered=tuple((c.name, c.refusal) for c in backend.candidates(problem)),
+        considered=tuple((c.name, c.refusal or "") for c in backend.candidates(problem)),
         bytes_moved=traffic(problem).total_bytes,
         flops=flops(problem),
         time_limit_s=time_limit(problem, limits),

@@ -1,15 +1,13 @@
-"""What an operator makes beside its product: a chained update, column dots, Gram matrices."""
+"""Results of an operator beside its product: a chained update, column dots, Gram matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, NamedTuple, TypeAlias
 
 from . import elementwise, products
-from .arrays import memory_of, overlaps, type_name
+from .arrays import REAL_TYPES, Memory, memory_of, overlaps
 from .backends import Array, Backend
 from .backends.base import Fused
 from .blockvector import BlockVector
@@ -18,14 +16,12 @@ from .kernels.problem import DOTS, GRAMS, MAX_ALIGNMENT, ChainClass, beta_class
 
 __all__ = ["NOTHING_FUSED", "Applied", "Extras", "FusedClasses", "Sums"]
 
-Sums = dict[str, Array]
-
-
-REAL_TYPES = {"complex64": "float32", "complex128": "float64"}
+Sums: TypeAlias = dict[str, Array]
+"""Small arrays by name, on the operator's device."""
 
 
 class FusedClasses(NamedTuple):
-    """The fields of an `SpmmvProblem` that describe what is fused, in their order."""
+    """The fields of an `SpmmvProblem` that describe fused results, in their order."""
 
     chain: ChainClass
     ldz: int
@@ -38,16 +34,16 @@ NOTHING_FUSED = FusedClasses("none", 0, MAX_ALIGNMENT, (), ())
 
 
 class Applied(NamedTuple):
-    """What `Operator.apply` returns where sums are asked for.
+    """The result of `Operator.apply` if sums are requested.
 
     Attributes
     ----------
     Y : BlockVector, shape (n_rows, M)
         The product.
     dots : dict of str to array, shape (M,)
-        The column dots asked for: ``dots["xy"][j]`` is x_j^H y_j. ``"xx"`` and ``"yy"`` are real.
+        The requested column dots: ``dots["xy"][j]`` is x_j^H y_j. ``"xx"`` and ``"yy"`` are real.
     gram : dict of str to array, shape (M, M)
-        The matrices asked for: ``gram["xy"]`` is X^H Y. ``gram["yy"]`` is Hermitian to the last bit.
+        The requested matrices: ``gram["xy"]`` is X^H Y. ``gram["yy"]`` is exactly Hermitian.
     """
 
     Y: BlockVector
@@ -57,7 +53,7 @@ class Applied(NamedTuple):
 
 @dataclass(frozen=True)
 class Extras:
-    """A request for Z = delta Z + eta Y, column dots and Gram matrices, of arrays that fit together."""
+    """Requested results beside Y: Z = delta Z + eta Y, column dots and Gram matrices."""
 
     Z: Array | None
     delta: complex
@@ -76,7 +72,7 @@ class Extras:
         dots: str | Sequence[str],
         gram: str | Sequence[str],
     ) -> Extras:
-        """Check what a user asks for."""
+        """Check the arguments of `Operator.apply`."""
         extras = cls(
             None if z is None else _chained(z, X, Y, delta, eta),
             *(delta, eta, _names("dots", dots, DOTS), _names("gram", gram, GRAMS)),
@@ -90,18 +86,18 @@ class Extras:
 
     @property
     def summed(self) -> tuple[str, ...]:
-        """The column dots to sum up: not those on the diagonal of a Gram matrix."""
+        """The column dots to compute: those that are not the diagonal of a requested Gram matrix."""
         return tuple(name for name in self.dots if name not in self.gram)
 
     def classes(self) -> FusedClasses:
-        """Return what describes it."""
+        """Describe the request as fields of an `SpmmvProblem`."""
         if self.Z is None:
             return NOTHING_FUSED._replace(dots=self.summed, gram=self.gram)
         where = memory_of(self.Z)
         return FusedClasses(beta_class(self.delta), where.ld, where.align, self.summed, self.gram)
 
     def fusible(self) -> Iterator[Extras]:
-        """Yield what to look for a fused kernel for: all of it first, then less and less."""
+        """Yield the requests to try a fused kernel for: this one first, then parts of it."""
         yield self
         if self.gram and (self.Z is not None or self.dots):
             yield replace(self, gram=())
@@ -109,7 +105,7 @@ class Extras:
             yield replace(self, dots=(), gram=())
 
     def without(self, part: Extras) -> Extras:
-        """Return what is left to do when one of `fusible` is done."""
+        """Remove a part, one of `fusible`, that has been computed."""
         return replace(
             self,
             Z=None,
@@ -118,43 +114,38 @@ class Extras:
         )
 
     def applied(self, Y: BlockVector, dots: Sums, gram: Sums) -> Applied:
-        """Return what a user gets, given what was summed up."""
+        """Assemble the result of `Operator.apply` from the computed sums."""
         for name in self.dots:
             if name not in dots:
                 diagonal = gram[name].diagonal()
                 dots[name] = diagonal.copy() if name == "xy" else diagonal.real.copy()
         return Applied(Y, {name: dots[name] for name in self.dots}, gram)
 
-    def outputs(self, X: Array, Y: Array, backend: Backend) -> Fused:
-        """Return what a fused kernel writes to."""
-        width = X.shape[1]
+    def outputs(self, X: Memory, Y: Memory, backend: Backend) -> Fused:
+        """Allocate the outputs of a fused kernel."""
+        width = X.n_cols
         dots = {name: backend.empty((width,), _dot_type(name, X, Y)) for name in self.summed}
-        gram = {name: backend.empty((width, width), type_name(Y)) for name in self.gram}
+        gram = {name: backend.empty((width, width), Y.dtype) for name in self.gram}
         return Fused(self.Z, self.delta, self.eta, dots, gram)
 
-    def separately(self, X: Array, Y: Array) -> tuple[Sums, Sums]:
-        """Do each on its own, which is what fused kernels are held against."""
+    def separately(self, X: Memory, Y: Memory) -> tuple[Sums, Sums]:
+        """Compute each result on its own; the reference for fused kernels."""
         if self.Z is not None:
-            elementwise.axpby("apply", Y, self.Z, self.Z, self.eta, self.delta)
+            z = memory_of(self.Z)
+            elementwise.axpby("apply", Y, z, z, self.eta, self.delta)
         blocks = {"x": X, "y": Y}
         dots = {
-            name: elementwise.column_dot(blocks[name[0]], blocks[name[1]], np.dtype(_dot_type(name, X, Y)))
+            name: elementwise.column_dot(blocks[name[0]], blocks[name[1]], _dot_type(name, X, Y))
             for name in self.summed
         }
-        places = {name: memory_of(block) for name, block in blocks.items()} if self.gram else {}
-        gram = {
-            name: products.dot(
-                places[name[0]], places[name[1]], conj=True, alpha=1, beta=0, out=None, comm=None
-            )
-            for name in self.gram
-        }
+        gram = {name: products.dot(blocks[name[0]], blocks[name[1]]) for name in self.gram}
         return dots, gram
 
 
-def _dot_type(name: str, X: Array, Y: Array) -> str:
-    """Return the type of a column dot; squares of norms are real."""
-    kept = type_name(X if name == "xx" else Y)
-    return kept if name == "xy" else REAL_TYPES.get(kept, kept)
+def _dot_type(name: str, X: Memory, Y: Memory) -> str:
+    """Determine the type of a column dot; squares of norms are real."""
+    kept = X.dtype if name == "xx" else Y.dtype
+    return kept if name == "xy" else REAL_TYPES[kept]
 
 
 def _names(option: str, given: str | Sequence[str], known: tuple[str, ...]) -> tuple[str, ...]:
@@ -166,7 +157,7 @@ def _names(option: str, given: str | Sequence[str], known: tuple[str, ...]) -> t
 
 
 def _chained(z: Any, X: BlockVector, Y: BlockVector, delta: complex, eta: complex) -> Array:
-    """Return the array of z; it must be a block as Y is, with memory of its own."""
+    """Check that z is a block of the shape and type of Y that shares no memory; return its array."""
     Z = z if isinstance(z, BlockVector) else BlockVector(z)
     if Z.device != Y.device:
         raise DeviceError(f"apply: A is on {Y.device} but z is on {Z.device}.")

@@ -1,14 +1,9 @@
-"""Operations on blocks, repeated without the Python around them: CUDA graphs on a GPU.
-
-A step of an iteration is a dozen operations, each of which takes some fifty microseconds to call from Python,
-and on a GPU as long as its blocks are large: less, up to some 100 MB. A step that is recorded once and then
-repeated takes the time of its kernels.
-"""
+"""Recorded operations on blocks: CUDA graphs on a GPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 from .backends import backend_for
 
@@ -16,11 +11,15 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Repeats operations on the blocks of one device.
+    """Records operations on the blocks of one device and repeats them without the calls from Python.
 
-    Inside ``with recorder:`` work goes to a stream of the recorder's own: after everything that CuPy's
-    current stream has been given before, and before everything that it is given later. On the host it is a
-    context without effect, and what is recorded is called again.
+    A step of an iteration is a dozen operations, and each takes some 50 us to call from Python. On a GPU that
+    exceeds the time of the kernels for blocks up to about 100 MB. A recorded step takes the time of its
+    kernels.
+
+    Inside ``with recorder:`` work is queued on a stream of the recorder's own: after all work queued on
+    CuPy's current stream before, and before all work queued there afterwards. On the host the context has no
+    effect, and recorded operations are called again.
 
     Parameters
     ----------
@@ -30,7 +29,7 @@ class Recorder:
     Raises
     ------
     DeviceError
-        For a device that is not there or not known.
+        For a device that does not exist or is not known.
 
     Examples
     --------
@@ -49,28 +48,21 @@ class Recorder:
     """
 
     def __init__(self, device: str) -> None:
-        self._graphs: Any = None
-        backend = backend_for(device)
-        if backend.name != "cpu":
-            from .backends.cuda.graphs import Graphs
-
-            self._graphs = Graphs(backend.device_id)  # type: ignore[attr-defined]
+        self._graphs = backend_for(device).graphs()
 
     def __enter__(self) -> Self:
-        if self._graphs is not None:
-            self._graphs.enter()
+        self._graphs.enter()
         return self
 
     def __exit__(self, *_raised: object) -> None:
-        if self._graphs is not None:
-            self._graphs.leave()
+        self._graphs.leave()
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that repeats operations on the same blocks, inside the recorder's context.
+        """Record operations; the function returned repeats them, inside the recorder's context.
 
-        Recording computes nothing. The operations must have run once, so that their kernels are there; what
-        they do is settled by now, so they neither look at values nor wait for any. Blocks that they make
-        themselves are gone when they are over. Where a library's call cannot be captured, they are called
-        again instead.
+        Recording computes nothing. The operations must have run once, so that their kernels are compiled.
+        They must neither read values on the host nor wait for the device, since control flow is fixed by the
+        recording. Blocks that they create belong to the recording and do not outlive it. If a library call
+        cannot be captured, the operations themselves are returned.
         """
-        return operations if self._graphs is None else self._graphs.record(operations)
+        return self._graphs.record(operations)

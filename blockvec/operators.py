@@ -1,17 +1,19 @@
-"""Operators: anything that maps a block of vectors to a block of vectors, behind one ``apply``."""
+"""Operators: linear maps between blocks of vectors, behind one method ``apply``."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import DTypeLike
 
 from . import arrays, dispatch, elementwise, products
-from .arrays import memory_of, overlaps
-from .backends import Array, Backend
+from .arrays import Memory, overlaps
+from .backends import Backend
+from .backends.base import CsrMatrix
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from .fused import NOTHING_FUSED, Applied, Extras, FusedClasses, Sums
@@ -20,8 +22,11 @@ from .profile import running
 
 __all__ = ["AffineOperator", "Operator", "SparseOperator"]
 
-MAX_PROBLEMS = 256  # that an operator remembers the descriptions of
-SHORT_ROWS = 16  # entries a row, on average, up to which a copy of the matrix is no more than 24 columns
+MAX_PROBLEMS = 256  # problem descriptions cached per operator
+SHORT_ROWS = 16  # mean entries per row up to which a copy of the matrix takes no more memory than 24 columns
+
+BlockLike: TypeAlias = Any
+"""A BlockVector, or a row-major array of any library that `BlockVector` wraps."""
 
 
 class Operator(ABC):
@@ -32,31 +37,31 @@ class Operator(ABC):
     shape : tuple of int
         Rows and columns.
     dtype : numpy.dtype
-        Element type of the matrix; a result has the type promoted with X's.
+        Element type of the matrix; a result has the type promoted with that of X.
     """
 
-    __array_ufunc__ = None  # `array @ operator` is not ours to guess at
+    __array_ufunc__ = None  # `array @ operator` is undefined
 
-    def __init__(self, shape: tuple[int, int], dtype: Any, backend: Backend) -> None:
+    def __init__(self, shape: tuple[int, int], dtype: DTypeLike, backend: Backend) -> None:
         self.shape = (int(shape[0]), int(shape[1]))
         self.dtype = arrays.check_dtype(dtype)
         self.backend = backend
 
     @property
     def device(self) -> str:
-        """``"cpu"`` or ``"cuda:0"``: where blocks must be."""
+        """``"cpu"`` or ``"cuda:0"``, the device that blocks must be on."""
         return self.backend.name
 
     @overload
     def apply(
         self,
-        X: Any,
-        out: BlockVector | Array | None = None,
+        X: BlockLike,
+        out: BlockLike | None = None,
         alpha: complex = 1,
         beta: complex = 0,
         shift: Any = 0,
         *,
-        z: BlockVector | Array | None = None,
+        z: BlockLike | None = None,
         delta: complex = 1,
         eta: complex = 1,
         dots: tuple[()] = (),
@@ -66,13 +71,13 @@ class Operator(ABC):
     @overload
     def apply(
         self,
-        X: Any,
-        out: BlockVector | Array | None = None,
+        X: BlockLike,
+        out: BlockLike | None = None,
         alpha: complex = 1,
         beta: complex = 0,
         shift: Any = 0,
         *,
-        z: BlockVector | Array | None = None,
+        z: BlockLike | None = None,
         delta: complex = 1,
         eta: complex = 1,
         dots: str | Sequence[str] = (),
@@ -81,47 +86,47 @@ class Operator(ABC):
 
     def apply(
         self,
-        X: Any,
-        out: BlockVector | Array | None = None,
+        X: BlockLike,
+        out: BlockLike | None = None,
         alpha: complex = 1,
         beta: complex = 0,
         shift: Any = 0,
         *,
-        z: BlockVector | Array | None = None,
+        z: BlockLike | None = None,
         delta: complex = 1,
         eta: complex = 1,
         dots: str | Sequence[str] = (),
         gram: str | Sequence[str] = (),
     ) -> BlockVector | Applied:
-        """Return Y = ``alpha (A - shift I) X + beta out`` (SpMMV for a sparse matrix).
+        """Compute Y = ``alpha (A - shift I) X + beta out`` (SpMMV for a sparse matrix).
 
-        What an iteration wraps around the product can be asked for in the same call; kernels that fuse it
-        do so while Y is at hand, and otherwise it is done piece by piece.
+        Updates and inner products that an iteration needs beside Y can be requested in the same call: fused
+        kernels compute them in the same pass, and otherwise they are computed one after the other.
 
         Parameters
         ----------
         X : BlockVector or row-major array, shape (n_cols, M)
             On the operator's device.
         out : BlockVector or row-major array, shape (n_rows, M), optional
-            Where to put the result; of the promoted type, not sharing memory with X.
+            Output; of the promoted type, not sharing memory with X.
         alpha, beta : scalar
             Factors; with ``beta=0`` `out` is never read.
         shift : scalar or array, shape (M,)
-            One shift, or one a column; needs a square operator.
+            One shift, or one per column; needs a square operator.
         z : BlockVector or row-major array, shape (n_rows, M), optional
             Updated as ``z = delta z + eta Y``. Of Y's type, not sharing memory with X or `out`.
         delta, eta : scalar
             Factors of that update; with ``delta=0`` `z` is never read.
         dots : sequence of {"xx", "xy", "yy"}
-            Column dots to return: x_j^H x_j, x_j^H y_j, y_j^H y_j; those with x for square operators.
+            Column dots to compute: x_j^H x_j, x_j^H y_j, y_j^H y_j; those with x for square operators.
         gram : sequence of {"xy", "yy"}
-            Small matrices to return: X^H Y (square operators), Y^H Y.
+            Small matrices to compute: X^H Y (square operators), Y^H Y.
 
         Returns
         -------
         BlockVector or Applied
-            Y; where `dots` or `gram` ask for sums, the named tuple ``(Y, dots, gram)`` whose dictionaries
-            hold them under their names, on the operator's device.
+            Y; if `dots` or `gram` request sums, the named tuple ``(Y, dots, gram)`` whose dictionaries hold
+            them by name, on the operator's device.
 
         Raises
         ------
@@ -141,12 +146,12 @@ class Operator(ABC):
         """
         block = X if isinstance(X, BlockVector) else BlockVector(X)
         shift = self._check_operand(block, shift)
-        # Scalars adapt to the operands' precision, a shift a column counts with its own.
+        # Scalars adapt to the operands' precision; shifts per column promote with their own.
         factors = (alpha, shift) if out is None else (alpha, shift, beta)
         dtype = products.result_type(self.dtype, block.dtype, *factors)
         if products.result_type(self.dtype, block.dtype) != dtype:
             block = BlockVector(block, dtype=dtype)
-        if np.ndim(shift):  # its product with alpha is not to be rounded to less than the result
+        if np.ndim(shift):  # its product with alpha must have at least the precision of the result
             shift = shift.astype(products.result_type(shift, dtype.type(0).real), copy=False)
         if out is None:
             if beta != 0:
@@ -158,10 +163,10 @@ class Operator(ABC):
             result = out if isinstance(out, BlockVector) else BlockVector(out, comm=block.comm)
             self._check_out(result, block, dtype)
         if z is None and not (dots or gram):
-            self._run(block.array, result.array, alpha, beta, shift)
+            self._run(block.memory, result.memory, alpha, beta, shift)
             return result
         extras = Extras.of(block, result, z, delta, eta, dots, gram)
-        column_dots, grams = self._run_fused(block.array, result.array, alpha, beta, shift, extras)
+        column_dots, grams = self._run_fused(block.memory, result.memory, alpha, beta, shift, extras)
         if not (dots or gram):
             return result
         sums = iter(products.sum_each_over(block.comm, [*column_dots.values(), *grams.values()]))
@@ -175,25 +180,25 @@ class Operator(ABC):
 
     @property
     def is_recordable(self) -> bool:
-        """Whether `apply` may be recorded, see `Recorder`: not a user's function, nor inside a `profile`."""
+        """Whether `Recorder` can record `apply`: not for a user's function, nor inside a `profile`."""
         return False
 
     @abstractmethod
-    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
-        """Set Y = alpha (A - shift I) X + beta Y on arrays that fit together."""
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        """Set Y = alpha (A - shift I) X + beta Y; the operands have been checked."""
 
     def _run_fused(
-        self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
-        """Do what `_run` does and what is asked for beside it; return column dots and Gram matrices."""
+        """Do the work of `_run` and of `extras`; return column dots and Gram matrices."""
         self._run(X, Y, alpha, beta, shift)
         return extras.separately(X, Y)
 
     def affine(self, alpha: complex, shift: complex) -> Operator:
-        """Return ``alpha (A - shift I)`` as an operator of its own, for those who apply it often.
+        """Make ``alpha (A - shift I)`` an operator of its own, for repeated application.
 
-        On the host a sparse matrix of up to 16 entries a row is copied for it, in which factor and shift are
-        nearly free; else they are parts of each product, and take up to 40 per cent of its time on the host.
+        On the host a sparse matrix with up to 16 entries per row is copied, so that factor and shift take no
+        time in products. Otherwise they are part of each product, up to 40 per cent of its time on the host.
 
         Parameters
         ----------
@@ -206,7 +211,7 @@ class Operator(ABC):
         ShapeError
             For a rectangular operator.
         OptionError
-            For ``alpha=0``, or what is no scalar.
+            For ``alpha=0``, or factors that are no scalars.
 
         Examples
         --------
@@ -229,27 +234,27 @@ class Operator(ABC):
         return AffineOperator(self, alpha, shift)
 
     def explain(self, X: BlockVector) -> tuple[Problem, Backend] | None:
-        """Return the problem that ``apply(X)`` dispatches, or None for a user's function."""
+        """Describe the problem that ``apply(X)`` dispatches; None for a user's function."""
         return None
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Return a product with the operator's sparse matrix, and the matrix as kernels take it; or Nones."""
+        """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones."""
         return None, None
 
     def check_hermitian(self, rng: Any = 0) -> None:
         """Raise unless the operator is Hermitian to rounding.
 
-        Compares U^H (A W) with (W^H A U)^H for two random blocks of two columns: two applications and
-        no memory beyond four such blocks. A difference beyond 1e4 u ||U|| ||A W|| is none of rounding.
+        Compares U^H (A W) with (W^H A U)^H for two random blocks of two columns: two applications, and memory
+        for four such blocks. A difference above 1e4 u ||U|| ||A W|| is not due to rounding.
 
         Raises
         ------
         ShapeError
             For a rectangular operator.
         OptionError
-            For one that is not Hermitian; the message gives the relative difference.
+            For an operator that is not Hermitian; the message gives the relative difference.
         BreakdownError
-            Where the operator returns NaN or Inf.
+            If the operator returns NaN or Inf.
         """
         n_rows, n_cols = self.shape
         if n_rows != n_cols:
@@ -310,25 +315,25 @@ class Operator(ABC):
 
 
 class AffineOperator(Operator):
-    """``alpha (A - shift I)``, factor and shift being part of the same pass as the product."""
+    """``alpha (A - shift I)``; factor and shift are applied in the same pass as the product."""
 
     def __init__(self, operator: Operator, alpha: complex, shift: complex) -> None:
         dtype = products.result_type(operator.dtype, alpha, shift)
         super().__init__(operator.shape, dtype, operator.backend)
         self._operator, self._alpha, self._shift = operator, alpha, shift
-        if hasattr(operator, "nnz"):  # says what a product costs
+        if hasattr(operator, "nnz"):  # the cost of a product
             self.nnz: int = operator.nnz
 
     def apply(  # type: ignore[override]
         self,
-        X: Any,
-        out: BlockVector | Array | None = None,
+        X: BlockLike,
+        out: BlockLike | None = None,
         alpha: complex = 1,
         beta: complex = 0,
         shift: Any = 0,
         **fused: Any,
     ) -> BlockVector | Applied:
-        """Return Y = ``alpha (self - shift I) X + beta out``; see `Operator.apply`."""
+        """Compute Y = ``alpha (self - shift I) X + beta out``; see `Operator.apply`."""
         inner_shift = shift / self._alpha + self._shift
         Y: BlockVector | Applied = self._operator.apply(
             X, out, alpha * self._alpha, beta, inner_shift, **fused
@@ -336,11 +341,11 @@ class AffineOperator(Operator):
         return Y
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
-        """Return that of the operator inside."""
+        """Describe a product with the matrix of the inner operator."""
         return self._operator.sparse_product()
 
-    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
-        self.apply(X, Y, alpha, beta, shift)
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        self.apply(X.array, Y.array, alpha, beta, shift)
 
 
 class SparseOperator(Operator):
@@ -350,26 +355,27 @@ class SparseOperator(Operator):
     ----------
     nnz : int
         Stored entries.
-    prepared : object
-        The matrix as its backend's kernels take it.
+    prepared : PreparedMatrix
+        The matrix in the form that its backend's kernels take.
     """
 
-    def __init__(self, matrix: Any, backend: Backend) -> None:
+    def __init__(self, matrix: CsrMatrix, backend: Backend) -> None:
         super().__init__(matrix.shape, matrix.dtype, backend)
         self.nnz = int(matrix.nnz)
         self._index_bytes = int(matrix.indices.dtype.itemsize)
         self.prepared = backend.prepare_sparse(matrix)
-        self._matrix = matrix if backend.name == "cpu" else None  # a GPU may keep a converted copy instead
+        # On a GPU, a converted copy may replace the matrix.
+        self._matrix: Any = matrix if backend.name == "cpu" else None
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
 
     @property
     def is_recordable(self) -> bool:
-        """Whether `apply` may be recorded: unless a `profile` times each call."""
+        """Whether `Recorder` can record `apply`: not inside a `profile`, which times each call."""
         return running() is None
 
     def _problem(
         self,
-        X: Array,
+        x: Memory,
         ldy: int,
         align_y: int,
         alpha: complex,
@@ -377,8 +383,7 @@ class SparseOperator(Operator):
         shift: Any,
         fused: FusedClasses = NOTHING_FUSED,
     ) -> SpmmvProblem:
-        """Return the description of a product, the same object for the same one: it is not hashed again."""
-        x = memory_of(X)
+        """Describe a product; always by the same object, since dispatch caches by identity."""
         shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
         factors = scalar_class(alpha), beta_class(beta), shift_class
         key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *factors, *fused
@@ -395,27 +400,24 @@ class SparseOperator(Operator):
             )
         return self._problems[key]
 
-    def _run(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> None:
-        y = memory_of(Y)
-        problem = self._problem(X, y.ld, y.align, alpha, beta, shift)
-        dispatch.run(problem, self.backend, self.prepared, X, Y, alpha, beta, shift)
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        problem = self._problem(X, Y.ld, Y.align, alpha, beta, shift)
+        dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
-        """Return the product with one column, and the matrix as kernels take it."""
-        dtype = self.dtype.name
+        """Describe the product with one column; return it and the prepared matrix."""
+        dtype, S = self.dtype.name, self.prepared
         fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, self._index_bytes)
-        known = {"pattern": self.prepared.pattern, "longest": self.prepared.longest}
-        return SpmmvProblem(*fields, **known), self.prepared
+        return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest), S
 
     def _run_fused(
-        self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any, extras: Extras
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
-        y = memory_of(Y)
         for part in extras.fusible():
-            problem = self._problem(X, y.ld, y.align, alpha, beta, shift, part.classes())
+            problem = self._problem(X, Y.ld, Y.align, alpha, beta, shift, part.classes())
             if dispatch.accepts(problem, self.backend):
                 fused = part.outputs(X, Y, self.backend)
-                operands = (self.prepared, X, Y, alpha, beta, shift, fused)
+                operands = (self.prepared, X.array, Y.array, alpha, beta, shift, fused)
                 dispatch.run(problem, self.backend, *operands)
                 if part is extras:
                     return dict(fused.dots), dict(fused.gram)
@@ -434,5 +436,5 @@ class SparseOperator(Operator):
         return SparseOperator(matrix, self.backend)
 
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
-        """Return the problem that ``apply(X)`` dispatches."""
-        return self._problem(X.array, X.n_cols, MAX_ALIGNMENT, 1, 0, 0), self.backend
+        """Describe the problem that ``apply(X)`` dispatches."""
+        return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, 1, 0, 0), self.backend

@@ -1,7 +1,6 @@
-"""Profiles: which kernels ran, for how long, and at what fraction of the measured roofline.
+"""Profiles: calls, time and fraction of the measured roofline per kernel.
 
-Ceilings are measured once a device and kept in the user's cache under the device's fingerprint, because
-a fraction of a limit that nobody measured says nothing.
+The ceilings of a device are measured once and stored in the user's cache under the device's fingerprint.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from .kernels.roofline import Ceilings, time_limit, traffic
 
 __all__ = ["Profile", "ProfileRow", "ceilings", "profile", "running"]
 
-MAX_PENDING = 4096  # intervals kept unread; reading one waits for its work, the oldest being long done
+MAX_PENDING = 4096  # intervals not read yet; reading waits for the work, which for the oldest is complete
 
 
 class ProfileRow(TypedDict):
-    """One kernel's share of a profile; `fraction` is the roofline's time over the time taken."""
+    """Totals of one kernel; `fraction` is the time that the roofline allows over the time taken."""
 
     device: str
     operation: str
@@ -51,7 +50,7 @@ class _Share:
 class Profile:
     """Times of the kernels that ran inside a ``with blockvec.profile()`` block.
 
-    On a GPU a call records two events and waits for nothing; `rows` and `table` wait.
+    On a GPU a call records two events and does not wait; `rows` and `table` wait.
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class Profile:
         self._shares: dict[tuple[Backend, str, str, str], _Share] = defaultdict(_Share)
 
     def record(self, backend: Backend, problem: Problem, kernel: str, watch: Stopwatch) -> None:
-        """Note one call that has been queued; `watch` is stopped here."""
+        """Record one call that has been queued, and stop its `watch`."""
         watch.stop()
         self._pending.append((backend, problem, kernel, watch))
         if len(self._pending) >= MAX_PENDING:
@@ -73,7 +72,7 @@ class Profile:
             share.time_s += watch.seconds()
 
     def rows(self) -> list[ProfileRow]:
-        """Return one row a kernel, the most time first."""
+        """List one row per kernel, the longest total time first."""
         self._settle(len(self._pending))
         rows = []
         for (backend, operation, dtype, kernel), share in self._shares.items():
@@ -97,7 +96,7 @@ class Profile:
         return sorted(rows, key=lambda row: -row["time_s"])
 
     def table(self) -> str:
-        """Return the rows as text."""
+        """Format the rows as text."""
         head = (
             f"{'operation':12} {'type':10} {'kernel':20} {'calls':>7} {'time s':>9} {'GB/s':>8} {'limit':>8}"
         )
@@ -113,7 +112,7 @@ _active: contextvars.ContextVar[Profile | None] = contextvars.ContextVar("blockv
 
 
 def running() -> Profile | None:
-    """Return the profile that calls are recorded in, if any."""
+    """Look up the profile that calls are recorded in; None outside of `profile`."""
     return _active.get()
 
 
@@ -144,14 +143,16 @@ _known_ceilings: dict[str, Ceilings] = {}
 def ceilings(
     backend: Backend, *, refresh: bool = False, before_each: Callable[[], object] | None = None
 ) -> Ceilings:
-    """Return the measured ceilings of a device: remembered, from the user's cache, or measured now.
+    """Look up the measured ceilings of a device, or measure them.
+
+    They are kept in this process and in the user's cache.
 
     Parameters
     ----------
     backend : Backend
         The device's backend.
     refresh : bool
-        Measure again, also when a record exists.
+        Measure again even if a record exists.
     before_each : callable, optional
         Called before every measurement.
     """
@@ -172,7 +173,7 @@ def ceilings(
 
 
 def _parse_ceilings(record: Any) -> Ceilings | None:
-    """Rebuild a stored record; None for one that is not whole, which is then measured again."""
+    """Rebuild a stored record; None if it is incomplete, so that the ceilings are measured again."""
     try:
         rates = {str(name): float(rate) for name, rate in record["gflop_s"].items()}
         read, write, copy = (float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s"))

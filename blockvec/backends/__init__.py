@@ -1,17 +1,27 @@
-"""Backends: what runs the block operations on one kind of device."""
+"""Backends: the block operations on one kind of device each."""
 
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ..errors import DeviceError
-from .base import Array, Backend, Candidate
+from .base import Array, Backend, Candidate, DeviceArray
 from .host.backend import HOST
 
-__all__ = ["Array", "Backend", "Candidate", "array_namespace", "backend_for", "backend_of", "is_cupy"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Candidate",
+    "DeviceArray",
+    "array_namespace",
+    "backend_for",
+    "backend_of",
+    "is_cupy",
+]
 
 
 def is_cupy(array: object) -> bool:
@@ -26,10 +36,11 @@ _of_cupy: dict[type, bool] = {}
 
 
 def backend_of(array: Array) -> Backend:
-    """Return the backend of the device that holds an array."""
+    """Look up the backend of the device that holds an array."""
     if isinstance(array, np.ndarray) or not is_cupy(array):
         return HOST
-    return _on_gpu(array.data.device_id)
+    memory: Any = array.data  # CuPy's, not NumPy's memoryview
+    return _on_gpu(memory.device_id)
 
 
 @functools.cache
@@ -40,7 +51,7 @@ def _on_gpu(device_id: int) -> Backend:
 
 
 def backend_for(device: str) -> Backend:
-    """Return the backend of a device by name: ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``.
+    """Look up the backend of a device by name: ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``.
 
     Raises
     ------
@@ -56,8 +67,8 @@ def backend_for(device: str) -> Backend:
     raise DeviceError(f"device {device!r} is not known; give 'cpu', 'gpu' or 'cuda:0'.")
 
 
-def array_namespace(array: Array) -> Any:
-    """Return NumPy or CuPy, whichever an array belongs to.
+def array_namespace(array: Array) -> ModuleType:
+    """Look up the module of an array: NumPy or CuPy.
 
     Examples
     --------
@@ -68,5 +79,6 @@ def array_namespace(array: Array) -> Any:
     if is_cupy(array):
         import cupy
 
-        return cupy
+        namespace: ModuleType = cupy
+        return namespace
     return np

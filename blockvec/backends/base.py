@@ -1,24 +1,40 @@
-"""What a backend fills in so that BlockVector, operators and solvers run on its device."""
+"""The protocol of a backend: what BlockVector, operators and solvers need of a device."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from ..kernels.device import DeviceInfo
 from ..kernels.elementwise import Kernel
 from ..kernels.measure import CeilingProbe, Stopwatch
-from ..kernels.problem import Problem
+from ..kernels.problem import Pattern, Problem
 from ..kernels.roofline import Ceilings
 
-__all__ = ["Array", "Backend", "Candidate", "Fused", "leading_dimension"]
+__all__ = [
+    "Array",
+    "Backend",
+    "Candidate",
+    "CsrMatrix",
+    "DeviceArray",
+    "Fused",
+    "GraphRecorder",
+    "PreparedMatrix",
+    "leading_dimension",
+]
 
-Array: TypeAlias = Any
-"""A NumPy array on the host, a CuPy array on a GPU. CuPy ships no types, so this is not checked further."""
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+"""A NumPy array, or a CuPy array, which has the same interface but ships no types."""
+
+DeviceArray: TypeAlias = Any
+"""An `Array` in code that uses attributes of CuPy's arrays only, such as ``data.ptr`` and ``get``."""
 
 
-def _nothing(problem: Problem, *operands: Any) -> None:
+def _prepare_nothing(problem: Problem, *operands: Any) -> None:
     """Prepare nothing."""
 
 
@@ -29,76 +45,129 @@ class Candidate:
     Attributes
     ----------
     name : str
-        What profiles and `explain` show.
+        Name in profiles and in `explain`.
     run : callable
         ``run(problem, *operands)``. The operands by type of problem:
         TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S)``; SpMMV
-        ``(S, X, Y, alpha, beta, shift)`` with S as `Backend.prepare_sparse` made it, and a `Fused` last where
-        the problem is ``fused``, which candidates that make Y alone must refuse; axpby ``(X, Y, out, alpha,
+        ``(S, X, Y, alpha, beta, shift)`` with S from `Backend.prepare_sparse`, and a `Fused` last if the
+        problem is ``fused``, which candidates that compute Y alone must refuse; axpby ``(X, Y, out, alpha,
         beta)`` where Y may be None; column dots ``(X, Y, out)``.
-    refusal : str
-        Why it cannot or should not run this problem; empty when it can.
+    refusal : str or None
+        Reason why it cannot or should not run this problem; None or empty if it can.
     vendor : bool
         Whether the work is one call of a vendor library.
     configuration : callable
-        Returns what it would be run with and where that choice came from, as text for `explain`.
+        Returns the configuration that it runs with and the origin of that choice, as text for `explain`.
     source : callable
-        Returns the source of the kernel that its first run compiles; empty where there is none.
+        Returns the source of the kernel that its first run compiles; empty if it compiles none.
     prepare : callable
-        ``prepare(problem)``, of a sparse product ``prepare(problem, S)``: compiles and loads the kernels that
-        the first `run` would wait for, on any thread.
+        ``prepare(problem)``, for a sparse product ``prepare(problem, S)``: compiles and loads the kernels
+        that the first `run` would wait for, on any thread.
     """
 
     name: str
     run: Callable[..., None]
-    refusal: str = ""
+    refusal: str | None = None
     vendor: bool = False
     configuration: Callable[[], str] = str
     source: Callable[[], str] = str
-    prepare: Callable[..., object] = _nothing
+    prepare: Callable[..., object] = _prepare_nothing
 
 
 def leading_dimension(array: Array) -> int:
-    """Return the distance between the rows of a 2-D array in elements."""
+    """Compute the leading dimension of a 2-D array: the distance between its rows in elements."""
     K, M = array.shape
     return int(array.strides[0] // array.itemsize) if K > 1 and M > 0 else max(int(M), 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """What an SpMMV makes in the same pass as Y; Y stands for the new one, rounded to its type.
+    """Results of an SpMMV beside Y, computed in the same pass from the new Y, rounded to its type.
 
     Attributes
     ----------
     Z : array or None
-        Set to delta Z + eta Y, and not read where delta is zero. Shares no memory with X and Y.
+        Set to delta Z + eta Y; not read if delta is zero. Shares no memory with X and Y.
     delta, eta : scalar
-        Its factors.
+        Factors of that update.
     dots : mapping of str to array, shape (M,)
         Set to column dots; those of a complex block with itself are real.
     gram : mapping of str to array, shape (M, M)
         Set to X^H Y (``"xy"``) and Y^H Y (``"yy"``); contiguous, of Y's type.
     """
 
-    Z: Array | None
+    Z: DeviceArray | None
     delta: complex
     eta: complex
-    dots: Mapping[str, Array]
-    gram: Mapping[str, Array]
+    dots: Mapping[str, DeviceArray]
+    gram: Mapping[str, DeviceArray]
+
+
+class CsrMatrix(Protocol):
+    """A sparse matrix in compressed row form, of SciPy or CuPy."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries."""
+
+    @property
+    def indptr(self) -> Array:
+        """Index of the first entry per row, and the number of entries last."""
+
+    @property
+    def indices(self) -> Array:
+        """Column index per entry."""
+
+    @property
+    def data(self) -> Array:
+        """Value per entry."""
+
+
+class PreparedMatrix(Protocol):
+    """A sparse matrix in the form that a backend's SpMMV candidates take."""
+
+    @property
+    def pattern(self) -> Pattern:
+        """`SpmmvProblem.pattern` of the matrix."""
+
+    @property
+    def longest(self) -> int:
+        """Entries of the longest row."""
+
+
+class GraphRecorder(Protocol):
+    """Records operations on one device and repeats them; see `blockvec.Recorder`."""
+
+    def enter(self) -> None:
+        """Direct work to the recorder's stream, after the work queued so far."""
+
+    def leave(self) -> None:
+        """Direct work to the previous stream, after the work of the recorder's."""
+
+    def record(self, operations: Callable[[], object]) -> Callable[[], object]:
+        """Record operations without running them; return a function that repeats them."""
 
 
 class Backend(Protocol):
-    """One device and what runs on it. Instances are shared; they hold no results."""
+    """One device and the operations that run on it. Instances are shared and hold no results."""
 
     def __hash__(self) -> int:
-        """Backends are compared by identity and key the memory of kernel choices."""
+        """Hash by identity; backends are part of the keys of cached kernel choices."""
 
     @property
     def name(self) -> str:
         """``"cpu"`` or ``"cuda:0"``."""
 
     @property
-    def xp(self) -> Any:
+    def xp(self) -> ModuleType:
         """The array module, NumPy or CuPy."""
 
     @property
@@ -106,35 +175,32 @@ class Backend(Protocol):
         """Fixed properties of the device."""
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the implementations of a problem, the preferred ones first."""
+        """List the implementations of a problem, the preferred ones first."""
 
-    def prepare_sparse(self, matrix: Any) -> Any:
-        """Return what the SpMMV candidates take for a sparse matrix in CSR form on this device.
-
-        Its ``pattern`` and ``longest`` are what `SpmmvProblem` calls so.
-        """
+    def prepare_sparse(self, matrix: Any) -> PreparedMatrix:
+        """Convert a `CsrMatrix` to the form that the SpMMV candidates of this device take."""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Return uninitialised row-major memory."""
+        """Allocate an uninitialised row-major array."""
 
-    def from_host(self, array: Any) -> Array:
-        """Return a copy on this device of a NumPy array."""
+    def from_host(self, array: Array) -> Array:
+        """Copy a NumPy array to this device."""
 
-    def to_host(self, array: Array) -> Any:
-        """Return a NumPy copy of an array of this device; waits for the device."""
+    def to_host(self, array: Array) -> Array:
+        """Copy an array of this device to a NumPy array; waits for the device."""
 
-    def start_copy(self, array: Array) -> Callable[[], Any]:
-        """Start a NumPy copy of a small array of this device; return what waits for it and returns it."""
+    def start_copy(self, array: Array) -> Callable[[], Array]:
+        """Start a copy of a small array to the host; the function returned waits for it and returns it."""
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
-        """Return T = R^-1 for G = R^H R, and a report; see `blockvec.small_matrices.inverse_factor`.
+        """Compute T = R^-1 for G = R^H R, and a report; see `blockvec.small_matrices.inverse_factor`.
 
-        The report has rows of double-precision numbers: G made Hermitian, R, T, and one that begins with the
-        growth.
+        The report has 3 b + 1 rows of double-precision numbers: the Hermitian part of G, R, T, and a row that
+        begins with the growth.
         """
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
-        """Fill row-major `out` with uniform numbers on [-1, 1), numbers `offset` and on of stream `key`."""
+        """Fill row-major `out` with uniform numbers on [-1, 1): stream `key` from number `offset` on."""
 
     def load_kernel(self, kernel: Kernel) -> None:
         """Compile a kernel without choices and load it, on any thread."""
@@ -146,19 +212,22 @@ class Backend(Protocol):
         """Keep the device busy while a burst of calls is queued: their times are not the host's then."""
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Whether `tune` would find out something new about a problem, and may run now."""
+        """Whether a problem's kind has not been tuned yet and `tune` may run now."""
 
     def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
-        """Measure the kernels for a problem, for about that many seconds, and put the best on record.
+        """Measure the kernels for a problem for about `budget_s` seconds and store the fastest.
 
-        Sparse products are measured with the matrix among the operands, which are those of a `Candidate`.
+        Sparse products are measured with the matrix among the operands, which are those of `Candidate.run`.
         """
 
     def check_tunable(self) -> None:
-        """Raise `OptionError` on a device where there is nothing to choose, and so nothing to tune."""
+        """Raise `OptionError` on a device whose kernels have no configurations to tune."""
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
-        """Return ways to reach the device's ceilings."""
+        """List the measurements that determine the device's ceilings."""
+
+    def graphs(self) -> GraphRecorder:
+        """Make a recorder of operations on this device."""
 
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream."""

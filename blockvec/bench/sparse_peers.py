@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import memory_of
 from ..backends.cuda.cusparse import SPMM_CSR_ALG2, DeviceCsr
 from ..blockvector import BlockVector
 from ..operators import SparseOperator
@@ -28,7 +29,7 @@ def peers(
     Column-major ones read the memory of X as a column-major block of the same shape: the result is another,
     the work is what a user of such blocks has.
     """
-    matrices = [operator.prepared for operator in operators]
+    matrices: list[Any] = [operator.prepared for operator in operators]
     calls = {"cupy": turns(lambda S, V: S @ V, [_cupy_matrix(S) for S in matrices], arrays(X))}
     if X[0].n_cols > 1:
         for name, algorithm, row_major in (
@@ -64,7 +65,12 @@ class _Product:
         self._blocks = [
             cusparse.createDnMat(
                 *block.shape,
-                *(block.n_cols if row_major else block.n_rows, block.array.data.ptr, cuda_type, order),
+                *(
+                    block.n_cols if row_major else block.n_rows,
+                    memory_of(block.array).address,
+                    cuda_type,
+                    order,
+                ),
             )
             for block in (X, Y)
         ]

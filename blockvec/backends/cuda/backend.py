@@ -20,13 +20,14 @@ from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProble
 from ...kernels.roofline import Ceilings
 from ...kernels.tuning.selection import Entrant, Outcome, Preparation, tournament
 from ...kernels.tuning.winners import Winner, find, representative, store
-from .. import small_matrices
-from ..base import Array, Candidate
+from ..base import Candidate
+from ..base import DeviceArray as Array
 from . import (
     cublas,
     cusparse,
     elementwise,
     probes,
+    small_matrices,
     sparse,
     sparse_formats,
 )
@@ -34,7 +35,7 @@ from . import (
     dense as generated,
 )
 from .device import Gpu
-from .graphs import replay
+from .graphs import Graphs, replay
 from .tuning.dense import Arena, is_view, with_rows
 from .tuning.sparse import SparseTuning
 
@@ -291,7 +292,7 @@ class CudaBackend:
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Queue a kernel for T = R^-1 with G = R^H R, and a report."""
-        return self._gpu.here(small_matrices.inverse_factor_on_gpu)(self._gpu, G, limit)  # type: ignore[no-any-return]
+        return self._gpu.here(small_matrices.inverse_factor)(self._gpu, G, limit)  # type: ignore[no-any-return]
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill with uniform numbers on [-1, 1), numbers `offset` and on of the Philox stream `key`."""
@@ -316,6 +317,10 @@ class CudaBackend:
     def stream_probes(self) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
         """Return plain streams at several occupancies, each with what it does."""
         return self._gpu.here(probes.stream_probes)(self._gpu)  # type: ignore[no-any-return]
+
+    def graphs(self) -> Graphs:
+        """Make a recorder of operations as CUDA graphs."""
+        return Graphs(self._gpu.id)
 
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream."""

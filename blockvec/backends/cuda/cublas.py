@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from ...kernels.elementwise import real_type
 from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize, promote
-from ..base import Array, leading_dimension
+from ..base import DeviceArray as Array
+from ..base import leading_dimension
 from .device import MAX_INT, Gpu, scalar_pointers, type_name
 from .elementwise import copy, fold, weighted_sum
 

@@ -20,7 +20,8 @@ from ...kernels.elementwise import real_type
 from ...kernels.problem import SpmmvProblem, is_complex, promote
 from ...kernels.sparse.csr_plan import Plan
 from .. import is_cupy
-from ..base import Array, leading_dimension
+from ..base import DeviceArray as Array
+from ..base import leading_dimension
 from .device import Gpu, scalar_pointers, type_name
 from .elementwise import copy, weighted_sum
 

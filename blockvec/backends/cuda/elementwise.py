@@ -20,7 +20,8 @@ from ...kernels.elementwise import (
 )
 from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from .. import is_cupy
-from ..base import Array, leading_dimension
+from ..base import DeviceArray as Array
+from ..base import leading_dimension
 from .device import TYPE_NAMES, Gpu, type_name
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""CUDA graphs: operations repeated without their calls from Python, and what kernels cost then."""
+"""CUDA graphs: repeat recorded operations, and time kernels without their calls from Python."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Graphs:
 
         with cupy.cuda.Device(device_id):
             self._stream = cupy.cuda.Stream(non_blocking=True)
-        # What operations allocate for a moment belongs to their graph for good.
+        # Temporary memory of captured operations belongs to their graph for as long as it exists.
         self._pool = cupy.cuda.MemoryPool()
         self._outside: list[Any] = []
 
     def enter(self) -> None:
-        """Make the stream the current one, behind what the one until now has been given."""
+        """Make the recorder's stream the current one, after the work queued on the current one so far."""
         import cupy
 
         outside = cupy.cuda.get_current_stream()
@@ -35,14 +35,14 @@ class Graphs:
         self._outside.append(outside)
 
     def leave(self) -> None:
-        """Go back to the stream before, which waits for this one."""
+        """Make the previous stream the current one, after the work of the recorder's."""
         outside = self._outside.pop()
         done = self._stream.record()
         self._stream.__exit__(None, None, None)
         outside.wait_event(done)
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Return what launches the operations as a graph; themselves where none can hold them."""
+        """Capture operations; return a function that launches their graph, or them if capture fails."""
         import cupy
 
         try:
@@ -60,15 +60,15 @@ class Graphs:
 def replay(
     gpu: Gpu, call: Callable[[], object], count: int, stopwatch: Callable[[], Stopwatch]
 ) -> Timing | None:
-    """Time one of `count` calls in a graph; None where none can hold it, as CuPy's of cuBLAS.
+    """Time one of `count` calls in a graph; None if they cannot be captured, as CuPy's cuBLAS calls cannot.
 
-    What the calls read stays in L2 where it fits. The device is CuPy's current one.
+    The operands stay in L2 if they fit. The device must be CuPy's current one.
     """
     import cupy
 
-    cupy.cuda.get_current_stream().synchronize()  # the operands are there
+    cupy.cuda.get_current_stream().synchronize()  # the operands must be complete
     with _stream(gpu) as stream:
-        call()  # compiles, and takes the stream's memory for partial sums
+        call()  # compiles, and allocates the stream's workspace
         stream.begin_capture()
         try:
             for _ in range(count):
@@ -84,7 +84,7 @@ def replay(
 
 @functools.cache
 def _stream(gpu: Gpu) -> Any:
-    """Return the stream that graphs are captured on, always the same: each keeps memory for sums."""
+    """Make the stream that graphs are captured on, one per device: each stream has a workspace."""
     import cupy
 
     with cupy.cuda.Device(gpu.id):

@@ -21,7 +21,7 @@ from ...kernels.probes import (
     StreamProbe,
     TensorProbe,
 )
-from ..base import Array
+from ..base import DeviceArray as Array
 from .cublas import square_product
 from .device import Gpu
 from .elementwise import copy, fill_random

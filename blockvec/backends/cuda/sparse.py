@@ -11,7 +11,8 @@ from ...kernels.compile import function
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse import csr
 from ...kernels.tuning.winners import configure_sparse
-from ..base import Array, Candidate, Fused
+from ..base import Candidate, Fused
+from ..base import DeviceArray as Array
 from .cusparse import DeviceCsr
 from .device import Gpu
 from .workspace import GRID_HEADER_BYTES, workspace

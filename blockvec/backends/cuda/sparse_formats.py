@@ -22,7 +22,8 @@ from ...kernels.families import CONFIGURED
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse import csr, planes, sell
 from ...kernels.tuning.winners import configure_sparse
-from ..base import Array, Candidate, Fused
+from ..base import Candidate, Fused
+from ..base import DeviceArray as Array
 from .cusparse import DeviceCsr
 from .device import Gpu
 from .sparse import NOTHING, Launch, start

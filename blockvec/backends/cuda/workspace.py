@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 from ...kernels.launch import GRID_HEADER_BYTES
-from ..base import Array
+from ..base import DeviceArray as Array
 from .device import Gpu
 
 __all__ = ["GRID_HEADER_BYTES", "Scratch", "workspace"]

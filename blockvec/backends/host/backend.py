@@ -23,9 +23,8 @@ from ...kernels.problem import (
     is_complex,
 )
 from ...kernels.roofline import Ceilings, traffic
-from .. import small_matrices
-from ..base import Array, Candidate
-from . import elementwise, panels, sweeps
+from ..base import Array, Backend, Candidate
+from . import elementwise, panels, small_matrices, sweeps
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
@@ -152,8 +151,26 @@ class HostBackend:
             probes.append(CeilingProbe(dtype, functools.partial(np.matmul, C, C), 2.0 * 1536**3))
         return probes
 
+    def graphs(self) -> HostGraphs:
+        """Make a recorder that calls operations again."""
+        return HostGraphs()
+
     def synchronize(self) -> None:
         """Return at once: host work is done when its call returns."""
+
+
+class HostGraphs:
+    """Repeats operations by calling them; see `blockvec.Recorder`."""
+
+    def enter(self) -> None:
+        """Do nothing: there are no streams."""
+
+    def leave(self) -> None:
+        """Do nothing: there are no streams."""
+
+    def record(self, operations: Callable[[], object]) -> Callable[[], object]:
+        """Return the operations themselves."""
+        return operations
 
 
 @functools.cache
@@ -211,4 +228,4 @@ def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]
     return (2.0 * numbers - 1.0).reshape(shape)
 
 
-HOST = HostBackend()
+HOST: Backend = HostBackend()

@@ -167,8 +167,9 @@ def _sum_products(A: Array, B: Array, dtype: str) -> Array:
     left = A.astype(dtype, copy=False)
     if A is B:
         return _sum_grams(left)
-    product = np.matmul(left.swapaxes(1, 2), B.astype(dtype, copy=False))
-    return product.sum(axis=0, dtype=np.float64)
+    products: Array = np.matmul(left.swapaxes(1, 2), B.astype(dtype, copy=False))
+    total: Array = products.sum(axis=0, dtype=np.float64)
+    return total
 
 
 def _sum_grams(A: Array) -> Array:
@@ -179,7 +180,8 @@ def _sum_grams(A: Array) -> Array:
     """
     count, rows, M = A.shape
     if not 1 < M <= GRAM_WIDE:
-        return np.matmul(A.swapaxes(1, 2), A).sum(axis=0, dtype=np.float64)
+        total: Array = np.matmul(A.swapaxes(1, 2), A).sum(axis=0, dtype=np.float64)
+        return total
     half = (M + 1) // 2
     panel, row, column = A.strides
     halves = np.lib.stride_tricks.as_strided(
@@ -197,9 +199,10 @@ def combine_parts(G: Array, problem: TsmttsmProblem) -> Array:
     sign = -1 if problem.conj else 1
     if not right:
         return G[0::2] + (sign * 1j) * G[1::2]
-    real = G[0::2, 0::2] - sign * G[1::2, 1::2]
-    imag = G[0::2, 1::2] + sign * G[1::2, 0::2]
-    return real + 1j * imag
+    real: Array = G[0::2, 0::2] - sign * G[1::2, 1::2]
+    imag: Array = G[0::2, 1::2] + sign * G[1::2, 0::2]
+    combined: Array = real + 1j * imag
+    return combined
 
 
 def store(product: Array, C: Array, alpha: complex, beta: complex) -> None:

@@ -15,7 +15,8 @@ from ....kernels.measure import Stopwatch, Timing, measure, measure_beside
 from ....kernels.probes import ViewProbe
 from ....kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ....kernels.tuning.selection import Entrant
-from ...base import Array, Candidate
+from ...base import Candidate
+from ...base import DeviceArray as Array
 from .. import dense, elementwise
 from ..device import Gpu, type_name
 from ..graphs import replay

@@ -23,7 +23,8 @@ from ....kernels.roofline import Ceilings, fraction
 from ....kernels.sparse import csr
 from ....kernels.tuning.selection import Entrant, Outcome, tournament
 from ....kernels.tuning.winners import Winner, store
-from ...base import Array, Candidate
+from ...base import Candidate
+from ...base import DeviceArray as Array
 from .. import (
     cusparse,
     elementwise,
