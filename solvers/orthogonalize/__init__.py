@@ -1,16 +1,16 @@
-"""Orthogonalise a block against a basis and within itself, deciding the rank on the way.
+"""Orthogonalise a block against a basis and within itself, and determine its rank.
 
 Given an orthonormal basis V and a block W, `orthogonalize` returns Q, S and R with
 
     W = V S + Q R,   Q^H Q = I,   V^H Q = 0
 
-to working precision, whatever W is: a zero block, repeated columns, a condition number of 1e15, columns of
-wildly different length, or a block inside span(V). Directions of W that are rounding noise are replaced in
-Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller and
-shapes never change. The tall blocks stay on their device; the small matrices are worked on on the host.
+to working precision for every W: a zero block, repeated columns, a condition number of 1e15, columns of
+very different lengths, or a block inside span(V). Directions of W that are rounding noise are replaced in
+Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller, and
+shapes never change. Tall blocks stay on their device; small matrices are processed on the host.
 
-How it is done is a *policy*: anything that takes a `Decomposition` W = V S + X R and changes X until it is
-orthonormal. `gram_schmidt` and `intrablock` hold them, a few lines each.
+The algorithm is a *policy*: a callable that changes X in a `Decomposition` W = V S + X R until it is
+orthonormal. Policies are defined in `gram_schmidt` (against a basis) and `intrablock` (within a block).
 """
 
 from __future__ import annotations
@@ -45,31 +45,31 @@ __all__ = [
 ]
 
 
-BLIND = (PIP, PIPPlus, BCGSIPlus)  # to what a first pass over a part of the basis has left
+FULL_BASIS = (PIP, PIPPlus, BCGSIPlus)  # always project against all of V
 WITHIN = (CholQR2, RankedCholQR, ShiftedCholQR3, SVQB, TSQR, RandomizedCholQR)
 
 
 class Policy(Protocol):
-    """How a block is made orthonormal."""
+    """An algorithm that makes a block orthonormal."""
 
     def __call__(self, d: Decomposition) -> None:
-        """Change X in W = V S + X R until X^H X = I and V^H X = 0, but for columns of zeros that are lost."""
+        """Change X in W = V S + X R until X^H X = I and V^H X = 0, except for lost (zero) columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orthogonalized:
-    """W = V S + Q R, where Q has taken W's place.
+    """Result of `orthogonalize`: W = V S + Q R, with Q stored in W.
 
     Attributes
     ----------
     S : array, shape (m, b)
     R : array, shape (b', b)
-        With b' columns left in Q.
+        For a Q of b' columns.
     lost : array of bool, shape (b',)
         Columns of Q that are random directions; their rows of R are zero, and they come last.
     reductions : int
-        States of the block that products over the tall dimension were taken of. Products of one state need
-        not wait for one another.
+        Number of synchronising reductions over the tall dimension. Products of the same state of the block
+        are independent and count as one.
     """
 
     S: Array
@@ -99,22 +99,23 @@ def orthogonalize(
     V : BlockVector, shape (K, m), optional
         Orthonormal columns.
     policy : Policy, optional
-        How; the default, `Adaptive`, fits any block. Without V one within a block does as well.
+        Algorithm; the default, `Adaptive`, is suitable for every block. Policies within a block require
+        that there is no V.
     M : Operator, optional
-        Hermitian positive definite: x^H M y is the inner product of all that is called orthonormal here, V
-        included. It is applied once for each reduction.
+        Hermitian positive definite matrix of the inner product x^H M y, also that in which V is orthonormal.
+        It is applied once per reduction.
     scale : float, optional
-        Norm of the operator that W came from, as far as it is known: its rounding errors count as noise even
-        in short columns. A longer column of W stands for it; without `scale` each column for itself.
+        (Estimate of the) norm of the operator that produced W: rounding errors of this size are noise even
+        in short columns. A longer column of W replaces it; without `scale` each column has its own level.
     first : sequence of (begin, end), optional
-        Column ranges of V that the first pass works on, where W is known to be nearly orthogonal to the
-        rest (a Lanczos recurrence). The second pass always takes all of V.
+        Column ranges of V for the first pass, if W is known to be nearly orthogonal to the others (Lanczos
+        recurrence). The second pass always covers all of V.
     max_rank : int, optional
-        Columns to keep in Q, the others being dropped, where the complement of V has no room for more.
+        Number of columns to keep in Q, if the complement of V has no room for all.
     into : BlockVector, shape (K, b'), optional
-        Where to put a second copy of Q, beside the basis for instance; it must not overlap W or V.
+        Receives a second copy of Q, for example behind the basis; it must not overlap W or V.
     rng : Generator or int
-        Where replaced directions come from; one draw a call, whether it is needed or not.
+        Source of replacement directions; one number is drawn per call, whether or not it is needed.
 
     Returns
     -------
@@ -123,11 +124,11 @@ def orthogonalize(
     Raises
     ------
     BreakdownError
-        Where W holds NaN or Inf, M is not positive definite, or a policy that decides no rank meets a
-        block that it cannot factorise.
+        If W holds NaN or Inf, M is not positive definite, or a policy without rank detection cannot
+        factorise the block.
     OptionError, ShapeError
-        For a policy within a block beside V, `first` with one that cannot see what is left, and where there
-        is no room.
+        For a policy within a block together with V, `first` with a policy that does not support it, and more
+        columns than the space has dimensions.
 
     Examples
     --------
@@ -160,16 +161,16 @@ def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int 
     name, taken = type(policy).__name__, 0 if V is None else V.shape[1]
     if taken and isinstance(policy, WITHIN):
         raise OptionError(
-            f"orthogonalize: {name} works within a block, and a basis is given; take BCGSIPlus({name}())."
+            f"orthogonalize: {name} works within a block, and a basis is given; use BCGSIPlus({name}())."
         )
-    if first is not None and isinstance(policy, BLIND):
+    if first is not None and isinstance(policy, FULL_BASIS):
         raise OptionError(
-            f"orthogonalize: {name} does not look at what a pass over a part of V has left; leave first out, "
-            "or take Adaptive()."
+            f"orthogonalize: {name} always projects against all of V, and first is given; leave first out, "
+            "or use Adaptive()."
         )
     columns = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
     if getattr(W, "comm", None) is None and columns + taken > W.shape[0]:
         raise ShapeError(
-            f"orthogonalize: vectors of {W.shape[0]} elements have no room for {columns} columns beside a "
+            f"orthogonalize: a space of dimension {W.shape[0]} has no room for {columns} columns besides a "
             f"basis of {taken}; give max_rank={max(W.shape[0] - taken, 0)}."
         )

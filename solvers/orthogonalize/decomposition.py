@@ -1,10 +1,9 @@
-"""A block on its way to an orthonormal one: W = V S + X R, and the sweeps over tall data that get it there.
+"""The decomposition W = V S + X R that orthogonalisation policies transform.
 
-Policies (`gram_schmidt`, `intrablock`) are written as their textbooks write them: a product, a projection,
-a factor to divide by. This is what they act on. A change of X is carried out together with the next product
-wherever `BlockVector.update_gram` and `combine_dot` make both in one pass: no policy speaks of passes. And
-none speaks of waiting: copies of small matrices are on their way to the host before anybody asks for them,
-and where only a division by R is left it is queued before the host knows R.
+Policies (`gram_schmidt`, `intrablock`) are written in terms of products, projections and triangular factors.
+`Decomposition` executes these operations lazily: a change of X is fused with the next product if
+`BlockVector.update_gram` or `combine_dot` computes both in one pass. Copies of small matrices to the host are
+started before they are needed, and a final division by R is queued before R is known on the host.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ __all__ = ["Coefficients", "Decomposition"]
 
 
 class Coefficients:
-    """V^H M X on ranges (begin, end, product) of columns of V: on the device, and on its way to the host."""
+    """V^H M X for ranges (begin, end, product) of columns of V, on the device and as a copy to the host."""
 
     def __init__(self, parts: Sequence[tuple[int, int, Array]], shape: tuple[int, int], dtype: Any) -> None:
         self.parts = parts
@@ -34,14 +33,14 @@ class Coefficients:
 
     @cached_property
     def host(self) -> Array:
-        """All of it on the host, zero outside the ranges; waits unless a later Gram matrix is there."""
+        """The coefficients on the host, zero outside the ranges; waits for the copy to complete."""
         for (begin, end, _), copy in zip(self.parts, self._copies, strict=True):
             self._zeros[begin:end] = copy()
         return self._zeros
 
 
 class Decomposition:
-    """W = V S + X R, with X in W's place, in the inner product of M or the standard one.
+    """W = V S + X R with X stored in W, in the inner product of M or the standard one.
 
     Parameters
     ----------
@@ -52,29 +51,29 @@ class Decomposition:
     M : Operator or None
         Hermitian, positive definite.
     scale : float or None
-        Norm of what W came from, as far as it is known; its rounding errors are noise.
+        (Estimate of the) norm of the operator that produced W; its rounding errors are noise.
     first : sequence of (begin, end) or None
-        Column ranges of V for the first product with it.
+        Column ranges of V for the first product.
     max_rank : int or None
-        Columns to keep.
+        Number of columns to keep.
 
     Attributes
     ----------
     X : BlockVector, shape (K, b')
     S : array, shape (m, b)
-        Like X up to date after `finish`.
+        Valid after `finish`, like X.
     R : array, shape (b', b)
     noise : array, shape (b',)
-        Rounding noise in each column of X, as far as it tells signal from noise.
+        Level of rounding noise in each column of X.
     error : array, shape (b',)
-        What the last projection left in each column of X by rounding, in the direction of V for instance.
+        Rounding error of the last projection in each column of X, for example in the direction of V.
     lost : array of bool, shape (b',)
-        Columns of X that are zero, because their direction was rounding noise. They come last.
+        Columns of X that are zero because their direction was rounding noise. They come last.
     growth : float
-        Of the last step: what it multiplied rounding errors by (see `factors.Step`).
+        Growth of rounding errors in the last step (see `factors.Step`).
     reductions : int
-        States of X that products over the tall dimension were taken of: products of one state do not wait
-        for one another.
+        Number of synchronising reductions over the tall dimension: products of the same state of X are
+        independent and count as one.
     """
 
     def __init__(
@@ -101,17 +100,17 @@ class Decomposition:
         self.first = first
         self.noise = self.error = np.zeros(self.width)
         self._scale = scale
-        self._seen = False  # whether the lengths of W's columns are known, and with them the noise
-        self._unjudged = False  # whether X was projected since its lengths were last seen
-        self._terms: list[tuple[Coefficients, Array]] = []  # of S that are not added up
-        # Squared lengths of what all projections took from W's columns, and the last one from X's.
+        self._seen = False  # whether the lengths of W's columns, and thus the noise, are known
+        self._unjudged = False  # whether X was projected after its lengths were last computed
+        self._terms: list[tuple[Coefficients, Array]] = []  # terms of S that are not yet added
+        # Squared lengths of the parts that all projections removed from W, and the last one from X.
         self._taken = self._last_taken = np.zeros(self.width)
-        self._projection: Coefficients | None = None  # to be taken from X
-        self._transform: Array | None = None  # to be multiplied to X; one of the two is pending at most
+        self._projection: Coefficients | None = None  # to be subtracted from X
+        self._transform: Array | None = None  # to be multiplied to X; at most one of the two is pending
         self._image: Block | None = None  # M X
-        self._reduced = False  # whether a product of this state of X was counted
-        self._sent: tuple[Array, Array] | tuple[()] = ()  # a small matrix here and on X's device
-        # Whether X is as good as done when it is divided by R: no product that could share the pass follows.
+        self._reduced = False  # whether a product of this state of X has been counted
+        self._sent: tuple[Array, Array] | tuple[()] = ()  # a small matrix on the host and on X's device
+        # Whether no product that could be fused with a division of X by R follows.
         self._divides_at_once = self.V is None or first is not None
 
     # --- products ---------------------------------------------------------------------------------
@@ -140,7 +139,7 @@ class Decomposition:
         Raises
         ------
         BreakdownError
-            Where X holds NaN or Inf, or M is not positive semidefinite.
+            If X holds NaN or Inf, or M is not positive semidefinite.
         """
         copy = start_copy(self._gram())
         self._add_up()
@@ -151,16 +150,17 @@ class Decomposition:
     def factorize(self, otherwise: Callable[[Array], Step], *, last: bool = False) -> None:
         """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
 
-        The device makes the factor, and where nothing can share the pass it divides by it before the host has
-        seen it: what the host does then takes no time of the device's. A factor of an ill-conditioned block
-        is refused there; one that mixes noise into accurate columns is taken back with the next step.
+        The factor is computed on the device. If no product can be fused with the division, the division is
+        queued before the host has seen the factor, so that the device does not wait for the host. The device
+        skips the division for an ill-conditioned block; a factor that mixes noise into accurate columns is
+        undone by the next step.
 
         Parameters
         ----------
         otherwise : callable
-            Returns the step from the Gram matrix where it is not that well conditioned.
+            Computes the step from the Gram matrix if that is not well conditioned.
         last : bool
-            Whether no product follows that could share a pass with the division.
+            Whether no product follows that could be fused with the division.
         """
         factor, at_once = inverse_factor(self._gram(), PLAIN_GROWTH), self._divides_at_once or last
         if at_once:
@@ -192,11 +192,11 @@ class Decomposition:
         return G
 
     def _judge(self, G: Array) -> None:
-        """Learn the level of rounding from a Gram matrix of X, or say what is wrong with it."""
+        """Set noise levels from a Gram matrix of X, or raise `BreakdownError` if it is invalid."""
         lengths = np.diagonal(G).real
         if not np.isfinite(G).all():
             raise BreakdownError(
-                "orthogonalize: the block holds NaN or Inf; an operator or a start block brought them in."
+                "orthogonalize: the block holds NaN or Inf; check the operator and the start block."
             )
         if self.M is not None and lengths.min(initial=0) < -(self.unit**0.5) * np.abs(G).max(initial=0):
             raise BreakdownError(
@@ -206,7 +206,7 @@ class Decomposition:
         self.learn_rounding(np.maximum(lengths, 0))
 
     def sketch(self, rows: int, seed: int) -> Array:
-        """Return Z^H X on the host, for a random Z that keeps lengths on average; waits."""
+        """Return Z^H X on the host for a random Z that preserves mean lengths; waits."""
         self._flush()
         rank = 0 if (comm := getattr(self.X, "comm", None)) is None else comm.rank
         Z = self._random(rows, np.random.default_rng([seed, rank]))
@@ -215,16 +215,16 @@ class Decomposition:
         return np.asarray(F / (self._variance() * rows) ** 0.5)
 
     def rows(self) -> tuple[Array, Any]:
-        """Return the array that X wraps, to be read once, and its communicator."""
+        """Return the array of X, to be read once, and its communicator."""
         self._flush()
         self._count()
         return self.X.array, getattr(self.X, "comm", None)
 
     def learn_rounding(self, squares: Array) -> None:
-        """Take levels of rounding from the squared lengths of X's columns, after a projection or at first.
+        """Set noise levels from the squared lengths of X's columns, after a projection or initially.
 
-        Lengths before a projection follow from V being orthonormal: ||w||^2 = ||s||^2 + ||x||^2. From then
-        on the levels go through every step.
+        Lengths before a projection follow from the orthonormality of V: ||w||^2 = ||s||^2 + ||x||^2. Later
+        steps transform the levels.
         """
         self._add_up()
         if self._unjudged:
@@ -240,7 +240,7 @@ class Decomposition:
     # --- changes ------------------------------------------------------------------------------------
 
     def project(self, C: Coefficients) -> None:
-        """X <- X - V C, and S <- S + C R."""
+        """Set X = X - V C and S = S + C R."""
         if not C.parts:
             return
         self._flush()
@@ -249,7 +249,7 @@ class Decomposition:
         self._unjudged = True
 
     def apply(self, step: Step) -> None:
-        """X <- X T, R <- R_step R, for a step X = (X T) R_step."""
+        """Set X = X T and R = R_step R for a step X = (X T) R_step."""
         if self._transform is None:
             self._flush()
             self._transform = step.T
@@ -258,12 +258,12 @@ class Decomposition:
         self.R = step.R @ self.R
         self.growth = step.growth
         self.lost = step.lost
-        weights = (np.abs(step.T) ** 2).T  # of independent contributions
+        weights = (np.abs(step.T) ** 2).T  # contributions are independent
         self.noise = np.sqrt(weights @ self.noise**2)
         self.error = np.sqrt(weights @ self.error**2)
 
     def limit_rank(self) -> None:
-        """Keep the `max_rank` columns that W has most of, which rows of R tell; X shall be orthonormal."""
+        """Keep the `max_rank` columns with the largest rows of R; X must be orthonormal."""
         if self.max_rank >= len(self.lost):
             return
         weight = np.where(self.lost, -1.0, np.linalg.norm(self.R, axis=1))
@@ -272,7 +272,7 @@ class Decomposition:
         self.apply(Step(T, T.T, self.lost[kept], self.growth))
 
     def refill(self, key: int) -> None:
-        """Put random columns of about unit length where X's are lost; their rows of R stay zero."""
+        """Replace lost columns of X by random ones of about unit length; their rows of R stay zero."""
         self._flush()
         rows, columns = self.X.shape
         factors = self.lost / (self._variance() * max(rows, 1)) ** 0.5
@@ -281,7 +281,7 @@ class Decomposition:
         self.lost = np.zeros(columns, bool)
 
     def finish(self, into: Block | None) -> Array:
-        """Carry out what is pending, put a copy of X into `into`, and return S."""
+        """Execute pending changes, copy X to `into`, and return S."""
         if into is not None and self._transform is not None:
             self.X.combine(self._small(self._transform), out=into)
             self._flush()
@@ -292,10 +292,10 @@ class Decomposition:
         self._add_up()
         return self.S
 
-    # --- how ----------------------------------------------------------------------------------------
+    # --- execution ----------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Carry out the pending change of X by itself."""
+        """Execute the pending change of X."""
         if self._projection is not None:
             self._subtract(self._projection.parts)
             self._changed()
@@ -314,7 +314,7 @@ class Decomposition:
         self._reduced = False
 
     def _add_up(self) -> None:
-        """Add to S what was projected; best while the device works on what is queued after the products."""
+        """Add pending terms to S; call it while the device executes queued work."""
         for C, R in self._terms:
             self.S += C.host @ R
             self._last_taken = (np.abs(C.host) ** 2).sum(axis=0)
@@ -327,7 +327,7 @@ class Decomposition:
         self._reduced = True
 
     def _apply_m(self) -> Block:
-        """Return M X, anew for every state of X: a transformed image would hold other rounding errors."""
+        """Return M X, recomputed for every state of X: a transformed image has other rounding errors."""
         if self.M is None:
             return self.X
         if self._image is None:
@@ -342,7 +342,7 @@ class Decomposition:
         return (2 if self.X.dtype.kind == "c" else 1) / 3
 
     def _small(self, C: Array) -> Array:
-        """Bring a small matrix to X's type and device."""
+        """Copy a small matrix to X's type and device, unless it is there already."""
         if self._sent and C is self._sent[0]:
             return self._sent[1]
         return small_matrix(C, self.X)

@@ -1,12 +1,12 @@
-"""Small matrices of an orthogonalisation: how to make a block orthonormal, and what of it is only noise.
+"""Factorisations of small matrices for orthogonalisation, with rank detection relative to rounding noise.
 
-Each function takes what is known of a block X, its Gram matrix or a triangular factor, and returns a `Step`:
-a matrix T and its inverse R, so that X T is orthonormal, or nearer to it, and X = (X T) R.
+Each function takes the Gram matrix of a block X, or a triangular factor, and returns a `Step`: a matrix T and
+its inverse R such that X T is orthonormal, or closer to it, and X = (X T) R.
 
-How noise is told from signal: a column of W carries a rounding error of about u ||w||, or of u ||A|| where
-an operator A of a larger norm made it. This level is carried through every transformation of the block, and
-a direction counts as lost when its length is not above its own noise. No condition number is compared with
-anything.
+Noise is distinguished from signal as follows: a column of W carries a rounding error of about u ||w||, or
+u ||A|| if it was computed by an operator A of larger norm. This level is updated in every transformation of
+the block, and a direction is lost if its length does not exceed its own noise level. No threshold on a
+condition number is used.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ __all__ = [
 ]
 
 
-NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times what was seen
+NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times the largest noise observed
 RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
-SHIFT = 11.0  # of shifted CholQR, as in its source
-PLAIN_GROWTH = 1e3  # growth below which no order of columns matters ...
-PLAIN_NOISE = 1e-4  # ... if all of them are this accurate
+SHIFT = 11.0  # factor of the shift, from Fukaya et al. (2020)
+PLAIN_GROWTH = 1e3  # growth below which Cholesky needs no pivoting ...
+PLAIN_NOISE = 1e-4  # ... if the relative noise of all columns is below this
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """X = (X T) R up to what is lost.
+    """A transformation X = (X T) R, except for lost directions.
 
     Attributes
     ----------
     T : array, shape (b, b)
-        With columns of zeros for what is lost.
+        Columns of lost directions are zero.
     R : array, shape (b, b)
     lost : array of bool, shape (b,)
         They come last; their rows of R are zero.
@@ -60,12 +60,12 @@ class Step:
 
 
 def cholesky(G: Array, lost: Array | None = None) -> Step:
-    """Return T = R^-1 with G = R^H R, R triangular; columns that are zero already stay so.
+    """Compute the Cholesky step T = R^-1 with G = R^H R; lost columns stay zero.
 
     Raises
     ------
     numpy.linalg.LinAlgError
-        Where G is not positive definite.
+        If G is not positive definite.
     """
     if lost is None or not lost.any():
         R = np.linalg.cholesky(G).conj().T
@@ -76,12 +76,12 @@ def cholesky(G: Array, lost: Array | None = None) -> Step:
 
 
 def is_accurate(G: Array, noise: Array) -> bool:
-    """Whether noise is small beside all columns, so that it may mix into any of them."""
+    """Whether the noise of every column is small compared with its length."""
     return bool((noise**2 < PLAIN_NOISE**2 * np.diagonal(G).real).all())
 
 
 def shifted(G: Array, noise: Array, unit: float) -> Step:
-    """Return the Cholesky factor of G + s I, for columns of unit length, in the order of `ranked`.
+    """Compute the Cholesky step of G + s I for columns scaled to unit length, pivoted as in `ranked`.
 
     References
     ----------
@@ -97,19 +97,18 @@ def shifted(G: Array, noise: Array, unit: float) -> Step:
 
 
 def eigenvectors(G: Array, noise: Array, unit: float) -> Step:
-    """Return the eigenvectors of G for columns of unit length, each scaled by its eigenvalue.
+    """Compute the step from the eigendecomposition of G for columns scaled to unit length.
 
-    Eigenvalues that are not resolved are raised to the resolution, so that nothing is lost but columns
-    that are zero already.
+    Unresolved eigenvalues are raised to the resolution, so that only columns that are zero are lost.
 
     References
     ----------
     Stathopoulos, Wu, SIAM J. Sci. Comput. 23 (2002) 2165, algorithm 4.
     """
     scaled, lengths, inverse, dead = _scaled(G, noise)
-    # Dead columns get an eigenvalue of their own, far from the small ones of live columns.
+    # Columns of noise get the eigenvalue -1, which is separated from those of the other columns.
     eigenvalues, Z = np.linalg.eigh(scaled - np.diag(dead.astype(float)))
-    eigenvalues, Z = eigenvalues[::-1], Z[:, ::-1]  # the largest first, lost ones last
+    eigenvalues, Z = eigenvalues[::-1], Z[:, ::-1]  # descending: lost columns last
     lost = eigenvalues < -0.5
     raised = np.sqrt(np.maximum(eigenvalues, RESOLUTION * len(G) * unit))
     undo = Z * np.where(lost, 0.0, 1 / raised)
@@ -118,11 +117,11 @@ def eigenvectors(G: Array, noise: Array, unit: float) -> Step:
 
 
 def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
-    """Return a Cholesky factor of G, the column that stands out most from its noise coming first.
+    """Compute a Cholesky step with pivoting by signal-to-noise ratio, the largest first.
 
-    A noisy column can so neither spoil nor take anything from an accurate one. In the final step columns
-    with nothing of their own beyond noise and resolution are lost; before it their pivots are raised to the
-    resolution, as the shift does in shifted CholQR.
+    With this order noisy columns do not perturb accurate ones. In the final step columns whose pivot does not
+    exceed noise and resolution are lost; in earlier steps such pivots are raised to the resolution, like
+    the shift in shifted CholQR.
     """
     scaled, lengths, inverse, dead = _scaled(G, noise)
     R, order, lost = _pivoted(scaled, np.where(dead, 1.0, noise * inverse), dead, unit, final)
@@ -130,10 +129,10 @@ def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
 
 
 def triangular(F: Array, noise: Array, unit: float) -> Step:
-    """Return T = R^-1 from a factor F with F^H F = X^H X, to working precision and not to its square root.
+    """Compute T = R^-1 from a factor F with F^H F = X^H X, without squaring the condition number.
 
-    The order is that of `ranked`: columns are pivoted in units of their noise. Diagonal elements that are not
-    resolved are raised; nothing is lost but columns of noise.
+    Columns are pivoted in units of their noise, as in `ranked`. Unresolved diagonal elements are raised to
+    the resolution; only columns of noise are lost.
 
     Parameters
     ----------
@@ -155,13 +154,13 @@ def triangular(F: Array, noise: Array, unit: float) -> Step:
 
 
 def _inverse(lengths: Array, noise: Array) -> tuple[Array, Array]:
-    """Return the inverse lengths of columns, and which are nothing but noise and get none."""
+    """Return the inverse lengths of columns, zero for columns of noise, and a mask of these."""
     dead = lengths <= noise
     return np.where(dead, 0, 1 / np.where(dead, 1, lengths)), dead
 
 
 def _scaled(G: Array, noise: Array) -> tuple[Array, Array, Array, Array]:
-    """Return G for columns of unit length, their lengths, the inverses, and which are nothing but noise."""
+    """Return G for columns scaled to unit length, their lengths, the inverses, and the mask of noise."""
     lengths = np.sqrt(np.maximum(np.diagonal(G).real, 0))
     inverse, dead = _inverse(lengths, noise)
     return G * inverse[:, None] * inverse, lengths, inverse, dead
@@ -170,9 +169,9 @@ def _scaled(G: Array, noise: Array) -> tuple[Array, Array, Array, Array]:
 def _pivoted(
     rest: Array, relative: Array, dead: Array, unit: float, final: bool
 ) -> tuple[Array, Array, Array]:
-    """Return the triangular factor in the order of its pivots, this order, and which pivots are lost.
+    """Return the triangular factor in pivot order, this order, and the mask of lost pivots.
 
-    Lost ones stay in the factor as rows of zeros, so that shapes do not change.
+    Rows of lost pivots are zero, so that shapes do not change.
     """
     width = len(rest)
     resolution = RESOLUTION * width * unit
@@ -188,7 +187,7 @@ def _pivoted(
         lost[step] = dead[column] or (final and pivot <= max(relative[column] ** 2, resolution))
         if not lost[step]:
             root = np.sqrt(max(pivot, resolution))
-            # |g_ij|^2 <= g_ii g_jj but for rounding, which small pivots would amplify, one after the other.
+            # Enforce |g_ij|^2 <= g_ii g_jj: small pivots would amplify its violation by rounding.
             bound = np.sqrt(np.maximum(np.diagonal(rest).real[left], 0))
             row = rest[column, left] / root
             R[step, left] = row * np.minimum(1, bound / np.maximum(np.abs(row), np.finfo(float).tiny))
@@ -198,11 +197,11 @@ def _pivoted(
 
 
 def _step(R: Array, order: Array, lost: Array, lengths: Array, inverse: Array) -> Step:
-    """Return the step of a triangular factor of columns of unit length, taken in some order."""
-    # A lost column becomes a unit vector of its own in the inverse, and is then zeroed.
+    """Return the step of a pivoted triangular factor of columns scaled to unit length."""
+    # Lost columns are replaced by unit vectors for the inverse, and then set to zero.
     undo = np.linalg.inv(R + np.diag(lost.astype(float))) * ~lost
     live = R * ~lost[:, None]
-    place = np.argsort(lost, kind="stable")  # lost ones last
+    place = np.argsort(lost, kind="stable")  # lost columns last
     back = np.argsort(order)
     T = (inverse[order][:, None] * undo)[back][:, place]
     return Step(T, (live[:, back] * lengths)[place], lost[place], float((np.abs(undo) ** 2).sum()))

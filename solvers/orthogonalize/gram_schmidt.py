@@ -1,16 +1,16 @@
-"""Policies against a basis: block classical Gram-Schmidt in the forms that differ in cost and in strength.
+"""Policies against a basis: variants of block classical Gram-Schmidt.
 
 ===========  ==========  ==========================  =======================================================
-policy       reductions  loss of orthogonality       use it
+policy       reductions  loss of orthogonality       use
 ===========  ==========  ==========================  =======================================================
-`PIP`        1           O(u) kappa^2                where that does no harm
-`PIPPlus`    2           O(u) if kappa < u^(-1/2)    over many processes: a reduction costs more than a pass
-`BCGSIPlus`  4           O(u)                        where costs must not depend on the block
-`Adaptive`   2 to 4      O(u)                        always: the default
+`PIP`        1           O(u) kappa^2                if that loss is acceptable
+`PIPPlus`    2           O(u) if kappa < u^(-1/2)    many processes: a reduction costs more than a pass
+`BCGSIPlus`  4           O(u)                        if the cost must not depend on the block
+`Adaptive`   2 to 4      O(u)                        default, for every block
 ===========  ==========  ==========================  =======================================================
 
-kappa is the condition number of [V W]. An ill-conditioned block adds a reduction or two to the last ones, and
-a loss of rank adds two.
+kappa is the condition number of [V W]. For the last two, an ill-conditioned block adds one or two reductions
+and a loss of rank adds two.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from .intrablock import ENOUGH, RankedCholQR, definite
 __all__ = ["PIP", "Adaptive", "BCGSIPlus", "PIPPlus", "clean"]
 
 
-WELL_CONDITIONED = 1e3  # growth a column that one more Cholesky factorisation turns into O(u)
-NORM_DROP = 0.5  # a pass that leaves less of a column asks for another ("twice is enough": 1/sqrt 2)
+WELL_CONDITIONED = 1e3  # growth per column that one more Cholesky factorisation reduces to O(u)
+NORM_DROP = 0.5  # another pass follows if a pass leaves less of a column ("twice is enough": 1/sqrt 2)
 MAX_PASSES = 4
-FIRST = RankedCholQR(WELL_CONDITIONED)  # within the block, where a second half follows ...
-WITHIN = RankedCholQR()  # ... and where it may not
-AMPLIFIED = 16.0  # growth of rounding errors between V and Q that is left as it is
-CLEAN = 8.0  # distance of a Gram matrix from I, in u a column, that rounding alone explains
+FIRST = RankedCholQR(WELL_CONDITIONED)  # within the block, if a second half always follows ...
+WITHIN = RankedCholQR()  # ... and if it may be omitted
+AMPLIFIED = 16.0  # accepted loss of orthogonality between V and Q, in u
+CLEAN = 8.0  # ||X^H X - I||_F per column, in u, that rounding alone causes
 
 
 @dataclass(frozen=True)
 class PIP:
     """Block classical Gram-Schmidt by the Pythagorean theorem: one reduction.
 
-    With S = V^H W the Gram matrix of W - V S is W^H W - S^H S, so that one product with [V W] is enough.
-    Use it where the loss of orthogonality O(u) kappa^2 does no harm.
+    With S = V^H W the Gram matrix of W - V S is W^H W - S^H S, so that one product with [V W] is sufficient.
+    Use it if the loss of orthogonality O(u) kappa^2 is acceptable.
 
     References
     ----------
@@ -49,7 +49,7 @@ class PIP:
     """
 
     def __call__(self, d: Decomposition) -> None:
-        """Raise `BreakdownError` where kappa^2 is beyond 1/u."""
+        """Raise `BreakdownError` if kappa^2 exceeds 1/u."""
         S = d.dot()
         G = d.gram()
         d.project(S)
@@ -58,9 +58,10 @@ class PIP:
 
 @dataclass(frozen=True)
 class PIPPlus(PIP):
-    """`PIP`, twice: two reductions and O(u) orthogonality where O(u) kappa^2 <= 1/2.
+    """`PIP`, twice: two reductions and O(u) orthogonality if O(u) kappa^2 <= 1/2.
 
-    Use it over many processes: no two-pass method has fewer reductions. On one device `Adaptive` moves less.
+    Use it with many processes: no two-pass method has fewer reductions. On one device `Adaptive` moves less
+    data.
 
     References
     ----------
@@ -68,7 +69,7 @@ class PIPPlus(PIP):
     """
 
     def __call__(self, d: Decomposition) -> None:
-        """Raise `BreakdownError` where kappa^2 is beyond 1/u."""
+        """Raise `BreakdownError` if kappa^2 exceeds 1/u."""
         super().__call__(d)
         super().__call__(d)
 
@@ -77,8 +78,8 @@ class PIPPlus(PIP):
 class BCGSIPlus:
     """Project, factorise within the block, project, Cholesky: four reductions and O(u) orthogonality.
 
-    Use it where costs must not depend on the block. The first factorisation must be strong where blocks may
-    be; the second projection starts from a well-conditioned block and ends with Cholesky QR.
+    Use it if the cost must not depend on the block. The first factorisation must handle every block that can
+    occur; the second projection starts from a well-conditioned block and ends with Cholesky QR.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class BCGSIPlus:
     intra: Callable[[Decomposition], None] = FIRST
 
     def __call__(self, d: Decomposition) -> None:
-        """Lost columns of X become zero."""
+        """Set lost columns of X to zero."""
         d.project(d.dot())
         self.intra(d)
         d.limit_rank()
@@ -103,13 +104,13 @@ class BCGSIPlus:
 
 @dataclass(frozen=True)
 class Adaptive:
-    """`BCGSIPlus` without its second half where small matrices show that the first was enough.
+    """`BCGSIPlus` without its second half if small matrices prove that the first was sufficient.
 
-    Use it for anything: it is the default. The first half multiplies rounding errors by ||R^-1||, and passes
-    on what V lacks in orthogonality by a factor ||S R^-1||; where that is at most one nothing builds up over
-    many blocks. Both come from matrices that are at hand. The second half goes on as long as a pass takes
-    half of a column. Where the first projection covers a part of V, one on all of it follows before anything
-    is waited for.
+    The default, for every block. The first half multiplies rounding errors by ||R^-1||, and propagates the
+    loss of orthogonality of V by a factor ||S R^-1||; if this factor is at most one, errors do not accumulate
+    over many blocks. Both are computed from small matrices that are on the host. The second half is repeated
+    while a pass removes half of a column or more. If the first projection covers a part of V, one on all of V
+    follows before the host waits.
 
     Parameters
     ----------
@@ -124,21 +125,21 @@ class Adaptive:
     intra: Callable[[Decomposition], None] = WITHIN
 
     def __call__(self, d: Decomposition) -> None:
-        """Lost columns of X become zero."""
+        """Set lost columns of X to zero."""
         for _ in range(1 if d.first is None else 2):
             S = d.dot()
             d.project(S)
         self.intra(d)
         d.limit_rank()
         if not len(d.lost) or d.lost.any():
-            return  # what takes their place must be projected, and everything else with it
+            return  # random replacements must be projected, together with the other columns
         amplified = d.error.max() > AMPLIFIED * d.unit or d.growth > ENOUGH * d.width
         if amplified or len(d.lost) < d.width or np.linalg.norm(np.linalg.solve(d.R.T, S.host.T)) > 1:
             clean(d)
 
 
 def clean(d: Decomposition) -> None:
-    """Project and make orthonormal until a pass takes little; no column of X may be zero."""
+    """Project and orthonormalise until a pass changes little; no column of X may be zero."""
     identity = np.eye(len(d.lost))
     for _ in range(MAX_PASSES - 1):
         d.project(d.dot())

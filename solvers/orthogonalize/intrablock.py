@@ -1,17 +1,17 @@
-"""Policies within a block: factorisations X = Q R of a tall block, each by a few small matrices.
+"""Policies within a block: factorisations X = Q R of a tall block.
 
-All but `CholQR2` decide the rank: a first step brings any block to a moderate condition number, and a
-Cholesky factorisation of what is then well resolved tells signal from noise and makes it orthonormal.
+All but `CholQR2` determine the rank: the first step reduces the condition number of any block to a moderate
+value, and a Cholesky factorisation of the well-resolved block then separates signal from noise.
 
 ==================  ==========  ========================  ================================================
-policy              reductions  orthonormal to O(u) for   use it
+policy              reductions  orthonormal to O(u) for   use
 ==================  ==========  ========================  ================================================
-`CholQR2`           2           kappa < u^(-1/2)          where the block is known to be well conditioned
-`RankedCholQR`      1 to 3      any block                 always: the default
-`ShiftedCholQR3`    3           any block                 where costs must not depend on the block
-`SVQB`              2 or 3      any block                 where the order of columns shall not matter
-`TSQR`              2           any block                 where no condition number shall be squared
-`RandomizedCholQR`  2           any block, very likely    for ill-conditioned blocks, over many processes
+`CholQR2`           2           kappa < u^(-1/2)          if the block is known to be well conditioned
+`RankedCholQR`      1 to 3      any block                 default
+`ShiftedCholQR3`    3           any block                 if the cost must not depend on the block
+`SVQB`              2 or 3      any block                 if the order of columns must not matter
+`TSQR`              2           any block                 if no condition number may be squared
+`RandomizedCholQR`  2           any block, very likely    ill-conditioned blocks on many processes
 ==================  ==========  ========================  ================================================
 """
 
@@ -40,17 +40,17 @@ __all__ = [
 ]
 
 
-ENOUGH = 5.0  # growth a column that leaves a block orthonormal to a few units of rounding
-SLAB_ROWS = 512  # of a leaf of TSQR's tree, at least: fits a core's cache to 64 columns
-OVERSAMPLING = 8  # columns of a sketch beyond twice those of the block
+ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
+SLAB_ROWS = 512  # minimum rows per leaf of TSQR's tree: up to 64 columns fit a core's cache
+OVERSAMPLING = 8  # rows of a sketch in addition to twice the columns of the block
 
 
 @dataclass(frozen=True)
 class CholQR2:
     """Cholesky QR, twice: R is triangular, two reductions.
 
-    Use it where the block is known to be well conditioned (kappa below 1e7 in double, 1e3 in single
-    precision), as after an orthogonalisation that went well. It decides no rank: beyond that it raises.
+    Use it if the block is known to be well conditioned (kappa below 1e7 in double, 1e3 in single precision),
+    for example after an earlier orthogonalisation. It does not detect the rank: other blocks raise an error.
 
     References
     ----------
@@ -58,24 +58,24 @@ class CholQR2:
     """
 
     def __call__(self, d: Decomposition) -> None:
-        """Raise `BreakdownError` where X^H X is not positive definite."""
+        """Raise `BreakdownError` if X^H X is not positive definite."""
         for _ in range(2):
             d.factorize(lambda G: definite(G, d, "CholQR2"))
 
 
 @dataclass(frozen=True)
 class RankedCholQR:
-    """Cholesky QR with pivots that stand out from noise, until the last pass was well conditioned.
+    """Cholesky QR with pivoting by signal-to-noise ratio, repeated until a pass is well conditioned.
 
-    Use it for anything: it is the default. The first pass resolves a condition number of u^(-1/2), two
-    resolve 1/u and decide the rank, a third one is there for what two had to resolve. R is triangular where
-    one pass was enough, and else but for the order of its columns.
+    The default, for every block. The first pass resolves a condition number of u^(-1/2), the second 1/u, and
+    determines the rank; a third follows if the second was ill conditioned. R is triangular after one pass,
+    and otherwise triangular up to the order of its columns.
 
     Parameters
     ----------
     enough : float
-        Growth of rounding errors, a column, after which no pass follows. A Gram-Schmidt policy that works
-        on the block again afterwards allows more.
+        Growth of rounding errors per column up to which no further pass follows. Gram-Schmidt policies that
+        process the block again afterwards allow more.
 
     References
     ----------
@@ -85,7 +85,7 @@ class RankedCholQR:
     enough: float = ENOUGH
 
     def __call__(self, d: Decomposition) -> None:
-        """Lost columns of X become zero."""
+        """Set lost columns of X to zero."""
         for final in (False, True, True):
             resolve(d, final=final)
             if d.growth <= self.enough * len(d.lost):
@@ -94,10 +94,10 @@ class RankedCholQR:
 
 @dataclass(frozen=True)
 class ShiftedCholQR3:
-    """Cholesky QR of G + s I, then Cholesky QR twice: three reductions, whatever the block.
+    """Cholesky QR of G + s I, then Cholesky QR twice: three reductions for every block.
 
-    Use it where costs must not depend on the block, and with an inner product: it was analysed for that. A
-    well-conditioned block needs no shift, and gets none.
+    Use it if the cost must not depend on the block, and with an inner product, for which it was analysed. For
+    a well-conditioned block no shift is needed, and none is used.
 
     References
     ----------
@@ -105,7 +105,7 @@ class ShiftedCholQR3:
     """
 
     def __call__(self, d: Decomposition) -> None:
-        """Lost columns of X become zero."""
+        """Set lost columns of X to zero."""
         d.factorize(lambda G: shifted(G, d.noise, d.unit))
         resolve(d, final=False)
         resolve(d, final=True)
@@ -115,9 +115,9 @@ class ShiftedCholQR3:
 class SVQB:
     """Eigenvectors of the scaled Gram matrix, then Cholesky QR once or twice.
 
-    Use it where all columns are equally accurate, as in a random or a user's block: no order of columns
-    comes into the result. After a projection that took away most of some columns and little of others it
-    mixes noise into the good ones; take `RankedCholQR` there.
+    Use it if all columns are equally accurate, as in a random block: the result does not depend on an order
+    of columns. After a projection that removed most of some columns and little of others it mixes noise into
+    the accurate ones; use `RankedCholQR` then.
 
     References
     ----------
@@ -125,84 +125,83 @@ class SVQB:
     """
 
     def __call__(self, d: Decomposition) -> None:
-        """Lost columns of X become zero."""
+        """Set lost columns of X to zero."""
         d.apply(eigenvectors(d.gram(), d.noise, d.unit))
-        _decide(d)
+        _orthonormalize(d)
 
 
 @dataclass(frozen=True)
 class TSQR:
     """The triangular factor from a tree of QR factorisations, X <- X R^-1, then Cholesky QR.
 
-    Use it where even the first factor shall carry no squared condition number: R comes from orthogonal
-    transformations alone. Its leaves are LAPACK's (cuSOLVER's on a GPU), which are far from the speed of the
-    memory.
+    Use it if no condition number may be squared, not even in the first factor: R is computed by orthogonal
+    transformations only. The leaves use LAPACK (cuSOLVER on a GPU), which run far below memory bandwidth.
 
     References
     ----------
-    Demmel, Grigori, Hoemmen, Langou, SIAM J. Sci. Comput. 34 (2012) A206. Deviation: the tree is not gone
-    back for Q; multiplying by R^-1 and a Cholesky pass cost less and leave O(u) as well.
+    Demmel, Grigori, Hoemmen, Langou, SIAM J. Sci. Comput. 34 (2012) A206. Deviation: Q is not
+    formed from the tree; multiplication by R^-1 and a Cholesky pass cost less and give O(u), too.
     """
 
     def __call__(self, d: Decomposition) -> None:
-        """Lost columns of X become zero."""
+        """Set lost columns of X to zero."""
         _refuse_inner_product(d, "TSQR")
         X, comm = d.rows()
         leaf = _tree_factor(X)
         leaves = [leaf] if comm is None else comm.allgather(leaf)
         F: Array = np.asarray(np.linalg.qr(np.concatenate(leaves), mode="r"))
         d.apply(_from_factor(d, F))
-        _decide(d)
+        _orthonormalize(d)
 
 
 @dataclass(frozen=True)
 class RandomizedCholQR:
     """The triangular factor from a random sketch of the block, X <- X R^-1, then Cholesky QR.
 
-    Use it over many processes for blocks that are known to be ill conditioned: two reductions where
-    `RankedCholQR` needs three. On one device the random numbers cost more than that.
-    The sketch S X, with 2 b + 8 rows, has the singular values of X to within a small factor, and no condition
-    number is squared. It needs memory for S^H beside the block.
+    Use it with many processes for blocks that are known to be ill conditioned: two reductions instead of the
+    three of `RankedCholQR`. On one device generating the random numbers costs more than a reduction.
+    The sketch S X, with 2 b + 8 rows, has the singular values of X up to a small factor, and no condition
+    number is squared. S^H needs memory in addition to the block.
 
     Parameters
     ----------
     seed : int
-        Of the sketch.
+        Seed of the sketch.
 
     References
     ----------
     Balabanov, arXiv:2210.09953; Higgins, Szyld, Boman, Yamazaki, arXiv:2309.05868 (rand_cholQR). Deviation:
-    one dense sketch of uniform numbers, which blocks of few columns afford.
+    one dense sketch of uniform random numbers, which is affordable for blocks of few columns.
     """
 
     seed: int = 0
 
     def __call__(self, d: Decomposition) -> None:
-        """Lost columns of X become zero."""
+        """Set lost columns of X to zero."""
         _refuse_inner_product(d, "RandomizedCholQR")
         d.apply(_from_factor(d, d.sketch(2 * d.width + OVERSAMPLING, self.seed)))
-        _decide(d)
+        _orthonormalize(d)
 
 
 def resolve(d: Decomposition, *, final: bool) -> None:
-    """Cholesky QR, with pivots that stand out from noise where the block is not well conditioned."""
+    """Apply Cholesky QR, pivoted by signal-to-noise ratio if the block is not well conditioned."""
     d.factorize(lambda G: ranked(G, d.noise, d.unit, final=final))
 
 
 def definite(G: Array, d: Decomposition, policy: str) -> Step:
-    """Return the Cholesky step of a policy that decides no rank, or say what to use instead."""
+    """Compute the Cholesky step of a policy without rank detection, or raise `BreakdownError`."""
     try:
         return cholesky(G, d.lost)
     except np.linalg.LinAlgError as error:
         raise BreakdownError(
             f"{policy}: the Gram matrix of {len(G)} columns is not positive definite: the block is rank "
             f"deficient, or its condition number is above {d.unit**-0.5:.0e}. Adaptive(), the default, "
-            "takes any block."
+            "works for every block."
         ) from error
 
 
-def _decide(d: Decomposition) -> None:
-    """Cholesky QR that decides the rank, and once more where it was not well conditioned itself."""
+def _orthonormalize(d: Decomposition) -> None:
+    """Apply Cholesky QR with rank detection, and once more if that was ill conditioned."""
     for _ in range(2):
         resolve(d, final=True)
         if d.growth <= ENOUGH * len(d.lost):
@@ -210,7 +209,7 @@ def _decide(d: Decomposition) -> None:
 
 
 def _from_factor(d: Decomposition, F: Array) -> Step:
-    """Return the step of a factor of X that was found without a Gram matrix."""
+    """Compute the step from a triangular factor of X."""
     if not np.isfinite(F).all():
         raise BreakdownError("orthogonalize: the block holds NaN or Inf.")
     d.learn_rounding((np.abs(F) ** 2).sum(axis=0))
@@ -220,13 +219,13 @@ def _from_factor(d: Decomposition, F: Array) -> Step:
 def _refuse_inner_product(d: Decomposition, policy: str) -> None:
     if d.M is not None:
         raise OptionError(
-            f"{policy} works in the standard inner product, and M is given; take RankedCholQR() or "
+            f"{policy} works in the standard inner product, and M is given; use RankedCholQR() or "
             "ShiftedCholQR3()."
         )
 
 
 def _tree_factor(X: Any) -> Array:
-    """Return R of a tall array on the host, by QR factorisations of slabs of rows, of their factors, ..."""
+    """Return R of a tall array on the host, by a tree of QR factorisations of row slabs."""
     xp = array_namespace(X)
     rows, width = X.shape
     height = max(SLAB_ROWS, 4 * width)

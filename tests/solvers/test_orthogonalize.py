@@ -209,7 +209,7 @@ def test_nan_is_an_error_and_not_a_rank_decision(block_type: Any) -> None:
 
 def test_a_block_that_has_no_room_is_refused_with_the_rank_that_has(block_type: Any) -> None:
     V = block_type(orthonormal(np.random.default_rng(6), 12, 11, "float64"))
-    with pytest.raises(ShapeError, match=r"12 elements have no room for 2 columns .* of 11; give max_rank=1"):
+    with pytest.raises(ShapeError, match=r"dimension 12 has no room for 2 columns .* of 11; give max_rank=1"):
         orthogonalize(block_type(np.ones((12, 2))), V)
     with pytest.raises(ShapeError, match=r"no room for 13 columns .* of 0; give max_rank=12"):
         orthogonalize(block_type(np.ones((12, 13))))

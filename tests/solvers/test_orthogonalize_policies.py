@@ -179,9 +179,9 @@ def test_no_policy_takes_nan_for_a_rank_decision(policy: Any, bad: float, block_
 def test_a_policy_within_a_block_beside_a_basis_is_refused_with_the_one_to_take(block_type: Any) -> None:
     W, V = problem()
     assert orthogonalize(block_type(W.copy()), block_type(V[:, :0]), policy=SVQB()).S.shape == (0, B)
-    with pytest.raises(OptionError, match=r"SVQB works within a block.*take BCGSIPlus\(SVQB\(\)\)"):
+    with pytest.raises(OptionError, match=r"SVQB works within a block.*use BCGSIPlus\(SVQB\(\)\)"):
         orthogonalize(block_type(W), block_type(V), policy=SVQB())
-    with pytest.raises(OptionError, match=r"BCGSIPlus does not look at .* take Adaptive\(\)"):
+    with pytest.raises(OptionError, match=r"BCGSIPlus always projects against all of V.* use Adaptive\(\)"):
         orthogonalize(block_type(W), block_type(V), policy=BCGSIPlus(), first=[(0, 2)])
 
 
@@ -231,7 +231,7 @@ def test_an_indefinite_m_is_refused(block_type: Any, operator_for: Callable[[Any
 def test_policies_of_the_standard_inner_product_refuse_another(
     policy: Any, block_type: Any, operator_for: Callable[[Any], Any]
 ) -> None:
-    with pytest.raises(OptionError, match=r"standard inner product, and M is given; take RankedCholQR\(\)"):
+    with pytest.raises(OptionError, match=r"standard inner product, and M is given; use RankedCholQR\(\)"):
         orthogonalize(block_type(blocks("random", "float64")), policy=policy, M=operator_for(mass(10)))
 
 
