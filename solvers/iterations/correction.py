@@ -25,7 +25,7 @@ from blockvec.errors import BreakdownError, ShapeError
 from ..blocks import Block, FusedOperator, RealArray, SystemOperator, assign, pick, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
-from ..linear.recorded import Recordings
+from ..linear.recordings import Recordings
 from ..linear.systems import Linear, Preconditioner, Progress, Projection
 
 __all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "Stop"]

@@ -1,4 +1,4 @@
-"""Blocks of shifted linear systems, one shift a column, by MINRES and GMRES."""
+"""Blocks of shifted linear systems, one shift per column, by MINRES and GMRES."""
 
 from .gmres import block_gmres
 from .minres import block_minres

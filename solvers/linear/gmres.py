@@ -1,4 +1,4 @@
-"""Block GMRES: shifted systems, one a column, each with its own Krylov space, solved side by side."""
+"""Block GMRES: one shifted system per column, each with its own Krylov space, solved simultaneously."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Precon
 __all__ = ["block_gmres"]
 
 
-STAGNATED = 0.99  # a cycle that leaves more of a residual gains nothing, and so will the next
+STAGNATED = 0.99  # a column whose residual a cycle reduces by less has stagnated
 
 
 def block_gmres(
@@ -30,7 +30,7 @@ def block_gmres(
     Q: Block | Projection | None = None,
     with_first: bool = False,
 ) -> Linear:
-    """Solve (A - sigma_j I) x_j = b_j, one shift a column, by restarted GMRES, preconditioned on the right.
+    """Solve (A - sigma_j I) x_j = b_j, one shift per column, by restarted GMRES, preconditioned on the right.
 
     Parameters
     ----------
@@ -41,15 +41,15 @@ def block_gmres(
     tol : float or array, shape (b,)
         Residual norms to reach, relative to those of B.
     maxiter : int, optional
-        Steps at most, over all restarts; default n.
+        Maximum number of steps over all restarts; default n.
     restart : int
-        Steps between restarts; needs memory for ``(restart + 1) b`` vectors.
+        Steps between restarts; the basis has ``(restart + 1) b`` vectors.
     preconditioner : callable, optional
-        Maps a block to a new block; linear, of any kind.
+        Linear map of a block to a new block.
     Q : BlockVector, shape (n, q), or Projection, optional
-        Orthonormal columns: solve in their complement. A `Projection` brings its own preconditioner.
+        Orthonormal columns: solve in their complement. A `Projection` has its own preconditioner.
     with_first : bool, default False
-        Whether all stop as soon as one has.
+        Whether all columns stop as soon as one has.
 
     Returns
     -------
@@ -60,13 +60,13 @@ def block_gmres(
     ShapeError, OptionError
         For blocks, shifts, tolerances or a restart that do not fit.
     BreakdownError
-        Where the operator or the preconditioner returns NaN or Inf.
+        If the operator or the preconditioner returns NaN or Inf.
 
     References
     ----------
-    Saad, Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856. Deviation: classical Gram-Schmidt, twice, from
-    the block products of all columns with each other, of which each column takes its own share: b times the
-    arithmetic, but the basis is read once, which is what the time goes into.
+    Saad, Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856. Deviation: classical Gram-Schmidt, twice, with
+    block products of all columns, of which each column uses its own coefficients: b times the arithmetic,
+    but the basis is read once, which dominates the time.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def block_gmres(
 
 
 class _Gmres(Columns):
-    """Cycles of Arnoldi's method, a Hessenberg matrix a column, all bases side by side in one buffer."""
+    """Cycles of Arnoldi's method: one Hessenberg matrix per column, all bases in one buffer."""
 
     def __init__(self, system: LinearSystems, B: Block, steps: int, with_first: bool) -> None:
         super().__init__(system, B)
@@ -99,6 +99,7 @@ class _Gmres(Columns):
         self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64
 
     def run(self, maxiter: int) -> Linear:
+        """Iterate until all columns have stopped, or for `maxiter` steps."""
         left = maxiter
         R = self.B.copy()
         while left > 0 and not self.ended(self.with_first):
@@ -112,7 +113,7 @@ class _Gmres(Columns):
         return self.result()
 
     def _cycle(self, R: Block, steps: int) -> int:
-        """Take up to `steps` steps from the residual block R and update X; return how many were taken."""
+        """Take up to `steps` steps from the residual block R and update X; return the number of steps."""
         b, system = self.system.b, self.system
         H = np.zeros((b, steps + 1, steps), self.dtype)
         G = np.zeros((b, steps + 1), self.dtype)
@@ -143,7 +144,7 @@ class _Gmres(Columns):
         return i + 1
 
     def _orthogonalize(self, P: Block, count: int) -> tuple[Array, RealArray]:
-        """Remove from each column of P its own basis vectors; return coefficients, and what is left."""
+        """Orthogonalise each column of P against its own basis; return coefficients and remaining norms."""
         b = self.system.b
         known = self.buffer[:, : count * b]
         total = np.zeros((count, b), self.dtype)
@@ -156,7 +157,7 @@ class _Gmres(Columns):
         return total, self.system.norms(P)
 
     def _update(self, H: Array, G: Array, taken: NDArray[np.intp]) -> None:
-        """Add K^-1 V y to X, y minimising each column's residual over the steps that it took."""
+        """Add K^-1 V y to X, where y minimises each column's residual over its own steps."""
         y = np.zeros((int(taken.max()), self.system.b), self.dtype)
         for j, count in enumerate(taken):
             y[:count, j] = np.linalg.solve(H[j, :count, :count], G[j, :count])
@@ -167,11 +168,11 @@ class _Gmres(Columns):
 
 
 def _rotate(H: Array, G: Array, rotations: list[tuple[Array, Array]], i: int) -> None:
-    """Apply the old Givens rotations to column i of every Hessenberg matrix, and a new one that ends it."""
+    """Apply the known Givens rotations to column i of every Hessenberg matrix, and append a new one."""
     for k, (c, s) in enumerate(rotations):
         upper, lower = H[:, k, i].copy(), H[:, k + 1, i].copy()
         H[:, k, i], H[:, k + 1, i] = c * upper + s * lower, -s.conj() * upper + c * lower
-    upper, lower = H[:, i, i], H[:, i + 1, i]  # the lower one is real
+    upper, lower = H[:, i, i], H[:, i + 1, i]  # `lower` is real
     length = np.sqrt(np.abs(upper) ** 2 + np.abs(lower) ** 2)
     size = np.abs(upper)
     phase = np.where(size > 0, upper / np.where(size > 0, size, 1), 1)
@@ -183,6 +184,6 @@ def _rotate(H: Array, G: Array, rotations: list[tuple[Array, Array]], i: int) ->
 
 
 def _apart(h: Array) -> Array:
-    """Place the coefficients of column j, h[:, j], so that only its own basis vectors meet them."""
+    """Return the matrix that multiplies the basis vectors of column j alone by h[:, j]."""
     count, b = h.shape
     return (h[:, :, None] * np.eye(b)[None, :, :]).reshape(count * b, b)

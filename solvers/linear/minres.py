@@ -1,9 +1,9 @@
-"""Block MINRES: shifted Hermitian systems, one a column, solved side by side.
+"""Block MINRES: one shifted Hermitian system per column, solved simultaneously.
 
-Every column has a Krylov space of its own, so that it takes the same steps as if it were alone; what is
-shared is the work: one product of the operator with the whole block, the shift of each column inside it, and
-one inner product for all. Columns that have finished turn to zeros; where half of a block has, the others go
-on in a block of at most half the width, so that shapes change seldom.
+Every column has its own Krylov space and takes the same steps as if it were solved alone. The columns share
+one product of the operator with the whole block, with one shift per column, and one reduction. Finished
+columns become zero; when half of the columns have finished, the others continue in a block of at most half
+the width, so that shapes change rarely.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, pick
-from .recorded import Recordings, Steps, recordings_for
+from .recordings import Recordings, Steps, recordings_for
 from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
 from .tridiagonal import Coordinates, Scalars, closing, opening
 
@@ -23,7 +23,7 @@ __all__ = ["block_minres"]
 
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
-INDEFINITE = 100.0  # r^H K^-1 r below -INDEFINITE * u * ||r|| ||K^-1 r|| is no rounding error
+INDEFINITE = 100.0  # r^H K^-1 r below -INDEFINITE * u * ||r|| ||K^-1 r|| exceeds rounding errors
 
 
 def block_minres(
@@ -39,7 +39,7 @@ def block_minres(
     with_first: bool = False,
     recordings: Recordings | None = None,
 ) -> Linear:
-    """Solve (A - sigma_j I) x_j = b_j for Hermitian A, one real shift a column, by MINRES.
+    """Solve (A - sigma_j I) x_j = b_j for Hermitian A, one real shift per column, by MINRES.
 
     Parameters
     ----------
@@ -50,18 +50,18 @@ def block_minres(
     tol : float or array, shape (b,)
         Residual norms to reach, relative to those of B.
     maxiter : int, optional
-        Steps at most; default n.
+        Maximum number of steps; default n.
     preconditioner : callable, optional
         Maps a block to a new block: K^-1, Hermitian and positive definite.
     Q : BlockVector, shape (n, q), or Projection, optional
-        Orthonormal columns: solve in their complement. A `Projection` brings its own preconditioner.
+        Orthonormal columns: solve in their complement. A `Projection` has its own preconditioner.
     stop : callable, optional
-        Called after every step with a `Progress`; returns which systems are to stop.
+        Called after every step with a `Progress`; returns a mask of the systems to stop.
     with_first : bool, default False
-        Whether all stop as soon as one has.
+        Whether all columns stop as soon as one has.
     recordings : Recordings, optional
-        On a GPU, steps that were recorded when systems with the same operator were solved before. Without it
-        they are recorded anew where that is possible: sparse matrices without a preconditioner.
+        Steps recorded in earlier solves with the same operator, to be reused. By default steps are recorded
+        on a GPU if that is possible: for sparse matrices without a preconditioner.
 
     Returns
     -------
@@ -72,12 +72,12 @@ def block_minres(
     ShapeError
         For blocks, shifts or tolerances that do not fit.
     BreakdownError
-        Where the operator or the preconditioner returns NaN or Inf.
+        If the operator or the preconditioner returns NaN or Inf.
 
     References
     ----------
     Paige, Saunders, SIAM J. Numer. Anal. 12 (1975) 617; Choi, Paige, Saunders, SIAM J. Sci. Comput. 33
-    (2011) 1810 (when a singular system has been solved); Sleijpen, van der Vorst, SIAM J. Matrix Anal. Appl.
+    (2011) 1810 (termination for singular systems); Sleijpen, van der Vorst, SIAM J. Matrix Anal. Appl.
     17 (1996) 401, section 4 (the projections).
 
     Examples
@@ -102,10 +102,10 @@ def block_minres(
 
 
 class _Minres(Columns):
-    """Lanczos in the norm of K^-1: U, and Z = K^-1 U, with Givens rotations of a tridiagonal matrix a column.
+    """Lanczos in the K^-1 norm with vectors U and Z = K^-1 U, and Givens rotations per column.
 
-    U and Z are not normalised: u^H Z u is beta^2, and what would divide them by beta divides where they are
-    used, in passes that there are anyway.
+    U and Z are not normalised, u^H K^-1 u is beta^2: the factors 1 / beta are applied in later passes, which
+    are needed in any case.
     """
 
     def __init__(self, system: LinearSystems, B: Block, stop: Stop | None) -> None:
@@ -116,13 +116,13 @@ class _Minres(Columns):
         self.begin(self._lengths(self.U, self.Z))
         self.U_old, self.P = B.copy().scale(0), B.like()
         self.W, self.W_old = self.X.copy(), self.X.copy()
-        self.part = self.X  # of those columns that still have a place
+        self.part = self.X  # the columns of X that are still iterated on
         self.scalars = Scalars.of(self.initial, self.active)
         self.stop = stop
         self.inside = None if stop is None else Coordinates(self.initial)
 
     def run(self, maxiter: int, with_first: bool) -> Linear:
-        """Take at most so many steps."""
+        """Take at most `maxiter` steps."""
         for _ in range(maxiter):
             if self.ended(with_first):
                 break
@@ -132,7 +132,7 @@ class _Minres(Columns):
         return self.result()
 
     def _narrow(self) -> None:
-        """Leave out columns that have finished, once that is half of them."""
+        """Drop finished columns if at least half of the columns have finished."""
         width = len(self.system.places)
         if width == 1 or 2 * np.count_nonzero(self.active) > width:
             return
@@ -146,14 +146,14 @@ class _Minres(Columns):
         self.Z = self.U if self.projection.preconditioner is None else pick(self.Z, keep)
 
     def _scatter(self) -> None:
-        """Put what has been computed of the solutions in its place."""
+        """Copy the current columns to their places in X."""
         if self.part is self.X:
             return
         for j, place in enumerate(self.system.places):
             self.X[:, int(place) : int(place) + 1] = self.part[:, j : j + 1]
 
     def _lengths(self, U: Block, Z: Block) -> RealArray:
-        """Return (u^H K^-1 u)^(1/2); columns where it is imaginary are finished."""
+        """Return (u^H K^-1 u)^(1/2); finish the columns for which it is imaginary."""
         system = self.system
         squares = system.dots(U, Z).real
         if self.projection.preconditioner is not None and (squares < 0).any():
@@ -167,24 +167,24 @@ class _Minres(Columns):
         alpha, scale, rows = self._opened(system.quadratic(self.Z, P))
         factors = system.factors(P, *rows)
         P.axpby(factors[1], self.U, factors[0]).axpy(factors[2], self.U_old)
-        self.projection.project(P)  # after the recurrence, which would let components along Q grow
+        self.projection.project(P)  # after the recurrence, in which components along Q would grow
         Y = self.projection.precondition(P)
         factors = system.factors(P, *self._closed(alpha, scale, self._lengths(P, Y)))
         oldest = self.W_old
         oldest.axpby(factors[0], self.Z, factors[1]).axpy(factors[2], self.W)
         self.W_old, self.W = self.W, oldest
         self.part.axpy(factors[3], self.W)
-        self._ask()
+        self._apply_test()
         self.U_old, self.U, self.P = self.U, P, self.U_old
         self.Z = Y
 
     def _opened(self, dots: RealArray) -> tuple[RealArray, RealArray, tuple[RealArray, ...]]:
-        """Return what `opening` does."""
+        """Evaluate `opening` with the current scalars."""
         self.scalars = self.scalars._replace(active=self.active)
         return opening(np, dots, self.scalars)
 
     def _closed(self, alpha: RealArray, scale: RealArray, beta: RealArray) -> tuple[RealArray, ...]:
-        """Note what follows from a step's numbers; return the factors of W and X."""
+        """Evaluate `closing` and update the state of the systems; return the factors of W and X."""
         system = self.system
         self.scalars = self.scalars._replace(active=self.active)
         limits = system.tol * self.initial
@@ -198,12 +198,12 @@ class _Minres(Columns):
             self.inside.update(alpha, beta, rotated)
         return rotated.factors
 
-    def _ask(self) -> None:
-        """Let the caller's test, if there is one, say which systems are to stop."""
+    def _apply_test(self) -> None:
+        """Finish the systems that the caller's test stops."""
         if self.inside is None or self.stop is None:
             return
         xx = np.sum(self.inside.x**2, axis=0)
-        if self.projection.preconditioner is not None:  # then the coordinates' basis is not orthonormal
+        if self.projection.preconditioner is not None:  # the basis of the coordinates is not orthonormal
             xx = self.system.dots(self.part, self.part).real
         share = self.residuals / np.where(self.initial > 0, self.initial, 1)
         progress = Progress(share, self.initial * self.inside.x[0], self.inside.quadratic(), xx)
@@ -211,16 +211,16 @@ class _Minres(Columns):
 
 
 class _Recorded(_Minres):
-    """The same steps on a GPU, each a graph: what the host works out beside them only says when to stop."""
+    """The same steps on a GPU, each launched as one graph; the host only decides when to stop."""
 
     def __init__(self, system: LinearSystems, B: Block, stop: Stop | None, recordings: Recordings) -> None:
         super().__init__(system, B, stop)
         self.recordings = recordings
         self.steps: Steps | None = None
-        self.known = self.active  # who takes part as far as the device knows
+        self.known = self.active  # the mask of active systems on the device
 
     def run(self, maxiter: int, with_first: bool) -> Linear:
-        """Take at most so many steps."""
+        """Take at most `maxiter` steps."""
         with self.recordings.opened(self.projection.Q):
             return super().run(maxiter, with_first)
 
@@ -254,4 +254,4 @@ class _Recorded(_Minres):
         self.projection.reductions += self.projection.Q is not None
         alpha, scale, _ = self._opened(dots)
         self._closed(alpha, scale, np.sqrt(np.maximum(squares, 0)))
-        self._ask()
+        self._apply_test()

@@ -1,8 +1,8 @@
-"""Preconditioners for Jacobi-Davidson: functions of a block, which may follow the value that is computed.
+"""Preconditioners for Jacobi-Davidson: functions of a block that may adapt to the current Ritz value.
 
-Any function that maps a row-major array of shape (n, b) to a new one will do. Where it has a method
-``update(theta)``, that is called whenever another pair has become the first to be corrected, or its value has
-moved by more than its residual.
+A preconditioner is any function that maps a row-major array of shape (n, b) to a new one. If it has a method
+``update(theta)``, this is called whenever another pair becomes the first to be corrected, or its Ritz value
+has changed by more than its residual.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ..blocks import Array
 __all__ = ["FollowingPreconditioner", "JacobiPreconditioner", "following"]
 
 
-SMALLEST = 1e-3  # of the largest entry of the diagonal: what smaller ones count as
+SMALLEST = 1e-3  # lower bound of diagonal entries, relative to the largest
 
 
 class JacobiPreconditioner:
-    """Division by abs(diag(A) - theta diag(M)), positive definite whatever theta is.
+    """Division by abs(diag(A) - theta diag(M)), which is positive definite for every theta.
 
     Parameters
     ----------
     A : sparse matrix or dense array, shape (n, n)
     M : sparse matrix or dense array, shape (n, n), optional
     theta : float, default 0
-        Where to begin.
+        Initial value.
 
     Raises
     ------
     OptionError
-        Where A has no diagonal to ask for.
+        If A has no method ``diagonal``.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class JacobiPreconditioner:
         self.update(theta)
 
     def update(self, theta: float) -> None:
-        """Follow a value."""
+        """Set theta."""
         d = abs(self._diagonal - theta * self._mass)
         self._inverse = (1 / array_namespace(d).maximum(d, SMALLEST * d.max()))[:, None]
 
@@ -66,7 +66,7 @@ class JacobiPreconditioner:
 
 @dataclass(frozen=True)
 class FollowingPreconditioner:
-    """A function of blocks whose `update` is another's."""
+    """A function of blocks with the `update` method of another object."""
 
     function: Callable[[Any], Any]
     update: Callable[[float], object]
@@ -77,6 +77,6 @@ class FollowingPreconditioner:
 
 
 def following(function: Callable[[Any], Any], source: Any) -> Callable[[Any], Any]:
-    """Return a function that follows values where what it was made from does."""
+    """Return `function`, with the `update` method of `source` if it has one."""
     update = getattr(source, "update", None)
     return FollowingPreconditioner(function, update) if callable(update) else function

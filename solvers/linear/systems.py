@@ -1,12 +1,12 @@
-"""Blocks of linear systems with one shift a column: what `block_minres` and `block_gmres` share.
+"""Blocks of linear systems with one shift per column: the parts shared by `block_minres` and `block_gmres`.
 
 With an orthonormal block Q the systems are those of Jacobi-Davidson's correction equation,
 
     (I - Q Q^H) (A - sigma_j I) (I - Q Q^H) x_j = (I - Q Q^H) b_j,   Q^H x_j = 0,
 
-which are regular where sigma_j is an eigenvalue whose vectors Q holds. A preconditioner, an approximation
-of (A - sigma_j I)^-1 for all columns, is then projected skew, K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1: the
-inverse of K on the complement of Q.
+which are regular even if sigma_j is an eigenvalue whose eigenvectors Q contains. A preconditioner, one
+approximation K of A - sigma_j I for all columns, is then projected obliquely,
+K^-1 - K^-1 Q (Q^H K^-1 Q)^-1 Q^H K^-1, the inverse of K on the complement of Q.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ __all__ = [
     "inverse_where",
 ]
 
-SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding was seen to leave 100
-EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are none: invariance
+SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding left up to 100 in tests
+EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are zero: the space is invariant
 
 Preconditioner = Callable[[Block], Block]
 Reason = Literal["converged", "maxiter", "stopped", "singular", "stagnated", "indefinite preconditioner"]
@@ -54,7 +54,7 @@ Reason = Literal["converged", "maxiter", "stopped", "singular", "stagnated", "in
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Solutions of a block of linear systems, and how far they got.
+    """Solutions of a block of linear systems.
 
     Attributes
     ----------
@@ -63,15 +63,15 @@ class Linear:
         Residual norms by the method's recurrence: ||b - (A - sigma I) x||_2, or (r^H K^-1 r)^(1/2) in MINRES
         with a preconditioner.
     initial : array, shape (b,)
-        The same norms of the right-hand sides, which tolerances are relative to.
+        The same norms of the right-hand sides; tolerances are relative to them.
     iterations : array of int, shape (b,)
-        Steps that changed the column.
+        Steps per column.
     reasons : tuple of str
-        Why each column stopped: "converged"; "maxiter"; "stopped" by the caller's test; "singular" where the
-        residual that is left is orthogonal to everything that A - sigma I can produce, as far as rounding
-        lets one tell; "stagnated" (a cycle of GMRES without a gain); "indefinite preconditioner" (MINRES).
+        Reason for stopping, per column: "converged"; "maxiter"; "stopped" (by the caller's test); "singular"
+        (the residual is orthogonal to the range of A - sigma I up to rounding); "stagnated" (a cycle of GMRES
+        did not reduce the residual); "indefinite preconditioner" (MINRES).
     operator_columns, block_applications : int
-        Columns and blocks that A was applied to.
+        Number of columns and blocks that A was applied to.
     preconditioner_columns : int
     reductions : int
         Inner products over the tall dimension.
@@ -95,7 +95,7 @@ class Linear:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far every column has come, for a caller's stopping test; (A - sigma I) is projected.
+    """State of every column for a caller's stopping test; A - sigma I is projected.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Projection:
         Orthonormal.
     preconditioner : callable, optional
     KQ : BlockVector, shape (n, q), optional
-        K^-1 Q where it is known.
+        K^-1 Q, if it is known.
     """
 
     def __init__(
@@ -135,14 +135,14 @@ class Projection:
             self.reductions += 1
 
     def project(self, X: Block) -> Block:
-        """Remove the components along Q."""
+        """Set X = X - Q Q^H X and return it."""
         if self.Q is not None:
             project_out(self.Q, X)
             self.reductions += 1
         return X
 
     def precondition(self, R: Block) -> Block:
-        """Return K^-1 R in the complement of Q; R itself without a preconditioner."""
+        """Return K^-1 R in the complement of Q, or R itself without a preconditioner."""
         if self.preconditioner is None:
             return R
         Z = self._apply(R)
@@ -150,7 +150,7 @@ class Projection:
             C = self.inverse @ to_host(self.Q.dot(Z))
             self.KQ.combine(small_matrix(C, R), out=Z, alpha=-1, beta=1)
             self.reductions += 1
-            self.project(Z)  # what rounding has left along Q would be amplified from step to step
+            self.project(Z)  # rounding errors along Q would grow from step to step
         return Z
 
     def _apply(self, R: Block) -> Block:
@@ -168,7 +168,7 @@ class Projection:
 
 
 class LinearSystems:
-    """The operator with its shifts, the projection, and what applying them has cost."""
+    """The operator with its shifts, the projection, and counters of their applications."""
 
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
         self.operator: SystemOperator = A if hasattr(A, "apply") else as_operator(A)
@@ -197,19 +197,19 @@ class LinearSystems:
         return np.broadcast_to(values, (self.b,))
 
     def place(self, places: NDArray[np.intp]) -> None:
-        """Say which of the systems the columns of blocks belong to from now on."""
+        """Set the indices of the systems that the columns of blocks belong to."""
         self.places = places
         shift = self._shift[places]
         self.shift = self._namespace.asarray(shift) if shift.any() else 0
 
     def apply(self, X: Block, out: Block) -> Block:
-        """Set out = (A - sigma I) X; what it holds along Q is left to `project`."""
+        """Set out = (A - sigma I) X without a projection, and return it."""
         self.columns += X.shape[1]
         self.applications += 1
         return self.operator.apply(X, out=out, shift=self.shift)
 
     def count(self, width: int) -> None:
-        """Note a product of the operator with so many columns that was repeated beside it."""
+        """Count a product with so many columns that was executed by a recorded graph."""
         self.columns += width
         self.applications += 1
         count = getattr(self.operator, "count", None)
@@ -217,7 +217,7 @@ class LinearSystems:
             count(width)
 
     def quadratic(self, X: Block, out: Block) -> RealArray:
-        """Set out = (A - sigma I) X and return x_j^H (A - sigma_j I) x_j, all in one pass."""
+        """Set out = (A - sigma I) X and return x_j^H (A - sigma_j I) x_j, in one pass."""
         self.columns += X.shape[1]
         self.applications += 1
         applied = self.operator.apply(X, out=out, shift=self.shift, dots="xy")
@@ -225,11 +225,11 @@ class LinearSystems:
         return values
 
     def dots(self, X: Block, Y: Block) -> Array:
-        """Return x_j^H y_j of every system on the host, in double precision; zero where it has no place."""
+        """Return x_j^H y_j per system on the host, in double precision; zero for systems without a column."""
         return self.spread(X.column_dot(Y))
 
     def spread(self, dots: Array) -> Array:
-        """Return a number for each system on the host; zero where it has no place."""
+        """Return one number per system on the host; zero for systems without a column."""
         self.reductions += 1
         values = _finite(to_host(dots))
         spread = np.zeros(self.b, np.complex128 if values.dtype.kind == "c" else np.float64)
@@ -242,7 +242,7 @@ class LinearSystems:
         return norms
 
     def factors(self, block: Block, *values: RealArray) -> Array:
-        """Return rows of one factor for each column of a block, from one for each system; one transfer."""
+        """Return rows of factors per column of a block from values per system, in one transfer."""
         return column_factors(np.stack(values)[:, self.places], block)
 
     def costs(self) -> tuple[int, int, int, int]:
@@ -257,37 +257,37 @@ class LinearSystems:
 
 
 class Columns:
-    """What both methods know of every system: whether it is active, and why not."""
+    """State of every system: residual, whether it is active, and the reason if not."""
 
     def __init__(self, system: LinearSystems, B: Block) -> None:
         self.system = system
         self.X = B.copy().scale(0)
         self.active = np.ones(system.b, bool)
         self.iterations = np.zeros(system.b, np.intp)
-        self.reasons: list[Reason] = ["maxiter"] * system.b  # unless something ends it before
+        self.reasons: list[Reason] = ["maxiter"] * system.b  # the default
         self.residuals = self.initial = np.zeros(system.b)
 
     def finish(self, which: NDArray[np.bool_], reason: Reason) -> None:
-        """Take columns out of the iteration."""
+        """Mark columns as finished."""
         for j in np.flatnonzero(which & self.active):
             self.reasons[j] = reason
         self.active &= ~which
 
     def begin(self, initial: RealArray) -> None:
-        """Note the norms of the right-hand sides; zeros are solved by zero."""
+        """Set the norms of the right-hand sides; zero columns are solved by zero."""
         self.residuals, self.initial = initial.copy(), initial
         self.finish(initial == 0, "converged")
 
     def finish_converged(self) -> None:
-        """Take columns out that have reached their tolerance."""
+        """Mark columns as finished that have reached their tolerance."""
         self.finish(self.residuals <= self.system.tol * self.initial, "converged")
 
     def inverse(self, values: RealArray) -> RealArray:
-        """Return 1 / values of active columns, zero for the others."""
+        """Return 1 / values for active columns and zero for the others."""
         return inverse_where(np, values, self.active)
 
     def ended(self, with_first: bool) -> bool:
-        """Whether nothing is left to do: all columns have stopped, or one has where that is enough."""
+        """Whether all columns have stopped, or with `with_first` any."""
         return not (self.active.all() if with_first else self.active.any())
 
     def result(self) -> Linear:
@@ -297,7 +297,7 @@ class Columns:
 
 
 def inverse_where(xp: Any, values: Array, active: Array) -> Array:
-    """Return 1 / values of active columns, zero for the others, by NumPy or CuPy."""
+    """Return 1 / values for active columns and zero for the others, by NumPy or CuPy."""
     inverse: Array = xp.where(active, 1.0 / xp.where(active, values, 1.0), 0.0)
     return inverse
 

@@ -1,7 +1,7 @@
-"""The scalars of block MINRES: one tridiagonal matrix a column, turned triangular by Givens rotations.
+"""Scalar recurrences of block MINRES: one tridiagonal matrix per column, reduced by Givens rotations.
 
-Their names are those of Paige and Saunders' code. All are arrays with a number for each system, of NumPy on
-the host or of CuPy beside the blocks: the functions take the array module.
+Names are those of Paige and Saunders' code. All scalars are arrays with one element per system, NumPy arrays
+on the host or CuPy arrays on the device of the blocks: the functions take the array module.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ __all__ = ["Coordinates", "Rotated", "Scalars", "closing", "opening"]
 
 
 class Scalars(NamedTuple):
-    """What a step hands on to the next one, a number for each system.
+    """The scalars passed from one step to the next, one element per system.
 
-    `begun` is 0 before the first step and 1 later; `active` says who still takes part.
+    `begun` is 0 before the first step and 1 later; `active` is the mask of active systems.
     """
 
     beta: Array
@@ -36,13 +36,13 @@ class Scalars(NamedTuple):
 
     @classmethod
     def of(cls, initial: RealArray, active: NDArray[np.bool_]) -> Scalars:
-        """Return those before the first step, given the norms of the right-hand sides."""
+        """Return the scalars before the first step, from the norms of the right-hand sides."""
         zeros = np.zeros(len(initial))
         return cls(initial, zeros + 1, zeros, zeros - 1, zeros, zeros, zeros, initial, active, zeros)
 
 
 class Rotated(NamedTuple):
-    """What the second half of a step finds out.
+    """Result of `closing`, the second half of a step.
 
     Attributes
     ----------
@@ -51,9 +51,9 @@ class Rotated(NamedTuple):
     scalars : Scalars
         For the next step.
     singular, ended : array of bool
-        Where nothing can be gained, and where the direction or the residual has become small enough.
+        Masks: no further reduction is possible; the direction or the residual is small enough.
     inverse, old_eps, delta : array
-        Of the triangular factor's column: 1 over its pivot, and what stands above that.
+        Column of the triangular factor: inverse of the pivot, and the elements above it.
     """
 
     factors: tuple[Array, Array, Array, Array]
@@ -66,7 +66,7 @@ class Rotated(NamedTuple):
 
 
 def opening(xp: Any, dots: Array, s: Scalars) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-    """Return alpha, the scale of u and Z u, and factors of A u, u and u_old in the new direction.
+    """Compute alpha, the scale of u and Z u, and the factors of A u, u and u_old in the new direction.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def opening(xp: Any, dots: Array, s: Scalars) -> tuple[Array, Array, tuple[Array
         u^H (A - sigma I) u.
     s : Scalars
     """
-    scale = inverse_where(xp, s.beta, s.active)  # zero for columns that have finished
+    scale = inverse_where(xp, s.beta, s.active)  # zero for finished columns
     alpha = dots * scale**2
     return alpha, scale, (scale, -alpha * scale, xp.where(s.active, -s.beta / s.beta_old, 0.0))
 
@@ -84,30 +84,30 @@ def opening(xp: Any, dots: Array, s: Scalars) -> tuple[Array, Array, tuple[Array
 def closing(
     xp: Any, alpha: Array, scale: Array, beta: Array, limits: Array, unit: float, s: Scalars
 ) -> Rotated:
-    """Turn the new column of the tridiagonal matrix, and say what follows from it.
+    """Apply and generate Givens rotations for the new column of the tridiagonal matrix.
 
     Parameters
     ----------
     xp : module
         NumPy or CuPy.
     alpha, scale : array
-        Of `opening`.
+        From `opening`.
     beta : array
         Length of the new direction.
     limits : array
-        Residual norms that are small enough.
+        Residual norms to reach.
     unit : float
         Unit roundoff.
     s : Scalars
     """
-    # The norm of the tridiagonal matrix, from below, is the scale of its rounding errors.
+    # A lower bound of the norm of the tridiagonal matrix is the scale of its rounding errors.
     norm = xp.maximum(s.norm, xp.sqrt(alpha**2 + beta**2 + (s.begun * s.beta) ** 2))
     delta = s.cs * s.dbar + s.sn * alpha
     gbar = s.sn * s.dbar - s.cs * alpha
     epsln, dbar = s.sn * beta, -s.cs * beta
     zero = SINGULAR * unit * norm
     gamma = xp.sqrt(gbar**2 + beta**2)
-    # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): nothing can be gained where it vanishes.
+    # ||(A - sigma I) r|| = ||r|| (gbar^2 + dbar^2)^(1/2): if it vanishes, r cannot be reduced further.
     singular = (xp.sqrt(gbar**2 + dbar**2) <= zero) | (gamma <= zero)
     active = s.active & ~singular
     inverse = inverse_where(xp, gamma, active)
@@ -129,9 +129,9 @@ def closing(
 
 
 class Coordinates:
-    """The solutions in the basis Z of their Krylov spaces: x = Z y, where U^H Z = I and Z^H A Z = T.
+    """Coordinates of the solutions in the basis Z of their Krylov spaces: x = Z y, U^H Z = I, Z^H A Z = T.
 
-    What a stopping test wants to know of x follows from y and T without another inner product.
+    The values of `Progress` follow from y and T without further inner products.
     """
 
     def __init__(self, initial: RealArray) -> None:
@@ -140,7 +140,7 @@ class Coordinates:
         self.diagonal, self.off = np.zeros((0, b)), np.zeros((0, b))
 
     def update(self, alpha: RealArray, beta: RealArray, rotated: Rotated) -> None:
-        """Follow the recurrence of W and X."""
+        """Apply the recurrences of W and X to the coordinates."""
         zero = np.zeros((1, len(alpha)))
         w = np.vstack([-rotated.old_eps * self.w_old - rotated.delta * self.w, np.ones_like(zero)])
         w *= rotated.inverse

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import blockvec
 from blockvec import BlockVector, as_operator, models
 from solvers import Linear, block_minres, eigsh
-from solvers.linear.recorded import Recordings, recordings_for
+from solvers.linear.recordings import Recordings, recordings_for
 from solvers.linear.systems import Projection
 from solvers.orthogonalize import orthogonalize
 
@@ -23,16 +23,8 @@ DTYPES = ("float64", "complex128", "float32", "complex64")
 
 
 def directly(*arguments: Any, **options: Any) -> Linear:
-    """Solve without recordings, whatever the device."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minres, "recordings_for", lambda *_: None)
-        return block_minres(*arguments, **options)
-
-
-def recorded(*arguments: Any, recordings: Recordings, **options: Any) -> Linear:
-    """Solve with recordings, whatever the device."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(minres, "recordings_for", lambda *_: recordings)
+    """Solve without recordings on every device: inside a profile nothing is recorded."""
+    with blockvec.profile():
         return block_minres(*arguments, **options)
 
 
@@ -75,7 +67,7 @@ def test_steps_are_those_of_the_plain_iteration(
     }
     recordings = Recordings(device)
     for _ in range(2):  # the second time with what is known
-        assert_same(recorded(A, B, recordings=recordings, **options), directly(A, B, **options))
+        assert_same(block_minres(A, B, recordings=recordings, **options), directly(A, B, **options))
 
 
 def test_a_stop_by_the_caller_and_other_columns_beside_it(device: str) -> None:
@@ -91,24 +83,24 @@ def test_a_stop_by_the_caller_and_other_columns_beside_it(device: str) -> None:
             limits = np.array([3, 8, 8, 1, 15, 2])
             return solve(A, B, tol=1e-13, maxiter=20, Q=Q, stop=lambda _: next(count) >= limits, **options)  # noqa: B023
 
-        assert_same(run(recorded, recordings=recordings), run(directly))
+        assert_same(run(block_minres, recordings=recordings), run(directly))
 
 
 def test_zeros_and_exhausted_spaces_end_at_once(device: str) -> None:
     A = as_operator(sp.diags_array(np.repeat([1.0, 3.0], 72), format="csr"), device=device)  # two values
     B = BlockVector.random(144, 3, device=device, rng=0)
     B[:, 1:2].array[...] = 0
-    found, expected = recorded(A, B, recordings=Recordings(device)), directly(A, B)
+    found, expected = block_minres(A, B, recordings=Recordings(device)), directly(A, B)
     assert_same(found, expected)
     assert found.converged
 
 
-def test_recording_is_for_sparse_matrices_on_a_gpu_alone(device: str) -> None:
+def test_recording_is_for_sparse_matrices_and_by_default_on_a_gpu_alone(device: str) -> None:
     A = as_operator(models.model("laplace2d:n=4"), device=device)
     B = BlockVector.random(16, 2, device=device, rng=0)
     known = Recordings(device)
-    on_gpu = device != "cpu"
-    assert recordings_for(A, B, Projection(None), known) is (known if on_gpu else None)
+    assert recordings_for(A, B, Projection(None), known) is known
+    assert (recordings_for(A, B, Projection(None)) is not None) == (device != "cpu")
     assert recordings_for(A, B, Projection(None, lambda X: X.copy()), known) is None
     with blockvec.profile():
         assert recordings_for(A, B, Projection(None), known) is None

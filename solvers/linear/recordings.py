@@ -1,10 +1,10 @@
-"""Steps of block MINRES that are recorded once and repeated: on a GPU a step is launched as one graph.
+"""Recorded steps of block MINRES: on a GPU one step is launched as one graph.
 
-The numbers of a step stay on the device, where the same functions work them out (`tridiagonal`) as on the
-host, which says when to stop. That takes as long as a step, and the next one is under way meanwhile: it has
-begun with what the last one has left to do, directions and solutions, so that it may be dropped, and what
-else it makes, another Lanczos vector, nobody reads then. Blocks take turns, three as Lanczos vectors and two
-as directions, so that there are six steps to record.
+The scalars of a step are computed on the device, by the same functions (`tridiagonal`) as on the host, which
+decides when to stop. That decision takes as long as a step, and the next step is launched meanwhile. A step
+therefore begins with the updates of directions and solutions that belong to the step before, so that it can
+be discarded: the Lanczos vector it computes is not read then. Three blocks rotate as Lanczos vectors and two
+as directions, which gives six different steps to record.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PHASES = 6
 def recordings_for(
     operator: SystemOperator, B: Block, projection: Projection, known: Recordings | None = None
 ) -> Recordings | None:
-    """Return where the steps of a solve may be recorded; None where that is not possible or no use."""
+    """Return the recordings for a solve, new ones on a GPU, or None if the steps cannot be recorded."""
     possible = getattr(bare_operator(operator), "is_recordable", False) and projection.preconditioner is None
-    if B.device == "cpu" or not possible or getattr(B, "comm", None) is not None:
+    if not possible or getattr(B, "comm", None) is not None:
         return None
-    return known or Recordings(B.device)
+    return Recordings(B.device) if known is None and B.device != "cpu" else known
 
 
 def bare_operator(operator: SystemOperator) -> SystemOperator:
@@ -45,7 +45,7 @@ def bare_operator(operator: SystemOperator) -> SystemOperator:
 
 
 class Recordings:
-    """Blocks and recorded steps for solves with one operator, kept from one solve to the next.
+    """Blocks and recorded steps for solves with one operator, reused from solve to solve.
 
     Parameters
     ----------
@@ -56,22 +56,22 @@ class Recordings:
         self.recorder = Recorder(device)
         self._steps: dict[tuple[int, str], Steps] = {}
         self._Q: Block | None = None
-        self._kind: tuple[Any, ...] = ()  # of Q
+        self._kind: tuple[Any, ...] = ()  # shape and type of Q
 
     @contextlib.contextmanager
     def opened(self, Q: Block | None) -> Iterator[None]:
-        """Solve inside the ``with`` block, in the complement of some columns."""
+        """Record and replay steps in the complement of Q inside the ``with`` block."""
         with self.recorder:
             kind = () if Q is None else (Q.shape, Q.dtype)
             if kind != self._kind:
-                self._steps.clear()  # they project against a block that goes
+                self._steps.clear()  # they project against the old block
                 self._kind, self._Q = kind, None if Q is None else Q.like()
             if self._Q is not None and Q is not None:
                 self._Q[:, :] = Q
             yield
 
     def steps(self, operator: SystemOperator, like: Block) -> Steps:
-        """Return the steps of blocks of one width."""
+        """Return the steps for blocks of one width and type."""
         key = like.shape[1], like.dtype.name
         if key not in self._steps:
             self._steps[key] = Steps(bare_operator(operator), like, self._Q, self.recorder)
@@ -79,12 +79,12 @@ class Recordings:
 
 
 class Steps:
-    """Steps of block MINRES on blocks of their own.
+    """Steps of block MINRES on own blocks.
 
     Parameters
     ----------
     operator : Operator
-        That is recordable.
+        Recordable.
     like : BlockVector, shape (n, b)
     Q : BlockVector, shape (n, q), or None
     recorder : Recorder
@@ -92,7 +92,7 @@ class Steps:
     Attributes
     ----------
     started : int
-        Products of the operator with a block so far.
+        Number of steps started, each with one product of the operator with a block.
     """
 
     def __init__(self, operator: SystemOperator, like: Block, Q: Block | None, recorder: Recorder) -> None:
@@ -112,12 +112,12 @@ class Steps:
         self._opening, self._closing = _on_device(self._xp, float(np.finfo(like.dtype).eps) / 2)
         self.started = 0
         self._recorded: list[Callable[[], object]] = []
-        self._turn = 0  # steps that were taken
-        self._coming: list[Callable[[], Array]] = []  # numbers of those that were started
+        self._turn = 0  # steps completed
+        self._coming: list[Callable[[], Array]] = []  # copies of the results of started steps
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """U, U_old, P, W, W_old and X as they are after the last step that was taken."""
+        """U, U_old, P, W, W_old and X after the last completed step."""
         return self._roles(self._turn)
 
     def _roles(self, turn: int) -> tuple[Block, ...]:
@@ -125,7 +125,7 @@ class Steps:
         return new, old, free, self._two[(turn + 1) % 2], self._two[turn % 2], self._X
 
     def begin(self, blocks: tuple[Block, ...], shift: Array | int, limits: Array, scalars: Scalars) -> None:
-        """Take over blocks and numbers of systems between two steps."""
+        """Copy blocks and scalars of systems between two steps."""
         self._turn, self._coming = 0, []
         for target, source in zip(self.blocks, blocks, strict=True):
             target[:, :] = source
@@ -138,12 +138,12 @@ class Steps:
         self._kept[...] = 1
 
     def keep(self, active: NDArray[np.bool_]) -> None:
-        """Say which systems still take part; solutions of the others stay as they are after this step."""
+        """Set the mask of active systems; solutions of the others remain unchanged after this step."""
         self._scalars.active[...] &= self._xp.asarray(active)
         self._kept[...] = self._xp.asarray(active)
 
     def take(self) -> tuple[Array, Array]:
-        """Take a step; return u^H (A - sigma I) u and the new direction's squared length, on the host."""
+        """Complete a step; return u^H (A - sigma I) u and the new direction's squared length, on the host."""
         while len(self._coming) < 2:
             self._start(self._turn + len(self._coming))
         dots, squares = self._coming.pop(0)()
@@ -158,7 +158,7 @@ class Steps:
         else:
             perform = functools.partial(self._perform, phase)
             if not known:
-                perform()  # which makes kernels ready for the others
+                perform()  # compiles the kernels of all phases
             self._recorded.append(self._recorder.record(perform))
             if known:
                 self._recorded[phase]()
@@ -173,7 +173,7 @@ class Steps:
         alpha, scale, *factors = self._opening(dots, *self._scalars)
         a, u, old = (values.astype(self._real, copy=False) for values in factors)
         P.axpby(u, U, a).axpy(old, U_old)
-        project_out(self._Q, P)  # after the recurrence, which would let components along Q grow
+        project_out(self._Q, P)  # after the recurrence, in which components along Q would grow
         squares = P.column_dot(P).real
         log = self._logs[phase % 2]
         log[0], log[1] = dots, squares
@@ -183,7 +183,7 @@ class Steps:
 
 
 def _on_device(xp: Any, unit: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return `opening` and `closing` on plain arrays, each one kernel on a GPU."""
+    """Return `opening` and `closing` as functions of plain arrays, each fused into one kernel on a GPU."""
 
     def first(*arrays: Array) -> tuple[Array, ...]:
         dots, *scalars = arrays
