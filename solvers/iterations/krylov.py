@@ -1,28 +1,27 @@
-"""The block Krylov factorisation, expanded a block at a time and restarted thickly.
+"""Block Krylov decomposition with thick restart.
 
-It is a Krylov decomposition of the operator on the complement of some locked columns,
+The decomposition of the operator A on the complement of locked columns is
 
     A V = V T + Q B,    V^H V = I,  Q^H Q = I,  V^H Q = 0,
 
-with T Hermitian, V of m columns that the operator has been applied to, and Q of w *pending* columns that
-wait for it. A step applies A to the next b pending columns, moves them to V, and appends b new ones.
-Nothing says that w equals b, and this is what makes the method robust at no cost: whatever else turns out
-to belong into the space, a warm start of many columns, a missed copy of a multiple eigenvalue, a correction
-of drift, is appended to Q with its rows of B, and the decomposition stays exact.
+with T Hermitian, V of m columns that A has been applied to, and Q of w *pending* columns that A has not yet
+been applied to. A step applies A to the next b pending columns, moves them to V, and appends b new ones.
+w need not equal b: a start of many columns, a missed copy of a multiple eigenvalue, or a correction of
+rounding drift is appended to Q with its rows of B, and the decomposition remains exact.
 
-V and Q share one row-major buffer ``[locked | V | Q]``; the factorisation keeps H = [V Q]^H A V, whose
-upper part is T and whose lower part is B.
+V and Q share one row-major buffer ``[locked | V | Q]``. The matrix H = [V Q]^H A V is stored; its upper part
+is T and its lower part is B.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Array, Block, LinearMap, assign, random_block, small_matrix, to_host
+from ..blocks import Array, Block, LinearMap, RealArray, assign, random_block, small_matrix, to_host
 from ..orthogonalize import orthogonalize
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies
 
@@ -31,16 +30,16 @@ __all__ = ["BlockKrylov", "Counts", "Ritz"]
 
 @dataclass(slots=True)
 class Counts:
-    """What a solve has cost so far.
+    """Operation counts of a solve.
 
     Attributes
     ----------
     operator_columns : int
-        Columns that the operator was applied to, verification included.
+        Columns that the operator was applied to, including verification.
     block_applications : int
-        Calls of the operator, verification included.
+        Calls of the operator, including verification.
     verification_columns : int
-        Of the columns, those that only served to look for missed eigenvalues.
+        Columns that the operator was applied to in searches for missed eigenvalues.
     reductions : int
         Inner products over the tall dimension.
     restarts : int
@@ -56,14 +55,14 @@ class Counts:
     preconditioner_columns: int = 0
 
     def apply(self, columns: int, times: int = 1) -> None:
-        """Note applications to a block."""
+        """Count `times` applications of the operator to a block."""
         self.operator_columns += columns * times
         self.block_applications += times
 
 
 @dataclass(frozen=True, slots=True)
 class Ritz:
-    """Ritz pairs of a factorisation: A (V y) = theta (V y) + Q (B y).
+    """Ritz pairs of a decomposition: A (V y) = theta (V y) + Q (B y).
 
     Attributes
     ----------
@@ -72,51 +71,50 @@ class Ritz:
     Y : array, shape (m, m)
     B : array, shape (w, m)
         Coupling of each Ritz vector to the pending columns, B Y.
-    residuals : array, shape (m,)
-        ||B y||: the residual norms, but for rounding.
     """
 
-    theta: NDArray[np.float64]
-    Y: NDArray[Any]
-    B: NDArray[Any]
-    residuals: NDArray[np.float64] = field(init=False)
+    theta: RealArray
+    Y: Array
+    B: Array
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "residuals", np.linalg.norm(self.B, axis=0))
+    @property
+    def residuals(self) -> RealArray:
+        """||B y||: the residual norms, up to rounding; shape (m,)."""
+        return np.asarray(np.linalg.norm(self.B, axis=0))
 
 
 class BlockKrylov:
-    """The factorisation A V = V T + Q B on the complement of locked columns.
+    """The decomposition A V = V T + Q B on the complement of locked columns.
 
     Parameters
     ----------
-    operator : Operator
-        With ``apply(X, out)``, which returns the block that holds the result: `out`, or X overwritten.
+    operator : LinearMap
+        ``apply(X, out)`` returns the block that holds the product: `out`, or X overwritten.
     buffer : BlockVector, shape (n, c + capacity)
-        Its first c columns hold the locked ones, orthonormal; the rest is work space for V and Q.
+        The first c columns are the locked ones, orthonormal; the others are workspace for V and Q.
     n_locked : int
         c.
     block_size : int
-        Columns of a step.
+        Columns per step.
     rng : numpy.random.Generator
-        For random directions where the block loses rank.
+        Source of random directions that replace lost ones.
     counts : Counts
     degree : int
-        What one application of `operator` counts for, where it is a polynomial of the user's.
+        Applications of A per application of `operator`, which may be a polynomial of A.
 
     Attributes
     ----------
     m, w : int
-        Columns of V and of Q.
+        Number of columns of V and of Q.
     norm : float
-        Estimate of ||A|| from below, used as the scale of rounding; callers raise it as they learn more.
+        Lower bound of ||A||, the scale of rounding errors; callers may raise it.
 
     References
     ----------
     Stewart, SIAM J. Matrix Anal. Appl. 23 (2002) 601 (Krylov decompositions); Wu, Simon, ibid. 22 (2000)
-    602 (thick restart). Deviations: (1) blocks, and pending columns apart from the block size; (2) T comes
-    from projecting against the whole basis, so that it is V^H A V whatever rounding did to the three-term
-    recurrence.
+    602 (thick restart). Deviations: (1) blocks, and a number of pending columns independent of the block
+    size; (2) T is computed by projection against the whole basis, so that T = V^H A V regardless of rounding
+    errors in the three-term recurrence.
     """
 
     def __init__(
@@ -142,21 +140,21 @@ class BlockKrylov:
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
-        self._most = 0.0  # largest norm of A x seen so far
-        self._next: Block | None = None  # a contiguous copy of the pending columns, where there is one
-        self._full_until = 0  # below this m the next columns couple to all of V, not only to the last block
+        self._most = 0.0  # largest norm of A x so far
+        self._next: Block | None = None  # a contiguous copy of the pending columns, if available
+        self._full_until = 0  # while m is below this, the next columns couple to all of V
 
     # --- views ----------------------------------------------------------------------------------
 
     @property
     def room(self) -> int:
-        """Directions of the space that neither the locked columns nor V and Q have taken."""
+        """Dimension of the complement of [locked V Q]."""
         n = int(self.buffer.shape[0])
         return n - self.n_locked - self.m - self.w
 
     @property
     def complete(self) -> bool:
-        """Whether V is invariant because nothing is pending."""
+        """Whether V is invariant: no columns are pending."""
         return self.w == 0
 
     def columns(self, begin: int, end: int) -> Block:
@@ -165,31 +163,31 @@ class BlockKrylov:
 
     @property
     def basis(self) -> Block:
-        """A view of everything that is orthonormal: [locked V Q]."""
+        """View of all orthonormal columns: [locked V Q]."""
         return self.buffer[:, : self.n_locked + self.m + self.w]
 
     # --- growth ---------------------------------------------------------------------------------
 
     def append(
-        self, block: Block, *, keep_random: bool = False, scale: Any = None
+        self, block: Block, *, keep_random: bool = False, scale: float | None = None
     ) -> tuple[Array, Array, int]:
-        """Orthogonalise a block against everything and append it to Q; it is overwritten.
+        """Orthogonalise a block against [locked V Q] and append it to Q; the block is overwritten.
 
         Parameters
         ----------
         block : BlockVector, shape (n, s)
         keep_random : bool
-            Whether directions that had to be replaced by random ones are appended too; where not, this
-            waits for the device to see how many there are.
+            Whether random replacements of lost directions are appended, too. If not, this waits for the
+            device to determine their number.
         scale : float
-            Norm of the operator, where the block came from it.
+            Norm of the operator, if the block was computed by it.
 
         Returns
         -------
         S, R : array
             Coefficients: block = [V Q] S + Q_new R.
         count : int
-            Columns appended.
+            Number of columns appended.
         """
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
@@ -205,7 +203,7 @@ class BlockKrylov:
         return result.S[self.n_locked :], result.R[:count], count
 
     def promote(self, count: int) -> None:
-        """Bring the last `count` pending columns to the front: the operator is applied to them next."""
+        """Move the last `count` pending columns to the front: the operator is applied to them next."""
         begin, end = self.m, self.m + self.w
         order = np.r_[end - count : end, begin : end - count]
         pending = self.columns(begin, end)
@@ -216,16 +214,16 @@ class BlockKrylov:
         self._full_until = end
 
     def append_random(self, width: int) -> int:
-        """Append random directions to Q, uncoupled from V; return how many there was room for."""
+        """Append random directions to Q, not coupled to V; return the number appended."""
         return self.append(random_block(self.buffer, width, self.rng), keep_random=True)[2]
 
     def can_expand(self) -> bool:
-        """Whether something is pending and the buffer has room for what it will bring."""
+        """Whether columns are pending and the buffer has room for the result of a step."""
         step = min(self.block_size, self.w)
         return self.w > 0 and self.m + self.w + min(step, self.room) <= self.capacity
 
     def expand(self) -> None:
-        """Apply the operator to the next pending columns and append what is new."""
+        """Apply the operator to the next pending columns and append new directions."""
         step = min(self.block_size, self.w)
         X = self._take(step)
         W = self._other_scratch(X, step)
@@ -254,25 +252,25 @@ class BlockKrylov:
         self._next = W if new == step == self.w else None
 
     def expand_wide(self) -> None:
-        """Apply the operator to all pending columns at once, keeping no random directions: for starts."""
+        """Apply the operator to all pending columns at once; append no random directions. For starts."""
         width, begin = self.w, self.m
         W = self.columns(begin, begin + width).copy()
         W = self.operator.apply(W)
         self.counts.apply(width)
         self.m, self.w = begin + width, 0
         known = self.m
-        S, R, count = self.append(W, scale=0.0)  # that of its longest column
+        S, R, count = self.append(W, scale=0.0)  # the norm of the longest column
         self._H[:known, begin:known] = S
         self._H[known : known + count, begin:known] = R
         self._full_until = self.m + self.w
 
     def couple(self, column: int, S: Array, R: Array, count: int) -> None:
-        """Note that A v_i has further components S in [V Q] and R in the last `count` pending columns.
+        """Add components of A v_i: S in [V Q] and R in the last `count` pending columns.
 
         Parameters
         ----------
         column : int
-            First of the columns i of V, as many as S has.
+            First of the columns i of V; their number is that of the columns of S.
         S : array, shape (m + w - count, s)
         R : array, shape (count, s)
         """
@@ -296,10 +294,10 @@ class BlockKrylov:
         return self._scratch[1] if X is self._scratch[0] else self._scratch[0]
 
     def _window(self) -> list[tuple[int, int]]:
-        """Columns that A applied to the next pending block can have components in, by symmetry.
+        """Column ranges in which the product with the next pending block can have components, by symmetry.
 
-        These are the locked ones, the block that created the pending one, and everything since. The other
-        components are rounding, which the second pass takes away. After a restart everything couples.
+        These are the locked columns, the block that the pending one was computed from, and all later columns.
+        Other components are rounding errors, removed by the second pass. After a restart all columns couple.
         """
         end = self.n_locked + self.m + self.w
         if self.m < self._full_until:
@@ -310,7 +308,7 @@ class BlockKrylov:
     # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
 
     def ritz(self) -> Ritz:
-        """Return the Ritz pairs of V."""
+        """Compute the Ritz pairs of V."""
         H = self._H[: self.m + self.w, : self.m]
         theta, Y = ritz_pairs(H[: self.m])
         B = H[self.m :] @ Y
@@ -323,7 +321,7 @@ class BlockKrylov:
         return Ritz(theta, Y, B)
 
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
-        """Replace V by the Ritz vectors with indices `kept`, in this order; Q stays."""
+        """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
         m, w, keep = self.m, self.w, len(kept)
         C = np.zeros((m + w, keep + w), ritz.Y.dtype)
         C[:m, :keep] = ritz.Y[:, kept]
@@ -339,14 +337,14 @@ class BlockKrylov:
         self._full_until = keep + w
 
     def truncate(self, count: int) -> None:
-        """Take the first `count` columns of V for invariant, and drop the others and Q."""
+        """Drop Q and all but the first `count` columns of V, which must be invariant."""
         H = np.zeros(self._H.shape, self._H.dtype)
         H[:count, :count] = self._H[:count, :count]
         self._H, self._next = H, None
         self.m, self.w, self._full_until = count, 0, count
 
     def snapshot(self) -> dict[str, Any]:
-        """Return V, Q and H on the host, and what else the next step depends on."""
+        """Return V, Q, H and the state that the next step depends on, on the host."""
         end = self.m + self.w
         following = {} if self._next is None else {"next": to_host(self._next.array)}
         return following | {
@@ -360,7 +358,7 @@ class BlockKrylov:
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Take up a state that `snapshot` has returned."""
+        """Restore a state returned by `snapshot`."""
         self.m, self.w = saved["m"], saved["w"]
         end = self.m + self.w
         assign(self.columns(0, end), saved["basis"])
@@ -371,8 +369,8 @@ class BlockKrylov:
             self._next = self._scratch[0] if self.w == self.block_size else self.buffer.like(self.w)
             assign(self._next, saved["next"])
 
-    def rotate(self, U: NDArray[Any]) -> None:
-        """Replace the columns of V by V U, for a unitary U; the decomposition is carried along."""
+    def rotate(self, U: Array) -> None:
+        """Replace V by V U for a unitary U and transform the decomposition."""
         m, end = self.m, self.m + self.w
         V = self.columns(0, m)
         V.combine(small_matrix(U, V), out=V)
@@ -380,10 +378,10 @@ class BlockKrylov:
         self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
 
     def reorthonormalize(self) -> None:
-        """Make [V Q] orthonormal to rounding again; the decomposition is carried along.
+        """Reorthonormalise [V Q] by Cholesky QR and transform the decomposition.
 
-        Each restart rotates V, and rotations accumulate rounding errors: after some hundred of them the
-        loss of orthogonality would exceed what a result may have.
+        Each restart multiplies V by a rotation, whose rounding errors accumulate: after some hundred restarts
+        the loss of orthogonality would exceed the accuracy required of a result.
         """
         used = self.columns(0, self.m + self.w)
         G = to_host(used.gram()).astype(self._H.dtype)

@@ -1,15 +1,15 @@
-"""The search space of Jacobi-Davidson: an orthonormal basis, what A makes of it, and what it says.
+"""The search space of Jacobi-Davidson: an orthonormal basis V, its image under A, and projected matrices.
 
-For an orthonormal V of m columns, in the complement C of some locked ones, it keeps
+For an orthonormal V of m columns, in the complement of locked columns, it stores
 
     (A - tau I) V = W R,    H = V^H (A - tau I) V.
 
-For the ends of a spectrum tau is 0, R the identity, and Rayleigh-Ritz extracts eigenpairs. Inside a spectrum
-Rayleigh-Ritz is fooled: mixtures of vectors from both sides have Ritz values anywhere between. Hence
-*refined* extraction around the target tau: there W is orthonormal, and the right singular vectors y of R make
-||(A - tau I) V y|| stationary, the smallest first. Their singular values are Ritz values of (A - tau I)^2: by
-Cauchy's interlacing no vector comes out nearer to the target than there are eigenvalues for, and that R is
-at hand, not R^H R, keeps small distances accurate.
+For the ends of a spectrum tau is 0, R the identity, and eigenpairs are extracted by Rayleigh-Ritz. Inside a
+spectrum Rayleigh-Ritz gives spurious values: mixtures of vectors from both sides have Ritz values anywhere in
+between. The default around a target tau is therefore *refined* extraction: W is orthonormal, and the right
+singular vectors y of R make ||(A - tau I) V y|| stationary, the smallest first. Their singular values are the
+square roots of Ritz values of (A - tau I)^2: by Cauchy's interlacing no more vectors are near the target than
+there are eigenvalues. Using R instead of R^H R keeps small distances accurate.
 """
 
 from __future__ import annotations
@@ -18,11 +18,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, Operator, assign, column_factors, project_out, small_matrix, to_host
+from ..blocks import (
+    Array,
+    Block,
+    Operator,
+    RealArray,
+    assign,
+    column_factors,
+    project_out,
+    small_matrix,
+    to_host,
+)
 from ..orthogonalize import orthogonalize
 from .krylov import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
@@ -31,9 +40,9 @@ __all__ = ["Extracted", "Extraction", "SearchSpace", "extended"]
 
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
-PADDING = 16  # columns that widths of blocks on a GPU are rounded up to: every width is a kernel to compile
-NEW = 1e-8  # relative length below which a direction is none
-SAME_DISTANCE = 0.02  # distances that differ by less may belong to values on both sides of the target
+PADDING = 16  # widths of blocks on a GPU are multiples of it: every width needs a compiled kernel
+NEW = 1e-8  # relative length below which a direction is dropped
+SAME_DISTANCE = 0.02  # relative difference of distances that may belong to values on both sides of the target
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,45 +52,45 @@ class Extracted:
     Attributes
     ----------
     theta : array, shape (m,)
-        Their Rayleigh quotients.
+        Rayleigh quotients.
     Y : array, shape (m, m)
         Unitary.
     """
 
-    theta: NDArray[np.float64]
-    Y: NDArray[Any]
+    theta: RealArray
+    Y: Array
 
 
 class SearchSpace:
-    """An orthonormal basis that grows and shrinks, with its products.
+    """An orthonormal basis with its image under the operator and its projected matrices.
 
     Parameters
     ----------
     operator : Operator
         Hermitian, with ``apply(X, shift=...)``.
     like : BlockVector, shape (n, any)
-        Says size, type and device.
+        Template for size, type and device.
     capacity : int
-        Columns that V may have.
+        Maximum number of columns of V.
     locked : BlockVector, shape (n, c), or None
         Orthonormal.
     which : {"LA", "SA", "LM"}
     target : float or None
         tau, for the eigenvalues nearest to it.
     extraction : {"auto", "ritz", "harmonic", "refined"}
-        Around a target "auto" is "refined"; without one "ritz" is all there is.
+        With a target "auto" means "refined"; without one "ritz" is always used.
     rng : numpy.random.Generator
-        For random directions where a new block brings nothing new.
+        Source of random directions that replace lost ones.
     counts : Counts
     padding : int, optional
-        Widths of products are rounded up to multiples of it, by columns of zeros; default 16 on a GPU.
+        Widths of products are rounded up to multiples of it by zero columns; default 16 on a GPU.
 
     Attributes
     ----------
     m : int
-        Columns of V.
+        Number of columns of V.
     norm : float
-        Estimate of ||A|| from below.
+        Lower bound of ||A||.
     """
 
     def __init__(
@@ -120,12 +129,12 @@ class SearchSpace:
 
     @property
     def locked(self) -> Block | None:
-        """The columns whose complement this lives in."""
+        """The locked columns, or None."""
         return self.buffer[:, : self.n_locked] if self.n_locked else None
 
     @property
     def room(self) -> int:
-        """Directions that neither the locked columns nor V have taken."""
+        """Dimension of the complement of the locked columns and V."""
         return int(self.buffer.shape[0]) - self.n_locked - self.m
 
     def columns(self, begin: int, end: int) -> Block:
@@ -133,26 +142,19 @@ class SearchSpace:
         return self.buffer[:, self.n_locked + begin : self.n_locked + end]
 
     def padded(self, width: int) -> int:
-        """Return the width of a product over so many columns."""
+        """Round a width up to a multiple of the padding."""
         return -(-width // self.padding) * self.padding
 
     def _dot(self, end: int, D: Block) -> Array:
-        """Return the products of the first columns of V with D, on the host."""
+        """Return V^H D for the first `end` columns of V, on the host."""
         c = self.n_locked
         products = self.buffer[:, : self.padded(c + end)].dot(D)
         return to_host(products)[c : c + end]
 
-    def _combine(self, Y: Array) -> Block:
-        """Return V Y."""
-        c, (m, s) = self.n_locked, Y.shape
-        C = np.zeros((self.padded(c + m), s), Y.dtype)
-        C[c : c + m] = Y
-        return self.buffer[:, : len(C)].combine(self.small(C))
-
     # --- growth ---------------------------------------------------------------------------------
 
     def extend(self, T: Block) -> None:
-        """Append the directions of a block, which is overwritten; as many as there is room for."""
+        """Append the directions of a block, up to the capacity; the block is overwritten."""
         width = min(T.shape[1], self.capacity - self.m, self.room)
         basis = self.buffer[:, : self.padded(self.n_locked + self.m)]
         result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
@@ -161,7 +163,7 @@ class SearchSpace:
         self._accept(width)
 
     def _accept(self, width: int) -> None:
-        """Apply the operator to the orthonormal columns that stand behind V, and count them in."""
+        """Apply the operator to the `width` orthonormal columns behind V and append them to V."""
         begin, end = self.m, self.m + width
         X = self.columns(begin, end).copy()
         D = self.operator.apply(X, shift=self.tau)
@@ -186,7 +188,7 @@ class SearchSpace:
 
     # --- extraction -----------------------------------------------------------------------------
 
-    def ritz_values(self) -> NDArray[np.float64]:
+    def ritz_values(self) -> RealArray:
         """Return the Ritz values of V, ascending."""
         return ritz_pairs(self._H[: self.m, : self.m])[0] + self.tau
 
@@ -206,13 +208,13 @@ class SearchSpace:
         return Extracted(np.einsum("ij,ij->j", Y.conj(), H @ Y).real + self.tau, Y)
 
     def _refined(self, H: Array) -> Array:
-        """Return coefficients of refined vectors, those nearest to the target first.
+        """Compute coefficients of refined vectors, those nearest to the target first.
 
         References
         ----------
         Jia, Linear Algebra Appl. 259 (1997) 1 (refined vectors). Deviation: values at the same distance on
-        both sides of the target share their singular value, and all copies of one do. Rayleigh-Ritz with A
-        among vectors of the same singular value tells them apart, and changes no distance.
+        both sides of the target have the same singular value, as have copies of a multiple value. A
+        Rayleigh-Ritz step with A within each group of equal singular values separates them.
         """
         R = self._R[: self.m, : self.m]
         sigma, Y = _right_singular(R)
@@ -227,10 +229,11 @@ class SearchSpace:
         return Y
 
     def _harmonic(self, H: Array) -> Array:
-        """Return coefficients of harmonic Ritz vectors made orthonormal, those nearest to the target first.
+        """Compute coefficients of orthonormalised harmonic Ritz vectors, those nearest to the target first.
 
         With z = R y the harmonic problem R^H R y = nu H y is Hermitian, R^-H H R^-1 z = (1 / nu) z. Zero
-        singular values of R, eigenvectors at the target, are raised to rounding so that they come first.
+        singular values of R (eigenvectors at the target) are raised to rounding level, so that they come
+        first.
 
         References
         ----------
@@ -245,11 +248,14 @@ class SearchSpace:
         return np.linalg.qr(Y)[0]
 
     def vectors(self, Y: Array) -> Block:
-        """Return V Y for coefficients of shape (m, s)."""
-        return self._combine(Y)
+        """Compute V Y for coefficients of shape (m, s)."""
+        c, (m, s) = self.n_locked, Y.shape
+        C = np.zeros((self.padded(c + m), s), Y.dtype)
+        C[c : c + m] = Y
+        return self.buffer[:, : len(C)].combine(self.small(C))
 
-    def residuals(self, X: Block, Y: Array, theta: NDArray[np.float64]) -> Block:
-        """Return A X - X theta for X = V Y, from what is known of A V."""
+    def residuals(self, X: Block, Y: Array, theta: RealArray) -> Block:
+        """Compute A X - X theta for X = V Y from W R, without applying the operator."""
         m = self.m
         C = np.zeros((self.padded(m), Y.shape[1]), self._R.dtype)
         C[:m] = self._R[:m, :m] @ Y
@@ -285,7 +291,7 @@ class SearchSpace:
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Take up a state that `snapshot` has returned."""
+        """Restore a state returned by `snapshot`."""
         m = self.m = saved["m"]
         assign(self.columns(0, m), saved["basis"])
         assign(self._W[:, :m], saved["images"])
@@ -293,11 +299,11 @@ class SearchSpace:
         self.norm = saved["norm"]
 
     def images(self, count: int) -> Block:
-        """Return a copy of the last columns of W: what the operator has made of the last directions."""
+        """Return a copy of the last `count` columns of W."""
         return self._W[:, self.m - count : self.m].copy()
 
     def reorthonormalize(self) -> None:
-        """Make V orthonormal to rounding again without applying the operator."""
+        """Reorthonormalise V by Cholesky QR without applying the operator."""
         m = self.m
         V = self.columns(0, m)
         G = to_host(V.gram()).astype(self._H.dtype)
@@ -311,7 +317,7 @@ class SearchSpace:
             self._R[:m, :m] = self._R[:m, :m] @ inverse
 
     def refresh(self) -> None:
-        """Make V orthonormal to rounding again and apply the operator to it anew."""
+        """Reorthonormalise V and recompute its image by applying the operator."""
         m = self.m
         V = self.columns(0, m).copy()
         self._clear(0, m)
@@ -319,7 +325,7 @@ class SearchSpace:
         self.extend(V)
 
     def _clear(self, begin: int, end: int) -> None:
-        """Set columns to zero that no longer belong to V."""
+        """Set columns to zero that no longer belong to V and W."""
         for block in (self.columns(begin, end), self._W[:, begin:end]):
             block.array[...] = 0
 
@@ -327,12 +333,12 @@ class SearchSpace:
         block.combine(self.small(C), out=block[:, : C.shape[1]])
 
     def small(self, C: Array) -> Array:
-        """Return a small matrix in the type of V and on its device."""
+        """Copy a small matrix to the type and device of V."""
         return small_matrix(C, self.buffer)
 
 
 def extended(Y: Array, older: Array) -> Array:
-    """Return Y, whose columns are orthonormal, with what is new in the others, orthonormal too."""
+    """Append to orthonormal columns Y an orthonormal basis of the new directions of `older`."""
     for _ in range(2):
         older = older - Y @ (Y.conj().T @ older)
         U, sigma, _ = np.linalg.svd(older, full_matrices=False)
@@ -340,9 +346,9 @@ def extended(Y: Array, older: Array) -> Array:
     return np.hstack([Y, older])
 
 
-def _right_singular(R: Array) -> tuple[NDArray[np.float64], Array]:
-    """Return singular values, ascending, and right singular vectors."""
+def _right_singular(R: Array) -> tuple[RealArray, Array]:
+    """Compute singular values, ascending, and right singular vectors."""
     if not np.isfinite(R).all():
-        raise BreakdownError("the projected matrix holds NaN or Inf: the operator returned them.")
+        raise BreakdownError("the projected matrix holds NaN or Inf; check the operator.")
     _, sigma, ZH = np.linalg.svd(R)
     return sigma[::-1], np.ascontiguousarray(ZH.conj().T[:, ::-1])
