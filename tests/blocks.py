@@ -32,6 +32,30 @@ def framed(xp: Any, values: np.ndarray, ld: int, offset: int = 0) -> tuple[Any, 
     return block, memory
 
 
+def aligned(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.ndarray]:
+    """Place values with row pitch `ld` at an address that `align`, and no multiple of it up to 16, divides.
+
+    Returns
+    -------
+    block : array
+    memory : array of uint8
+        All memory around the block, of bytes 0xFF: NaN in every floating-point type.
+    """
+    n_rows, width = values.shape
+    memory = np.full((n_rows * ld + 8) * values.itemsize + 384, 0xFF, np.uint8)
+    first = -memory.ctypes.data % 256 + 128 + align % 16
+    rows = memory[first : first + n_rows * ld * values.itemsize].view(values.dtype).reshape(n_rows, ld)
+    block = rows[:, :width]
+    block[...] = values
+    return block, memory
+
+
+def parts(factors: tuple[complex, complex]) -> tuple[float, float, float, float]:
+    """Split alpha and beta into the four numbers that product kernels take."""
+    alpha, beta = (complex(factor) for factor in factors)
+    return alpha.real, alpha.imag, beta.real, beta.imag
+
+
 def address(block: Any) -> int:
     """Where a NumPy or CuPy array begins."""
     return int(block.data.ptr if hasattr(block.data, "ptr") else block.ctypes.data)

@@ -1,19 +1,21 @@
-// Runs a CUDA kernel of blockvec on the host, thread by thread, so that its indices, barriers and tails can be tested
-// without a GPU. It stands in for pipeline.cuh and mma.cuh, the two files that hold PTX:
+// Runs a CUDA kernel of blockvec on the host, thread by thread, so that its indices, barriers and tails can be tested without a GPU.
+// cuda.hpp declares what CUDA C++ has built in, ptx.hpp takes the place of common/ptx.cuh.
 //
 //   threads    one fiber each; blocks start one after another and run interleaved, in an order drawn from a seed
 //   warps      meet in tensor products, shuffles and __syncwarp(), as whole warps
 //   copies     land late and in any order: what is read too early is NaN
-//   memory     shared memory starts as NaN; copies are checked for alignment and bounds
-//   deadlock   no thread moves for a long time: an error
+//   memory     shared memory starts as NaN; copies, cached loads and marked stores are checked for alignment and bounds
+//   deadlock   no thread progresses for a long time: an error
 #pragma once
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
@@ -22,32 +24,9 @@
 #include <utility>
 #include <vector>
 
-#define __device__
-#define __global__
-#define __forceinline__ inline
-#define __restrict__
-#define __launch_bounds__(...)
-#define __CUDA_ARCH__ 900
-
 using u32 = unsigned int;
 using u64 = unsigned long long;
 using i64 = long long;
-
-struct Dim {
-    unsigned x, y, z;
-};
-struct alignas(16) double2 {
-    double x, y;
-};
-inline double2 make_double2(double x, double y) { return {x, y}; }
-template <class A, class B>
-std::common_type_t<A, B> max(A a, B b) {
-    return a > b ? std::common_type_t<A, B>(a) : std::common_type_t<A, B>(b);
-}
-template <class A, class B>
-std::common_type_t<A, B> min(A a, B b) {
-    return a < b ? std::common_type_t<A, B>(a) : std::common_type_t<A, B>(b);
-}
 
 namespace emulator {
 
@@ -70,7 +49,14 @@ struct Block {
     size_t shared_bytes;
     std::vector<Meeting> warps;
     std::map<int, Meeting> named;
-    std::map<std::string, void*> statics;
+    std::map<std::string, std::pair<char*, size_t>> statics;
+};
+
+using Copies = std::vector<std::function<void()>>;
+
+struct StoreGroup {
+    Copies copies;
+    bool done = false;
 };
 
 struct Thread {
@@ -79,17 +65,20 @@ struct Thread {
     u32 index;
     bool done;
     std::vector<char> stack;
-    std::vector<std::function<void()>> copies;  // cp.async not yet attached to a barrier
+    Copies copies;                                    // cp.async not yet committed or attached to a barrier
+    std::deque<Copies> groups;                        // committed
+    Copies stores;                                    // bulk stores not yet committed
+    std::deque<std::shared_ptr<StoreGroup>> storing;  // committed
 };
 
 inline Thread* current;
 inline ucontext_t scheduler;
-inline u32 grid;
+inline u32 grid, tile;  // blockIdx.y: one after another
 inline u64 random_state;
 inline long progress;
 inline std::map<u64*, Barrier> barriers;
-inline std::vector<std::function<void()>> in_flight;
-inline std::vector<std::pair<const char*, const char*>> readable;
+inline Copies in_flight;
+inline std::vector<std::pair<char*, char*>> readable, writable;
 inline std::function<void()> body;
 
 inline u64 draw() {
@@ -106,16 +95,26 @@ inline u64 draw() {
 
 inline void yield() { swapcontext(&current->context, &scheduler); }
 
+inline bool is_within(const std::vector<std::pair<char*, char*>>& ranges, const void* at, size_t bytes) {
+    for (auto& range : ranges)
+        if ((char*)at >= range.first && (char*)at + bytes <= range.second) return true;
+    return false;
+}
+
 inline void check_global(const void* from, size_t bytes) {
-    for (auto& range : readable)
-        if ((const char*)from >= range.first && (const char*)from + bytes <= range.second) return;
-    fail("a copy reads outside its operand");
+    if (!is_within(readable, from, bytes)) fail("a load or copy reads outside the operands");
+}
+
+inline void check_result(const void* to, size_t bytes) {
+    if (!is_within(writable, to, bytes)) fail("a store writes outside the results");
 }
 
 inline void check_shared(const void* to, size_t bytes) {
     Block* block = current->block;
-    if ((char*)to < block->shared || (char*)to + bytes > block->shared + block->shared_bytes)
-        fail("a copy writes outside the block's shared memory");
+    if (is_within({{block->shared, block->shared + block->shared_bytes}}, to, bytes)) return;
+    for (auto& [name, memory] : block->statics)
+        if (is_within({{memory.first, memory.first + memory.second}}, to, bytes)) return;
+    fail("a copy lies outside the block's shared memory");
 }
 
 template <class Action>
@@ -143,9 +142,29 @@ inline void meet_block(int id, int threads) {
 
 template <class T, int TAG>
 T& static_shared() {
-    void*& memory = current->block->statics[typeid(T).name() + std::to_string(TAG)];
-    if (!memory) memory = memset(malloc(sizeof(T)), 0xa5, sizeof(T));
-    return *static_cast<T*>(memory);
+    auto& memory = current->block->statics[typeid(T).name() + std::to_string(TAG)];
+    if (!memory.first) {
+        memory = {static_cast<char*>(aligned_alloc(128, (sizeof(T) + 127) / 128 * 128)), sizeof(T)};
+        memset(memory.first, 0xff, sizeof(T));
+    }
+    return *reinterpret_cast<T*>(memory.first);
+}
+
+// The value of another lane.
+template <class T>
+T exchange(T value, int from) {
+    struct Offer {
+        T value;
+        int from;
+        T taken;
+    } offer{value, from & 31, value};
+    meet_warp(&offer, [](void** lanes) {
+        for (int lane = 0; lane < 32; ++lane) {
+            Offer& mine = *static_cast<Offer*>(lanes[lane]);
+            mine.taken = static_cast<Offer*>(lanes[mine.from])->value;
+        }
+    });
+    return offer.taken;
 }
 
 inline Barrier& barrier(u64* at) {
@@ -206,8 +225,8 @@ inline void entry() {
     swapcontext(&current->context, &scheduler);
 }
 
-// Runs `kernel` for all threads; 0, or 4 on a deadlock.
-inline int launch(u32 blocks_, int threads, size_t shared_bytes, u64 seed, std::function<void()> kernel) {
+// Runs `kernel` for all threads; false on a deadlock.
+inline bool launch(u32 blocks_, int threads, size_t shared_bytes, u64 seed, std::function<void()> kernel) {
     constexpr size_t STACK = 96 << 10;
     grid = blocks_;
     body = kernel;
@@ -257,137 +276,44 @@ inline int launch(u32 blocks_, int threads, size_t shared_bytes, u64 seed, std::
         }
         land_some();
         idle = progress == before && left == left_before ? idle + 1 : 0;
-        if (idle > 3000) return 4;
+        if (idle > 3000) return false;
     }
     for (Block& block : blocks) {
         free(block.shared);
-        for (auto& memory : block.statics) free(memory.second);
+        for (auto& memory : block.statics) free(memory.second.first);
     }
-    return 0;
+    return true;
+}
+
+// One launch, as host.py describes it.
+struct Launch {
+    u32 blocks, tiles, threads;
+    u64 shared_bytes, seed;
+    void** arguments;       // pointers to the values
+    const u64* sizes;       // of the values in bytes
+    u64 count;              // of arguments
+    char **reads, **writes; // pairs of bounds
+    u64 n_reads, n_writes;  // pairs
+};
+
+template <class... P, size_t... I>
+void call(void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
+    kernel(*static_cast<P*>(arguments[I])...);
+}
+
+// Returns why the launch is wrong or failed, or nullptr.
+template <class... P>
+const char* run(void (*kernel)(P...), const Launch& by) {
+    const std::vector<u64> wanted{sizeof(P)...};
+    if (wanted != std::vector<u64>(by.sizes, by.sizes + by.count)) return "the arguments' number or sizes are not those of the parameters";
+    readable.clear();
+    writable.clear();
+    for (u64 i = 0; i < by.n_reads; ++i) readable.push_back({by.reads[2 * i], by.reads[2 * i + 1]});
+    for (u64 i = 0; i < by.n_writes; ++i) writable.push_back({by.writes[2 * i], by.writes[2 * i + 1]});
+    for (tile = 0; tile < by.tiles; ++tile)
+        if (!launch(by.blocks, by.threads, by.shared_bytes, by.seed + tile, [=] { call(kernel, by.arguments, std::index_sequence_for<P...>()); }))
+            return "deadlock: no thread progresses";
+    return nullptr;
 }
 
 }  // namespace emulator
-
-// ---- CUDA
-
-#define threadIdx (Dim{emulator::current->index, 0, 0})
-#define blockIdx (Dim{emulator::current->block->index, 0, 0})
-#define gridDim (Dim{emulator::grid, 1, 1})
-
-inline void __syncthreads() { emulator::meet_block(0, emulator::current->block->threads); }
-inline void __syncwarp() {
-    emulator::meet_warp(nullptr, [](void**) {});
-}
-inline u32 __shfl_sync(u32, u32 value, int source) {
-    emulator::meet_warp(&value, [source](void** lanes) {
-        const u32 chosen = *static_cast<u32*>(lanes[source]);
-        for (int lane = 0; lane < 32; ++lane) *static_cast<u32*>(lanes[lane]) = chosen;
-    });
-    return value;
-}
-inline void __threadfence() {}
-inline u32 atomicAdd(u32* at, u32 value) {
-    ++emulator::progress;
-    return std::exchange(*at, *at + value);
-}
-inline u64 atomicAdd(u64* at, u64 value) {
-    ++emulator::progress;
-    return std::exchange(*at, *at + value);
-}
-inline double __ldcg(const double* at) { return *at; }
-inline void __stcg(double* at, double value) { *at = value; }
-inline double __longlong_as_double(long long bits) {
-    double x;
-    memcpy(&x, &bits, 8);
-    return x;
-}
-inline long long __double_as_longlong(double x) {
-    long long bits;
-    memcpy(&bits, &x, 8);
-    return bits;
-}
-inline u32 __double2hiint(double x) { return u32(u64(__double_as_longlong(x)) >> 32); }
-inline u32 __double2loint(double x) { return u32(__double_as_longlong(x)); }
-inline double __hiloint2double(u32 high, u32 low) { return __longlong_as_double(i64(u64(high) << 32 | low)); }
-
-// ---- pipeline.cuh
-
-inline void barrier_init(u64* at, u32 arrivals) {
-    if (emulator::current->index) emulator::fail("barriers are initialised by thread 0 alone: see Ring::init");
-    emulator::barriers[at] = {arrivals, arrivals, 0, 0};
-}
-inline void barrier_init_fence() {}
-inline void expect(u64* at, u32 bytes) {
-    emulator::barrier(at).bytes += bytes;
-    emulator::arrive_at(emulator::barrier(at));
-}
-inline void arrive(u64* at) { emulator::arrive_at(emulator::barrier(at)); }
-inline void wait(u64* at, u32 parity) {
-    while (emulator::barrier(at).phase == parity) emulator::yield();
-    if (emulator::draw() % 4 == 0) emulator::yield();
-}
-inline bool elect_one() {
-    __syncwarp();
-    return threadIdx.x % 32 == 0;
-}
-inline void bulk_load(void* to, const void* from, u32 bytes, u64* at) {
-    if ((uintptr_t(to) | uintptr_t(from) | bytes) % 16 || !bytes) emulator::fail("a bulk copy is not in units of 16 bytes");
-    emulator::check_global(from, bytes);
-    emulator::check_shared(to, bytes);
-    emulator::barrier(at);
-    emulator::in_flight.push_back([=] {
-        memcpy(to, from, bytes);
-        emulator::barriers[at].bytes -= bytes;
-        emulator::settle(emulator::barriers[at]);
-    });
-}
-template <int SIZE>
-void async_copy(void* to, const void* from, u32 bytes) {
-    if ((uintptr_t(to) | uintptr_t(from)) % SIZE || bytes > SIZE) emulator::fail("an asynchronous copy is not aligned");
-    if (bytes) emulator::check_global(from, bytes);
-    emulator::check_shared(to, SIZE);
-    emulator::current->copies.push_back([=] {
-        memset(to, 0, SIZE);
-        memcpy(to, from, bytes);
-    });
-}
-inline void async_arrive(u64* at) {
-    emulator::barrier(at);
-    emulator::in_flight.push_back([at, copies = std::exchange(emulator::current->copies, {})] {
-        for (auto& copy : copies) copy();
-        emulator::arrive_at(emulator::barriers[at]);
-    });
-}
-inline u32 count_up(u32* counter, u32 last) { return std::exchange(*counter, *counter >= last ? 0 : *counter + 1); }
-template <int ID, int THREADS>
-void sync_warps() {
-    emulator::meet_block(ID, THREADS);
-}
-inline u32 load_acquire(const u32* at) {
-    emulator::yield();
-    return *static_cast<const volatile u32*>(at);
-}
-inline u64 load_relaxed(const u64* at) {
-    emulator::yield();
-    return *static_cast<const volatile u64*>(at);
-}
-inline void store_flagged(double* at, double value, u64 flag) {
-    ++emulator::progress;
-    at[0] = value;
-    memcpy(at + 1, &flag, 8);
-}
-inline void load_flagged(double& value, u64& flag, const double* at) {
-    emulator::yield();
-    value = at[0];
-    memcpy(&flag, at + 1, 8);
-}
-
-// ---- mma.cuh
-
-inline void mma_m8n8k4(double (&c)[2], double a, double b) { emulator::multiply<1>({c, nullptr, &a, nullptr, &b}); }
-template <int SETS>
-void mma_m16n8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[SETS], const double (&bottom)[SETS],
-               const double (&b)[SETS]) {
-    emulator::multiply<SETS>({c_top, c_bottom, top, bottom, b});
-}
-inline double flip_sign(double x) { return -x; }

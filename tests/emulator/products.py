@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from blockvec.arrays import memory_of
 from blockvec.kernels.problem import SpmmvProblem, beta_class, itemsize, promote, scalar_class
 from blockvec.kernels.sparse.csr_plan import address
+from tests.blocks import aligned
 from tests.contract.blocks import exact_values
-from tests.emulator.gathers import framed
 
 SCALAR_SHIFT = 3
 
@@ -47,10 +47,10 @@ class SparseProduct:
         self.alpha, self.beta, self.delta, self.eta = (case[key] for key in ("alpha", "beta", "delta", "eta"))
         self.shift = case["shift"]
         rng, (n_rows, n_cols) = np.random.default_rng(width), S.shape
-        self.X, _ = framed(exact_values(rng, (n_cols, width), dtype_x), width + case["pitches"][0], align_x)
+        self.X, _ = aligned(exact_values(rng, (n_cols, width), dtype_x), width + case["pitches"][0], align_x)
         self._given_y, self._given_z = (exact_values(rng, (n_rows, width), dtype) for _ in range(2))
-        self.Y, memory_y = framed(self._given_y, width + case["pitches"][1], align_y)
-        self.Z, memory_z = framed(self._given_z, width, align_y)
+        self.Y, memory_y = aligned(self._given_y, width + case["pitches"][1], align_y)
+        self.Z, memory_z = aligned(self._given_z, width, align_y)
         self._frames = ((self.Y, memory_y), (self.Z, memory_z))
         self.shifts = exact_values(rng, (width,), dtype) if self.shift == "column" else np.zeros(0, dtype)
         expected = S @ self.X.astype(dtype)

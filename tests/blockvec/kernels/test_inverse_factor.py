@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from blockvec.backends.host.small_matrices import inverse_factor
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200
 from blockvec.kernels.inverse_factor import InverseFactorKernel
-from tests.emulator import host as emulator
+from tests.blocks import address
+from tests.emulator.host import HostKernel, needs_host_compiler
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 
@@ -31,10 +31,9 @@ def test_widths_that_fit_in_shared_memory_are_taken() -> None:
     assert kernel.refusal(118, replace(H200, shared_bytes_per_block=48 << 10))
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++ to run the kernel on the host")
+@needs_host_compiler
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
 def test_the_kernel_and_numpy_agree(dtype: str, tmp_path: Path) -> None:
-    library = emulator.build_small(InverseFactorKernel(dtype).source(), tmp_path)
     rng = np.random.default_rng(0)
     for width, limit in ((1, 1e9), (3, 1e9), (37, 1e9), (5, 1.0)):
         X = rng.standard_normal((2 * width + 2, width)) * np.logspace(-3, 3, width)
@@ -43,18 +42,10 @@ def test_the_kernel_and_numpy_agree(dtype: str, tmp_path: Path) -> None:
         G = np.ascontiguousarray((X.conj().T @ X).astype(dtype))
         T, expected = inverse_factor(G, limit)
         found, report = np.full_like(T, np.nan), np.full_like(expected, np.nan)
-        addresses = [ctypes.c_void_p(a.ctypes.data) for a in (G, found, report)]
-        shared = InverseFactorKernel(dtype).shared_bytes(width)
-        assert (
-            library.run(
-                InverseFactorKernel.threads,
-                ctypes.c_size_t(shared),
-                *addresses,
-                width,
-                ctypes.c_double(limit),
-            )
-            == 0
-        )
+        kernel = HostKernel(InverseFactorKernel(dtype).source(), tmp_path, readable=[G])
+        arguments = *map(address, (G, found, report)), np.int32(width), float(limit)
+        shared_bytes = InverseFactorKernel(dtype).shared_bytes(width)
+        kernel((1,), (InverseFactorKernel.threads,), arguments, shared_bytes)
         assert report[-1, 0].real == pytest.approx(expected[-1, 0].real, rel=1e-10)
         scale = np.abs(expected[:-1]).max(axis=1, keepdims=True)
         assert np.all(np.abs(report[:-1] - expected[:-1]) <= 1e-10 * scale)

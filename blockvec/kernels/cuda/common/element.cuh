@@ -4,9 +4,7 @@
 // A real factor multiplies the parts alike; it is never widened to a complex one, whose zero imaginary part would turn
 // infinities into NaN and cost two more operations.
 #pragma once
-
-using i64 = long long;
-using u64 = unsigned long long;
+#include "common/ptx.cuh"
 
 template <class R>
 struct Complex {

@@ -12,42 +12,27 @@
 // (transposed), as a B fragment, and in any order of the rows, as long as both factors use the same one.
 // On Hopper all m16 shapes run at 512 multiply-adds in 16 cycles of a quadrant; m8n8k4 takes as long for half the work. It is
 // the only shape of sm_80, at full rate there, and stands in for m16n8k4.
-// The statements are pure, so not volatile: the compiler may interleave them with loads.
 #pragma once
+#include "common/ptx.cuh"
 
-__device__ __forceinline__ void mma_m8n8k4(double (&c)[2], double a, double b) {
-    asm("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0,%1}, {%2}, {%3}, {%0,%1};"
-        : "+d"(c[0]), "+d"(c[1])
-        : "d"(a), "d"(b));
-}
-
-// The m16 shapes take C as two halves, rows 0..7 and rows 8..15, and A likewise: top[u] = A[g][t+4u], bottom[u] = A[g+8][t+4u].
-__device__ __forceinline__ void mma_m16n8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[1],
-                                          const double (&bottom)[1], const double (&b)[1]) {
+// A step of 4 SETS in k. C is given as two halves, rows 0..7 and rows 8..15, and so is A: top[u] = A[g][t+4u], bottom[u] = A[g+8][t+4u].
+template <int SETS>
+__device__ __forceinline__ void mma_m16n8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[SETS], const double (&bottom)[SETS],
+                                          const double (&b)[SETS]) {
+    static_assert(SETS == 1 || SETS == 2 || SETS == 4, "no such shape");
+    if constexpr (SETS == 4)
+        mma_m16n8k16(c_top, c_bottom, top, bottom, b);
+    else if constexpr (SETS == 2)
+        mma_m16n8k8(c_top, c_bottom, top, bottom, b);
 #if __CUDA_ARCH__ >= 900
-    asm("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+d"(c_top[0]), "+d"(c_top[1]), "+d"(c_bottom[0]), "+d"(c_bottom[1])
-        : "d"(top[0]), "d"(bottom[0]), "d"(b[0]));
+    else
+        mma_m16n8k4(c_top, c_bottom, top, bottom, b);
 #else
-    mma_m8n8k4(c_top, top[0], b[0]);
-    mma_m8n8k4(c_bottom, bottom[0], b[0]);
+    else {
+        mma_m8n8k4(c_top, top[0], b[0]);
+        mma_m8n8k4(c_bottom, bottom[0], b[0]);
+    }
 #endif
-}
-
-__device__ __forceinline__ void mma_m16n8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[2],
-                                          const double (&bottom)[2], const double (&b)[2]) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+d"(c_top[0]), "+d"(c_top[1]), "+d"(c_bottom[0]), "+d"(c_bottom[1])
-        : "d"(top[0]), "d"(bottom[0]), "d"(top[1]), "d"(bottom[1]), "d"(b[0]), "d"(b[1]));
-}
-
-__device__ __forceinline__ void mma_m16n8(double (&c_top)[2], double (&c_bottom)[2], const double (&top)[4],
-                                          const double (&bottom)[4], const double (&b)[4]) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7,%8,%9,%10,%11}, {%12,%13,%14,%15}, {%0,%1,%2,%3};"
-        : "+d"(c_top[0]), "+d"(c_top[1]), "+d"(c_bottom[0]), "+d"(c_bottom[1])
-        : "d"(top[0]), "d"(bottom[0]), "d"(top[1]), "d"(bottom[1]), "d"(top[2]), "d"(bottom[2]), "d"(top[3]),
-          "d"(bottom[3]), "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
 // -x through its sign bit: an FP64 negation would take a slot of the pipe that the tensor products run on.

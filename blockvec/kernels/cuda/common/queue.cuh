@@ -8,7 +8,7 @@
 // time, since a counter in memory answers some two hundred times a microsecond, and asks for the next run a run ahead, since an answer takes
 // a microsecond or two. There are fewer than 2^31 tiles.
 #pragma once
-#include "common/pipeline.cuh"
+#include "common/ptx.cuh"
 
 struct Queue {  // at the head of the workspace, in the place of other counters that are zero between launches, as these are
     u32 taken, done;

@@ -19,7 +19,7 @@
 //
 // Which block sums a slice may vary, the order of its sum does not: results are bit-identical.
 #pragma once
-#include "common/pipeline.cuh"
+#include "common/ptx.cuh"
 
 struct GridHeader {  // of the workspace, zero before its first launch
     u32 opened, arrived, departed, unused;  // zero between launches
@@ -101,7 +101,7 @@ struct Slices {
             }
             scratch[q * doubles + d] = sum;
         }
-        sync_warps<1, THREADS>();
+        named_barrier<THREADS>(1);
         const int element = first / PARTS + thread;
         if (thread < doubles / PARTS && element < ELEMENTS) {
             double total[PARTS] = {};
@@ -110,7 +110,7 @@ struct Slices {
                 for (int part = 0; part < PARTS; ++part) total[part] += scratch[r * doubles + thread * PARTS + part];
             store(element, total);
         }
-        sync_warps<1, THREADS>();
+        named_barrier<THREADS>(1);
     }
 };
 
@@ -131,10 +131,10 @@ __device__ __forceinline__ void sum_flagged(void* workspace, double* scratch, u6
         while ((seen & ~u64(1)) != expected);
         return is_declined(seen);
     };
-    __shared__ bool shared_any;
+    SHARED(bool, shared_any);
     if (is_declined(flag)) return;
     if (threadIdx.x == 0) shared_any = false;
-    sync_warps<1, THREADS>();
+    named_barrier<THREADS>(1);
 
     using Cut = Slices<DOUBLES, PARTS, THREADS>;
     bool has_all = false, is_heir = false;
@@ -180,8 +180,9 @@ __device__ __forceinline__ void grid_sum(void* workspace, double* scratch, u64 f
     const Cut slices;
     const int blocks = gridDim.x;
     GridHeader* header = grid_header(workspace);
-    __shared__ int shared_turn, shared_turns;
-    sync_warps<1, THREADS>();  // the block's partial is written
+    SHARED(int, shared_turn);
+    SHARED(int, shared_turns);
+    named_barrier<THREADS>(1);  // the block's partial is written
     if (threadIdx.x == 0) {
         __threadfence();
         const bool waits = !is_declined(flag);
@@ -195,7 +196,7 @@ __device__ __forceinline__ void grid_sum(void* workspace, double* scratch, u64 f
             shared_turns = arrived >> 16;
         }
     }
-    sync_warps<1, THREADS>();
+    named_barrier<THREADS>(1);
     const int turn = shared_turn, turns = shared_turns;
     if (turn < 0) return;
     const double* partials = grid_partials(workspace);

@@ -3,8 +3,7 @@
 // An element is PARTS real numbers of type R, (re, im) if complex, and everything is counted in those. VECTOR is how many bytes a load
 // takes: it may be less than an element (a complex64 block that starts at an odd float) or more.
 #pragma once
-
-using i64 = long long;
+#include "common/ptx.cuh"
 
 template <class R, int COUNT>
 struct alignas(COUNT * sizeof(R)) Reals {

@@ -2,8 +2,8 @@
 //
 // A team is WARPS warps that work on the same rows and have a ring of stages to themselves, so that its only barriers are its own:
 //
-//   for s in 0 .. STAGES-1: start the copies of the team's stage s; copies_commit()
-//   for each stage:  copies_wait<STAGES - 1>(); sync_team; read the stage; sync_team; start the copies of the stage STAGES on; copies_commit()
+//   for s in 0 .. STAGES-1: start the copies of the team's stage s; async_commit()
+//   for each stage:  async_wait<STAGES - 1>(); sync_team; read the stage; sync_team; start the copies of the stage STAGES on; async_commit()
 //
 // Slab: ROWS rows of WIDTH bytes in shared memory, PITCH bytes apart and PAD more bytes after every PAD_ROWS rows, so that threads at
 // different rows meet different banks. In global memory the rows are
@@ -11,20 +11,16 @@
 //   otherwise    `ld` bytes apart: every row is copied in pieces of PIECE bytes, the last one possibly cut.
 // PIECE (4, 8 or 16) divides global addresses, PITCH, PAD, and for LINEAR rows the bytes of a slab and of PAD_ROWS rows.
 #pragma once
-#include "common/copies.cuh"
+#include "common/word.cuh"
 
-template <int BYTES>
-struct Word {
-    using Type = u32;
-};
-template <>
-struct Word<8> {
-    using Type = uint2;
-};
-template <>
-struct Word<16> {
-    using Type = uint4;
-};
+// A barrier of the warps of one team. Number 0 is __syncthreads(), number 1 that of grid_sum.
+template <int WARPS>
+__device__ __forceinline__ void sync_team(int team) {
+    if constexpr (WARPS == 1)
+        __syncwarp();
+    else
+        named_barrier<32 * WARPS>(team + 2);
+}
 
 template <int ROWS, int WIDTH, bool LINEAR, int PIECE, int PITCH, int PAD_ROWS, int PAD, int THREADS>
 struct Slab {
@@ -72,17 +68,17 @@ struct Slab {
     static __device__ __forceinline__ void load(char* shared, const char* global, i64 ld, i64 rows, int thread) {
         if (rows >= ROWS)
             for_pieces<true>(ld, ROWS, thread, [&](int to, i64 from, int bytes) {
-                copy_piece<PIECE>(shared + to, global + from, LINEAR || WIDTH % PIECE == 0 ? PIECE : min(PIECE, bytes));
+                async_copy<PIECE>(shared + to, global + from, LINEAR || WIDTH % PIECE == 0 ? PIECE : min(PIECE, bytes));
             });
         else
             for_pieces<false>(ld, static_cast<int>(rows), thread, [&](int to, i64 from, int bytes) {
-                copy_piece<PIECE>(shared + to, bytes > 0 ? global + from : global, max(0, min(PIECE, bytes)));
+                async_copy<PIECE>(shared + to, bytes > 0 ? global + from : global, max(0, min(PIECE, bytes)));
             });
     }
 
     // Stores the first `rows` rows of a slab.
     static __device__ __forceinline__ void store(const char* shared, char* global, i64 ld, i64 rows, int thread) {
-        using Piece = typename Word<PIECE>::Type;
+        using Piece = WordOf<PIECE>;
         if (rows >= ROWS && (LINEAR || WIDTH % PIECE == 0))
             for_pieces<true>(ld, ROWS, thread, [&](int from, i64 to, int) {
                 *reinterpret_cast<Piece*>(global + to) = *reinterpret_cast<const Piece*>(shared + from);

@@ -415,9 +415,9 @@ __device__ __forceinline__ void reduce(const Sums& sums, double* S, const Operan
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     KERNEL(const char* W, char* V, const double* C, double* S, i64 K, i64 pitch_w, i64 pitch_v, double alpha_re, double alpha_im,
            double beta_re, double beta_im, void* workspace) {
-    extern __shared__ __align__(128) char shared[];
-    __shared__ Stages stages;
-    __shared__ u64 launch;
+    DYNAMIC_SHARED(shared, 128);
+    SHARED(Stages, stages);
+    SHARED(u64, launch);
     const Operands o = {W, V, C, K, pitch_w, pitch_v, (K + ROWS - 1) / ROWS, {alpha_re, alpha_im}, {beta_re, beta_im}};
     Place at;
     at.thread = threadIdx.x;

@@ -238,7 +238,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAG
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im, double, double, Queue*) {
-    extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then their states
+    DYNAMIC_SHARED(memory, 128);  // C's fragments, then each group's stages and slabs, then their states
     double* const fragments = reinterpret_cast<double*>(memory);
     Ring<STAGES>* const rings = reinterpret_cast<Ring<STAGES>*>(memory + FRAGMENT_BYTES + GROUPS * GROUP_BYTES);
 

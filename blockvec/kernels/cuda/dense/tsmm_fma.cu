@@ -154,7 +154,7 @@ struct Tile {
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 ldb, double alpha_re, double alpha_im, double beta_re,
        double beta_im, Queue* queue) {
-    extern __shared__ __align__(128) char shared[];
+    DYNAMIC_SHARED(shared, 128);
     const Place at(threadIdx.x);
     const Real alpha[2] = {static_cast<Real>(alpha_re), static_cast<Real>(alpha_im)};
     const Real beta[2] = {static_cast<Real>(beta_re), static_cast<Real>(beta_im)};
@@ -174,7 +174,7 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
             SlabA::load(ring + stage * STAGE_BYTES, A + row * pitch_a, pitch_a, K - row, at.lane);
             if constexpr (B_COMES) SlabB::load(ring + stage * STAGE_BYTES + B_OFFSET, B + row * pitch_b, pitch_b, K - row, at.lane);
         }
-        copies_commit();
+        async_commit();
     };
     if constexpr (STAGES > 0)
 #pragma unroll
@@ -192,7 +192,7 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
         const bool is_whole = row0 + ROWS <= K;
         char* from = ring + stage * STAGE_BYTES;
         if constexpr (STAGES > 0) {
-            copies_wait<STAGES - 1>();
+            async_wait<STAGES - 1>();
             sync_team<WARPS>(at.team);
         }
         const auto load = [&](FragmentA(&a)[SETS], int tile) {

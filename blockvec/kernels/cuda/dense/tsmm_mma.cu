@@ -151,7 +151,7 @@ __device__ __forceinline__ void sync_group(int group) {
     if constexpr (SPLIT == 1) {
         __syncwarp();
     } else {
-        asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(LANES) : "memory");  // number 0 is __syncthreads()
+        named_barrier<LANES>(1 + group);  // number 0 is __syncthreads()
     }
 }
 
@@ -282,7 +282,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im,
            double beta_re, double beta_im, Queue* queue) {
-    extern __shared__ __align__(128) char memory[];  // C's fragments, then each group's stages and slabs, then their states
+    DYNAMIC_SHARED(memory, 128);  // C's fragments, then each group's stages and slabs, then their states
     double* const fragments = reinterpret_cast<double*>(memory);
     char* const groups = memory + FRAGMENT_BYTES;
     Stages* const states = reinterpret_cast<Stages*>(groups + GROUPS * GROUP_BYTES);

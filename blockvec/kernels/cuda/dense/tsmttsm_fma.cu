@@ -110,7 +110,7 @@ struct Source {
             SlabA::load(stage, A + row * pitch_a, pitch_a, K - row, at.lane);
             if constexpr (!SAME) SlabB::load(stage + B_OFFSET, B + row * pitch_b, pitch_b, K - row, at.lane);
         }
-        copies_commit();
+        async_commit();
     }
 };
 
@@ -209,7 +209,7 @@ __device__ __forceinline__ void sum_block(const Tile& tile, const Place& at, dou
 // ---- sums over the blocks by atomic additions to zeros that the first block to start puts into the workspace
 
 __device__ __forceinline__ void open_atomic_sums(void* workspace) {
-    __shared__ bool is_first;
+    SHARED(bool, is_first);
     if (threadIdx.x == 0) is_first = atomicAdd(&grid_header(workspace)->opened, 1u) == 0;
     __syncthreads();
     if (!is_first) return;
@@ -230,7 +230,7 @@ __device__ __forceinline__ void wait_for_zeros(void* workspace) {
 template <class Finish>
 __device__ __forceinline__ void close_atomic_sums(void* workspace, Finish finish) {
     GridHeader* header = grid_header(workspace);
-    __shared__ bool is_last;
+    SHARED(bool, is_last);
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) is_last = atomicAdd(&header->arrived, 1u) == gridDim.x - 1;
@@ -251,8 +251,8 @@ __device__ __forceinline__ void close_atomic_sums(void* workspace, Finish finish
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i64 lda, i64 ldb, double alpha_re, double alpha_im,
        double beta_re, double beta_im, void* workspace) {
-    extern __shared__ __align__(128) char shared[];
-    __shared__ u64 launch;
+    DYNAMIC_SHARED(shared, 128);
+    SHARED(u64, launch);
     double* product = reinterpret_cast<double*>(shared + PRODUCT_OFFSET);
     double* scratch = reinterpret_cast<double*>(shared + SCRATCH_OFFSET);
     const Place at(threadIdx.x);
@@ -278,7 +278,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Out* C, i64 K, i6
     const auto add_chunk = [&] {
         if constexpr (STAGES > 0) {
             char* from = ring + stage * STAGE_BYTES;
-            copies_wait<STAGES - 1>();
+            async_wait<STAGES - 1>();
             sync_team<WARPS>(at.team);
             if constexpr (LEAPFROG) load_staged(now[0], from, at, 0);
 #pragma unroll UNROLL

@@ -222,13 +222,13 @@ struct Accumulators {
                 }
             };
             if (wk >= half && wk < many) for_pairs([](double(&c)[2], double2& s) { s = make_double2(c[0], c[1]); });
-            sync_warps<1, CONSUMERS>();
+            named_barrier<CONSUMERS>(1);
             if (wk + half < many)
                 for_pairs([](double(&c)[2], double2& s) {
                     c[0] += s.x;
                     c[1] += s.y;
                 });
-            sync_warps<1, CONSUMERS>();
+            named_barrier<CONSUMERS>(1);
         }
     }
 
@@ -335,9 +335,9 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 32 * PRODUCERS, BLOCKS)
 KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i64 lda, i64 ldb, double alpha_re,
        double alpha_im, double beta_re, double beta_im, void* workspace) {
-    extern __shared__ __align__(128) char shared[];
-    __shared__ Ring<STAGES> ring;
-    __shared__ u64 launch;
+    DYNAMIC_SHARED(shared, 128);
+    SHARED(Ring<STAGES>, ring);
+    SHARED(u64, launch);
     const Source source = {A, B, K, lda, ldb};
     if (threadIdx.x == 0) {
         ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), READERS);
@@ -393,14 +393,14 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
 
     if (!SUMMED && alpha_re == alpha_re) return;  // always, but the compiler must keep the products
 
-    // The ring's memory is free now: the last stage has been waited for, and sync_warps lets everybody finish reading.
+    // The ring's memory is free now: the last stage has been waited for, and the barrier lets everybody finish reading.
     const u32 started = threadIdx.x == 0 ? grid_seen(workspace) : 0;
-    sync_warps<1, CONSUMERS>();
+    named_barrier<CONSUMERS>(1);
     acc.sum_warps(reinterpret_cast<double2*>(shared), tile, wk, lane);
     double* product = reinterpret_cast<double*>(shared);
     if (wk == 0) acc.store(product, m0, n0, shape, lane);
     if (threadIdx.x == 0) launch = grid_decided(launch, started);
-    sync_warps<1, CONSUMERS>();
+    named_barrier<CONSUMERS>(1);
 
     auto finish = [&](int element, const double(&sum)[PARTS]) {
         Real* c = C + element * PARTS;

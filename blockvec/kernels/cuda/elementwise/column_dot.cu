@@ -31,7 +31,7 @@ __device__ __forceinline__ Sum product(S x, T y) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
     KERNEL(const X* x, i64 ldx, const Y* y, i64 ldy, i64 rows, i64 width, int lanes, int groups, Sum* partials) {
-    __shared__ Sum scratch[THREADS * VECTOR];
+    SHARED_ARRAY(Sum, scratch, [THREADS * VECTOR]);
     const int group = threadIdx.x / lanes, lane = threadIdx.x % lanes;
     const i64 col = (static_cast<i64>(blockIdx.y) * lanes + lane) * VECTOR;
     const bool busy = group < groups && col < width;

@@ -50,7 +50,7 @@ __device__ __forceinline__ auto scaled(S x, Complex<double> factor) -> ElementOf
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     KERNEL(const Partial* partials, i64 parts, i64 part_size, Out* C, i64 ldc, i64 m, i64 n, Complex<double> alpha, Complex<double> beta) {
-    __shared__ Sum scratch[THREADS];
+    SHARED_ARRAY(Sum, scratch, [THREADS]);
     const int run = threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const i64 element = static_cast<i64>(blockIdx.x) * LANES + lane;
     const i64 row = element / n, col = element % n;

@@ -21,7 +21,7 @@ using Wide = ElementOf<COMPLEX, double>;
 __device__ __forceinline__ double square(Wide x) { return real_part(multiply(conjugate(x), x)); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* G, Element* T, Wide* report, int b, double limit) {
-    extern __shared__ __align__(16) char shared[];
+    DYNAMIC_SHARED(shared, 16);
     Wide* A = reinterpret_cast<Wide*>(shared);
     double* scale = reinterpret_cast<double*>(A + b * b);
     double* growths = scale + b;

@@ -3,8 +3,8 @@
 #include "common/pipeline.cuh"
 
 extern "C" __global__ void __launch_bounds__(32) KERNEL(const char* source, char* target, u32 read, u32 write) {
-    extern __shared__ __align__(128) char memory[];
-    __shared__ u64 full;
+    DYNAMIC_SHARED(memory, 128);
+    SHARED(u64, full);
     const i64 block = blockIdx.x;
     if (threadIdx.x == 0) {
         barrier_init(&full, 1);

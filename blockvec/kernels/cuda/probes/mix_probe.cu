@@ -4,7 +4,6 @@
 // Problem: READS, WRITES. Config: THREADS.
 #include "common/element.cuh"
 
-using u32 = unsigned int;
 struct alignas(16) Vector {
     u32 word[4];
 };

@@ -2,7 +2,7 @@
 // what memory can do for rows of pitches lda and ldb, and so for a product of such views.
 //
 // Problem: SIZE of an element in bytes; M, N; READS_B, WRITES_B. Config: THREADS, UNROLL.
-using i64 = long long;
+#include "common/ptx.cuh"
 
 struct alignas(SIZE) Element {
     unsigned word[SIZE / 4];

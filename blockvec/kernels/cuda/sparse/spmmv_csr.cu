@@ -99,7 +99,7 @@ __device__ __forceinline__ void copy_range(void* shared, const void* global, int
     for (int first = 0; first < BYTES; first += 32 * 16) {
         const int at = first + lane * 16;
         if (at < bytes)
-            stream_copy(static_cast<char*>(shared) + place(at), static_cast<const char*>(global) + at, min(16, bytes - at));
+            async_copy_evict_first(static_cast<char*>(shared) + place(at), static_cast<const char*>(global) + at, min(16, bytes - at));
     }
 }
 
@@ -112,7 +112,7 @@ __device__ __forceinline__ Unit fetch(Slot& slot, const Bounds& bounds, const In
         copy_range<sizeof(slot.columns)>(slot.columns, columns + base, count * static_cast<int>(sizeof(Index)), lane);
         copy_range<sizeof(slot.values)>(slot.values, values + base, count * static_cast<int>(sizeof(S)), lane);
     }
-    stream_commit();
+    async_commit();
     const u32 range = static_cast<u32>(bounds.start - base) | static_cast<u32>(bounds.stop - base) << 16;
     return {bounds.rows.first, is_long || lane >= bounds.rows.count ? NO_ROW : range};
 }
@@ -228,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     KERNEL(const Index* pointers, const Index* columns, const S* values, Index n_rows, const Index* cuts, Index n_units, int passes, int line,
            i64 by_line, int lots, i64 by_lots, int plane, Dot* parts, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
            Factor eta, const Y* shifts) {
-    __shared__ Memory memory;
+    SHARED(Memory, memory);
     Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int tile = blockIdx.x % TILES, number = blockIdx.x / TILES, blocks = gridDim.x / TILES;  // of a tile
@@ -260,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         units[STAGES - 1] = fetch(slots[warp][free], bounds, columns, values, lane);
         bounds = bounds_of(pointers, rows, lane);
         rows = next_rows();
-        stream_wait<STAGES - 1>();
+        async_wait<STAGES - 1>();
         __syncwarp();
         multiply_unit(block, units[0], slots[warp][stage], memory.staged.products[warp], lane, dots, grams);
         __syncwarp();
@@ -268,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 #pragma unroll
         for (int s = 0; s < STAGES - 1; ++s) units[s] = units[s + 1];
     }
-    stream_wait<0>();
+    async_wait<0>();
     Dot* own_parts = parts + static_cast<i64>(number) * (DOT_KINDS * WIDTH + GRAM_SUMS);
     if constexpr (DOTS != 0) store_dots(memory, dots, warp, lane, tile, own_parts);
     if constexpr (GRAM != 0) store_grams(memory, grams, warp, lane, own_parts + DOT_KINDS * WIDTH);

@@ -20,7 +20,7 @@ using PackSum = StreamPack<Y, VECTOR, true>;
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const i64* tasks, const Index* columns, const S* values, Y* partials, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz,
            Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
-    __shared__ Y scratch[GROUPS][TILE];
+    SHARED_ARRAY(Y, scratch, [GROUPS][TILE]);
     const i64* task = tasks + 4 * static_cast<i64>(blockIdx.x);
     const i64 row = task[0], begin = task[1], end = task[2], slot = task[3];
     const int lane = threadIdx.x % 32, group = threadIdx.x / 32 * GROUPS_A_WARP + lane / LANES;

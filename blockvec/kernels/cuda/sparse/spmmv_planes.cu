@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     KERNEL(const int* pointers, const S* values, const Slot* slots, const int* counts, const int* loads, int n_rows, int line, int plane,
            int depth, int programs, const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta,
            Factor eta, const Y* shifts) {
-    extern __shared__ __align__(128) char ring[];
+    DYNAMIC_SHARED(ring, 128);
     Memory& memory = *reinterpret_cast<Memory*>(ring + SLOTS * RING_ROW);
     const int thread = threadIdx.x, tile = blockIdx.x % TILES, lane = thread % LANES;
     const int turn = thread % 8 / LANES % TURNS, mine = lane * PIECE + turn * LANES * PIECE;
@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         for (int i = thread; i < count * ROW_PIECES; i += THREADS) {
             const int row = i / ROW_PIECES, piece = i % ROW_PIECES;
             const int slot = first + row < SLOTS ? first + row : first + row - SLOTS;
-            shared_copy(ring + slot * RING_ROW + piece * PIECE, row_address(from, rows[row], block.x_pitch) + piece * PIECE);
+            async_copy<16>(ring + slot * RING_ROW + piece * PIECE, row_address(from, rows[row], block.x_pitch) + piece * PIECE, 16);
         }
         if (step.before > 0) return;
         Entries& entries = memory.entries[at % 2];
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const int left = (starts[j][step.count(j, line)] - base) * size - piece * PIECE;
             const char* source = of_values ? reinterpret_cast<const char*>(values + base) : reinterpret_cast<const char*>(slots + base);
             char* to = of_values ? reinterpret_cast<char*>(entries.values[j]) : reinterpret_cast<char*>(entries.slots[j]);
-            if (left > 0) stream_copy(to + piece * PIECE, source + piece * PIECE, min(PIECE, left));
+            if (left > 0) async_copy_evict_first(to + piece * PIECE, source + piece * PIECE, min(PIECE, left));
         }
     };
     const auto compute = [&](const Step& step, int at) {
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     keep(lists, 0);
     __syncthreads();
     fetch(now, count, first, 0);
-    stream_commit();
+    async_commit();
     first += count;
     march.advance();
     bool more = march.goes_on();
@@ -174,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 #pragma unroll 1
     for (int at = 0;; ++at) {
-        stream_wait<0>();
+        async_wait<0>();
         __syncthreads();  // this step's rows and entries have landed, and nobody works on the step before
         const bool fetches = more;
         Step later = ahead;
@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 lists = read(later);
             }
         }
-        stream_commit();
+        async_commit();
         if (now.before == 0) compute(now, at);
         if (!fetches) break;
         count = lists.count;

@@ -50,7 +50,7 @@ __device__ __forceinline__ int place(Table& table, int column) {
 extern "C" __global__ void __launch_bounds__(THREADS)
     KERNEL(const int* pointers, const int* columns, int n_rows, int line, int plane, int depth, int programs, int* counts, int* loads,
            unsigned short* slots, int* failed) {
-    __shared__ Memory memory;
+    SHARED(Memory, memory);
     const int thread = threadIdx.x, lane = thread % 32;
     March march(n_rows, line, plane, depth, blockIdx.x, programs);
     for (int i = thread; i < TABLE; i += THREADS) memory.tables[1].column[i] = NONE;

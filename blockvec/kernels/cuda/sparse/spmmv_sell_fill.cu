@@ -21,7 +21,7 @@ struct Piece {
 extern "C" __global__ void __launch_bounds__(C * WARPS)
     KERNEL(const Index* pointers, const Index* columns, const S* values, const Index* starts, const unsigned short* order, Index n_rows,
            Index n_chunks, Index* to_columns, S* to_values) {
-    __shared__ Piece pieces[WARPS];
+    SHARED_ARRAY(Piece, pieces, [WARPS]);
     const Index chunk = static_cast<Index>(blockIdx.x) * WARPS + threadIdx.x / C;
     if (chunk >= n_chunks) return;
     Piece& piece = pieces[threadIdx.x / C];

@@ -26,7 +26,7 @@ __device__ __forceinline__ T as_hermitian(T sum, int i, int j) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Dot* partials, int parts, XReal* xx, Y* xy, YReal* yy, Y* gram_xy, Y* gram_yy) {
-    __shared__ Dot scratch[THREADS];
+    SHARED_ARRAY(Dot, scratch, [THREADS]);
     const int run = threadIdx.x / LANES, lane = threadIdx.x % LANES, element = blockIdx.x * LANES + lane;
     const int kind = element / WIDTH, column = element % WIDTH;  // of dots
     const int place = element - DOT_SUMS, i = place % SQUARE / WIDTH, j = place % WIDTH;  // of a Gram matrix

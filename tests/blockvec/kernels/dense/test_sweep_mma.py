@@ -17,8 +17,8 @@ from blockvec.kernels.dense.sweep_mma import Config
 from blockvec.kernels.device import H200
 from blockvec.kernels.launch import partials_bytes
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem
-from tests.blocks import counters_are_ready, draw
-from tests.emulator import host as emulator
+from tests.blocks import address, aligned, counters_are_ready, draw, parts
+from tests.emulator.host import HostKernel, needs_host_compiler
 
 ROWS = 1 << 20
 KINDS = ("dot", "combine", "combine_dot", "update_gram")
@@ -122,16 +122,6 @@ def test_choices_compile_without_spills(M: int, N: int, kind: str, dtype: str) -
 # ---- the kernel, thread by thread
 
 
-def operand(rng: np.random.Generator, K: int, width: int, ld: int, dtype: str, align: int) -> np.ndarray:
-    """Entries of {-1, 0, 1}, with parts if complex, at the given alignment; NaN around them."""
-    unit = 2 if dtype == "complex128" else 1
-    memory = np.full((K * ld + 64) * unit, np.nan)
-    start = -(memory.ctypes.data // 8) % 16 + align // 8 % 2
-    rows = memory[start : start + K * ld * unit].view(dtype).reshape(K, ld)[:, :width]
-    rows[...] = draw(rng, (K, width), dtype)
-    return rows
-
-
 HOST_CASES = [
     (problem("dot", 33, 5, K=101), Config(16, 3, 4, 2), 3),
     (problem("dot", 40, 9, "complex128", K=61), Config(8, 2, 4, 4), 2),
@@ -186,7 +176,7 @@ def reference(p: Any, W: Any, V: Any, C: Any, S: Any, alpha: complex, beta: comp
     return new, new.conj().T @ new
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize(("p", "config", "blocks"), HOST_CASES, ids=lambda value: str(value)[:70])
 def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     p: Any, config: Config, blocks: int, tmp_path: Path
@@ -195,14 +185,14 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     shape = settings.shape_of(p)
     rng = np.random.default_rng(p.K)
     dtype, inplace = p.dtype, getattr(p, "inplace", False)
-    aligned = [16, 16]
+    alignments = [16, 16]
     match p:
         case SweepProblem():
-            aligned = [p.align_w, p.align_v]
+            alignments = [p.align_w, p.align_v]
         case _:
-            aligned = [p.align_a, p.align_b][:: -1 if shape.transposed else 1]
-    W = operand(rng, p.K, shape.M, shape.ldw, dtype, aligned[0])
-    V = W[:, : p.N] if inplace else operand(rng, p.K, shape.N, shape.ldv, dtype, aligned[1])
+            alignments = [p.align_a, p.align_b][:: -1 if shape.transposed else 1]
+    W, _ = aligned(draw(rng, (p.K, shape.M), dtype), shape.ldw, alignments[0])
+    V = W[:, : p.N] if inplace else aligned(draw(rng, (p.K, shape.N), dtype), shape.ldv, alignments[1])[0]
     C = draw(rng, (shape.N if shape.scale else shape.M, shape.N), dtype)
     S = draw(rng, (shape.N, shape.N) if shape.gram else (p.M, p.N), dtype)
     alpha = 1 if shape.alpha == "one" else 2
@@ -219,22 +209,15 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
 
     workspace = np.full(partials_bytes(blocks, shape.sum_bytes // 8) // 8, np.nan)
     workspace[:16] = 0
-    library = emulator.build_sweep(family.source(p, config, H200), tmp_path)
+    source, shared = family.source(p, config, H200), family.shared_bytes(p, config, H200)
     start_w, start_v, results = W.copy(), V.copy(), []
     for seed in (1, 2):
         W[...], V[...] = start_w, start_v
         S_run = S.copy()
-        status = emulator.run_sweep(
-            library,
-            (W, V, C, S_run),
-            blocks=blocks,
-            threads=32 * config.warps,
-            shared_bytes=family.shared_bytes(p, config, H200),
-            workspace=workspace,
-            factors=(alpha, beta),
-            seed=seed,
-        )
-        assert status == 0
+        extents = p.K, W.strides[0], V.strides[0]
+        arguments = *map(address, (W, V, C, S_run)), *extents, *parts((alpha, beta)), address(workspace)
+        kernel = HostKernel(source, tmp_path, readable=[W, V], seed=seed)
+        kernel((blocks,), (32 * config.warps,), arguments, shared)
         assert counters_are_ready(workspace)
         np.testing.assert_array_equal(V, expected_v)
         if shape.has_sum:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import time
 from dataclasses import replace
@@ -20,9 +19,8 @@ from blockvec.kernels.dense.tsmm_fma import Config
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.launch import run_rows
 from blockvec.kernels.problem import TsmmProblem, itemsize, promote
-from tests.blocks import address, alignment, asks_for_chunks, draw, framed, leading_dimension
-from tests.emulator import host as emulator
-from tests.emulator.pieces import build, scalars, span
+from tests.blocks import address, alignment, asks_for_chunks, draw, framed, leading_dimension, parts
+from tests.emulator.host import HostKernel, needs_host_compiler
 
 A100 = replace(
     H200,
@@ -206,37 +204,18 @@ def test_runs_have_16_kilobytes_of_the_wider_matrix_or_more_of_it_for_8_of_a_nar
 
 BLOCKS = 3
 
-_RUN = """
-extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
-                   const void* C, char* B, i64 bytes_b, i64 K, i64 lda, i64 ldb, const double* by,
-                   void* queue) {
-    emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
-    emulator::copies.clear();
-    return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
-        KERNEL(A, static_cast<const RealC*>(C), B, K, lda, ldb, by[0], by[1], by[2], by[3],
-               static_cast<Queue*>(queue));
-    });
-}
-"""
-
 
 def emulate(
-    library: ctypes.CDLL,
+    kernel: HostKernel,
     p: TsmmProblem,
     config: Config,
     operands: tuple[np.ndarray, np.ndarray, np.ndarray],
     factors: tuple[complex, complex],
 ) -> None:
     A, C, B = operands
-    long, pointer = ctypes.c_longlong, ctypes.c_void_p
-    shared = ctypes.c_size_t(family.shared_bytes(p, config, H200))
     queue = np.zeros(2, "u4")
-    status = library.run(
-        *(ctypes.c_uint(BLOCKS), config.threads, shared, ctypes.c_ulonglong(1), pointer(address(A)), span(A)),
-        *(pointer(address(C)), pointer(address(B)), span(B), long(p.K), long(p.lda), long(p.ldb)),
-        *(scalars(*factors), pointer(address(queue))),
-    )
-    assert status == 0
+    arguments = address(A), address(C), address(B), p.K, p.lda, p.ldb, *parts(factors), address(queue)
+    kernel((BLOCKS,), (config.threads,), arguments, family.shared_bytes(p, config, H200))
     assert not queue.any()  # as the next launch needs it
 
 
@@ -270,7 +249,7 @@ HOST_CASES = [
 ]
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize(("widths", "dtypes", "K", "config", "more"), HOST_CASES)
 def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
     widths: tuple[int, int], dtypes: str, K: int, config: Config, more: dict[str, complex], tmp_path: Path
@@ -297,7 +276,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
     assert asks_for_chunks(p, config, BLOCKS) or not more.get("asks")
     expected = alpha * (A.astype(np.complex128) @ C) + (beta * B if beta else 0)
     untouched = memory.copy()
-    emulate(build(family.source(p, config, H200), _RUN, tmp_path), p, config, (A, C, B), (alpha, beta))
+    kernel = HostKernel(family.source(p, config, H200), tmp_path, readable=[A, B, C], seed=1)
+    emulate(kernel, p, config, (A, C, B), (alpha, beta))
     np.testing.assert_array_equal(B, expected)
     result = B.copy()
     B[...] = 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
-import subprocess
 import time
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,10 +18,10 @@ from blockvec.kernels.dense import tsmm_mma_model as model
 from blockvec.kernels.dense.tsmm_mma import Config
 from blockvec.kernels.dense.tsmm_mma_config import is_complex_kernel, register_limit, registers, shape_of
 from blockvec.kernels.device import H200
-from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize, real_bytes
+from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, time_limit
-from tests.blocks import draw
-from tests.emulator import host as emulator
+from tests.blocks import address, aligned, draw, parts
+from tests.emulator.host import HostKernel, needs_host_compiler
 
 OPERAND_BYTES = 2 << 30
 CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
@@ -239,72 +237,20 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> No
 
 # ---- the kernel, thread by thread
 
-_RUN = """
-extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
-                   const void* C, char* B, i64 bytes_b, i64 K, i64 pitch_a, i64 pitch_b,
-                   const double* factors, void* queue) {
-    emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
-    emulator::writable = {B, B + bytes_b};
-    return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
-        const double* by = factors;
-        KERNEL(A, static_cast<const Real*>(C), B, K, pitch_a, pitch_b, by[0], by[1], by[2], by[3],
-               static_cast<Queue*>(queue));
-    });
-}
-"""
-_GROUP_BARRIER = """asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(LANES) : "memory");"""
-
-
-def build(source: str, folder: Path) -> ctypes.CDLL:
-    assert _GROUP_BARRIER in source or "dense/tsmm_complex.cu" in source
-    source = source.replace(_GROUP_BARRIER, "emulator::meet_block(1 + group, LANES);")
-    text = emulator.host_source(source).replace("emulator.hpp", "stores.hpp", 1) + _RUN
-    (folder / "kernel.cpp").write_text(text)
-    include = f"-I{Path(emulator.__file__).parent}"
-    flags = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC", include]
-    command = [str(emulator.COMPILER), *flags, "-o", f"{folder}/kernel.so", f"{folder}/kernel.cpp"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return ctypes.CDLL(f"{folder}/kernel.so")
-
 
 def emulate(
-    library: ctypes.CDLL,
+    kernel: HostKernel,
     p: TsmmProblem,
     config: Config,
     operands: tuple[np.ndarray, np.ndarray, np.ndarray],
     factors: tuple[complex, complex],
-    seed: int,
 ) -> None:
     A, C, B = operands
-
-    def span(array: np.ndarray) -> int:
-        return (array.shape[0] - 1) * array.strides[0] + array.shape[1] * array.itemsize
-
-    alpha, beta = (complex(factor) for factor in factors)
-    scalars = (ctypes.c_double * 4)(alpha.real, alpha.imag, beta.real, beta.imag)
-    long, pointer = ctypes.c_longlong, ctypes.c_void_p
     queue = np.zeros(2, "u4")
-    status = library.run(
-        *(ctypes.c_uint(2), 32 * config.warps, ctypes.c_size_t(family.shared_bytes(p, config, H200))),
-        *(ctypes.c_ulonglong(seed), pointer(A.ctypes.data), long(span(A)), pointer(C.ctypes.data)),
-        *(pointer(B.ctypes.data), long(span(B)), long(p.K)),
-        *(long(p.lda * A.itemsize), long(p.ldb * B.itemsize), scalars, pointer(queue.ctypes.data)),
-    )
-    assert status == 0
+    pitches = p.lda * A.itemsize, p.ldb * B.itemsize
+    arguments = address(A), address(C), address(B), p.K, *pitches, *parts(factors), address(queue)
+    kernel((2,), (32 * config.warps,), arguments, family.shared_bytes(p, config, H200))
     assert not queue.any()  # as the next launch needs it
-
-
-def operand(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.ndarray]:
-    """The values as a view at the given alignment in memory that is NaN elsewhere, and that memory."""
-    real = real_bytes(values.dtype.name)
-    unit = values.itemsize // real
-    K, width = values.shape
-    memory = np.full((K * ld + 2) * unit + 256 // real, np.nan, f"f{real}")
-    start = -(memory.ctypes.data // real) % (16 // real) + align % 16 // real + 128 // real
-    view = memory[start : start + K * ld * unit].view(values.dtype).reshape(K, ld)[:, :width]
-    view[...] = values
-    return view, memory
 
 
 HOST_CASES = [
@@ -349,7 +295,7 @@ HOST_CASES = [
 ]
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize(("p", "config"), HOST_CASES, ids=lambda value: str(value)[:60])
 def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
     p: TsmmProblem, config: Config, tmp_path: Path
@@ -361,15 +307,16 @@ def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
     values, C = draw(rng, (p.K, p.M), p.dtype), draw(rng, (p.M, p.N), p.dtype)
     outputs = values[:, : p.N] if p.inplace else draw(rng, (p.K, p.N), p.dtype)
     expected = alpha * (values @ C) + beta * outputs
-    library = build(family.source(p, config, H200), tmp_path)
+    source = family.source(p, config, H200)
     for seed in (1, 2):
-        A, memory_a = operand(values, p.lda, p.align_a)
+        A, memory_a = aligned(values, p.lda, p.align_a)
         if p.inplace:
             B, memory_b = A[:, : p.N], memory_a
         else:
-            B, memory_b = operand(outputs if beta else np.full_like(outputs, np.nan), p.ldb, p.align_b)
+            B, memory_b = aligned(outputs if beta else np.full_like(outputs, np.nan), p.ldb, p.align_b)
         before = memory_a.copy(), memory_b.copy()
-        emulate(library, p, config, (A, C, B), (alpha, beta), seed)
+        kernel = HostKernel(source, tmp_path, readable=[A, B, C], writable=[B], seed=seed)
+        emulate(kernel, p, config, (A, C, B), (alpha, beta))
         np.testing.assert_array_equal(B, expected)
         B[...] = outputs if beta or p.inplace else np.nan
         for memory, copy in zip((memory_a, memory_b), before, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 import time
 from dataclasses import replace
@@ -20,9 +19,8 @@ from blockvec.kernels.dense.tsmttsm_fma import Config
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
-from tests.blocks import address, alignment, counters_are_ready, draw, framed, leading_dimension
-from tests.emulator import host as emulator
-from tests.emulator.pieces import build, scalars, span
+from tests.blocks import address, alignment, counters_are_ready, draw, framed, leading_dimension, parts
+from tests.emulator.host import HostKernel, needs_host_compiler
 
 A100 = replace(
     H200,
@@ -213,40 +211,21 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmttsmProblem) ->
 
 # ---- the kernel, thread by thread
 
-_RUN = """
-extern "C" int run(u32 blocks, int threads, size_t shared_bytes, u64 seed, const char* A, i64 bytes_a,
-                   const char* B, i64 bytes_b, void* C, i64 K, i64 lda, i64 ldb, const double* by,
-                   void* workspace) {
-    emulator::readable = {{A, A + bytes_a}, {B, B + bytes_b}};
-    emulator::copies.clear();
-    return emulator::launch(blocks, threads, shared_bytes, seed, [=] {
-        KERNEL(A, B, static_cast<Out*>(C), K, lda, ldb, by[0], by[1], by[2], by[3], workspace);
-    });
-}
-"""
-
 
 def emulate(
-    library: ctypes.CDLL,
+    kernel: HostKernel,
     p: TsmttsmProblem,
     config: Config,
     operands: tuple[np.ndarray, np.ndarray, np.ndarray],
     factors: tuple[complex, complex],
     blocks: int,
-    seed: int,
 ) -> None:
     A, B, C = operands
     doubles = C.size * (2 if C.dtype.kind == "c" else 1)
     workspace = np.full(partials_bytes(blocks, doubles) // 8, np.nan)
     workspace[:16] = 0
-    long, pointer = ctypes.c_longlong, ctypes.c_void_p
-    shared = ctypes.c_size_t(family.shared_bytes(p, config, H200))
-    status = library.run(
-        *(ctypes.c_uint(blocks), config.threads, shared, ctypes.c_ulonglong(seed)),
-        *(pointer(address(A)), span(A), pointer(address(B)), span(B), pointer(address(C))),
-        *(long(p.K), long(p.lda), long(p.ldb), scalars(*factors), pointer(address(workspace))),
-    )
-    assert status == 0
+    arguments = address(A), address(B), address(C), p.K, p.lda, p.ldb, *parts(factors), address(workspace)
+    kernel((blocks,), (config.threads,), arguments, family.shared_bytes(p, config, H200))
     assert counters_are_ready(workspace)
 
 
@@ -283,7 +262,7 @@ HOST_CASES = [
 ]
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize(("widths", "dtypes", "K", "config", "more"), HOST_CASES)
 def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     widths: tuple[int, int], dtypes: str, K: int, config: Config, more: dict[str, object], tmp_path: Path
@@ -308,8 +287,9 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     expected = alpha * ((A.conj() if p.conj else A).T.astype(np.complex128) @ B) + beta * C
     if p.beta == "zero":
         C[...] = np.nan  # never read
-    library = build(family.source(p, config, H200), _RUN, tmp_path)
+    source = family.source(p, config, H200)
     for seed in (1, 2):
         result = C.copy()
-        emulate(library, p, config, (A, B, result), (alpha, beta), 1 if K == 0 else 3, seed)
+        kernel = HostKernel(source, tmp_path, readable=[A, B], seed=seed)
+        emulate(kernel, p, config, (A, B, result), (alpha, beta), 1 if K == 0 else 3)
         np.testing.assert_array_equal(result, expected)

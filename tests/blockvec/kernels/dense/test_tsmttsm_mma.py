@@ -18,9 +18,9 @@ from blockvec.kernels.dense import tsmttsm_mma_model as model
 from blockvec.kernels.dense.tsmttsm_mma import Config
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
-from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize, real_bytes
-from tests.blocks import counters_are_ready
-from tests.emulator import host as emulator
+from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize
+from tests.blocks import address, aligned, counters_are_ready, draw, parts
+from tests.emulator.host import HostKernel, needs_host_compiler
 
 A100 = replace(
     H200,
@@ -200,18 +200,6 @@ def test_an_a100_gets_kernels_without_bulk_copies(width: int, dtype: str) -> Non
 # ---- the kernel, thread by thread
 
 
-def operand(rng: np.random.Generator, K: int, width: int, ld: int, dtype: str, align: int) -> np.ndarray:
-    """Entries of {-1, 0, 1}, with parts if complex, at the given alignment; NaN around them."""
-    unit, real = 2 if is_complex(dtype) else 1, real_bytes(dtype)
-    memory = np.full((K * ld + 64) * unit, np.nan, f"f{real}")
-    start = -(memory.ctypes.data // real) % (128 // real) + align % 16 // real
-    rows = memory[start : start + K * ld * unit].view(dtype).reshape(K, ld)[:, :width]
-    rows[...] = rng.integers(-1, 2, (K, width))
-    if unit == 2:
-        rows.imag = rng.integers(-1, 2, (K, width))
-    return rows
-
-
 HOST_CASES = [
     # real: odd and even numbers of groups and shares, more rows a product, folding, tiles, gaps, conflicts
     (problem(8, K=333), Config(32, 3, 1, 1, 4), 3),
@@ -263,15 +251,15 @@ HOST_CASES = [
 ]
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize(("p", "config", "blocks"), HOST_CASES, ids=lambda value: str(value)[:60])
 def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     p: TsmttsmProblem, config: Config, blocks: int, tmp_path: Path
 ) -> None:
     assert family.refuse(p, config, H200) is None
     rng = np.random.default_rng(p.K)
-    A = operand(rng, p.K, p.M, p.lda, p.dtype, p.align_a)
-    B = A if p.same else operand(rng, p.K, p.N, p.ldb, p.dtype, p.align_b)
+    A, _ = aligned(draw(rng, (p.K, p.M), p.dtype), p.lda, p.align_a)
+    B = A if p.same else aligned(draw(rng, (p.K, p.N), p.dtype), p.ldb, p.align_b)[0]
     C = rng.integers(-3, 4, (p.M, p.N)).astype(p.dtype)
     alpha = 1 if p.alpha == "one" else 2
     beta = 0 if p.beta == "zero" else (1 - 2j if is_complex(p.dtype) else 3)
@@ -282,20 +270,14 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     workspace = np.full(partials_bytes(blocks, doubles) // 8, np.nan)
     workspace[:16] = 0
 
-    library = emulator.build(family.source(p, config, H200), tmp_path)
+    source, shared = family.source(p, config, H200), family.shared_bytes(p, config, H200)
     results = []
     for seed in (1, 2):
         result = C.copy()
-        status = emulator.run_tsmttsm(
-            *(library, A, B, result),
-            blocks=blocks,
-            threads=config.threads,
-            shared_bytes=family.shared_bytes(p, config, H200),
-            workspace=workspace,
-            factors=(alpha, beta),
-            seed=seed,
-        )
-        assert status == 0
+        extents = p.K, p.lda, p.ldb
+        arguments = *map(address, (A, B, result)), *extents, *parts((alpha, beta)), address(workspace)
+        kernel = HostKernel(source, tmp_path, readable=[A, B], seed=seed)
+        kernel((blocks,), (config.threads,), arguments, shared)
         assert counters_are_ready(workspace)
         results.append(result)
     np.testing.assert_array_equal(results[0], expected)

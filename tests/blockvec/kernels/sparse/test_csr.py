@@ -27,8 +27,7 @@ from blockvec.kernels.sparse.csr import Config
 from blockvec.kernels.sparse.csr_plan import TASK_ENTRIES, Plan, address
 from blockvec.models import model as model_matrix
 from tests.contract.blocks import exact_values
-from tests.emulator import host as emulator
-from tests.emulator.gathers import HostKernel
+from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
 A100 = replace(
@@ -474,7 +473,7 @@ HOST_CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
 def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     case: dict[str, Any], tmp_path: Path

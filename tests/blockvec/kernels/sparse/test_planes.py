@@ -24,8 +24,7 @@ from blockvec.kernels.sparse.planes import Config
 from blockvec.kernels.sparse.planes_plan import Geometry, March, geometry
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
-from tests.emulator import host as emulator
-from tests.emulator.gathers import HostKernel
+from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
 A100 = replace(
@@ -34,8 +33,6 @@ A100 = replace(
 TYPES = ("float32", "float64", "complex64", "complex128")
 ROWS = 4_000_000
 FEW: DeviceInfo = replace(H200, multiprocessors=3)
-
-needs_compiler = pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
 
 
 def problem(width: int, dtype: str = "float64", average: int = 7, **changes: Any) -> SpmmvProblem:
@@ -108,7 +105,7 @@ def rows_of_steps(marching: Geometry, program: int) -> list[tuple[int, list[int]
     return found
 
 
-@needs_compiler
+@needs_host_compiler
 @pytest.mark.parametrize(
     ("extents", "n_rows", "points", "missing", "periodic", "patch", "depth", "programs"),
     [
@@ -154,7 +151,7 @@ def test_every_entry_finds_its_row_in_the_ring(
     assert sorted(seen) == list(range(S.shape[0]))
 
 
-@needs_compiler
+@needs_host_compiler
 def test_a_matrix_without_a_grid_fails_to_be_planned(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     S = sp.random_array((600, 600), density=0.02, format="csr", rng=rng)
@@ -189,7 +186,7 @@ HOST_CASES: list[dict[str, Any]] = [
 ]
 
 
-@needs_compiler
+@needs_host_compiler
 @pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
 def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
     case = SIMPLE | case

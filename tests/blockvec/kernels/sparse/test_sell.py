@@ -23,8 +23,7 @@ from blockvec.kernels.sparse.sell import Config
 from blockvec.kernels.sparse.sell_config import CHUNK
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
-from tests.emulator import host as emulator
-from tests.emulator.gathers import HostKernel
+from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
 A100 = replace(H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108)
@@ -103,7 +102,7 @@ HOST_CASES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize(
     ("dtype", "index", "sigma"), [("float64", np.int32, 32), ("complex128", np.int64, 96)]
 )
@@ -124,7 +123,7 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
     np.testing.assert_array_equal(values, expected.values)
 
 
-@pytest.mark.skipif(emulator.COMPILER is None, reason="needs g++")
+@needs_host_compiler
 @pytest.mark.parametrize("case", HOST_CASES, ids=lambda case: f"{case['width']}-{case['types']}")
 def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: Path) -> None:
     case = SIMPLE | case
