@@ -1,48 +1,56 @@
-"""Arguments of the solvers: checked, converted, refused with the remedy."""
+"""The arguments of `eigsh`: checked, converted, and formed into a problem."""
 
 from __future__ import annotations
 
 import math
 import operator as python_operator
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator, as_operator
+import blockvec
+from blockvec import BlockVector, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
-from .blocks import to_host
-from .iterations.rayleigh_ritz import WHICH, Tolerance
+from .blocks import Operator, to_host
+from .iterations.base import IterationState
+from .iterations.jd_options import JacobiDavidsonOptions
+from .iterations.rayleigh_ritz import WHICH, Selection, Tolerance
 from .linear.preconditioners import following
 from .linear.systems import Preconditioner
 from .orthogonalize import orthogonalize
+from .problem import Method, Problem, Verify, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 
 __all__ = [
     "METHODS",
     "MODES",
+    "check_choices",
+    "check_combination",
     "checkpoint_for",
-    "corrects",
     "finite",
+    "form_problem",
     "generator",
     "integer",
     "is_explicit",
+    "needs_no_factor",
     "orthonormal_block",
-    "positive",
     "preconditioner_for",
-    "refuse_unavailable",
     "require_one_of",
     "tall_block",
-    "tolerance_for",
 ]
 
 MODES = ("normal", "buckling", "cayley")
 METHODS = ("auto", "lanczos", "filter", "jd", "dense")
+CONVERGENCE = ("value", "norm", "absolute")
+VERIFY = ("auto", "always", "never")
+ON_UNCONVERGED = ("raise", "warn", "return")
 
 
-def refuse_unavailable(
+def check_combination(
     *,
     M: Any,
     sigma: Any,
@@ -54,7 +62,13 @@ def refuse_unavailable(
     method: str,
     which: str,
 ) -> None:
-    """Say which options do not go together or are not there, and what to do instead."""
+    """Refuse options that are not available or do not go together.
+
+    Raises
+    ------
+    OptionError
+        With the remedy.
+    """
     if Minv is not None:
         raise OptionError("Minv: not needed, M itself is factorised; leave it out.")
     if sigma is None and OPinv is not None:
@@ -68,8 +82,8 @@ def refuse_unavailable(
     for name, value in {"preconditioner": preconditioner, "jd_options": jd_options}.items():
         if value is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
-    if corrects(method, preconditioner, jd_options):
-        _refuse_beside_corrections(OPinv=OPinv, sigma=sigma, mode=mode, which=which)
+    if asks_for_corrections(method, preconditioner, jd_options):
+        _check_jacobi_davidson(OPinv=OPinv, sigma=sigma, mode=mode, which=which)
     if method == "filter" and sigma is not None and M is None and OPinv is None and which != "LM":
         raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
     if which == "SM" and sigma is not None:
@@ -77,13 +91,8 @@ def refuse_unavailable(
     require_one_of("which", which, (*WHICH, "BE", "SM"))
 
 
-def corrects(method: str, preconditioner: Any, jd_options: Any) -> bool:
-    """Whether Jacobi-Davidson is asked for, by name or by an option that only it has."""
-    return method == "jd" or preconditioner is not None or jd_options is not None
-
-
-def _refuse_beside_corrections(*, OPinv: Any, sigma: Any, mode: str, which: str) -> None:
-    """Say what Jacobi-Davidson does not take, and what to do instead."""
+def _check_jacobi_davidson(*, OPinv: Any, sigma: Any, mode: str, which: str) -> None:
+    """Refuse options that Jacobi-Davidson does not take."""
     if OPinv is not None:
         raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
     if mode != "normal":
@@ -92,14 +101,97 @@ def _refuse_beside_corrections(*, OPinv: Any, sigma: Any, mode: str, which: str)
         raise OptionError(f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it.")
 
 
+def check_choices(*, on_unconverged: Any, verify: Any, callback: Any) -> None:
+    """Refuse unknown choices, and a callback that cannot be called."""
+    require_one_of("on_unconverged", on_unconverged, ON_UNCONVERGED)
+    require_one_of("verify", verify, VERIFY)
+    if not (callback is None or callable(callback)):
+        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
+
+
+def needs_no_factor(
+    A: Any, *, M: Any, OPinv: Any, mode: str, method: str, at_zero: bool, device: str | None
+) -> bool:
+    """Whether values near a shift are sought by an iteration on A itself, as of what has no factor."""
+    if M is not None or OPinv is not None or mode != "normal":
+        return False
+    is_on_host = is_explicit(A) and device in (None, "cpu")
+    return method == "filter" or (method == "auto" and not at_zero and not is_on_host)
+
+
+def form_problem(
+    operator: Operator,
+    k: Any,
+    *,
+    which: str,
+    target: float | None,
+    rng: np.random.Generator,
+    tol: Any,
+    convergence: Any,
+    norm: Any,
+    v0: Any,
+    orthogonal_to: Any,
+    verify: Verify,
+    check_hermitian: bool,
+    callback: Callable[[IterationState], object] | None,
+    checkpoint: Checkpoint | None,
+    time_limit: Any,
+    begin_s: float,
+    method: Method,
+    block_size: Any,
+    ncv: Any,
+    maxiter: Any,
+    preconditioner: Any,
+    jd_options: JacobiDavidsonOptions | None,
+) -> Problem:
+    """Check the arguments of `eigsh` against its operator and form the problem.
+
+    What depends on the space of the iteration, which a transformation may change, is left to
+    `drivers.prepare`: k, the sizes, and the rank of the locked columns.
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError, DeviceError
+    """
+    if operator.shape[0] != operator.shape[1]:
+        n, columns = operator.shape
+        raise ShapeError(f"A is {n} x {columns}; eigenvalues need a square matrix.")
+    return Problem(
+        operator=operator,
+        k=k,
+        which=cast(Selection, which),
+        tolerance=_tolerance(tol, convergence, operator),
+        rng=rng,
+        target=target,
+        norm=None if norm is None else _positive("norm", norm),
+        start=None if v0 is None else tall_block("v0", v0, operator),
+        locked=None if orthogonal_to is None else tall_block("orthogonal_to", orthogonal_to, operator),
+        verify=verify,
+        check_hermitian=check_hermitian,
+        callback=callback,
+        checkpoint=checkpoint,
+        time_limit=None if time_limit is None else _positive("time_limit", time_limit),
+        begin_s=begin_s,
+        method=method,
+        block_size=block_size,
+        ncv=ncv,
+        maxiter=maxiter,
+        preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, operator),
+        jd_options=jd_options,
+    )
+
+
+# --- one argument -----------------------------------------------------------------------------------
+
+
 def require_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Refuse a value that is not among the known ones."""
+    """Refuse a value that is not one of the known ones."""
     if value not in known:
         raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return an integer within bounds."""
+    """Convert to an integer and check its bounds."""
     try:
         number = python_operator.index(value)
     except TypeError:
@@ -111,41 +203,41 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def is_explicit(A: Any) -> bool:
-    """Whether the entries of a matrix are at hand, on the host."""
+    """Whether A is a matrix of the host with its entries in memory."""
     return isinstance(A, np.ndarray) or sp.issparse(A)
 
 
-def real(name: str, value: Any) -> float:
-    """Return a real number, which may be infinite or NaN."""
+def _real(name: str, value: Any) -> float:
+    """Convert to a real number, which may be infinite or NaN."""
     try:
         return float(value)
     except (TypeError, ValueError):
         raise OptionError(f"{name}: got {value!r}; give a real number.") from None
 
 
-def positive(name: str, value: Any) -> float:
-    """Return a positive, finite number."""
-    number = real(name, value)
+def _positive(name: str, value: Any) -> float:
+    """Convert to a positive, finite number."""
+    number = _real(name, value)
     if not (number > 0 and math.isfinite(number)):
         raise OptionError(f"{name}: got {value!r}; give a positive number.")
     return number
 
 
 def finite(name: str, value: Any) -> float:
-    """Return a finite real number."""
-    number = real(name, value)
+    """Convert to a finite real number."""
+    number = _real(name, value)
     if not math.isfinite(number):
         raise OptionError(f"{name}: got {value!r}; give a finite number.")
     return number
 
 
 def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
-    """Return a user's preconditioner as a function of blocks that returns new ones."""
+    """Convert a preconditioner to a function of blocks that returns new ones."""
     if not hasattr(value, "shape"):
         if not callable(value):
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
         return following(lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype), value)
-    on_device = isinstance(value, Operator) or type(value).__module__.startswith("cupy")
+    on_device = isinstance(value, blockvec.Operator) or type(value).__module__.startswith("cupy")
     wanted = as_operator(value, device=None if on_device else op.device)
     if wanted.shape != op.shape:
         raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
@@ -155,8 +247,8 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
 
 
 def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
-    """Return where to save an iteration, or None."""
-    seconds = real("checkpoint_interval", interval)
+    """Form the checkpoint of a call."""
+    seconds = _real("checkpoint_interval", interval)
     if not seconds >= 0:
         raise OptionError(f"checkpoint_interval: got {interval!r}; give seconds, at least 0.")
     if value is None:
@@ -166,17 +258,17 @@ def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
     return Checkpoint(value, seconds)
 
 
-def tolerance_for(tol: Any, convergence: Any, op: Operator) -> Tolerance:
-    """Return the convergence rule of a call."""
-    require_one_of("convergence", convergence, ("value", "norm", "absolute"))
-    number = real("tol", tol)
+def _tolerance(tol: Any, convergence: Any, op: Operator) -> Tolerance:
+    """Form the convergence rule of a call."""
+    require_one_of("convergence", convergence, CONVERGENCE)
+    number = _real("tol", tol)
     if not (number >= 0 and math.isfinite(number)):
         raise OptionError(f"tol: got {tol!r}; give a number of at least 0.")
     return Tolerance(number, convergence, float(np.finfo(op.dtype).eps) / 2)
 
 
 def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
-    """Return a copy of a user's block in the operator's type and on its device."""
+    """Copy a given block in the type and to the device of the operator."""
     kind = getattr(value, "dtype", np.asarray(value).dtype if isinstance(value, list | tuple) else None)
     if isinstance(value, list | tuple):
         value = np.asarray(value)
@@ -199,7 +291,7 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
 
 
 def generator(rng: Any) -> np.random.Generator:
-    """Return what everything random of a call comes from."""
+    """Form the random generator of a call."""
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError):
@@ -207,7 +299,7 @@ def generator(rng: Any) -> np.random.Generator:
 
 
 def orthonormal_block(name: str, value: Any, op: Operator) -> BlockVector | None:
-    """Return an orthonormal basis of the columns of a user's block, or None where they are all zero."""
+    """Compute an orthonormal basis of given columns, or None where they are all zero."""
     block = tall_block(name, value, op)
     if block.n_cols >= op.shape[0]:
         raise ShapeError(

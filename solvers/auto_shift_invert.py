@@ -1,114 +1,81 @@
-"""Ends of a spectrum that an iteration does not reach soon: shift-invert from just outside, and a proof.
+"""Shift-invert from just outside the spectrum, for ends that an iteration reaches slowly, with a proof.
 
-At the stiff lower end of a stiffness matrix wanted values are a millionth of ||A|| apart. Where the entries
-of the matrix are at hand and a few factorisations take seconds, an iteration only has to say about where the
-end is.
+At the stiff lower end of a stiffness matrix wanted values are a millionth of ||A|| apart. Where the matrix is
+explicit and a few factorisations take seconds, the iteration only needs to locate the end roughly.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator
+from blockvec import BlockVector
 
-from .blocks import RealArray, to_host
-from .combine import both_ends, continued, staged, time_left, totals, within_time
-from .drivers import Request, solve_iteratively
+from .arguments import tall_block
+from .blocks import Operator, to_host
+from .combine import both_ends, one_after_other, staged, within_time
+from .drivers import prepare, run, solve_iteratively
 from .factorization.inertia import proof, shift_outside
-from .iterations.rayleigh_ritz import Selection
-from .problem import Options, solve
+from .problem import IterationOptions, Problem
 from .result import EigenResult
-from .transform.solve import solve_transformed
-from .transform.standard_form import StandardForm, standard_form
+from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
 __all__ = ["is_factorable", "solve_or_factorise", "solve_pair"]
 
 FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
 FACTOR_ENTRIES = 2_000_000
-# Restarts after which it has not converged soon; those of a filter take many applications, and are few.
+# Restarts after which shift-invert takes over; those of a filter take many applications, and are few.
 SOON = {"lanczos": 40, "filter": 10}
-SOON_SHIFTED = 10  # restarts of shift-invert that tell of a better shift
+SOON_SHIFTED = 10  # restarts of shift-invert that locate a better shift
 SHIFTS = 4
 
 
-@dataclass(frozen=True)
-class _End:
-    """One end of the spectrum of an explicit matrix or pair on the host.
-
-    Attributes
-    ----------
-    matrix, mass : sparse matrix, shape (n, n)
-        `mass` is None for the identity.
-    which : {"SA", "LA"}
-    k : int
-    options : Options
-    deflated : array, shape (c,)
-        Eigenvalues of the columns that `options.orthogonal_to` holds.
-    """
-
-    matrix: Any
-    mass: Any
-    which: Selection
-    k: int
-    options: Options
-    deflated: RealArray = field(default_factory=lambda: np.zeros(0))
-
-
 def is_factorable(A: Operator, which: str) -> bool:
-    """Whether a factorisation of A - sigma M takes seconds, and serves what is asked for."""
+    """Whether a factorisation of A - sigma M takes seconds, and helps at the wanted end."""
     n = A.shape[0]
     small = n <= FACTOR_ROWS and getattr(A, "nnz", n * n) <= FACTOR_ENTRIES
     return A.device == "cpu" and small and which in ("SA", "LA")
 
 
-def solve_or_factorise(request: Request, matrix: Any) -> EigenResult:
-    """Iterate; where that does not converge soon, go on by shift-invert from just outside the spectrum.
+def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
+    """Iterate; where that converges slowly, go on by shift-invert from just outside the spectrum.
 
     Parameters
     ----------
-    request : Request
+    problem : Problem
     matrix : sparse matrix or dense array, shape (n, n)
-        What `request.operator` applies.
+        That of `problem.operator`.
     """
-    if request.method not in ("dense", "jd") and request.which == "BE":
-        return both_ends(request, lambda end: solve_or_factorise(end, matrix))
-    invariant = request.locked is None or len(request.deflated) > 0
-    if request.method in ("dense", "jd") or not (
-        invariant and is_factorable(request.operator, request.which)
-    ):
-        return solve(request)
-    first = solve_iteratively(replace(staged(request, "begun"), maxiter=SOON[request.method]))
+    problem, options = prepare(problem)
+    if options.method in ("dense", "jd"):
+        return run(problem, options)
+    if problem.which == "BE":
+        return both_ends(problem, lambda end: _iterate_or_factorise(end, options, matrix))
+    return _iterate_or_factorise(problem, options, matrix)
+
+
+def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: Any) -> EigenResult:
+    """Do so for one end."""
+    invariant = problem.locked is None or len(problem.deflated) > 0
+    if not (invariant and is_factorable(problem.operator, problem.which)):
+        return run(problem, options)
+    soon = replace(options, maxiter=SOON[options.method])
+    first = solve_iteratively(staged(problem, "begun"), soon)
     if first.info["stopped"] != "maxiter":
         return first
-    rest = within_time(staged(request, "factorised"))
-    options = Options(
-        which="LM",
-        rng=rest.rng,
-        begin_s=rest.begin_s,
-        tol=rest.tolerance.tol,
-        convergence=rest.tolerance.convergence,
-        norm=rest.norm,
-        callback=rest.callback,
-        time_limit=rest.time_limit,
-        verify=rest.verify,
-        orthogonal_to=rest.locked,
-        checkpoint=rest.checkpoint,
-        check_hermitian=False,
-    )
-    explicit = sp.csc_array(matrix).astype(request.operator.dtype)
-    result = _by_shift_invert(first, _End(explicit, None, rest.which, rest.k, options, rest.deflated))
+    explicit = sp.csc_array(matrix).astype(problem.operator.dtype)
+    result = _by_shift_invert(first, explicit, None, staged(problem, "factorised"))
     if result is None:
-        request = replace(request, start=BlockVector(first.eigenvectors))
-        result = solve_iteratively(within_time(staged(request, "continued")))
+        rest = replace(within_time(staged(problem, "continued")), start=BlockVector(first.eigenvectors))
+        result = solve_iteratively(rest, options)
     return result
 
 
-def solve_pair(form: StandardForm, A: Any, M: Any, k: int, options: Options) -> EigenResult:
+def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
     """Do the same for a pair: iterate on its standard form, then go on by shift-invert.
 
     Parameters
@@ -116,68 +83,65 @@ def solve_pair(form: StandardForm, A: Any, M: Any, k: int, options: Options) -> 
     form : StandardForm
         Without a shift.
     A, M : sparse matrices or dense arrays, shape (n, n)
-    k : int
-    options : Options
+    problem : Problem
+        With `form.A` as its operator.
     """
-
-    def part(name: str, **changes: Any) -> Options:
-        saved = options.checkpoint
-        return replace(
-            options,
-            time_limit=time_left(options.time_limit, options.begin_s),
-            checkpoint=None if saved is None else saved.stage(name),
-            **changes,
-        )
-
-    first = solve_transformed(form, k, part("begun", maxiter=SOON["lanczos"]))
+    first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=SOON["lanczos"]))
     if first.converged.all() or first.info["stopped"] not in ("maxiter", "converged"):
         return first
     A, M = (sp.csc_array(matrix).astype(form.operator.dtype) for matrix in (A, M))
-    again = part("factorised", which="LM", method="lanczos", check_hermitian=False)
-    result = _by_shift_invert(first, _End(A, M, options.which, k, again))
+    result = _by_shift_invert(first, A, M, staged(problem, "factorised"))
     if result is None:
-        result = solve_transformed(form, k, part("continued", v0=first.eigenvectors))
+        rest = within_time(staged(problem, "continued"))
+        result = solve_transformed(form, replace(rest, start=tall_block("v0", first.eigenvectors, form.A)))
     return result
 
 
-def _by_shift_invert(first: EigenResult, end: _End) -> EigenResult | None:
+def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
     """Go on from a first result by shift-invert; None where no shift outside the spectrum is found.
 
-    The first result may be far off, and the shift with it. What soon comes out tells of a better one.
+    The first result may be far off, and the shift with it. The first restarts then locate a better one.
+
+    Parameters
+    ----------
+    first : EigenResult
+    matrix, mass : sparse matrix, shape (n, n)
+        `mass` is None for the identity.
+    problem : Problem
+        With which="SA" or "LA".
     """
-    result, why = first, ""
-    saved, begin_s = end.options.checkpoint, end.options.begin_s
+    end, result, why = problem.which, first, ""
+    assert end != "BE"
     for attempt in range(SHIFTS):
         theta = to_host(result.eigenvalues).astype(np.float64)
-        scale = first.info["norm"] if end.mass is None else first.info["norm"] / float(abs(end.mass).max())
-        sigma = shift_outside(end.matrix, theta, scale, end.which, end.mass)
+        scale = first.info["norm"] / (1.0 if mass is None else float(abs(mass).max()))
+        sigma = shift_outside(matrix, theta, scale, end, mass)
         if sigma is None:
             return None if attempt == 0 else result
-        form = standard_form(end.matrix, end.mass, sigma, None, "normal", None)
-        options = replace(
-            end.options,
+        form = standard_form(matrix, mass, sigma, None, "normal", None)
+        inverted = replace(
+            within_time(staged(problem, f"shift{attempt + 1}")),
+            operator=form.A,
+            which="LM",
             method="lanczos",
-            v0=result.eigenvectors,
+            start=tall_block("v0", result.eigenvectors, form.A),
             ncv=None,
             block_size=None,
             maxiter=SOON_SHIFTED if attempt < SHIFTS - 1 else None,
-            time_limit=time_left(end.options.time_limit, begin_s),
-            checkpoint=None if saved is None else saved.stage(f"shift{attempt + 1}"),
+            check_hermitian=False,
         )
-        latest = solve_transformed(form, end.k, options)
-        info = latest.info | totals(result, latest)
-        result, why = replace(latest, info=info, history=continued(result, latest)), form.why
+        latest = solve_transformed(form, inverted)
+        result, why = one_after_other(result, latest), form.why
         if latest.info["stopped"] != "maxiter":
             break
     values = to_host(result.eigenvalues)
-    text, missing = proof(end.matrix, values, result.limits, end.which, end.deflated, end.mass)
+    text, missing = proof(matrix, values, result.limits, end, problem.deflated, mass)
     before = f"{first.info['method']} had not converged after {first.info['restarts']} restarts"
-    info = {
-        "method": "shift-invert",
-        "why": f"{before}; {why}",
-        "which": end.which,
-        "verification": text,
-        "missing": missing,
-        "time_s": time.perf_counter() - begin_s,
-    }
-    return replace(result, info=result.info | info)
+    return result.with_info(
+        method="shift-invert",
+        why=f"{before}; {why}",
+        which=end,
+        verification=text,
+        missing=missing,
+        time_s=time.perf_counter() - problem.begin_s,
+    )

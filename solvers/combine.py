@@ -1,4 +1,4 @@
-"""Solves in several parts: checkpoints, what is left of the time, and both ends of a spectrum in turn."""
+"""Solves in several parts: both ends of a spectrum in turn, and totals of costs, time and history."""
 
 from __future__ import annotations
 
@@ -9,52 +9,51 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, array_namespace
+from blockvec import BlockVector
 
-from .blocks import RealArray, project_out, to_host
-from .drivers import Request
+from .blocks import Block, RealArray, column_factors, project_out, small_matrix, to_host
 from .iterations.base import IterationState
 from .iterations.rayleigh_ritz import ritz_pairs
+from .problem import Problem
 from .result import EigenResult
 
 __all__ = [
     "both_ends",
     "continued",
+    "one_after_other",
     "ritz_step",
     "side_by_side",
     "staged",
-    "time_left",
     "totals",
     "within_time",
 ]
 
 COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
-GO_ON_AFTER = ("converged", "maxiter", "stagnated")  # other reasons to stop are meant for the whole solve
+GO_ON_AFTER = ("converged", "maxiter", "stagnated")  # other reasons to stop hold for the whole solve
 
 
-def staged(request: Request, name: str) -> Request:
+def staged(problem: Problem, name: str) -> Problem:
     """Return a part of a solve, with a checkpoint of its own."""
-    checkpoint = request.checkpoint
-    return request if checkpoint is None else replace(request, checkpoint=checkpoint.stage(name))
+    checkpoint = problem.checkpoint
+    return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
 
 
-def time_left(limit_s: float | None, begin_s: float) -> float | None:
-    """Return what is left of a time limit."""
-    return None if limit_s is None else max(limit_s - (time.perf_counter() - begin_s), 1e-3)
+def within_time(problem: Problem) -> Problem:
+    """Return the same problem with the rest of its time limit."""
+    if problem.time_limit is None:
+        return problem
+    rest_s = problem.time_limit - (time.perf_counter() - problem.begin_s)
+    return replace(problem, time_limit=max(rest_s, 1e-3))
 
 
-def within_time(request: Request) -> Request:
-    """Return the same with what is left of the time limit."""
-    return replace(request, time_limit=time_left(request.time_limit, request.begin_s))
-
-
-def totals(first: EigenResult, second: EigenResult) -> dict[str, int]:
-    """Return what two parts have cost together, as entries of `info`."""
-    return {name: first.info[name] + second.info[name] for name in COUNTED}
+def totals(first: EigenResult, second: EigenResult) -> dict[str, Any]:
+    """Add the costs of two parts, as entries of `info`."""
+    costs: list[dict[str, Any]] = [dict(part.info) for part in (first, second)]
+    return {name: costs[0][name] + costs[1][name] for name in COUNTED}
 
 
 def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationState]:
-    """Return the history of two parts, one after the other."""
+    """Concatenate the histories of two parts."""
     if not first.history:
         return second.history
     last, columns = first.history[-1], first.info["operator_columns"]
@@ -72,7 +71,19 @@ def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationStat
     ]
 
 
-def both_ends(request: Request, solve: Callable[[Request], EigenResult]) -> EigenResult:
+def one_after_other(first: EigenResult, second: EigenResult, **entries: Any) -> EigenResult:
+    """Return the pairs of the second part with the costs and the history of both.
+
+    Parameters
+    ----------
+    first, second : EigenResult
+    **entries
+        Entries of `info` other than the second part's.
+    """
+    return second.with_info(**totals(first, second), **entries, history=continued(first, second))
+
+
+def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> EigenResult:
     """Solve for the high end, then for the low end in the complement of what was found.
 
     The complement makes the halves orthogonal also where a multiple eigenvalue reaches from one to the other.
@@ -80,70 +91,77 @@ def both_ends(request: Request, solve: Callable[[Request], EigenResult]) -> Eige
 
     Parameters
     ----------
-    request : Request
+    problem : Problem
         With ``which="BE"``.
     solve : callable
         Solves for one end.
     """
-    k_low = request.k // 2
-    high = replace(staged(request, "LA"), which="LA", k=request.k - k_low)
-    if request.start is not None:
-        high = replace(high, start=request.start.copy())
+    k_low = problem.k // 2
+    high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
+    if problem.start is not None:
+        high = replace(high, start=problem.start.copy())
     first = solve(high)
     if k_low == 0 or first.info["stopped"] not in GO_ON_AFTER:
-        return replace(first, info=first.info | {"which": "BE", "k": request.k})
+        return first.with_info(which="BE", k=problem.k)
     X = BlockVector(first.eigenvectors)
-    low = replace(within_time(staged(request, "SA")), which="SA", k=k_low, checked=False)
-    if request.locked is None:  # A leads out of the user's columns, for all we know
+    low = replace(within_time(staged(problem, "SA")), which="SA", k=k_low, check_hermitian=False)
+    if problem.locked is None:  # the columns of a caller need not be invariant under A
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
-    second = solve(replace(low, locked=side_by_side(X, request.locked)))
-    return _joined(request, first, second)
+    second = solve(replace(low, locked=side_by_side(X, problem.locked)))
+    return _joined(problem, first, second)
 
 
-def ritz_step(request: Request, X: BlockVector) -> tuple[RealArray, RealArray, BlockVector]:
-    """Turn orthonormal columns into Ritz vectors, in place; return values, residual norms and residuals."""
-    R = project_out(request.locked, request.operator.apply(X))
+def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
+    """Turn orthonormal columns into Ritz vectors, in place.
+
+    Returns
+    -------
+    theta, residuals : array, shape (m,)
+        Ritz values and residual norms.
+    R : BlockVector, shape (n, m)
+        Residuals.
+    """
+    R = project_out(problem.locked, problem.operator.apply(X))
     theta, U = ritz_pairs(to_host(X.dot(R)))
-    xp = array_namespace(X.array)
     for block in (X, R):
-        block.combine(xp.asarray(U.astype(X.dtype)), out=block)
-    R.axpy(xp.asarray(-theta.astype(X.array.real.dtype)), X)
+        block.combine(small_matrix(U, X), out=block)
+    R.axpy(column_factors(-theta, X), X)
     return theta, to_host(R.norms()).astype(np.float64), R
 
 
-def side_by_side(*blocks: BlockVector | None) -> BlockVector:
-    """Return copies of the columns of some blocks in one."""
-    there = [block for block in blocks if block is not None]
-    both = there[0].like(sum(block.n_cols for block in there))
+def side_by_side(*blocks: Block | None) -> Block:
+    """Copy the columns of some blocks into one."""
+    given = [block for block in blocks if block is not None]
+    both = given[0].like(sum(block.shape[1] for block in given))
     begin = 0
-    for block in there:
-        both[:, begin : begin + block.n_cols] = block
-        begin += block.n_cols
+    for block in given:
+        both[:, begin : begin + block.shape[1]] = block
+        begin += block.shape[1]
     return both
 
 
-def _joined(request: Request, high: EigenResult, low: EigenResult) -> EigenResult:
-    """Return both ends as one result, after a Rayleigh-Ritz step that tells them apart to rounding."""
+def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
+    """Join both ends into one result, after a Rayleigh-Ritz step that separates them to rounding."""
     X = side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
-    theta, residuals, _ = ritz_step(request, X)
+    theta, residuals, _ = ritz_step(problem, X)
     norm = max(high.info["norm"], low.info["norm"])
-    limits = np.broadcast_to(request.tolerance.limits(theta, norm), theta.shape)
-    info: dict[str, Any] = {"k": request.k, "which": "BE", "norm": norm} | totals(high, low)
-    info["operator_columns"] += X.n_cols
+    info = low.info.copy()
+    info.update(totals(high, low))  # type: ignore[typeddict-item]
+    info["k"], info["which"], info["norm"] = problem.k, "BE", norm
+    info["operator_columns"] += X.shape[1]
     info["block_applications"] += 1
     info["reductions"] += 2
-    info["missing"] = high.info["missing"] + low.info["missing"]
-    info["stopped"] = low.info["stopped"] if high.info["stopped"] == "converged" else high.info["stopped"]
-    for name in ("method", "why", "verification"):
-        texts = high.info[name], low.info[name]
-        info[name] = texts[0] if texts[0] == texts[1] else f"high end: {texts[0]}; low end: {texts[1]}"
-    info["time_s"] = time.perf_counter() - request.begin_s
-    return EigenResult(
-        eigenvalues=array_namespace(X.array).asarray(theta.astype(X.array.real.dtype)),
-        eigenvectors=X.array,
-        residuals=residuals,
-        limits=limits,
-        converged=residuals <= limits,
-        info=low.info | info,
-        history=continued(high, low),
-    )
+    info["missing"] += high.info["missing"]
+    if high.info["stopped"] != "converged":
+        info["stopped"] = high.info["stopped"]
+    info["method"] = _of_both(high.info["method"], low.info["method"])
+    info["why"] = _of_both(high.info["why"], low.info["why"])
+    info["verification"] = _of_both(high.info["verification"], low.info["verification"])
+    info["time_s"] = time.perf_counter() - problem.begin_s
+    limits = problem.tolerance.limits(theta, norm)
+    return EigenResult.from_pairs(theta, X.array, residuals, limits, info, continued(high, low))
+
+
+def _of_both(high: str, low: str) -> str:
+    """Merge the entries of both ends."""
+    return high if high == low else f"high end: {high}; low end: {low}"

@@ -1,281 +1,328 @@
-"""One standard Hermitian problem: which method, which sizes, and its solution as a result."""
+"""The drivers of standard problems: which method, which sizes, and the run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, __version__, array_namespace
+import blockvec
+from blockvec import BlockVector, __version__, array_namespace, precompiled
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
-from .arguments import integer
-from .blocks import RealArray, to_host
-from .iterations.base import IterationState, LanczosOptions, LanczosResult
+from .arguments import integer, orthonormal_block
+from .blocks import Operator, to_host
+from .combine import both_ends, one_after_other, staged
+from .interior_filter import solve_window
+from .iterations.base import Iteration
 from .iterations.filter_design import choose_degree
 from .iterations.filtered_lanczos import FilteredRestart
-from .iterations.jacobi_davidson import jacobi_davidson
+from .iterations.jacobi_davidson import JacobiDavidson
 from .iterations.jd_options import JacobiDavidsonOptions
-from .iterations.lanczos import ThickRestart, block_lanczos
-from .iterations.rayleigh_ritz import (
-    IDENTITY_COLUMNS,
-    Selection,
-    Tolerance,
-    dense_eigenpairs,
-)
-from .linear.systems import Preconditioner
-from .result import EigenResult
-from .runtime.checkpoint import Checkpoint, probe
+from .iterations.krylov import Counts
+from .iterations.lanczos import ThickRestart
+from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, dense_eigenpairs
+from .problem import Chosen, IterationOptions, Problem
+from .result import EigenResult, SolveInfo
+from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 
-__all__ = [
-    "DENSE_ROWS",
-    "Chosen",
-    "Method",
-    "Request",
-    "basis_sizes",
-    "choose_method",
-    "solve_dense",
-    "solve_iteratively",
-]
+__all__ = ["DENSE_ROWS", "choose_method", "prepare", "run", "solve", "solve_dense", "solve_iteratively"]
 
+MAX_RESTARTS = 5000
+MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
-CHECK_COLUMNS = 4  # what the Hermitian check applies the operator to, in two calls
-MIN_DEGREE = 6  # below this a filter's sketch and Rayleigh-Ritz steps cost what it saves
-
-Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
-Chosen = Literal["lanczos", "filter", "jd", "dense"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of one call, checked."""
-
-    operator: Operator
-    k: int
-    which: Selection
-    tolerance: Tolerance
-    block_size: int
-    ncv: int
-    maxiter: int
-    norm: float | None
-    time_limit: float | None
-    verify: Literal["auto", "always", "never"]
-    start: BlockVector | None
-    locked: BlockVector | None
-    callback: Callable[[IterationState], object] | None
-    checkpoint: Checkpoint | None
-    rng: np.random.Generator
-    method: Chosen
-    degree: int
-    sigma: float | None
-    preconditioner: Preconditioner | None
-    jd_options: JacobiDavidsonOptions
-    why: str
-    begin_s: float
-    checked: bool
-    falls_back: bool = False  # to a filter, where values around sigma are too dense for Jacobi-Davidson
-    deflated: RealArray = field(default_factory=lambda: np.zeros(0))  # eigenvalues whose vectors are locked
-
-    @property
-    def n(self) -> int:
-        """Rows of the operator."""
-        return self.operator.shape[0]
+CHECK_COLUMNS = 4  # operator columns of the Hermitian check, in two calls
+MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
+MANY_PAIRS = 20
+LEAST_STEPS = 8  # steps of a large block for which a basis needs room
+SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
+# Upper bounds of the basis of a window, in vectors and bytes: in the middle of a spin chain's spectrum
+# (12 870 rows) 256 took half of the time and a third of the columns of 82, on a sheet of graphene the same.
+WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
 
 
-def choose_method(
-    method: Method, op: Operator, k: int, sizes: tuple[int, int], given: list[str]
-) -> tuple[Chosen, int, str]:
-    """Return the method to take, the degree of its filter, and why.
+def solve(problem: Problem) -> EigenResult:
+    """Solve a standard problem by the method that it asks for, or by the one that suits it."""
+    return run(*prepare(problem))
+
+
+def run(problem: Problem, options: IterationOptions) -> EigenResult:
+    """Solve a prepared problem.
 
     Parameters
     ----------
-    method : {"auto", "lanczos", "filter", "jd", "dense"}
-    op : Operator
-    k : int
-    sizes : tuple of int
-        Block size and basis size.
-    given : list of str
-        Names of options that only an iteration can honour.
+    problem : Problem
+    options : IterationOptions
+        Both from `prepare`.
     """
-    n, (b, ncv) = op.shape[0], sizes
-    degree = choose_degree(op, b, (k + ncv) // 2)
+    if options.method == "dense":
+        return solve_dense(problem, options)
+    if problem.is_around_target and not problem.asks_for_corrections:
+        return _solve_around(problem, options)
+    if options.method == "filter" and problem.target is not None:
+        return solve_window(problem, options, solve_iteratively)
+    if problem.which == "BE":
+        return both_ends(problem, lambda end: solve_iteratively(end, options))
+    return solve_iteratively(problem, options)
+
+
+def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
+    """Check what depends on the operator, make locked columns orthonormal, choose method and sizes.
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError, BreakdownError
+        As `eigsh` does.
+    """
+    op = problem.operator
+    if problem.check_hermitian:
+        assert isinstance(op, blockvec.Operator)
+        with precompiled("check", op):
+            op.check_hermitian(problem.rng)
+    locked = None if problem.locked is None else orthonormal_block("orthogonal_to", problem.locked, op)
+    k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
+    asked = replace(problem, k=k)
+    problem = replace(asked, locked=locked)
+    b = _block_size(problem)
+    ncv = _basis_size(problem, b)
+    if problem.target is not None and problem.method == "filter" and problem.ncv is None:
+        ncv = _window_basis(problem, ncv)
+    method, degree, why = choose_method(asked, b, ncv)  # columns that are all zero count as given
+    maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
+    if problem.maxiter is not None:
+        maxiter = integer("maxiter", problem.maxiter, 1)
+    return problem, IterationOptions(b, ncv, maxiter, degree, method, why)
+
+
+# --- method and sizes -------------------------------------------------------------------------------
+
+
+def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, int, str]:
+    """Choose the method and the degree of its filter.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its `start`, `locked`, `block_size` and `checkpoint` are honoured by iterations only.
+    block_size, ncv : int
+        Sizes of an iteration.
+
+    Returns
+    -------
+    method : {"lanczos", "filter", "jd", "dense"}
+    degree : int
+    why : str
+    """
+    method, n, k = problem.method, problem.n, problem.k
     if method == "dense":
-        for name in ("orthogonal_to", "checkpoint"):
-            if name in given:
+        for name, value in {"orthogonal_to": problem.locked, "checkpoint": problem.checkpoint}.items():
+            if value is not None:
                 raise OptionError(f"{name}: not available with method='dense'; use method='lanczos'.")
-        return "dense", 1, "asked for"
-    if method == "filter":
-        return "filter", max(degree, MIN_DEGREE), "asked for"
-    if method in ("lanczos", "jd"):
-        return method, 1, "asked for"
+    if method != "auto":
+        return method, _filter_degree(problem, block_size, ncv) if method == "filter" else 1, "asked for"
     for name in ("preconditioner", "jd_options"):
-        if name in given:
+        if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
-    if "sigma" in given:
+    if problem.target is not None:
         return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
-    if not given and n <= DENSE_ROWS:
-        return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
-    if not given and k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
-        return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
+    if all(value is None for value in iterative):
+        if n <= DENSE_ROWS:
+            return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
+        if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
+            return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    degree = choose_degree(problem.operator, block_size, (k + ncv) // 2)
     if degree < MIN_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
 
 
-def basis_sizes(
-    op: Operator,
-    k: int,
-    block_size: Any,
-    ncv: Any,
-    locked: BlockVector | None,
-    start: BlockVector | None,
-    preconditioned: bool = False,
-) -> tuple[int, int]:
-    """Return block size and basis size, by measurement where they are not given.
+def _filter_degree(problem: Problem, block_size: int, ncv: int) -> int:
+    """Choose the degree of a filter that is asked for."""
+    return max(choose_degree(problem.operator, block_size, (problem.k + ncv) // 2), MIN_DEGREE)
 
-    Four columns at a time halve the cost of a column against one (basis and matrix are read once for all),
+
+def _block_size(problem: Problem) -> int:
+    """Choose the block size where it is not given.
+
+    Four columns at a time halve the cost per column against one (basis and matrix are read once for all),
     and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
     cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
     where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
     fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
-    need a search for further copies that can take longer than the solve. A preconditioner makes do with a
-    smaller basis: 8 steps instead of 14 took a twentieth more of its applications and a fifth less of all
-    other work.
+    need a search for further copies that can take longer than the solve.
     """
-    n = op.shape[0]
-    room = n - (0 if locked is None else locked.n_cols)
-    if block_size is None:
-        cheap = op.device != "cpu" or getattr(op, "nnz", None) is not None
-        b = 8 if k >= 8 and cheap else 4 if k >= 4 else 2
+    op, n, k = problem.operator, problem.n, problem.k
+    is_sparse = getattr(op, "nnz", None) is not None
+    if problem.block_size is not None:
+        b = integer("block_size", problem.block_size, 1, n)
+    elif problem.begins_with_corrections:
+        guided = problem.preconditioner is not None or (problem.target is not None and is_sparse)
+        b = _correction_block_size(op.device != "cpu" or n <= SHORT_COLUMN * k, k, problem.ncv, guided)
     else:
-        b = integer("block_size", block_size, 1, n)
-    b = min(b, room)
-    wide = 0 if start is None else start.n_cols
+        b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
+    return min(b, n - problem.n_locked)
+
+
+def _correction_block_size(is_short: bool, k: int, ncv: Any, guided: bool) -> int:
+    """Choose the block size of Jacobi-Davidson, for a basis of `ncv` vectors where that is given.
+
+    Blocks take more columns and fewer calls. Calls decide about the time while columns are short
+    (`is_short`: on a GPU up to a million rows at least), the more the more pairs are wanted. On two cores,
+    in bases of the default size, ten pairs of seven matrices of 900 to 14 000 rows in blocks of eight took
+    0.43 to 0.74 of the time of blocks of two and 0.67 to 1.1 of that of four; five pairs 0.4 to 0.6 and 0.5
+    to 0.8 of it on about 1000 rows, but 1.0 to 1.4 of both on 8000 to 14 000. For longer columns, many pairs
+    pay for a block of four, and few do where a preconditioner or a filter around a target guides them
+    (`guided`).
+    """
+    if k < 4:
+        return 2
+    if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
+        return 8
+    return 4 if guided or k >= MANY_PAIRS else 2
+
+
+def _basis_size(problem: Problem, b: int) -> int:
+    """Choose the basis size for blocks of b columns where it is not given.
+
+    A preconditioner makes do with a smaller basis: 8 steps instead of 14 took a twentieth more of its
+    applications and a fifth less of all other work.
+    """
+    k, room = problem.k, problem.n - problem.n_locked
+    wide = 0 if problem.start is None else problem.start.shape[1]
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
-    if ncv is None:
-        steps = 8 if b > 4 or preconditioned else 14
+    if problem.ncv is None:
+        steps = 8 if b > 4 or problem.preconditioner is not None else 14
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
-        return b, min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
+        return min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
     least = min(room, max(k, wide) + b)
-    if integer("ncv", ncv, 1) < least:
+    if integer("ncv", problem.ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""
-        raise OptionError(f"ncv: got {ncv}; k = {k}{columns} and block_size = {b} need at least {least}.")
-    return b, min(room, int(ncv))
+        raise OptionError(
+            f"ncv: got {problem.ncv}; k = {k}{columns} and block_size = {b} need at least {least}."
+        )
+    return min(room, int(problem.ncv))
 
 
-def solve_iteratively(request: Request) -> EigenResult:
-    """Solve by block Lanczos, on a filter if the request says so, or by block Jacobi-Davidson."""
-    op, n, b = request.operator, request.n, request.block_size
-    basis = 2 * request.ncv + 4 * request.k if request.method == "jd" else request.ncv
-    columns = basis + 6 * b + request.k + (0 if request.locked is None else request.locked.n_cols)
-    require_memory(
-        op,
-        n * columns * op.dtype.itemsize,
-        f"a basis of ncv = {request.ncv} vectors of {n} rows",
-        "lower ncv or k",
-    )
-    start = request.start
+def _window_basis(problem: Problem, ncv: int) -> int:
+    """Choose the basis size of a window, at least that of an end of a spectrum."""
+    n = problem.n
+    row_bytes: int = problem.operator.dtype.itemsize
+    return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (n * row_bytes), n // 8))
+
+
+# --- runs -------------------------------------------------------------------------------------------
+
+
+def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
+    """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
+    _require_memory(problem, options)
+    op, start = problem.operator, problem.start
     if start is None:
-        start = BlockVector.random(n, b, op.dtype, device=op.device, rng=request.rng)
+        start = BlockVector.random(problem.n, options.block_size, op.dtype, device=op.device, rng=problem.rng)
     elif not to_host(start.norms()).any():
         raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
-    if request.checkpoint is not None:
-        request.checkpoint.problem = _fingerprint(request)
-        request.checkpoint.image = probe(op, start, request.locked)
+    if problem.checkpoint is not None:
+        problem.checkpoint.problem = _fingerprint(problem, options)
+        problem.checkpoint.image = probe(op, start, problem.locked)
+    iterations: dict[Chosen, type[Iteration]] = {
+        "lanczos": ThickRestart,
+        "filter": FilteredRestart,
+        "jd": JacobiDavidson,
+    }
     with deferred_interrupt() as interrupted:
         try:
-            outcome = _iterate(request, start, interrupted)
+            outcome = iterations[options.method](problem, options, start, interrupted).run()
         except BreakdownError as error:
-            source = "A" if request.preconditioner is None else "A or the preconditioner"
+            source = "A" if problem.preconditioner is None else "A or the preconditioner"
             raise BreakdownError(f"{source} returned NaN or Inf for a finite block ({error})") from error
         stopped = "interrupted" if interrupted() else outcome.reason
-    counts = outcome.counts
-    info = _info(request, stopped, outcome.verification, outcome.norm)
-    info.update(
-        block_size=b,
-        ncv=request.ncv,
+    info = _info(
+        problem,
+        options,
+        outcome.counts,
+        norm=outcome.norm,
         degree=outcome.degree,
-        operator_columns=counts.operator_columns + info["operator_columns"],
-        block_applications=counts.block_applications + info["block_applications"],
-        preconditioner_columns=counts.preconditioner_columns,
-        verification_columns=counts.verification_columns,
+        stopped=stopped,
+        verification=outcome.verification,
         missing=outcome.missing,
-        restarts=counts.restarts,
-        reductions=counts.reductions,
     )
     order = np.argsort(outcome.theta, kind="stable")
     X = outcome.X.array
-    return EigenResult(
-        eigenvalues=_values_on_device(outcome.theta[order], X),
-        eigenvectors=array_namespace(X).ascontiguousarray(X[:, order]),
-        residuals=outcome.residuals[order],
-        limits=outcome.limits[order],
-        converged=(outcome.residuals <= outcome.limits)[order],
-        info=info,
-        history=outcome.history,
+    return EigenResult.from_pairs(
+        outcome.theta[order],
+        array_namespace(X).ascontiguousarray(X[:, order]),
+        outcome.residuals[order],
+        outcome.limits[order],
+        info,
+        outcome.history,
     )
 
 
-def _fingerprint(request: Request) -> dict[str, Any]:
-    """Return everything that decides about the course of an iteration, but for the operator itself."""
-    names = (
-        "n",
-        "method",
-        "k",
-        "which",
-        "block_size",
-        "ncv",
-        "norm",
-        "verify",
-        "degree",
-        "sigma",
-    )
-    start, locked = (0 if block is None else block.n_cols for block in (request.start, request.locked))
-    return (
-        {name: getattr(request, name) for name in names}
-        | asdict(request.tolerance)
-        | {
-            "columns of v0": start,
-            "columns of orthogonal_to": locked,
-            "preconditioner": request.preconditioner is not None,
-            **request.jd_options.fingerprint(),
-            "dtype": request.operator.dtype.name,
-            "rng": type(request.rng.bit_generator).__name__,
-            "blockvec": __version__,
-        }
-    )
+def _require_memory(problem: Problem, options: IterationOptions) -> None:
+    """Refuse an iteration that needs more memory than is free."""
+    n, ncv, itemsize = problem.n, options.ncv, problem.operator.dtype.itemsize
+    basis = 2 * ncv + 4 * problem.k if options.method == "jd" else ncv
+    columns = basis + 6 * options.block_size + problem.k + problem.n_locked
+    purpose = f"a basis of ncv = {ncv} vectors of {n} rows"
+    require_memory(problem.operator, n * columns * itemsize, purpose, "lower ncv or k")
 
 
-def _iterate(request: Request, start: BlockVector, interrupted: Callable[[], bool]) -> LanczosResult:
-    """Run the chosen iteration."""
-    options: dict[str, Any] = {field.name: getattr(request, field.name) for field in fields(LanczosOptions)}
-    how: dict[str, Any] = {
-        "locked": request.locked,
-        "random_start": request.start is None,
-        "callback": request.callback,
-        "interrupted": interrupted,
-        "checkpoint": request.checkpoint,
-        "rng": request.rng,
+def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
+    """Collect everything that decides about the course of an iteration, except the operator itself."""
+    jd_options = problem.jd_options or JacobiDavidsonOptions()
+    return {
+        "n": problem.n,
+        "method": options.method,
+        "k": problem.k,
+        "which": problem.which,
+        "block_size": options.block_size,
+        "ncv": options.ncv,
+        "norm": problem.norm,
+        "verify": problem.verify,
+        "degree": options.degree,
+        "sigma": problem.target,
+        **asdict(problem.tolerance),
+        "columns of v0": 0 if problem.start is None else problem.start.shape[1],
+        "columns of orthogonal_to": problem.n_locked,
+        "preconditioner": problem.preconditioner is not None,
+        **jd_options.fingerprint(),
+        "dtype": problem.operator.dtype.name,
+        "rng": type(problem.rng.bit_generator).__name__,
+        "blockvec": __version__,
     }
-    if request.method == "jd":
-        how |= {"target": request.sigma, "preconditioner": request.preconditioner}
-        how["how"] = request.jd_options
-        return jacobi_davidson(request.operator, start, LanczosOptions(**options), **how)
-    variant = FilteredRestart if request.method == "filter" else ThickRestart
-    return block_lanczos(request.operator, start, LanczosOptions(**options), variant=variant, **how)
 
 
-def solve_dense(request: Request) -> EigenResult:
+def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
+    """Solve around a target by Jacobi-Davidson, then by a filter where eigenvalues are too dense for it."""
+    first = solve_iteratively(problem, options)
+    if first.info["stopped"] != "stagnated":
+        return first
+    part = replace(
+        staged(problem, "window"),
+        start=BlockVector(first.eigenvectors),
+        method="filter",
+        block_size=None,
+        ncv=None,
+        check_hermitian=False,
+    )
+    b = _block_size(part)
+    ncv = _window_basis(part, _basis_size(part, b))
+    why = f"{options.why}; corrections came to a standstill, since values are dense there"
+    sizes = IterationOptions(b, ncv, MAX_RESTARTS, _filter_degree(part, b, ncv), "filter", why)
+    return one_after_other(first, solve_window(part, sizes, solve_iteratively))
+
+
+def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
-    op, n = request.operator, request.n
+    op, n = problem.operator, problem.n
     require_memory(
         op,
         5 * n * n * op.dtype.itemsize,
@@ -283,26 +330,20 @@ def solve_dense(request: Request) -> EigenResult:
         "use method='lanczos'",
     )
     like = BlockVector.empty(n, 0, op.dtype, device=op.device)
-    theta, X, norm = dense_eigenpairs(op.apply, like, request.k, request.which)
+    theta, X, norm = dense_eigenpairs(op.apply, like, problem.k, problem.which)
     residuals = _residuals(op, theta, X)
-    norm = norm if request.norm is None else request.norm
-    limits = np.broadcast_to(request.tolerance.limits(theta, norm), theta.shape)
-    info = _info(request, "converged", "not needed: dense LAPACK finds everything", norm)
-    info["operator_columns"] += n + len(theta)
-    info["block_applications"] += -(-n // IDENTITY_COLUMNS) + -(-len(theta) // IDENTITY_COLUMNS)
-    return EigenResult(
-        eigenvalues=_values_on_device(theta, X),
-        eigenvectors=X,
-        residuals=residuals,
-        limits=limits,
-        converged=residuals <= limits,
-        info=info,
-        history=(),
+    norm = norm if problem.norm is None else problem.norm
+    counts = Counts(
+        operator_columns=n + len(theta),
+        block_applications=-(-n // IDENTITY_COLUMNS) + -(-len(theta) // IDENTITY_COLUMNS),
     )
+    verification = "not needed: dense LAPACK finds everything"
+    info = _info(problem, options, counts, norm=norm, stopped="converged", verification=verification)
+    return EigenResult.from_pairs(theta, X, residuals, problem.tolerance.limits(theta, norm), info)
 
 
 def _residuals(op: Operator, theta: Any, X: Any) -> Any:
-    """Return true residual norms, a few columns at a time."""
+    """Compute true residual norms, a few columns at a time."""
     xp = array_namespace(X)
     norms = []
     for begin in range(0, len(theta), IDENTITY_COLUMNS):
@@ -313,34 +354,42 @@ def _residuals(op: Operator, theta: Any, X: Any) -> Any:
     return np.concatenate(norms).astype(np.float64)
 
 
-def _info(request: Request, stopped: str, verification: str, norm: float) -> dict[str, Any]:
+def _info(
+    problem: Problem,
+    options: IterationOptions,
+    counts: Counts,
+    *,
+    norm: float,
+    stopped: str,
+    verification: str,
+    degree: int = 1,
+    missing: int = 0,
+) -> SolveInfo:
+    """Describe a run: the problem, the method and the costs."""
+    iterates = options.method != "dense"
     return {
-        "method": request.method,
-        "why": request.why,
+        "method": options.method,
+        "why": options.why,
         "stopped": stopped,
         "verification": verification,
-        "n": request.n,
-        "k": request.k,
-        "which": request.which,
-        "sigma": request.sigma,
-        "tol": request.tolerance.tol,
-        "convergence": request.tolerance.convergence,
-        "dtype": request.operator.dtype.name,
-        "device": request.operator.device,
+        "n": problem.n,
+        "k": problem.k,
+        "which": problem.which,
+        "sigma": problem.target,
+        "tol": problem.tolerance.tol,
+        "convergence": problem.tolerance.convergence,
+        "dtype": problem.operator.dtype.name,
+        "device": problem.operator.device,
         "norm": norm,
-        "block_size": None,
-        "ncv": None,
-        "degree": 1,
-        "operator_columns": CHECK_COLUMNS if request.checked else 0,
-        "block_applications": 2 if request.checked else 0,
-        "preconditioner_columns": 0,
-        "verification_columns": 0,
-        "missing": 0,
-        "restarts": 0,
-        "reductions": 0,
-        "time_s": time.perf_counter() - request.begin_s,
+        "block_size": options.block_size if iterates else None,
+        "ncv": options.ncv if iterates else None,
+        "degree": degree,
+        "operator_columns": counts.operator_columns + (CHECK_COLUMNS if problem.check_hermitian else 0),
+        "block_applications": counts.block_applications + (2 if problem.check_hermitian else 0),
+        "preconditioner_columns": counts.preconditioner_columns,
+        "verification_columns": counts.verification_columns,
+        "missing": missing,
+        "restarts": counts.restarts,
+        "reductions": counts.reductions,
+        "time_s": time.perf_counter() - problem.begin_s,
     }
-
-
-def _values_on_device(theta: Any, X: Any) -> Any:
-    return array_namespace(X).asarray(theta.astype(X.real.dtype))

@@ -11,25 +11,24 @@ from typing import Any, Literal
 import numpy as np
 
 from blockvec import as_operator
-from blockvec.errors import OptionError
 
 from .arguments import (
+    check_choices,
+    check_combination,
     checkpoint_for,
-    corrects,
     finite,
+    form_problem,
     generator,
     is_explicit,
-    refuse_unavailable,
-    require_one_of,
+    needs_no_factor,
 )
 from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
-from .drivers import Method
+from .drivers import solve
 from .iterations.base import IterationState
 from .iterations.jd_options import JacobiDavidsonOptions
-from .problem import Options, request_for, solve
+from .problem import Method, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-from .transform.solve import solve_transformed
-from .transform.standard_form import form_at_zero, standard_form
+from .transform.standard_form import StandardForm, form_at_zero, solve_transformed, standard_form
 
 __all__ = ["eigsh"]
 
@@ -205,7 +204,7 @@ def eigsh(
     [3.999911, 3.999961, 3.99999]
     """
     begin_s = time.perf_counter()
-    refuse_unavailable(
+    check_combination(
         M=M,
         sigma=sigma,
         Minv=Minv,
@@ -216,65 +215,71 @@ def eigsh(
         method=method,
         which=which,
     )
-    require_one_of("on_unconverged", on_unconverged, ("raise", "warn", "return"))
-    require_one_of("verify", verify, ("auto", "always", "never"))
-    saved = checkpoint_for(checkpoint, checkpoint_interval)
-    if not (callback is None or callable(callback)):
-        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
+    check_choices(on_unconverged=on_unconverged, verify=verify, callback=callback)
+    saved, generated = checkpoint_for(checkpoint, checkpoint_interval), generator(rng)
     sigma = None if sigma is None else finite("sigma", sigma)
     at_zero = which == "SM"
     if at_zero:
         sigma, which = 0.0, "LM"
-    by_corrections = corrects(method, preconditioner, jd_options)
-    plain = M is None and OPinv is None and mode == "normal"
-    by_filter = method == "filter" and plain
-    # No factor can be had of a function, or on a GPU.
-    unfactored = (
-        method == "auto" and plain and not at_zero and not (is_explicit(A) and device in (None, "cpu"))
+    corrects = asks_for_corrections(method, preconditioner, jd_options)
+    unfactored = corrects or needs_no_factor(
+        A, M=M, OPinv=OPinv, mode=mode, method=method, at_zero=at_zero, device=device
     )
-    options = Options(
-        which=which,  # type: ignore[arg-type]
-        rng=generator(rng),
-        begin_s=begin_s,
-        ncv=ncv,
-        maxiter=maxiter,
-        tol=tol,
-        v0=v0,
-        method=method,
-        block_size=block_size,
-        preconditioner=preconditioner,
-        jd_options=jd_options,
-        orthogonal_to=orthogonal_to,
-        convergence=convergence,
-        norm=norm,
-        callback=callback,
-        time_limit=time_limit,
-        verify=verify,
-        check_hermitian=check_hermitian,
-        target=sigma if by_corrections or by_filter or unfactored else None,
-        checkpoint=saved,
-    )
-    untried = method == "auto" and not by_corrections and maxiter is None and is_explicit(A)
-    if M is not None or (sigma is not None and options.target is None):
+    form = None
+    if M is not None or not (sigma is None or unfactored):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
-        if at_zero and not by_corrections:
+        if at_zero and not corrects:
             form = form_at_zero(source, M, OPinv, mode, device)
         else:
-            form = standard_form(source, M, None if by_corrections else sigma, OPinv, mode, device)
-        if untried and sigma is None and orthogonal_to is None and is_factorable(form.A, which):
-            result = solve_pair(form, A, M, k, options)
-        else:
-            result = solve_transformed(form, k, options)
-    else:
-        request = request_for(as_operator(A, shape=shape, dtype=dtype, device=device), k, options)
-        result = solve_or_factorise(request, A) if untried else solve(request)
+            form = standard_form(source, M, None if corrects else sigma, OPinv, mode, device)
+    problem = form_problem(
+        as_operator(A, shape=shape, dtype=dtype, device=device) if form is None else form.A,
+        k,
+        which=which,
+        target=sigma if unfactored else None,
+        rng=generated,
+        tol=tol,
+        convergence=convergence,
+        norm=norm,
+        v0=v0,
+        orthogonal_to=orthogonal_to,
+        verify=verify,
+        check_hermitian=check_hermitian,
+        callback=callback,
+        checkpoint=saved,
+        time_limit=time_limit,
+        begin_s=begin_s,
+        method=method,
+        block_size=block_size,
+        ncv=ncv,
+        maxiter=maxiter,
+        preconditioner=preconditioner,
+        jd_options=jd_options,
+    )
+    result = _solve(problem, form, A, M)
     if saved is not None and result.info["stopped"] == "converged":
         saved.remove()
     return _answer(result, on_unconverged, return_eigenvectors, return_info)
 
 
+def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> EigenResult:
+    """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
+    may_factorise = (
+        problem.method == "auto"
+        and not problem.asks_for_corrections
+        and problem.maxiter is None
+        and is_explicit(A)
+    )
+    if form is None:
+        return solve_or_factorise(problem, A) if may_factorise else solve(problem)
+    unrestricted = not form.is_shifted and problem.locked is None
+    if may_factorise and unrestricted and is_factorable(form.A, problem.which):
+        return solve_pair(form, A, M, problem)
+    return solve_transformed(form, problem)
+
+
 def _answer(result: EigenResult, on_unconverged: str, return_eigenvectors: bool, return_info: bool) -> Any:
-    """Report what did not converge, and return what the caller wants of a result."""
+    """Report pairs that did not converge, and return what the caller asks for."""
     result = result if return_eigenvectors else replace(result, eigenvectors=None)
     _report(result, on_unconverged)
     if return_info:
@@ -283,7 +288,7 @@ def _answer(result: EigenResult, on_unconverged: str, return_eigenvectors: bool,
 
 
 def _report(result: EigenResult, on_unconverged: str) -> None:
-    """Raise or warn as the caller wants where not everything converged."""
+    """Raise or warn as `on_unconverged` says where some pairs did not converge."""
     count, k, stopped = int(result.converged.sum()), result.info["k"], result.info["stopped"]
     if stopped == "interrupted":
         raise Interrupted(

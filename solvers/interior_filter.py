@@ -21,18 +21,18 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
-from .blocks import RealArray, pick
-from .combine import continued, ritz_step, side_by_side, staged, totals, within_time
-from .drivers import Request, solve_iteratively
+from .blocks import Block, RealArray, pick
+from .combine import one_after_other, ritz_step, side_by_side, staged, within_time
 from .iterations.rayleigh_ritz import Tolerance
 from .orthogonalize import orthogonalize
+from .problem import IterationOptions, Problem
 from .result import EigenResult
 from .transform.fold import FoldedOperator
 
@@ -79,91 +79,92 @@ def _norm_of_root(norm: float, sigma: float, given: float | None) -> float:
     return max(root - abs(sigma), root / 2) if given is None else given
 
 
-def solve_window(request: Request) -> EigenResult:
-    """Return the k eigenpairs nearest to `request.sigma`.
+def solve_window(
+    problem: Problem,
+    options: IterationOptions,
+    solve: Callable[[Problem, IterationOptions], EigenResult],
+) -> EigenResult:
+    """Compute the k eigenpairs nearest to ``problem.target``.
 
     Callbacks and the history see eigenvalues and residuals of (A - sigma I)^2.
 
     Parameters
     ----------
-    request : Request
-        With ``method="filter"`` and a sigma.
+    problem : Problem
+        With a target.
+    options : IterationOptions
+        With ``method="filter"``.
+    solve : callable
+        Solves for the lower end of the square.
     """
-    assert request.sigma is not None
-    folded: Any = FoldedOperator(request.operator, request.sigma, request.locked)
-    room = request.n - (0 if request.locked is None else request.locked.n_cols)
-    asked = request.tolerance
+    assert problem.target is not None
+    room = problem.n - problem.n_locked
+    asked = problem.tolerance
     tolerance = SquaredTolerance(
-        asked.tol, asked.convergence, asked.unit, sigma=request.sigma, norm=request.norm
+        asked.tol, asked.convergence, asked.unit, sigma=problem.target, norm=problem.norm
     )
-    extra, start, result = SPARE, request.start, None
+    folded = replace(
+        problem,
+        operator=FoldedOperator(problem.operator, problem.target, problem.locked),
+        which="SA",
+        target=None,
+        norm=None,
+    )
+    extra, result = SPARE, None
     for turn in range(ROUNDS):
-        k = min(request.k + extra, room)
         part = replace(
-            within_time(staged(request, f"window {turn}")),
-            operator=folded,
-            k=k,
-            which="SA",
-            sigma=None,
-            norm=None,
-            ncv=min(max(request.ncv, k + request.block_size) + extra, room),
-            degree=max(2, request.degree // 2),
+            within_time(staged(folded, f"window {turn}")),
+            k=min(problem.k + extra, room),
             tolerance=tolerance,
-            checked=request.checked and turn == 0,
-            start=start,
-            verify=request.verify if turn == 0 else "never",
         )
-        square = solve_iteratively(part)
-        found, start = _unfolded(request, square), BlockVector(square.eigenvectors)
+        ncv = min(max(options.ncv, part.k + options.block_size) + extra, room)
+        square = solve(part, replace(options, ncv=ncv, degree=max(2, options.degree // 2)))
+        found = _unfolded(problem, square)
         if result is not None:
-            info = found.info | totals(result, found)
-            info |= {name: result.info[name] for name in ("verification", "missing")}
-            found = replace(found, info=info, history=tuple(continued(result, found)))
+            verification = {name: result.info[name] for name in ("verification", "missing")}
+            found = one_after_other(result, found, **verification)
         result = found
         if result.converged.all() or square.info["stopped"] != "converged":
             break
-        extra += request.block_size  # further values: rounding hurts less where the furthest is not at sigma
+        extra += options.block_size  # rounding hurts less where the furthest value is not at sigma
         tolerance = replace(tolerance, share=TIGHTER * tolerance.share)
+        start = BlockVector(square.eigenvectors)
+        folded = replace(folded, start=start, check_hermitian=False, verify="never")
     assert result is not None
     return result
 
 
-def _unfolded(request: Request, square: EigenResult) -> EigenResult:
-    """Return what was found as eigenpairs of A, the k nearest to sigma, ascending."""
-    assert request.sigma is not None
-    sigma, X = request.sigma, BlockVector(square.eigenvectors)
-    theta, residuals, R = ritz_step(request, X)
-    columns, blocks = X.n_cols, 1
-    norm = _norm_of_root(square.info["norm"], sigma, request.norm)
+def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
+    """Turn eigenpairs of the square into the k pairs of A nearest to sigma, ascending."""
+    assert problem.target is not None
+    sigma = problem.target
+    X: Block = BlockVector(square.eigenvectors)
+    theta, residuals, R = ritz_step(problem, X)
+    columns, blocks = X.shape[1], 1
+    norm = _norm_of_root(square.info["norm"], sigma, problem.norm)
     # ||(A - sigma I) x||: a mixture of values on both sides is no nearer than they are.
     distance = np.hypot(theta - sigma, residuals)
-    known = side_by_side(X, request.locked)
-    failed = residuals > np.maximum(MIXED * distance, request.tolerance.limits(theta, norm))
-    mixed = np.flatnonzero(failed)[: request.n - known.n_cols]
+    known = side_by_side(X, problem.locked)
+    failed = residuals > np.maximum(MIXED * distance, problem.tolerance.limits(theta, norm))
+    mixed = np.flatnonzero(failed)[: problem.n - known.shape[1]]
     if len(mixed):
         partners = pick(R, mixed)
         orthogonalize(partners, known)
         X = side_by_side(X, partners)
-        theta, residuals, _ = ritz_step(request, X)
-        columns, blocks = columns + X.n_cols, 2
+        theta, residuals, _ = ritz_step(problem, X)
+        columns, blocks = columns + X.shape[1], 2
         distance = np.hypot(theta - sigma, residuals)
-    nearest = np.sort(np.argsort(distance, kind="stable")[: request.k])
+    nearest = np.sort(np.argsort(distance, kind="stable")[: problem.k])
     theta, residuals = theta[nearest], residuals[nearest]
-    limits = np.broadcast_to(request.tolerance.limits(theta, norm), theta.shape)
-    info = square.info | {"k": request.k, "which": "LM", "sigma": sigma, "norm": norm}
-    info |= {"tol": request.tolerance.tol, "convergence": request.tolerance.convergence}
+    info = square.info.copy()
+    info["k"], info["which"], info["sigma"], info["norm"] = problem.k, "LM", sigma, norm
+    info["tol"], info["convergence"] = problem.tolerance.tol, problem.tolerance.convergence
     # Each application of the square is two of A.
     info["operator_columns"] = 2 * info["operator_columns"] + columns
     info["block_applications"] = 2 * info["block_applications"] + blocks
-    info["degree"] = 2 * info["degree"]
-    info["time_s"] = time.perf_counter() - request.begin_s
+    info["degree"] *= 2
+    info["time_s"] = time.perf_counter() - problem.begin_s
     xp = array_namespace(X.array)
-    return EigenResult(
-        eigenvalues=xp.asarray(theta.astype(X.array.real.dtype)),
-        eigenvectors=xp.ascontiguousarray(X.array[:, xp.asarray(nearest)]),
-        residuals=residuals,
-        limits=limits,
-        converged=residuals <= limits,
-        info=info,
-        history=square.history,
-    )
+    vectors = xp.ascontiguousarray(X.array[:, xp.asarray(nearest)])
+    limits = problem.tolerance.limits(theta, norm)
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, square.history)

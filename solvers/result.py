@@ -1,33 +1,94 @@
-"""What a solve returns, and how it says that something did not converge."""
+"""Results of a solve, and the exceptions for pairs that did not converge."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackNoConvergence
 
+from blockvec import array_namespace
 from blockvec.errors import BlockvecError, OptionError
 
-from .blocks import to_host
+from .blocks import RealArray, to_host
 from .iterations.base import IterationState
 from .iterations.rayleigh_ritz import clusters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ConvergenceWarning", "EigenResult", "Interrupted", "NoConvergence"]
+__all__ = ["ConvergenceWarning", "EigenResult", "Interrupted", "NoConvergence", "SolveInfo"]
 
 SAME_VALUE = 10.0  # values within this many residual limits are shown as copies of one eigenvalue
 
 
+class SolveInfo(TypedDict):
+    """How a result was computed and what it cost; plain values, ready for JSON.
+
+    Attributes
+    ----------
+    method, why : str
+        The method and the reason for it.
+    stopped : {"converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated"}
+    verification : str
+        What was done about missed copies of multiple eigenvalues.
+    n, k, which, tol, convergence, dtype, device
+        The problem.
+    sigma : float or None
+        Target of Jacobi-Davidson or a filter.
+    norm : float
+        ||A||, given or estimated.
+    block_size, ncv : int or None
+        None for dense LAPACK.
+    degree : int
+        Highest degree of a polynomial of A that was iterated with.
+    operator_columns, preconditioner_columns : int
+        Columns that A and the preconditioner were applied to.
+    verification_columns : int
+        Of the operator columns, those that only served to look for missed eigenvalues.
+    block_applications : int
+        Calls of the operator.
+    missing : int
+        Wanted vectors that are known to exist and were not computed.
+    restarts : int
+    reductions : int
+        Inner products over the tall dimension.
+    time_s : float
+    """
+
+    method: str
+    why: str
+    stopped: str
+    verification: str
+    n: int
+    k: int
+    which: str
+    sigma: float | None
+    tol: float
+    convergence: str
+    dtype: str
+    device: str
+    norm: float
+    block_size: int | None
+    ncv: int | None
+    degree: int
+    operator_columns: int
+    block_applications: int
+    preconditioner_columns: int
+    verification_columns: int
+    missing: int
+    restarts: int
+    reductions: int
+    time_s: float
+
+
 @dataclass(frozen=True)
 class EigenResult:
-    """Eigenpairs with what is known about them.
+    """Eigenpairs, their accuracy, and how they were computed.
 
     Attributes
     ----------
@@ -44,9 +105,9 @@ class EigenResult:
         How it was computed and what it cost: ``method`` and ``why``, ``stopped``, ``verification``,
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns``),
         ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
-        ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``.
+        ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``; see `SolveInfo`.
     history : sequence of IterationState
-        One entry a restart.
+        One entry per restart.
     """
 
     eigenvalues: Any
@@ -54,8 +115,46 @@ class EigenResult:
     residuals: NDArray[np.float64]
     limits: NDArray[np.float64]
     converged: NDArray[np.bool_]
-    info: dict[str, Any]
+    info: SolveInfo
     history: Sequence[IterationState]
+
+    @classmethod
+    def from_pairs(
+        cls,
+        theta: RealArray,
+        X: Any,
+        residuals: RealArray,
+        limits: RealArray,
+        info: SolveInfo,
+        history: Sequence[IterationState] = (),
+    ) -> EigenResult:
+        """Form a result.
+
+        Parameters
+        ----------
+        theta : array of the host, shape (k,)
+            Eigenvalues, ascending.
+        X : array, shape (n, k)
+        residuals : array of the host, shape (k,)
+        limits : array of the host, shape (k,) or a shape that broadcasts to it
+        info : SolveInfo
+        history : sequence of IterationState
+        """
+        limits = np.broadcast_to(limits, theta.shape)
+        return cls(
+            eigenvalues=array_namespace(X).asarray(theta.astype(X.real.dtype)),
+            eigenvectors=X,
+            residuals=residuals,
+            limits=limits,
+            converged=residuals <= limits,
+            info=info,
+            history=history,
+        )
+
+    def with_info(self, *, history: Sequence[IterationState] | None = None, **entries: Any) -> EigenResult:
+        """Return the same pairs with other entries of `info`, and another history where one is given."""
+        info: Any = self.info | entries
+        return replace(self, info=info, history=self.history if history is None else history)
 
     @property
     def multiplicities(self) -> list[tuple[float, int]]:
@@ -71,7 +170,7 @@ class EigenResult:
         return clusters(values, SAME_VALUE * self.limits)
 
     def __str__(self) -> str:
-        """Return a table of values, residuals and multiplicities."""
+        """Format a table of values, residuals and multiplicities."""
         values = to_host(self.eigenvalues)
         lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
         for begin, end in self._groups():
@@ -92,7 +191,7 @@ class EigenResult:
         return f"{count} ({info['method']}: {info['why']}); {cost}; missed copies: {info['verification']}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything but the vectors as plain numbers, lists and text, ready for JSON."""
+        """Return everything except the vectors as plain numbers, lists and text, ready for JSON."""
         return {
             "eigenvalues": to_host(self.eigenvalues).tolist(),
             "residuals": self.residuals.tolist(),
@@ -119,12 +218,12 @@ class EigenResult:
         Parameters
         ----------
         ax : matplotlib Axes, optional
-            Where to draw; a new figure otherwise.
+            Default: those of a new figure.
 
         Raises
         ------
         OptionError
-            Where there is no history, as after dense LAPACK.
+            If there is no history, as after dense LAPACK.
         """
         if not self.history:
             raise OptionError(
@@ -150,11 +249,11 @@ class EigenResult:
 
 
 class ConvergenceWarning(UserWarning):
-    """Some wanted pairs did not converge, and the caller asked for a warning only."""
+    """Issued for pairs that did not converge where the caller asks for a warning only."""
 
 
 class NoConvergence(BlockvecError, ArpackNoConvergence):
-    """Some wanted pairs did not converge.
+    """Raised where some wanted pairs did not converge.
 
     Subclasses SciPy's exception, so that code written for ``scipy.sparse.linalg.eigsh`` keeps working.
 
@@ -182,7 +281,7 @@ class NoConvergence(BlockvecError, ArpackNoConvergence):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C during a solve; `result` holds what was reached.
+    """Raised on Ctrl-C during a solve; `result` holds what was reached.
 
     Attributes
     ----------

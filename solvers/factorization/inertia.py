@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from ..blocks import RealArray
 from ..iterations.rayleigh_ritz import Selection
-from ..transform.standard_form import factorise
+from .sparse_lu import factorise
 
 __all__ = ["count_below", "proof", "shift_outside"]
 

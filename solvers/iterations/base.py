@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,49 +14,11 @@ from numpy.typing import NDArray
 from blockvec import precompiled
 
 from ..blocks import Block
-from ..runtime.checkpoint import Checkpoint
+from ..problem import IterationOptions, Problem
 from .krylov import Counts
-from .rayleigh_ritz import Tolerance, Which
+from .rayleigh_ritz import Which
 
-__all__ = ["Iteration", "IterationState", "LanczosOptions", "LanczosResult"]
-
-
-@dataclass(frozen=True, slots=True)
-class LanczosOptions:
-    """What the iteration is asked for.
-
-    Attributes
-    ----------
-    k : int
-        Wanted pairs.
-    which : {"LA", "SA", "LM"}
-    tolerance : Tolerance
-    block_size : int
-        Columns of a step.
-    ncv : int
-        Basis vectors between restarts, the pending ones not counted.
-    maxiter : int
-        Restarts at most.
-    norm : float or None
-        ||A|| where it is known.
-    verify : {"auto", "always", "never"}
-        Whether to look for missed copies before the end: "auto" does so where copies can be missing.
-    time_limit : float or None
-        Seconds.
-    degree : int
-        Of the polynomial that `FilteredRestart` may put in A's place; 1 for none.
-    """
-
-    k: int
-    which: Which
-    tolerance: Tolerance
-    block_size: int
-    ncv: int
-    maxiter: int
-    norm: float | None = None
-    verify: Literal["auto", "always", "never"] = "auto"
-    time_limit: float | None = None
-    degree: int = 1
+__all__ = ["Iteration", "IterationState", "LanczosResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +101,18 @@ class LanczosResult:
 class Iteration(ABC):
     """A run that can be stopped between two steps, and be saved and resumed between two restarts.
 
+    Parameters
+    ----------
+    problem : Problem
+        Of one end, with orthonormal locked columns. A checkpoint is resumed from, and written to.
+    options : IterationOptions
+    start : BlockVector, shape (n, s)
+        Start vectors, random where ``problem.start`` is None; overwritten.
+    interrupted : callable, optional
+        Asked between steps whether to stop.
+
+    Notes
+    -----
     Derived classes name in `PROGRESS` the attributes that change as they go: numbers, text or arrays. What is
     more than that they add to `snapshot` and `resume`.
     """
@@ -147,15 +121,16 @@ class Iteration(ABC):
 
     def __init__(
         self,
-        options: LanczosOptions,
-        callback: Callable[[IterationState], object] | None,
-        interrupted: Callable[[], bool],
-        checkpoint: Checkpoint | None,
-        rng: Any,
+        problem: Problem,
+        options: IterationOptions,
+        start: Block,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.options, self.callback, self.interrupted = options, callback, interrupted
-        self.checkpoint = checkpoint
-        self.rng = np.random.default_rng(rng)
+        assert problem.which != "BE", "each end is a problem of its own"
+        self.problem, self.options, self.interrupted = problem, options, interrupted
+        self.which: Which = problem.which
+        self.operator, self.start, self.rng = problem.operator, start, problem.rng
+        self.random_start = problem.start is None
         self.begin_s = time.perf_counter()
         self.earlier_s = 0.0  # that a run took before it was resumed
         self.counts = Counts()
@@ -173,7 +148,7 @@ class Iteration(ABC):
     def run(self) -> LanczosResult:
         """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
         method, operator, dtype, sizes = self._kind()
-        with precompiled(method, operator, dtype, k=self.options.k, b=self.options.block_size, **sizes):
+        with precompiled(method, operator, dtype, k=self.problem.k, b=self.options.block_size, **sizes):
             return self._run()
 
     @abstractmethod
@@ -188,20 +163,22 @@ class Iteration(ABC):
         """Return why to stop at once, or nothing."""
         if self.interrupted():
             return "interrupted"
-        limit = self.options.time_limit
+        limit = self.problem.time_limit
         return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
 
     def _resumed(self) -> bool:
         """Take up the state of a checkpoint, if there is one."""
-        saved = None if self.checkpoint is None else self.checkpoint.load()
+        checkpoint = self.problem.checkpoint
+        saved = None if checkpoint is None else checkpoint.load()
         if saved is not None:
             self.resume(saved)
         return saved is not None
 
     def _save(self, reason: str) -> None:
         """Write a checkpoint if it is time, or because the run is about to stop for this reason."""
-        if self.checkpoint is not None and reason != "converged":
-            self.checkpoint.save(self.snapshot, now=bool(reason))
+        checkpoint = self.problem.checkpoint
+        if checkpoint is not None and reason != "converged":
+            checkpoint.save(self.snapshot, now=bool(reason))
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state as arrays of the host, numbers, text, and lists and dictionaries of them."""

@@ -124,11 +124,11 @@ class FilteredRestart(ThickRestart):
 
     def _sketch(self) -> None:
         """Learn the bounds of the spectrum and place the edge of the filter."""
-        options, which = self.options, self.options.which
-        outside = max(OUTSIDE * options.ncv, options.k + options.block_size)
+        k, which = self.problem.k, self.which
+        outside = max(OUTSIDE * self.options.ncv, k + self.options.block_size)
 
         def values(sketch: Sketch) -> tuple[float, float, float]:
-            first, last = (sketch.beyond(count, which) for count in (0, options.k))
+            first, last = (sketch.beyond(count, which) for count in (0, k))
             return first, last, sketch.beyond(outside, which, below=last)
 
         def crowding(sketch: Sketch) -> float:
@@ -148,12 +148,12 @@ class FilteredRestart(ThickRestart):
         self._design((*values(sketch), self.least), crowding(sketch))
 
     def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
-        options = self.options
+        tolerance = self.problem.tolerance
         self.designs += 1
-        rounding = options.tolerance.unit * self._norm()
-        limit = float(options.tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
+        rounding = tolerance.unit * self._norm()
+        limit = float(tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
-        self.filter = design_filter(values, options.which, self._norm(), options.degree, spread, crowding)
+        self.filter = design_filter(values, self.which, self._norm(), self.options.degree, spread, crowding)
         if self.designs > MAX_DESIGNS:
             self.filter = None
         self.retired = self.filter is None
@@ -171,7 +171,7 @@ class FilteredRestart(ThickRestart):
 
     def _seems_done(self) -> bool:
         """Whether residuals of the filter promise those of A that are asked for: the cycle may end early."""
-        if self.filter is None or self.krylov.m < self.options.k + self.options.block_size:
+        if self.filter is None or self.krylov.m < self.problem.k + self.options.block_size:
             return False
         return self._promises(self.krylov.ritz())
 
@@ -182,12 +182,12 @@ class FilteredRestart(ThickRestart):
         2 r/phi ||A|| in the residual of A. A quarter of that is still on the safe side in practice.
         """
         assert self.filter is not None
-        best = select(ritz.theta, "LA")[: self.options.k]
+        best = select(ritz.theta, "LA")[: self.problem.k]
         amplified = ritz.theta[best]
-        if len(best) < self.options.k or amplified[-1] <= 1:
+        if len(best) < self.problem.k or amplified[-1] <= 1:
             self.promised = math.inf
             return False
-        limits = self.options.tolerance.limits(self.filter.value(amplified), self._norm())
+        limits = self.problem.tolerance.limits(self.filter.value(amplified), self._norm())
         promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits
         self.promised = float(promised.max())
         return self.doubt * self.promised <= 1
@@ -198,7 +198,7 @@ class FilteredRestart(ThickRestart):
         if filter is None:
             self.looked = True
             return super()._rayleigh_ritz()
-        krylov, which = self.krylov, self.options.which
+        krylov, which = self.krylov, self.which
         ritz = krylov.ritz()
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
         krylov.restart(ritz, kept)
@@ -215,7 +215,7 @@ class FilteredRestart(ThickRestart):
 
     def _look(self) -> None:
         """Rotate the kept vectors to Ritz vectors of A, for their values and residuals."""
-        krylov, which = self.krylov, self.options.which
+        krylov, which = self.krylov, self.which
         X = krylov.columns(0, krylov.m)
         AX = self._image_space(krylov.m, krylov.m + krylov.w)
         self.operator.apply(X, out=AX)
@@ -224,7 +224,7 @@ class FilteredRestart(ThickRestart):
         theta, U = ritz_pairs(to_host(X.dot(AX)))
         self.norm = max(self.norm, float(np.abs(theta).max()))
         self.least = min(self.least, float(ranking_key(theta, which).min()))
-        width = 2 * SAME_RITZ_VALUE * self.options.tolerance.unit * self.norm
+        width = 2 * SAME_RITZ_VALUE * self.problem.tolerance.unit * self.norm
         distinct = len(clusters(theta, width)) == len(theta)
         order = select(theta, which) if distinct else np.arange(len(theta))
         theta, U = theta[order], U[:, order]
@@ -259,7 +259,7 @@ class FilteredRestart(ThickRestart):
         return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)
 
     def _keep_filtered(self, m: int, w: int) -> int:
-        k, b = self.options.k, self.options.block_size
+        k, b = self.problem.k, self.options.block_size
         full = self.krylov.capacity - w
         keep = max(k + b, int(KEPT_SHARE * full))
         keep = full - max(1, (full - keep) // b) * b
@@ -272,8 +272,8 @@ class FilteredRestart(ThickRestart):
             self._retire()
 
     def _advance(self) -> None:
-        options, state = self.options, self.history[-1]
-        if self.retired or len(self.theta) <= options.k:
+        k, state = self.problem.k, self.history[-1]
+        if self.retired or len(self.theta) <= k:
             return
         if self.filter is None:  # a given start has been looked at
             self._sketch()
@@ -285,16 +285,16 @@ class FilteredRestart(ThickRestart):
         if self.doubt * self.promised <= 1 < worst:
             self.doubt = BROKEN_PROMISE * worst / max(self.promised, worst / MAX_DOUBT)
         stalled = self.stalled >= STALLED
-        values = ranking_key(self.theta, options.which)
-        wrong = self.least < self.filter.low and options.which != "LM"
+        values = ranking_key(self.theta, self.which)
+        wrong = self.least < self.filter.low and self.which != "LM"
         # A first value further out than the sketch has seen drowns the others in its rounding errors.
-        spread = self.filter.growth(values[0]) - self.filter.growth(values[options.k - 1])
+        spread = self.filter.growth(values[0]) - self.filter.growth(values[k - 1])
         wrong = wrong or spread > math.log(UNFORESEEN * max(self.filter.spread, LEAST_SPREAD))
-        if wrong or (stalled and values[options.k - 1] <= self.filter.edge):
-            self._design((*values[[0, options.k - 1, -1]].tolist(), self.least))
+        if wrong or (stalled and values[k - 1] <= self.filter.edge):
+            self._design((*values[[0, k - 1, -1]].tolist(), self.least))
             self._adopt()
         elif stalled:
-            rounding = ROUNDING_REACH * options.tolerance.unit * self._norm() * self.filter.spread
+            rounding = ROUNDING_REACH * self.problem.tolerance.unit * self._norm() * self.filter.spread
             if float(state.residuals.max()) < rounding:
                 self._retire()
 
@@ -304,7 +304,7 @@ class FilteredRestart(ThickRestart):
             self._retire()
             return
         krylov = self.krylov
-        width = max(self.options.k, self.options.block_size)
+        width = max(self.problem.k, self.options.block_size)
         if not self.random_start and self.designs == 1 and WIDE_START * width <= krylov.capacity:
             start = krylov.columns(0, min(width, krylov.m)).copy()  # a good guess must not be mixed up
         else:
@@ -323,13 +323,12 @@ class FilteredRestart(ThickRestart):
 
     def _retire(self) -> None:
         """Go on with A itself from the wanted vectors, which A is applied to at once if there is room."""
-        krylov, options = self.krylov, self.options
+        krylov, b = self.krylov, self.options.block_size
         plain = krylov.operator is self.operator
         self.filter, self.retired = None, True
         if plain:
             return
-        b = options.block_size
-        width = min(krylov.m, options.k + b)
+        width = min(krylov.m, self.problem.k + b)
         fits = 2 * (width + b) <= krylov.capacity
         start = krylov.columns(0, width).copy() if fits else self._mixture()
         self.krylov = BlockKrylov(self.operator, krylov.buffer, krylov.n_locked, b, self.rng, self.counts)

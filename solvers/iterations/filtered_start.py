@@ -11,17 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ..blocks import Block, Operator, RealArray, random_block
+from ..problem import IterationOptions, Problem
 from ..transform.fold import FoldedOperator
-from .base import LanczosOptions
 from .filter_design import choose_degree
 from .filtered_lanczos import FilteredRestart
 from .krylov import Counts
-from .lanczos import block_lanczos
 from .rayleigh_ritz import Tolerance
 from .search_space import SearchSpace
 
@@ -51,50 +49,41 @@ def is_cheap(operator: Operator, basis: int) -> bool:
 
 
 def filtered_start(
-    space: SearchSpace,
-    options: LanczosOptions,
-    counts: Counts,
-    interrupted: Callable[[], bool],
-    rng: Any,
+    space: SearchSpace, problem: Problem, block_size: int, counts: Counts, interrupted: Callable[[], bool]
 ) -> Block:
-    """Return vectors near those of the eigenvalues nearest to the target of a search space.
+    """Compute vectors near those of the eigenvalues nearest to the target of a search space.
 
     Parameters
     ----------
     space : SearchSpace
-        Says operator, target and locked columns, and how many vectors there is room for.
-    options : LanczosOptions
-        What is asked for in the end.
+        With the target and the locked columns, and room for the vectors.
+    problem : Problem
+        As Jacobi-Davidson solves it.
+    block_size : int
+        Columns per step of Jacobi-Davidson.
     counts : Counts
-        What it costs is added there.
+        The costs are added here.
     interrupted : callable
         Asked between steps whether to stop.
-    rng : Generator
     """
-    operator, like, target = space.operator, space.buffer, space.tau
-    count = min(max(options.k, min(options.k + SPARE, space.capacity - options.block_size)), space.room)
+    operator, rng = space.operator, problem.rng
+    count = min(max(problem.k, min(problem.k + SPARE, space.capacity - block_size)), space.room)
     b = min(BLOCK, space.room)
     ncv = min(count + max(count, STEPS * b), space.room)
-    how = LanczosOptions(
+    square = Problem(
+        operator=FoldedOperator(operator, space.tau, space.locked),
         k=count,
         which="SA",
-        tolerance=_Standing(0.0, "absolute", options.tolerance.unit),
-        block_size=b,
-        ncv=ncv,
-        maxiter=MAX_RESTARTS,
-        verify="never",
-        time_limit=options.time_limit,
-        degree=max(2, choose_degree(operator, b, (count + ncv) // 2) // 2),
-    )
-    found = block_lanczos(
-        FoldedOperator(operator, target, space.locked),
-        random_block(like, b, rng),
-        how,
-        locked=space.locked,
-        interrupted=interrupted,
+        tolerance=_Standing(0.0, "absolute", problem.tolerance.unit),
         rng=rng,
-        variant=FilteredRestart,
+        locked=space.locked,
+        verify="never",
+        time_limit=problem.time_limit,
     )
+    degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
+    options = IterationOptions(b, ncv, MAX_RESTARTS, degree)
+    start = random_block(space.buffer, b, rng)
+    found = FilteredRestart(square, options, start, interrupted).run()
     # Each application of the square is two of A.
     counts.operator_columns += 2 * found.counts.operator_columns
     counts.block_applications += 2 * found.counts.block_applications

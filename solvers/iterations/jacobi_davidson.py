@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, FusedOperator, RealArray, column_factors, pick, project_out, random_block, to_host
-from ..linear.systems import Preconditioner
-from ..runtime.checkpoint import Checkpoint
+from ..problem import IterationOptions, Problem
 from ..transform.fold import FoldedOperator, found_around
-from .base import Iteration, IterationState, LanczosOptions, LanczosResult
+from .base import Iteration, IterationState, LanczosResult
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis
@@ -30,7 +29,7 @@ from .rayleigh_ritz import ranking_key
 from .search_space import Extracted, SearchSpace, extended
 from .verification import look_for_missed, may_have_missed
 
-__all__ = ["jacobi_davidson"]
+__all__ = ["JacobiDavidson"]
 
 
 STALLED = 240  # corrections without a gain, of
@@ -42,59 +41,16 @@ MIN_SEARCH = 200  # degree that a search for missed values may always have
 MAX_SEARCH_WIDTH = 8
 
 
-def jacobi_davidson(
-    operator: FusedOperator,
-    start: Block,
-    options: LanczosOptions,
-    *,
-    target: float | None = None,
-    preconditioner: Preconditioner | None = None,
-    how: JacobiDavidsonOptions | None = None,
-    locked: Block | None = None,
-    random_start: bool = True,
-    callback: Callable[[IterationState], object] | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
-    checkpoint: Checkpoint | None = None,
-    rng: Any = 0,
-) -> LanczosResult:
-    """Compute wanted eigenpairs of a Hermitian operator by block Jacobi-Davidson.
+class JacobiDavidson(Iteration):
+    """Block Jacobi-Davidson for the wanted eigenpairs of a Hermitian operator.
 
-    Parameters
-    ----------
-    operator : Operator
-        Hermitian, with ``apply(X, out, alpha, beta, shift)`` and ``affine(alpha, shift)``.
-    start : BlockVector, shape (n, s)
-        Start vectors; overwritten.
-    options : LanczosOptions
-        What is asked for; `maxiter` counts outer iterations.
-    target : float, optional
-        Wanted are the eigenvalues nearest to it; then `which` is "LM", as of (A - target)^-1.
-    preconditioner : callable, optional
-        Maps a block to a new one: about (A - target)^-1. Where it has a method ``update(theta)``, that is
-        called whenever another pair is the first to be corrected, or its value has moved by more than its
-        residual.
-    how : JacobiDavidsonOptions, optional
-    locked : BlockVector, shape (n, c), optional
-        Orthonormal columns to stay orthogonal to.
-    random_start : bool
-        Whether `start` is random. Where it is given and has k columns or more, no Lanczos steps are taken.
-    callback : callable, optional
-        Called with an `IterationState` in every outer iteration; stops by returning True.
-    interrupted : callable, optional
-        Asked between outer iterations whether to stop.
-    checkpoint : Checkpoint, optional
-        Where to go on from, and to write to.
-    rng : Generator or int
+    Where ``problem.start`` is given and has k columns or more, no Lanczos steps are taken. The reason of the
+    result is "stagnated" where the residuals had stopped falling.
 
     Raises
     ------
     OptionError
         For options that do not fit together.
-
-    Returns
-    -------
-    LanczosResult
-        With ``reason="stagnated"`` where the residuals had stopped falling.
 
     References
     ----------
@@ -102,15 +58,6 @@ def jacobi_davidson(
     Alvermann, Pieper, Basermann, Hager, Wellein, Fehske, SIAM J. Sci. Comput. 37 (2015) C697 (block form);
     Stathopoulos, Saad, ETNA 7 (1998) 163 (the restart that retains previous approximations).
     """
-    how = JacobiDavidsonOptions() if how is None else how
-    how.check(options.k, options.ncv, options.block_size, target)
-    run = _JacobiDavidson(options, callback, interrupted, checkpoint, rng)
-    run.begin(operator, start, target, preconditioner, how, locked, random_start)
-    return run.run()
-
-
-class _JacobiDavidson(Iteration):
-    """One run of `jacobi_davidson`."""
 
     PROGRESS = (
         *Iteration.PROGRESS,
@@ -125,25 +72,32 @@ class _JacobiDavidson(Iteration):
         "followed",
     )
 
-    def begin(
+    def __init__(
         self,
-        operator: FusedOperator,
+        problem: Problem,
+        options: IterationOptions,
         start: Block,
-        target: float | None,
-        preconditioner: Preconditioner | None,
-        how: JacobiDavidsonOptions,
-        locked: Block | None,
-        random_start: bool,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Say what is to be solved, and from where."""
-        options = self.options
-        self.operator, self.how, self.start, self.random_start = operator, how, start, random_start
-        self.target, self.preconditioner = target, preconditioner
-        capacity = min(options.ncv, start.shape[0] - (0 if locked is None else locked.shape[1]))
+        super().__init__(problem, options, start, interrupted)
+        operator = cast(FusedOperator, problem.operator)  # MINRES takes dots from its products
+        target, preconditioner = problem.target, problem.preconditioner
+        how = problem.jd_options or JacobiDavidsonOptions()
+        k, b = problem.k, options.block_size
+        how.check(k, options.ncv, b, target)
+        self.how, self.target, self.preconditioner = how, target, preconditioner
+        capacity = min(options.ncv, problem.n - problem.n_locked)
         self.space = SearchSpace(
-            operator, start, capacity, locked, options.which, target, how.extraction, self.rng, self.counts
+            operator,
+            start,
+            capacity,
+            problem.locked,
+            self.which,
+            target,
+            how.extraction,
+            self.rng,
+            self.counts,
         )
-        k, b = options.k, options.block_size
         self.kept = how.min_basis or least_basis(k, capacity, b)
         self.retained = b if how.retained is None else how.retained
         self.look_ahead = max(b, 2 * b if how.look_ahead is None else how.look_ahead)
@@ -188,14 +142,14 @@ class _JacobiDavidson(Iteration):
             state = self._extract()
             self.history.append(state)
             reason = self._stopped()
-            if self.callback is not None and self.callback(state) is True:
+            if self.problem.callback is not None and self.problem.callback(state) is True:
                 reason = reason or "callback"
-            if not reason and state.converged == self.options.k and self._settled(state):
+            if not reason and state.converged == self.problem.k and self._settled(state):
                 reason = self._stopped() or "converged"
             if not reason and self.space.room == 0 and not self.missing:
                 reason = "converged"  # the basis spans the space: nothing can be added to what it says
             reason = reason or self._stalled(state)
-            if not reason and state.converged < self.options.k:
+            if not reason and state.converged < self.problem.k:
                 self._grow(state)
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
@@ -223,13 +177,13 @@ class _JacobiDavidson(Iteration):
         """Take block Lanczos steps until the basis is as large as after a restart, or those of a filter."""
         space, b = self.space, self.options.block_size
         if self._filters():
-            space.extend(filtered_start(space, self.options, self.counts, self.interrupted, self.rng))
+            space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             self._estimate_norm()
             return
         space.extend(self.start)
         if space.m < b:
             space.extend(self._random(b - space.m))
-        k = self.options.k
+        k = self.problem.k
         wanted = self.kept if self.random_start and self.preconditioner is None else k
         wanted = max(k, self.how.start_basis or wanted)
         while space.m < min(wanted, space.capacity, space.m + space.room):
@@ -257,15 +211,15 @@ class _JacobiDavidson(Iteration):
     # --- one outer iteration --------------------------------------------------------------------
 
     def _norm(self) -> float:
-        return self.space.norm if self.options.norm is None else self.options.norm
+        return self.space.norm if self.problem.norm is None else self.problem.norm
 
     def _extract(self) -> IterationState:
         """Extract the wanted pairs, and the residuals of those that are looked at."""
-        k = self.options.k
+        k = self.problem.k
         self.extracted: Extracted = self.space.extract()
         self._note_far_end()
         theta = self.extracted.theta[:k]
-        limits = np.broadcast_to(self.options.tolerance.limits(theta, self._norm()), (k,))
+        limits = np.broadcast_to(self.problem.tolerance.limits(theta, self._norm()), (k,))
         residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # until they are known
         seen = self._seen()
         if self.counts.restarts + 1 == self.options.maxiter:
@@ -295,7 +249,7 @@ class _JacobiDavidson(Iteration):
     def _seen(self) -> int:
         """Return how many pairs to look at."""
         together = self._together()
-        return min(self.options.k, -(-(self.n_converged + self.look_ahead) // together) * together)
+        return min(self.problem.k, -(-(self.n_converged + self.look_ahead) // together) * together)
 
     def _form(self, count: int) -> None:
         """Form the first vectors and their residuals."""
@@ -314,7 +268,7 @@ class _JacobiDavidson(Iteration):
     def _wanted(self, theta: RealArray) -> RealArray:
         """Return numbers that grow towards the wanted values; those of the folded operator at a target."""
         target = self.target
-        values = ranking_key(theta, self.options.which) if target is None else -((theta - target) ** 2)
+        values = ranking_key(theta, self.which) if target is None else -((theta - target) ** 2)
         return np.asarray(values)
 
     def _grow(self, state: IterationState) -> None:
@@ -327,7 +281,7 @@ class _JacobiDavidson(Iteration):
             failing = np.append(failing, others[::-1][: b - len(failing)])
         T = self._corrections(state, failing)
         whole = space.capacity == space.m + space.room  # it may grow until it spans everything
-        Y = self.extracted.Y[:, : self.options.k]
+        Y = self.extracted.Y[:, : self.problem.k]
         if space.m + len(failing) > space.capacity and not whole:
             self._shrink(failing)
             Y = np.eye(space.m, Y.shape[1], dtype=Y.dtype)
@@ -370,7 +324,7 @@ class _JacobiDavidson(Iteration):
             np.power(how.inner_base, self.attempts[failing]),
         )
         ends = {"LA": np.ones(len(theta)), "SA": -np.ones(len(theta)), "LM": np.sign(theta)}
-        direction = np.zeros(len(theta)) if self.target is not None else ends[self.options.which]
+        direction = np.zeros(len(theta)) if self.target is not None else ends[self.which]
         stop = AdaptiveStop(
             state.residuals[failing], state.limits[failing], theta - shift, direction.astype(np.intp)
         )
@@ -426,20 +380,20 @@ class _JacobiDavidson(Iteration):
             self.space.refresh()
             self._grow(replace(state, residuals=self.true))
             return False
-        options, target = self.options, self.target
+        verify, target = self.problem.verify, self.target
         if self.space.room == 0:
             self.verification = "not needed: the basis spans the space"
             self.missing = 0
             return True
-        if options.verify == "never":
+        if verify == "never":
             self.verification = "switched off"
             return True
         # Copies converge together at one end. At two, a copy may wait behind values of the other sign, which
         # are wanted before it is seen.
-        one_end = target is None and options.which != "LM"
-        if options.verify == "auto" and self.random_start and not self.found_missed and one_end:
-            b = options.block_size
-            if not may_have_missed(state.eigenvalues, state.limits, options.which, b):
+        one_end = target is None and self.which != "LM"
+        if verify == "auto" and self.random_start and not self.found_missed and one_end:
+            b = self.options.block_size
+            if not may_have_missed(state.eigenvalues, state.limits, self.which, b):
                 self.verification = (
                     f"not needed: no eigenvalue before the last has {b} copies, the block size"
                 )
@@ -472,7 +426,7 @@ class _JacobiDavidson(Iteration):
         counts = self.counts
         verdict = look_for_missed(
             folded,
-            found_around(self.X, state, self.options, self._norm(), target, self.least, locked),
+            found_around(self.X, state, self.problem, self._norm(), self.least, locked),
             self.search_width,
             max((counts.operator_columns - counts.verification_columns) // each, MIN_SEARCH),
             self.rng,
@@ -498,8 +452,8 @@ class _JacobiDavidson(Iteration):
     def _result(self, state: IterationState, reason: str) -> LanczosResult:
         if reason != "converged" and self.verification == "not reached":
             self.verification = "skipped: the iteration ended before"
-        if self.X.shape[1] < self.options.k:
-            self._form(self.options.k)
+        if self.X.shape[1] < self.problem.k:
+            self._form(self.problem.k)
         return LanczosResult(
             theta=state.eigenvalues,
             X=self.X,

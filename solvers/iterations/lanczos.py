@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Operator, RealArray, column_factors, project_out, random_block, to_host
-from ..runtime.checkpoint import Checkpoint
-from .base import Iteration, IterationState, LanczosOptions, LanczosResult
+from ..blocks import Block, RealArray, column_factors, project_out, random_block, to_host
+from ..problem import IterationOptions, Problem
+from .base import Iteration, IterationState, LanczosResult
 from .krylov import BlockKrylov
 from .rayleigh_ritz import ranking_key, select
 from .verification import Found, look_for_missed, may_have_missed
 
-__all__ = ["ThickRestart", "block_lanczos"]
+__all__ = ["ThickRestart"]
 
 
 KEEP = 0.3  # share of the basis beyond the wanted vectors that survives a restart
@@ -32,80 +32,27 @@ MIN_SEARCH = {
 MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
 
 
-def block_lanczos(
-    operator: Operator,
-    start: Block,
-    options: LanczosOptions,
-    *,
-    locked: Block | None = None,
-    random_start: bool = True,
-    callback: Callable[[IterationState], object] | None = None,
-    interrupted: Callable[[], bool] = lambda: False,
-    checkpoint: Checkpoint | None = None,
-    rng: Any = 0,
-    variant: type[ThickRestart] | None = None,
-) -> LanczosResult:
-    """Compute wanted eigenpairs of a Hermitian operator by thick-restart block Lanczos.
-
-    Parameters
-    ----------
-    operator : Operator
-        Hermitian, with ``apply(X, out, alpha, beta, shift)`` and ``affine(alpha, shift)``.
-    start : BlockVector, shape (n, s)
-        Start vectors; overwritten.
-    options : LanczosOptions
-    locked : BlockVector, shape (n, c), optional
-        Orthonormal columns to stay orthogonal to.
-    random_start : bool
-        Whether `start` is random, so that it has a component along every eigenvector.
-    callback : callable, optional
-        Called with an `IterationState` after every restart; stops the iteration by returning True.
-    interrupted : callable, optional
-        Asked between steps whether to stop.
-    checkpoint : Checkpoint, optional
-        Where to go on from, and to write to.
-    rng : Generator or int
-    variant : type, optional
-        `ThickRestart` (default), or a class derived from it such as `FilteredRestart`.
-
-    Returns
-    -------
-    LanczosResult
-    """
-    solver = variant or ThickRestart
-    return solver(
-        operator, start, options, locked, random_start, callback, interrupted, checkpoint, rng
-    ).run()
-
-
 class ThickRestart(Iteration):
-    """One run of `block_lanczos`."""
+    """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator."""
 
     PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
 
     def __init__(
         self,
-        operator: Operator,
+        problem: Problem,
+        options: IterationOptions,
         start: Block,
-        options: LanczosOptions,
-        locked: Block | None,
-        random_start: bool,
-        callback: Callable[[IterationState], object] | None,
-        interrupted: Callable[[], bool],
-        checkpoint: Checkpoint | None,
-        rng: Any,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        super().__init__(options, callback, interrupted, checkpoint, rng)
-        self.operator, self.random_start = operator, random_start
+        super().__init__(problem, options, start, interrupted)
         n, b = start.shape[0], options.block_size
-        n_locked = 0 if locked is None else locked.shape[1]
+        locked, n_locked = problem.locked, problem.n_locked
         capacity = min(options.ncv + max(b, start.shape[1]), n - n_locked)
         buffer = start.like(n_locked + capacity)
         if locked is not None:
             buffer[:, :n_locked] = locked
         self.locked = buffer[:, :n_locked] if n_locked else None
-        self.krylov = BlockKrylov(operator, buffer, n_locked, b, self.rng, self.counts)
-        self.start = start
+        self.krylov = BlockKrylov(self.operator, buffer, n_locked, b, self.rng, self.counts)
         self.degree = 1
         self.norm = 0.0  # estimate of ||A|| from below
         self.least = np.inf  # the least wanted Ritz value seen, less its residual
@@ -135,9 +82,9 @@ class ThickRestart(Iteration):
             self.history.append(state)
             if reason or (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
                 self.krylov.reorthonormalize()
-            if self.callback is not None and self.callback(state) is True:
+            if self.problem.callback is not None and self.problem.callback(state) is True:
                 reason = reason or "callback"
-            if not reason and state.converged == self.options.k and self._settled():
+            if not reason and state.converged == self.problem.k and self._settled():
                 reason = self._stopped() or "converged"
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
@@ -164,7 +111,7 @@ class ThickRestart(Iteration):
     def _begin(self) -> None:
         """Make the start orthonormal, fill it up to the block size, and apply A to a given one at once."""
         krylov, b = self.krylov, self.options.block_size
-        if self.locked is not None and self.options.norm is None:
+        if self.locked is not None and self.problem.norm is None:
             # In the complement A may be nothing but rounding, which is that of all of A.
             image = self.operator.apply(self.locked.copy())
             self.counts.apply(image.shape[1])
@@ -176,7 +123,7 @@ class ThickRestart(Iteration):
         if not self.random_start:
             krylov.expand_wide()
             self._estimate_norm()
-            if krylov.m < self.options.k and krylov.w < b:
+            if krylov.m < self.problem.k and krylov.w < b:
                 krylov.append_random(b - krylov.w)
 
     def _estimate_norm(self) -> None:
@@ -195,7 +142,7 @@ class ThickRestart(Iteration):
         """Expand until the buffer is full; return why to stop, or nothing."""
         krylov = self.krylov
         # A given start is looked at before anything is added to it: it may be all there is to do.
-        first_look = not self.random_start and not self.history and krylov.m >= self.options.k
+        first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
         queued = krylov.m + krylov.w
         while krylov.can_expand() and not first_look:
             krylov.expand()
@@ -212,32 +159,32 @@ class ThickRestart(Iteration):
 
     def _keep(self, m: int, w: int) -> int:
         """How many of m Ritz vectors survive beside w columns: the wanted ones and some, in whole steps."""
-        k, b = self.options.k, self.options.block_size
+        k, b = self.problem.k, self.options.block_size
         full = self.krylov.capacity - w
         keep = k + int(KEEP * (full - k))
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
     def _norm(self) -> float:
-        return self.norm if self.options.norm is None else self.options.norm
+        return self.norm if self.problem.norm is None else self.problem.norm
 
     def _rayleigh_ritz(self) -> IterationState:
         """Restart from the wanted Ritz vectors and say where the iteration is."""
         krylov = self.krylov
         ritz = krylov.ritz()
-        order = select(ritz.theta, self.options.which)
+        order = select(ritz.theta, self.which)
         self.norm = max(self.norm, krylov.norm)
         kept = order[: self._keep(len(order), krylov.w)]
         krylov.restart(ritz, kept)
         self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
         # The least wanted value, less its residual, bounds the spectrum but for luck.
-        least = float(ranking_key(ritz.theta[order[-1]], self.options.which) - ritz.residuals[order[-1]])
+        least = float(ranking_key(ritz.theta[order[-1]], self.which) - ritz.residuals[order[-1]])
         self.least = min(self.least, least)
         return self._state()
 
     def _state(self) -> IterationState:
-        k = min(self.options.k, len(self.theta))
-        limits = self.options.tolerance.limits(self.theta[:k], self._norm())
+        k = min(self.problem.k, len(self.theta))
+        limits = self.problem.tolerance.limits(self.theta[:k], self._norm())
         return IterationState(
             self.counts.restarts,
             self.theta[:k],
@@ -251,10 +198,10 @@ class ThickRestart(Iteration):
 
     def _settled(self) -> bool:
         """Whether residuals are what they seemed and nothing was missed; if not, extend the factorisation."""
-        k, krylov, theta = self.options.k, self.krylov, self.theta
+        k, krylov, theta = self.problem.k, self.krylov, self.theta
         krylov.reorthonormalize()
         self.residuals = residuals = self._true_residuals(theta[:k])
-        limits = self.options.tolerance.limits(theta[:k], self._norm())
+        limits = self.problem.tolerance.limits(theta[:k], self._norm())
         failing = np.flatnonzero(residuals > limits)
         if len(failing):
             self._repair(failing)
@@ -264,9 +211,9 @@ class ThickRestart(Iteration):
             self.verification = "not needed: the basis spans the space"
             self.missing = 0
             return True
-        verify = self.options.verify
+        verify = self.problem.verify
         b = self.options.block_size if self.random_start else 1
-        doubtful = may_have_missed(theta[:k], np.broadcast_to(limits, (k,)), self.options.which, b)
+        doubtful = may_have_missed(theta[:k], np.broadcast_to(limits, (k,)), self.which, b)
         if verify == "never":
             self.verification = "switched off"
             return True
@@ -282,8 +229,8 @@ class ThickRestart(Iteration):
             X=krylov.columns(0, krylov.m),
             theta=self.theta,
             residuals=self.estimates,
-            k=self.options.k,
-            which=self.options.which,
+            k=self.problem.k,
+            which=self.which,
             limits=limits,
             norm=self._norm(),
             least=self.least,
@@ -308,7 +255,7 @@ class ThickRestart(Iteration):
             return True
         self.found_missed += self.missing
         self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
-        k, b = self.options.k, self.options.block_size
+        k, b = self.problem.k, self.options.block_size
         if krylov.m + krylov.w + self.missing + b > krylov.capacity:
             # Every search adds to what waits. What has converged needs none of it.
             krylov.truncate(k)
@@ -341,7 +288,7 @@ class ThickRestart(Iteration):
     def _repair(self, failing: NDArray[np.intp]) -> None:
         """Couple the true residuals into the factorisation, whose own account of them has drifted away."""
         krylov = self.krylov
-        for begin, end in self._chunks(self.options.k):
+        for begin, end in self._chunks(self.problem.k):
             if not np.any((failing >= begin) & (failing < end)):
                 continue
             R = self._residual_block(begin, end, self.theta)

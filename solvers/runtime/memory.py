@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from blockvec import Operator
 from blockvec.errors import OptionError
+
+from ..blocks import Operator
 
 __all__ = ["available_bytes", "require_memory"]
 

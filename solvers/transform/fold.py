@@ -9,9 +9,10 @@ import numpy as np
 from blockvec.errors import OptionError
 
 from ..blocks import AffineOperator, Block, Operator, pick, project_out
-from ..iterations.base import IterationState, LanczosOptions
+from ..iterations.base import IterationState
 from ..iterations.rayleigh_ritz import ranking_key
 from ..iterations.verification import Found
+from ..problem import Problem
 
 __all__ = ["FoldedOperator", "found_around"]
 
@@ -67,30 +68,25 @@ class _Product:
 
 
 def found_around(
-    X: Block,
-    state: IterationState,
-    options: LanczosOptions,
-    norm: float,
-    target: float | None,
-    least: float,
-    locked: Block | None,
+    X: Block, state: IterationState, problem: Problem, norm: float, least: float, locked: Block | None
 ) -> Found:
-    """Say what was found; around a target, in terms of (A - target I)^2.
+    """Describe what was found, around a target in terms of (A - target I)^2.
 
     Parameters
     ----------
     X : BlockVector, shape (n, k)
     state : IterationState
         The values and residuals of X.
-    options : LanczosOptions
+    problem : Problem
     norm : float
         ||A||.
-    target : float or None
     least : float
-        How little wanted eigenvalues can be, those of the folded operator at a target.
-    locked : BlockVector, shape (n, c), optional
+        Lower bound of the ranking keys of all eigenvalues, of the folded operator with a target.
+    locked : BlockVector, shape (n, c), or None
     """
-    theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, options.which
+    theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, problem.which
+    assert which != "BE"
+    target = problem.target
     if target is not None:
         theta, which = (theta - target) ** 2, "SA"
         # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
@@ -102,7 +98,7 @@ def found_around(
         X=pick(X, order),
         theta=theta[order],
         residuals=residuals[order],
-        k=options.k,
+        k=problem.k,
         which=which,
         limits=limits[order],
         norm=norm,

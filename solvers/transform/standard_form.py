@@ -20,58 +20,35 @@ Deviation: a factor of M in the operator instead of the M-inner product in the i
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.linalg as sl
 import scipy.sparse as sp
-from numpy.typing import NDArray
-from scipy.sparse.linalg import SuperLU, splu
 
 from blockvec import BlockVector, Operator, array_namespace, as_operator
-from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
 
+from ..arguments import preconditioner_for, tall_block
 from ..blocks import Array, Block, RealArray, to_host
+from ..combine import continued, totals
+from ..drivers import solve
+from ..factorization.gram import Factor, gram_factor
+from ..factorization.sparse_lu import SingularError, Solve, shifted_solve
 from ..iterations.rayleigh_ritz import FLOOR, Tolerance
 from ..iterations.spectrum import sketch_spectrum
+from ..linear.preconditioners import following
+from ..problem import Problem
 from ..result import EigenResult
 
-__all__ = [
-    "Factor",
-    "SingularError",
-    "StandardForm",
-    "factorise",
-    "form_at_zero",
-    "gram_factor",
-    "restored",
-    "standard_form",
-]
+__all__ = ["StandardForm", "form_at_zero", "solve_transformed", "standard_form"]
 
-Solve = Callable[[Array], Array]
-
+DIGITS = 0.7  # share of the digits asked of a transformed problem at first: the way back adds some
+SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
+DOMINANT = 30.0  # times the least wanted magnitude: above it, a value drowns the digits of that one
+POLISHING = 20  # restarts for the last digits where those at first were not enough
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
-NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
-UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
-DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
-SINGULAR = 30.0  # a matrix with an eigenvalue below so many u |x|^H |A| |x| is singular
 SMALL_SHIFT = 0.01  # times the square root of the roundoff and ||A||: the shift where A itself is singular
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A factor C with C C^H equal to a Hermitian positive semidefinite matrix.
-
-    Attributes
-    ----------
-    C : sparse matrix, shape (n, r)
-    solve, solve_adjoint : callable, or None
-        C^-1 and C^-H on blocks, where C is square.
-    """
-
-    C: Any
-    solve: Solve | None
-    solve_adjoint: Solve | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +68,7 @@ class StandardForm:
     vectors, values : callable
         x of each y, not normalised, and lambda of each theta.
     why : str
-        What was done, for people.
+        The factorisation, in words.
     out_of : callable or None
         C y of a block of vectors, where there is no shift: x^H (C y) is an inner product of transformed ones.
     """
@@ -106,15 +83,16 @@ class StandardForm:
     why: str
     out_of: Solve | None = None
 
+    @property
+    def is_shifted(self) -> bool:
+        """Whether A - sigma M is inverted."""
+        return self.out_of is None
+
     def preconditioner(self, apply: Callable[[Block], Block]) -> Callable[[Array], Array]:
-        """Return C^H K^-1 C, which is to S what K^-1 is to A and M."""
+        """Transform a preconditioner K^-1 of A and M to one of S, C^H K^-1 C."""
         out_of = self.out_of
         assert out_of is not None
         return lambda Y: self.into(apply(BlockVector(np.ascontiguousarray(out_of(Y)))).array)
-
-
-class SingularError(OptionError):
-    """A - sigma M is singular."""
 
 
 def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> StandardForm:
@@ -181,21 +159,26 @@ def standard_form(
     else:
         factor = None if mass_matrix is None else gram_factor("M", mass_matrix)
     if OPinv is None:
-        shifted = _host_matrix("A", A, dtype) - sigma * (
-            sp.eye_array(operator.shape[0], dtype=dtype) if mass_matrix is None else mass_matrix
-        )
-        solve, why = _shifted_solve(shifted.tocsc(), sigma)
+        identity = sp.eye_array(operator.shape[0], dtype=dtype)
+        shifted = _host_matrix("A", A, dtype) - sigma * (identity if mass_matrix is None else mass_matrix)
+        solve_shifted, why = shifted_solve(shifted.tocsc(), sigma)
     else:
-        if not (hasattr(OPinv, "shape") or callable(OPinv)):
-            raise OptionError(f"OPinv: got {OPinv!r}; give a linear operator, a function or a matrix.")
-        inverse = _function(OPinv, operator, operator.device)
-        if inverse.shape != operator.shape:
-            raise ShapeError(f"OPinv has shape {inverse.shape} but A has {operator.shape}.")
-        solve, why = (lambda X: inverse.apply(BlockVector(X)).array), f"with OPinv for sigma = {sigma:g}"
-    return _with_shift(operator, mass, factor, solve, float(sigma), mode, why, np.dtype(dtype))
+        solve_shifted, why = _given_inverse(OPinv, operator), f"with OPinv for sigma = {sigma:g}"
+    return _with_shift(operator, mass, factor, solve_shifted, float(sigma), mode, why, np.dtype(dtype))
+
+
+def _given_inverse(OPinv: Any, A: Operator) -> Solve:
+    """Convert a given (A - sigma M)^-1 to a function of arrays."""
+    if not (hasattr(OPinv, "shape") or callable(OPinv)):
+        raise OptionError(f"OPinv: got {OPinv!r}; give a linear operator, a function or a matrix.")
+    inverse = _function(OPinv, A, A.device)
+    if inverse.shape != A.shape:
+        raise ShapeError(f"OPinv has shape {inverse.shape} but A has {A.shape}.")
+    return lambda X: inverse.apply(BlockVector(X)).array
 
 
 def _without_shift(A: Operator, M: Operator | None, factor: Factor) -> StandardForm:
+    """Form C^-1 A C^-H."""
     if factor.solve is None or factor.solve_adjoint is None:
         raise OptionError("M is singular; give sigma, with which infinite eigenvalues do no harm.")
     back, forth = factor.solve_adjoint, factor.solve
@@ -227,6 +210,7 @@ def _with_shift(
     why: str,
     dtype: np.dtype[Any],
 ) -> StandardForm:
+    """Form the operator of a shift, by solves with A - sigma M."""
     size = A.shape[0] if factor is None else factor.C.shape[1]
     C = None if factor is None else factor.C
     adjoint = None if C is None else C.conj().T.tocsr()
@@ -259,122 +243,6 @@ def _with_shift(
     )
 
 
-def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
-    """Return C with C C^H = matrix, for a Hermitian positive semidefinite one.
-
-    Rows without entries are left out of C. A matrix that is singular in another way becomes dense.
-
-    Raises
-    ------
-    OptionError
-        Where the matrix is not Hermitian, indefinite, or too large to be made dense.
-    """
-    as_operator(matrix).check_hermitian(0)
-    where = f" {purpose}" if purpose else ""
-    indefinite = f"{name} is indefinite; it must be positive definite{where}."
-    diagonal = matrix.diagonal().real
-    if len(diagonal) and diagonal.min() < 0:
-        raise OptionError(indefinite)
-    n = matrix.shape[0]
-    rows = matrix.tocsr()
-    live = np.flatnonzero(np.diff(rows.indptr))
-    inner = rows[live][:, live].tocsc()
-    if (inner - sp.diags_array(inner.diagonal())).count_nonzero() == 0:
-        place, pivots = np.arange(len(live)), inner.diagonal()
-        lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
-    else:
-        lu = factorise(inner, 0.0)
-        # Rows are exchanged for a pivot that is zero; a small one may be what rounding has left of it.
-        if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _smallest_ratio(lu) < UNSURE:
-            if len(live) > DENSE_ROWS:
-                raise OptionError(
-                    f"{name} is singular or indefinite; it must be positive definite{where}, but for rows of "
-                    "zeros."
-                )
-            return Factor(_scatter(_dense_factor(inner.toarray(), indefinite), live, n), None, None)
-        place, pivots, lower = lu.perm_r, lu.U.diagonal(), lu.L
-    largest = np.abs(pivots).max(initial=0.0)
-    if len(live) and pivots.real.min() < -NEGLIGIBLE * largest:
-        raise OptionError(indefinite)
-    kept = np.flatnonzero(pivots.real > NEGLIGIBLE * largest)
-    triangle = (lower @ sp.diags_array(np.sqrt(np.maximum(pivots.real, 0)))).tocsc()[:, kept]
-    C = _scatter(triangle.tocsr()[place], live, n)
-    if len(kept) < n:
-        return Factor(C, None, None)
-    solver: Any = splu(triangle, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
-    order = np.argsort(place)
-    return Factor(
-        C,
-        lambda X: solver.solve(np.ascontiguousarray(X[order])),
-        lambda Y: solver.solve(np.ascontiguousarray(Y), "H")[place],
-    )
-
-
-def _smallest_ratio(lu: SuperLU) -> float:
-    pivots = lu.U.diagonal().real
-    return float(pivots.min() / np.abs(pivots).max())
-
-
-def _dense_factor(A: Array, indefinite: str) -> Any:
-    """Return C with C C^H = A of a semidefinite matrix, by Cholesky with diagonal pivoting."""
-    pstrf: Any = sl.get_lapack_funcs("pstrf", (A,))
-    largest = float(np.abs(A.diagonal()).max())
-    factor, order, rank, _ = pstrf(A, lower=1, tol=NEGLIGIBLE * largest)
-    C = np.zeros((len(A), rank), A.dtype)
-    C[order - 1] = np.tril(factor)[:, :rank]
-    if np.abs(A - C @ C.conj().T).max() > NEGLIGIBLE * len(A) * largest:
-        raise OptionError(indefinite)
-    return sp.csr_array(C)
-
-
-def _scatter(rows: Any, live: NDArray[Any], n: int) -> Any:
-    """Put the rows of a sparse matrix at the places `live` of n."""
-    coo = rows.tocoo()
-    return sp.csr_array((coo.data, (live[coo.row], coo.col)), shape=(n, rows.shape[1]))
-
-
-def factorise(matrix: Any, threshold: float) -> SuperLU | None:
-    """Return a sparse LU factorisation that keeps to the diagonal, or None where the matrix is singular."""
-    try:
-        return splu(
-            matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=threshold, options={"SymmetricMode": True}
-        )
-    except RuntimeError:
-        return None
-
-
-def _shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
-    lu = factorise(shifted, 0.01)
-    if lu is None or not np.isfinite(lu.U.diagonal()).all() or _is_singular(shifted, lu):
-        raise SingularError(
-            f"sigma: A - sigma M is singular for sigma = {sigma:g}, an eigenvalue to working precision; "
-            "move sigma a little."
-        )
-    fill = (lu.L.nnz + lu.U.nnz) / max(shifted.nnz, 1)
-    dtype = shifted.dtype
-
-    def solve(X: Any) -> Array:
-        # Real factors take a complex block in two halves.
-        if np.iscomplexobj(X) and dtype.kind != "c":
-            return lu.solve(np.ascontiguousarray(X.real)) + 1j * lu.solve(np.ascontiguousarray(X.imag))
-        return lu.solve(np.ascontiguousarray(X, dtype=dtype))
-
-    return solve, f"A - sigma M is factorised for sigma = {sigma:g}, with {fill:.1f} times its entries"
-
-
-def _is_singular(matrix: Any, lu: SuperLU) -> bool:
-    """Whether the least eigenvalue is none but rounding, after two steps of inverse iteration."""
-    x = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(matrix.dtype)
-    for _ in range(2):
-        x = lu.solve(x / np.linalg.norm(x))
-        length = float(np.linalg.norm(x))
-        if not np.isfinite(length):
-            return True
-    size = np.abs(x) / length
-    unit = float(np.finfo(matrix.dtype).eps) / 2
-    return 1 / length <= SINGULAR * unit * float(size @ (abs(matrix) @ size))
-
-
 def _is_matrix(A: Any) -> bool:
     return sp.issparse(A) or isinstance(A, np.ndarray) or hasattr(A, "tocsr")
 
@@ -403,23 +271,108 @@ def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
     return matrix if matrix.has_canonical_format else matrix.copy()
 
 
-# --- back to the user's problem ---------------------------------------------------------------------
+# --- there and back ---------------------------------------------------------------------------------
 
 
-def restored(
-    form: StandardForm, result: EigenResult, tolerance: Tolerance, norm: float | None
-) -> EigenResult:
-    """Return the result for the user's problem: M-orthonormal vectors, and residuals with A and M.
+def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
+    """Solve a problem in its standard form, and transform the pairs back.
+
+    Parameters
+    ----------
+    form : StandardForm
+    problem : Problem
+        With `form.A` as its operator.
+    """
+    if problem.check_hermitian:
+        form.A.check_hermitian(0)
+    inside = _inside(form, problem)
+    try:
+        inner = solve(inside)
+        result = _transformed_back(form, inner, problem)
+        if not result.converged.all() and inner.info["stopped"] == "converged":
+            again = _transformed_back(form, _polished(inner, inside), problem)
+            result = again if again.converged.sum() >= result.converged.sum() else result
+    except BreakdownError as error:
+        raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
+    return result
+
+
+def _inside(form: StandardForm, problem: Problem) -> Problem:
+    """Transform a problem: its blocks, its preconditioner, and its tolerance."""
+    S, asked, preconditioner = form.operator, problem.tolerance, problem.preconditioner
+    unit = float(np.finfo(S.dtype).eps) / 2
+    if problem.begins_with_corrections and asked.tol:
+        tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
+    else:  # the last solve, which takes the vectors back, is a step of inverse iteration more
+        tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
+    if preconditioner is not None:
+        transformed = following(form.preconditioner(preconditioner), preconditioner)
+        preconditioner = preconditioner_for(transformed, S)
+    start, locked = (
+        None if block is None else tall_block(name, form.into(block.array), S)
+        for name, block in (("v0", problem.start), ("orthogonal_to", problem.locked))
+    )
+    return replace(
+        problem,
+        operator=S,
+        start=start,
+        locked=locked,
+        preconditioner=preconditioner,
+        tolerance=tolerance,
+        norm=None,
+        check_hermitian=False,
+    )
+
+
+def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
+    """Go on from a result, in the complement of pairs so near to the shift that they drown the others."""
+    saved, S, corrects = inside.checkpoint, inside.operator, inside.begins_with_corrections
+    part = replace(
+        inside,
+        tolerance=replace(inside.tolerance, tol=0.0),
+        verify="never",
+        maxiter=inside.maxiter if corrects else POLISHING,
+        checkpoint=None if saved is None else saved.stage("polished"),
+    )
+    theta, V = to_host(inner.eigenvalues), inner.eigenvectors
+    k, size = len(theta), np.abs(theta)
+    near = np.flatnonzero(size > DOMINANT * size.min())
+    if len(near) == 0 or corrects:
+        return solve(replace(part, start=tall_block("v0", V, S)))
+    xp = array_namespace(V)
+    far = np.setdiff1d(np.arange(k), near)
+    Y, W = (V[:, xp.asarray(columns)] for columns in (near, far))
+    locked = [Y] if inside.locked is None else [Y, inside.locked.array]
+    part = replace(
+        part,
+        k=len(far),
+        start=tall_block("v0", xp.ascontiguousarray(W), S),
+        locked=tall_block("orthogonal_to", xp.hstack(locked), S),
+        norm=float(size[far].max()),  # of the solves there, which lose nothing to what is locked
+    )
+    rest = solve(part)
+    costs = inner.with_info(**totals(inner, rest), stopped=rest.info["stopped"])
+    return EigenResult.from_pairs(
+        np.concatenate([theta[near], to_host(rest.eigenvalues)]),
+        xp.hstack([Y, rest.eigenvectors]),
+        np.concatenate([inner.residuals[near], rest.residuals]),
+        np.concatenate([inner.limits[near], rest.limits]),
+        costs.info,
+        continued(inner, rest),
+    )
+
+
+def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem) -> EigenResult:
+    """Transform eigenpairs of S back: M-orthonormal vectors, and residuals with A and M.
 
     Parameters
     ----------
     form : StandardForm
     result : EigenResult
         Of S.
-    tolerance : Tolerance
-        For residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to abs(lambda).
-    norm : float or None
-        ||A|| where it is known.
+    problem : Problem
+        Its tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
+        abs(lambda); its norm is ||A|| where it is known.
     """
     values = form.values(to_host(result.eigenvalues).astype(np.float64))
     xp = array_namespace(result.eigenvectors)
@@ -438,22 +391,16 @@ def restored(
     MX = _times(form.M, X)
     R = form.A.apply(X).axpy(xp.asarray(-values.astype(X.array.real.dtype)), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
-    norms = _norm(form.A, X) if norm is None else norm, 1.0 if form.M is None else _norm(form.M, X)
-    scale = norms[0] + np.abs(values) * norms[1]
+    norm = _norm(form.A, X) if problem.norm is None else problem.norm
+    scale = norm + np.abs(values) * (1.0 if form.M is None else _norm(form.M, X))
     factor = {"value": np.abs(values) * masses, "norm": scale * lengths, "absolute": lengths}
+    tolerance = problem.tolerance
     limits = np.maximum(
         tolerance.tol * factor[tolerance.convergence], FLOOR * tolerance.unit * scale * lengths
     )
-    counts = {"norm": norms[0], "why": f"{result.info['why']}; {form.why}"}
-    return EigenResult(
-        eigenvalues=xp.asarray(values.astype(X.array.real.dtype)),
-        eigenvectors=X.array,
-        residuals=residuals,
-        limits=limits,
-        converged=residuals <= limits,
-        info=result.info | counts,
-        history=result.history,
-    )
+    info = result.info.copy()
+    info["norm"], info["why"] = norm, f"{info['why']}; {form.why}"
+    return EigenResult.from_pairs(values, X.array, residuals, limits, info, result.history)
 
 
 def _times(M: Operator | None, X: BlockVector) -> BlockVector:
@@ -461,4 +408,5 @@ def _times(M: Operator | None, X: BlockVector) -> BlockVector:
 
 
 def _norm(operator: Operator, like: BlockVector) -> float:
+    """Estimate ||A||."""
     return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm

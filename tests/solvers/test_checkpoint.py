@@ -16,9 +16,9 @@ import scipy.sparse as sp
 from blockvec import models
 from blockvec.errors import FormatError, OptionError
 from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
-from solvers.iterations.base import LanczosOptions
-from solvers.iterations.lanczos import block_lanczos
+from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.problem import IterationOptions, Problem
 from solvers.runtime.checkpoint import Checkpoint, probe
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -311,14 +311,20 @@ def test_what_cannot_be_saved_is_refused_at_once(tmp_path: Path) -> None:
 def test_plain_blocks_can_be_saved(tmp_path: Path, plain: Any) -> None:
     matrix = sp.diags_array(np.r_[np.linspace(0, 1, 300), 5.0, 9.0], format="csr")
     operator = plain.PlainOperator(matrix)
-    options = LanczosOptions(4, "LA", Tolerance(1e-9, "norm", 2.0**-53), 2, 16, 100)
     found = []
     for maxiter in (100, 3, 100):
         checkpoint = Checkpoint(tmp_path / ("run" if found else "whole"), 0)
         start = plain.PlainBlock.random(302, 2, rng=0)
         checkpoint.image = probe(operator, start, None)
-        limited = LanczosOptions(4, "LA", options.tolerance, 2, 16, maxiter)
-        found.append(block_lanczos(operator, start, limited, checkpoint=checkpoint, rng=1))
+        problem = Problem(
+            operator=operator,
+            k=4,
+            which="LA",
+            tolerance=Tolerance(1e-9, "norm", 2.0**-53),
+            rng=np.random.default_rng(1),
+            checkpoint=checkpoint,
+        )
+        found.append(ThickRestart(problem, IterationOptions(2, 16, maxiter), start).run())
     assert found[1].reason == "maxiter"
     assert np.array_equal(found[0].X.array, found[2].X.array)
 

@@ -11,9 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
-from solvers import eigsh
-from solvers import interior_filter as window
-from solvers import problem as requests
+from solvers import drivers, eigsh
 from solvers.interior_filter import SquaredTolerance
 
 CASES = {
@@ -96,8 +94,13 @@ def test_a_residual_of_the_square_may_be_larger_by_the_distance_it_reaches() -> 
 
 def test_a_shell_that_is_cut_needs_no_second_round(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = []
-    solve = window.solve_iteratively
-    monkeypatch.setattr(window, "solve_iteratively", lambda part: rounds.append(part.k) or solve(part))
+    solve = drivers.solve_iteratively
+
+    def counted(part: Any, options: Any) -> Any:
+        rounds.append(part.k)
+        return solve(part, options)
+
+    monkeypatch.setattr(drivers, "solve_iteratively", counted)
     values = np.concatenate(
         [np.full(6, 0.1), np.full(6, -0.1), np.linspace(0.3, 4, 400), -np.linspace(0.3, 4, 400)]
     )
@@ -108,15 +111,14 @@ def test_a_shell_that_is_cut_needs_no_second_round(monkeypatch: pytest.MonkeyPat
 
 
 def test_where_corrections_come_to_a_standstill_a_filter_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = requests.solve_iteratively
+    solve = drivers.solve_iteratively
 
-    def stuck(part: Any) -> Any:
-        if part.method != "jd":
-            return solve(part)
-        found = solve(replace(part, maxiter=1))
-        return replace(found, info=found.info | {"stopped": "stagnated"})
+    def stuck(part: Any, options: Any) -> Any:
+        if options.method != "jd":
+            return solve(part, options)
+        return solve(part, replace(options, maxiter=1)).with_info(stopped="stagnated")
 
-    monkeypatch.setattr(requests, "solve_iteratively", stuck)
+    monkeypatch.setattr(drivers, "solve_iteratively", stuck)
     A = models.model("anderson:n=8,disorder=4")
     options: dict[str, Any] = {"tol": 1e-9, "rng": 0, "return_info": True}
     result = eigsh(as_operator(A), 4, sigma=6.0, **options)  # as an operator it is not factorised

@@ -24,14 +24,14 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.iterations.base import LanczosOptions
 from solvers.iterations.correction import AdaptiveStop
-from solvers.iterations.jacobi_davidson import jacobi_davidson
+from solvers.iterations.jacobi_davidson import JacobiDavidson
 from solvers.iterations.jd_options import least_basis
 from solvers.iterations.krylov import Counts
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.search_space import SearchSpace
 from solvers.linear.systems import Progress
+from solvers.problem import IterationOptions, Problem
 from solvers.transform.fold import FoldedOperator
 
 
@@ -166,11 +166,17 @@ def test_it_needs_nothing_but_the_block_interface(
 ) -> None:
     A = models.model("laplace2d:nx=13,ny=11")
     values = np.linalg.eigvalsh(A.toarray())
-    options = {"k": 5, "which": "SA", "tolerance": Tolerance(1e-9, "norm", 1.1e-16)}
-    options |= {"block_size": 2, "ncv": 20, "maxiter": 300}
     for target in (None, 3.1):
         begin = block_type.random(143, 2, rng=1)
-        found = jacobi_davidson(operator_for(A), begin, LanczosOptions(**options), target=target, rng=2)
+        problem = Problem(
+            operator=operator_for(A),
+            k=5,
+            which="SA",
+            tolerance=Tolerance(1e-9, "norm", 1.1e-16),
+            rng=np.random.default_rng(2),
+            target=target,
+        )
+        found = JacobiDavidson(problem, IterationOptions(2, 20, 300), begin).run()
         assert found.reason == "converged"
         expected = values[:5] if target is None else values[np.argsort(np.abs(values - target))[:5]]
         assert np.allclose(np.sort(found.theta), np.sort(expected), atol=1e-9)

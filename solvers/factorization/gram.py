@@ -1,0 +1,113 @@
+"""Factors C C^H of Hermitian positive semidefinite matrices, such as a mass matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg as sl
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.linalg import SuperLU, splu
+
+from blockvec import as_operator
+from blockvec.errors import OptionError
+
+from .sparse_lu import Solve, factorise
+
+__all__ = ["Factor", "gram_factor"]
+
+NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
+UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
+DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor C with C C^H equal to a Hermitian positive semidefinite matrix.
+
+    Attributes
+    ----------
+    C : sparse matrix, shape (n, r)
+    solve, solve_adjoint : callable, or None
+        C^-1 and C^-H on blocks, where C is square.
+    """
+
+    C: Any
+    solve: Solve | None
+    solve_adjoint: Solve | None
+
+
+def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
+    """Return C with C C^H = matrix, for a Hermitian positive semidefinite one.
+
+    Rows without entries are left out of C. A matrix that is singular in another way becomes dense.
+
+    Raises
+    ------
+    OptionError
+        Where the matrix is not Hermitian, indefinite, or too large to be made dense.
+    """
+    as_operator(matrix).check_hermitian(0)
+    where = f" {purpose}" if purpose else ""
+    indefinite = f"{name} is indefinite; it must be positive definite{where}."
+    diagonal = matrix.diagonal().real
+    if len(diagonal) and diagonal.min() < 0:
+        raise OptionError(indefinite)
+    n = matrix.shape[0]
+    rows = matrix.tocsr()
+    live = np.flatnonzero(np.diff(rows.indptr))
+    inner = rows[live][:, live].tocsc()
+    if (inner - sp.diags_array(inner.diagonal())).count_nonzero() == 0:
+        place, pivots = np.arange(len(live)), inner.diagonal()
+        lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
+    else:
+        lu = factorise(inner, 0.0)
+        # Rows are exchanged for a pivot that is zero; a small one may be what rounding has left of it.
+        if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _smallest_ratio(lu) < UNSURE:
+            if len(live) > DENSE_ROWS:
+                raise OptionError(
+                    f"{name} is singular or indefinite; it must be positive definite{where}, but for rows of "
+                    "zeros."
+                )
+            return Factor(_scatter(_dense_factor(inner.toarray(), indefinite), live, n), None, None)
+        place, pivots, lower = lu.perm_r, lu.U.diagonal(), lu.L
+    largest = np.abs(pivots).max(initial=0.0)
+    if len(live) and pivots.real.min() < -NEGLIGIBLE * largest:
+        raise OptionError(indefinite)
+    kept = np.flatnonzero(pivots.real > NEGLIGIBLE * largest)
+    triangle = (lower @ sp.diags_array(np.sqrt(np.maximum(pivots.real, 0)))).tocsc()[:, kept]
+    C = _scatter(triangle.tocsr()[place], live, n)
+    if len(kept) < n:
+        return Factor(C, None, None)
+    solver: Any = splu(triangle, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
+    order = np.argsort(place)
+    return Factor(
+        C,
+        lambda X: solver.solve(np.ascontiguousarray(X[order])),
+        lambda Y: solver.solve(np.ascontiguousarray(Y), "H")[place],
+    )
+
+
+def _smallest_ratio(lu: SuperLU) -> float:
+    pivots = lu.U.diagonal().real
+    return float(pivots.min() / np.abs(pivots).max())
+
+
+def _dense_factor(A: NDArray[Any], indefinite: str) -> Any:
+    """Return C with C C^H = A of a semidefinite matrix, by Cholesky with diagonal pivoting."""
+    pstrf: Any = sl.get_lapack_funcs("pstrf", (A,))
+    largest = float(np.abs(A.diagonal()).max())
+    factor, order, rank, _ = pstrf(A, lower=1, tol=NEGLIGIBLE * largest)
+    C = np.zeros((len(A), rank), A.dtype)
+    C[order - 1] = np.tril(factor)[:, :rank]
+    if np.abs(A - C @ C.conj().T).max() > NEGLIGIBLE * len(A) * largest:
+        raise OptionError(indefinite)
+    return sp.csr_array(C)
+
+
+def _scatter(rows: Any, live: NDArray[Any], n: int) -> Any:
+    """Put the rows of a sparse matrix at the places `live` of n."""
+    coo = rows.tocoo()
+    return sp.csr_array((coo.data, (live[coo.row], coo.col)), shape=(n, rows.shape[1]))
