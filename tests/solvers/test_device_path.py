@@ -22,6 +22,7 @@ from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.spectrum import sketch_spectrum
 from solvers.orthogonalize import Adaptive, CholQR2, ShiftedCholQR3, orthogonalize
+from solvers.problem import IterationOptions, Problem
 from tests import policies
 
 WAITS_A_STEP = 1  # for a Gram matrix, and nobody else needs the device meanwhile ...
@@ -158,19 +159,16 @@ def test_a_whole_run_finds_every_copy_with_small_matrices_on_the_host(
     which: Any, variant: Any, device: DeviceNamespace, plain: Any
 ) -> None:
     matrix = sp.kron(sp.eye_array(3), MATRICES["a band"]).tocsr()  # every value three times
-    options = solvers.iterations.lanczos.LanczosOptions(
+    problem = Problem(
+        operator=plain.PlainOperator(matrix),
         k=8,
         which=which,
         tolerance=Tolerance(1e-9, "norm", 2.0**-53),
-        block_size=2,
-        ncv=40,
-        maxiter=200,
-        degree=8,
+        rng=np.random.default_rng(2),
     )
+    options = IterationOptions(block_size=2, ncv=40, maxiter=200, degree=8)
     block = plain.PlainBlock.random(600, 2, rng=1)
-    result = solvers.iterations.lanczos.block_lanczos(
-        plain.PlainOperator(matrix), block, options, rng=2, variant=variant
-    )
+    result = variant(problem, options, block).run()
     assert result.reason == "converged"
     values = np.linalg.eigvalsh(matrix.toarray())
     wanted = values[solvers.iterations.rayleigh_ritz.select(values, which)[:8]]
