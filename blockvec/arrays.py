@@ -21,6 +21,7 @@ __all__ = [
     "as_range",
     "as_rows",
     "check_dtype",
+    "dtype_name",
     "is_range",
     "leading_dimension",
     "memory_of",
@@ -134,6 +135,11 @@ def _check_layout(array: Array) -> None:
         )
     if isinstance(array, np.ndarray) and not array.flags.aligned:
         raise LayoutError("the array's data is not aligned to its element size: pass copy=True.")
+
+
+def dtype_name(dtype: Any) -> str:
+    """Look up the name of one of the four element types; raises as `check_dtype`."""
+    return DTYPE_NAMES[check_dtype(dtype)]
 
 
 def type_name(array: Array) -> str:

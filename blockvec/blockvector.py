@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import arrays, elementwise, io, products
-from .arrays import REAL_TYPES, Memory, as_range, as_rows, check_dtype, is_range, leading_dimension, memory_of
+from .arrays import REAL_TYPES, Memory, as_range, as_rows, dtype_name, is_range, leading_dimension, memory_of
 from .backends import Array, Backend, DeviceArray, array_namespace, backend_for, backend_of
 from .errors import DTypeError, OptionError, ShapeError
 from .kernels.problem import promote
@@ -106,10 +106,10 @@ class BlockVector:
     ) -> Self:
         """Create an uninitialised block on ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``."""
         for name, value in (("n_rows", n_rows), ("n_cols", n_cols)):
-            if not isinstance(value, int | np.integer) or value < 0:
+            if not isinstance(value, (int, np.integer)) or value < 0:
                 raise ShapeError(f"{name}: got {value!r}; give a non-negative integer.")
         backend = backend_for(device)
-        return cls._of(backend.empty((int(n_rows), int(n_cols)), check_dtype(dtype).name), comm, backend)
+        return cls._of(backend.empty((int(n_rows), int(n_cols)), dtype_name(dtype)), comm, backend)
 
     @classmethod
     def full(
@@ -210,7 +210,7 @@ class BlockVector:
     def like(self, n_cols: int | None = None, dtype: DTypeLike | None = None) -> Self:
         """Create an uninitialised contiguous block with as many rows, on this device and communicator."""
         shape = (self.n_rows, self.n_cols if n_cols is None else n_cols)
-        name = check_dtype(self.dtype if dtype is None else dtype).name
+        name = self.memory.dtype if dtype is None else dtype_name(dtype)
         return self._of(self.backend.empty(shape, name), self.comm, self.backend)
 
     def copy(self) -> Self:
@@ -340,8 +340,12 @@ class BlockVector:
         """
         if out is None and beta != 0:
             raise OptionError(f"dot: beta={beta!r} needs out=, the array that it multiplies.")
-        a, b = self._memory or self.memory, self._tall("dot", W)
-        if isinstance(W, BlockVector) or getattr(W, "ndim", 2) != 1:
+        a = self._memory or self.memory
+        if isinstance(W, BlockVector):
+            b = W._memory or W.memory
+            return products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)
+        b = self._tall("dot", W)
+        if getattr(W, "ndim", 2) != 1:
             return products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)
         if out is not None and out.ndim == 1:
             out = out[:, None]
@@ -507,7 +511,7 @@ class BlockVector:
 
     def norms(self) -> Array:
         """Compute the Euclidean norms of the columns, shape (M,), real."""
-        v = self.memory
+        v = self._memory or self.memory
         squares = elementwise.column_dot(v, v, REAL_TYPES[v.dtype])
         norms: Array = self.backend.xp.sqrt(products.sum_over(self.comm, squares))
         return norms

@@ -11,7 +11,7 @@ from .config import Options, options
 from .errors import OptionError
 from .kernels.problem import Problem
 from .kernels.request_log import note
-from .profile import ceilings, running
+from .profile import active_profile, ceilings
 
 __all__ = ["accepts", "choose", "forget", "preferred", "run"]
 
@@ -20,7 +20,7 @@ def run(problem: Problem, backend: Backend, *operands: Any) -> None:
     """Run a problem on its operands with the kernel chosen for it; see `Candidate.run` for their order."""
     chosen = choose(problem, backend, *operands)
     note(problem)
-    profile = running()
+    profile = active_profile.get()
     if profile is None:
         chosen.run(problem, *operands)
         return

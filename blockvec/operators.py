@@ -17,11 +17,20 @@ from .backends.base import CsrMatrix
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from .fused import NOTHING_FUSED, Applied, Extras, FusedClasses, Sums
-from .kernels.problem import MAX_ALIGNMENT, Problem, ShiftClass, SpmmvProblem, beta_class, scalar_class
-from .profile import running
+from .kernels.problem import (
+    MAX_ALIGNMENT,
+    Problem,
+    ShiftClass,
+    SpmmvProblem,
+    beta_class,
+    promote,
+    scalar_class,
+)
+from .profile import active_profile
 
 __all__ = ["AffineOperator", "Operator", "SparseOperator"]
 
+PER_COLUMN = 3  # kind of shifts that are one per column
 MAX_PROBLEMS = 256  # problem descriptions cached per operator
 SHORT_ROWS = 16  # mean entries per row up to which a copy of the matrix takes no more memory than 24 columns
 
@@ -45,6 +54,7 @@ class Operator(ABC):
     def __init__(self, shape: tuple[int, int], dtype: DTypeLike, backend: Backend) -> None:
         self.shape = (int(shape[0]), int(shape[1]))
         self.dtype = arrays.check_dtype(dtype)
+        self._dtype_name = self.dtype.name
         self.backend = backend
 
     @property
@@ -145,13 +155,16 @@ class Operator(ABC):
         ([2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 6.0, 6.0, 6.0, 5.0])
         """
         block = X if isinstance(X, BlockVector) else BlockVector(X)
-        shift = self._check_operand(block, shift)
+        shift, shift_kind = self._check_operand(block, shift)
         # Scalars adapt to the operands' precision; shifts per column promote with their own.
-        factors = (alpha, shift) if out is None else (alpha, shift, beta)
-        dtype = products.result_type(self.dtype, block.dtype, *factors)
-        if products.result_type(self.dtype, block.dtype) != dtype:
+        factors: tuple[products.FactorKind, ...] = (products.factor_kind("alpha", alpha), shift_kind)
+        if out is not None:
+            factors = (*factors, products.factor_kind("beta", beta))
+        dtype_x = block.memory.dtype
+        dtype, name = products.promote_factors((self._dtype_name, dtype_x), factors)
+        if promote(self._dtype_name, dtype_x) != name:
             block = BlockVector(block, dtype=dtype)
-        if np.ndim(shift):  # its product with alpha must have at least the precision of the result
+        if shift_kind[0] == PER_COLUMN:  # alpha shift must have at least the precision of the result
             shift = shift.astype(products.result_type(shift, dtype.type(0).real), copy=False)
         if out is None:
             if beta != 0:
@@ -277,28 +290,30 @@ class Operator(ABC):
                 "pass (A + A.conj().T) / 2 if the difference is noise."
             )
 
-    def _check_operand(self, X: BlockVector, shift: Any) -> Any:
-        if X.device != self.device:
+    def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
+        """Check a block and a shift; return the shift, on the operator's device, and its kind."""
+        if X.backend is not self.backend and X.device != self.device:
             raise DeviceError(
                 f"apply: A is on {self.device} but X is on {X.device}; move one of them "
                 "(X.to_host(), X.to_device())."
             )
         if X.n_rows != self.shape[1]:
             raise ShapeError(f"apply: A is {self.shape[0]} x {self.shape[1]} but X has {X.n_rows} rows.")
-        if elementwise.is_scalar(shift):
-            shifted = shift != 0
+        if type(shift) in products.PYTHON_NUMBERS or elementwise.is_scalar(shift):
+            kind = products.factor_kind("shift", shift)
         else:
-            shift, shifted = self.backend.xp.asarray(shift), True
+            shift = self.backend.xp.asarray(shift)
+            kind = (PER_COLUMN, shift.dtype)
             if shift.shape != (X.n_cols,):
                 raise ShapeError(
                     f"apply: got shifts of shape {shift.shape} for {X.n_cols} columns; give one, or one a "
                     "column."
                 )
-        if shifted and self.shape[0] != self.shape[1]:
+        if kind[0] != 0 and self.shape[0] != self.shape[1]:
             raise ShapeError(
                 f"apply: a shift needs a square operator, A is {self.shape[0]} x {self.shape[1]}."
             )
-        return shift
+        return shift, kind
 
     def _check_out(self, out: BlockVector, X: BlockVector, dtype: np.dtype[Any]) -> None:
         if out.device != self.device:
@@ -371,7 +386,7 @@ class SparseOperator(Operator):
     @property
     def is_recordable(self) -> bool:
         """Whether `Recorder` can record `apply`: not inside a `profile`, which times each call."""
-        return running() is None
+        return active_profile.get() is None
 
     def _problem(
         self,
@@ -384,7 +399,11 @@ class SparseOperator(Operator):
         fused: FusedClasses = NOTHING_FUSED,
     ) -> SpmmvProblem:
         """Describe a product; always by the same object, since dispatch caches by identity."""
-        shift_class: ShiftClass = "column" if np.ndim(shift) else "scalar" if shift != 0 else "none"
+        shift_class: ShiftClass = "none"
+        if getattr(shift, "ndim", 0):
+            shift_class = "column"
+        elif shift != 0:
+            shift_class = "scalar"
         factors = scalar_class(alpha), beta_class(beta), shift_class
         key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *factors, *fused
         if key not in self._problems:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from . import dispatch
-from .arrays import DTYPE_NAMES, Kind, Memory, check_dtype, memory_of, type_name
+from .arrays import DTYPE_NAMES, Kind, Memory, dtype_name, memory_of, type_name
 from .backends import Array, Backend, array_namespace, backend_of
 from .errors import DeviceError, DTypeError, LayoutError, ShapeError
 from .kernels.problem import (
@@ -254,7 +254,7 @@ def _coefficients(a: Memory, C: Array) -> tuple[Array, str]:
         C = C.astype(result_type(C, a.array))
     if not C.flags.c_contiguous:
         C = array_namespace(C).ascontiguousarray(C)
-    return C, DTYPE_NAMES.get(C.dtype) or check_dtype(C.dtype).name
+    return C, DTYPE_NAMES.get(C.dtype) or dtype_name(C.dtype)
 
 
 def _is_inplace(a: Memory, b: Memory) -> bool:

@@ -20,7 +20,7 @@ from .kernels.measure import Stopwatch, measure_ceilings
 from .kernels.problem import Problem
 from .kernels.roofline import Ceilings, time_limit, traffic
 
-__all__ = ["Profile", "ProfileRow", "ceilings", "profile", "running"]
+__all__ = ["Profile", "ProfileRow", "active_profile", "ceilings", "profile"]
 
 MAX_PENDING = 4096  # intervals not read yet; reading waits for the work, which for the oldest is complete
 
@@ -108,12 +108,10 @@ class Profile:
         return "\n".join([head, *lines])
 
 
-_active: contextvars.ContextVar[Profile | None] = contextvars.ContextVar("blockvec_profile", default=None)
-
-
-def running() -> Profile | None:
-    """Look up the profile that calls are recorded in; None outside of `profile`."""
-    return _active.get()
+active_profile: contextvars.ContextVar[Profile | None] = contextvars.ContextVar(
+    "blockvec_profile", default=None
+)
+"""The profile that calls are recorded in; None outside of `profile`."""
 
 
 @contextlib.contextmanager
@@ -130,11 +128,11 @@ def profile() -> Iterator[Profile]:
     ['gram']
     """
     current = Profile()
-    token = _active.set(current)
+    token = active_profile.set(current)
     try:
         yield current
     finally:
-        _active.reset(token)
+        active_profile.reset(token)
 
 
 _known_ceilings: dict[str, Ceilings] = {}

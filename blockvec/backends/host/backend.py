@@ -23,30 +23,30 @@ from ...kernels.problem import (
     is_complex,
 )
 from ...kernels.roofline import Ceilings, traffic
-from ..base import Array, Backend, Candidate
+from ..base import Array, Backend, Candidate, CsrMatrix
 from . import elementwise, panels, small_matrices, sweeps
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
 __all__ = ["HOST", "HostBackend"]
 
-SMALL_BYTES = 256 << 10  # below this, one NumPy call beats starting threads
-PROBE_BYTES = 512 << 20  # beyond the last-level caches of large servers
+SMALL_BYTES = 256 << 10  # below this, one NumPy call is faster than panels
+PROBE_BYTES = 512 << 20  # exceeds the last-level caches of large servers
 
 
 class HostBackend:
-    """Runs everything on NumPy arrays in main memory."""
+    """Block operations on NumPy arrays in main memory."""
 
     name = "cpu"
     xp = np
 
     @property
     def device(self) -> DeviceInfo:
-        """The processor of this machine, with as many cores as the options allow."""
+        """The processor of this machine, with as many cores as `Options.threads`."""
         return _device(options().threads)
 
     def candidates(self, problem: Problem) -> Sequence[Candidate]:
-        """Return the implementations of a problem, the preferred ones first."""
+        """List the implementations of a problem, the preferred ones first."""
         match problem:
             case TsmttsmProblem():
                 return (
@@ -55,15 +55,15 @@ class HostBackend:
                 )
             case TsmmProblem():
                 return (
-                    Candidate("scale", _scale_column, "" if _scales(problem) else "more than one column"),
+                    Candidate("scale", _scale_column, None if _scales(problem) else "more than one column"),
                     Candidate("panels", panels.tsmm, _panel_refusal(problem)),
                     Candidate("blas", _blas_tsmm, vendor=True),
                 )
             case SweepProblem():
                 return (Candidate("panels", sweeps.sweep, sweeps.refusal(problem)),)
             case SpmmvProblem():
-                # A block's rows in cache save products of tall blocks less than their short panels cost.
-                refusal = "Gram matrices are faster on their own" if problem.gram else ""
+                # Gram matrices of short row blocks take longer than reading the whole blocks again.
+                refusal = "Gram matrices are faster on their own" if problem.gram else None
                 return (Candidate("csr_row_blocks", spmmv, refusal),)
             case StreamProblem(operation="axpby"):
                 return (Candidate("chunks", elementwise.axpby),)
@@ -72,33 +72,33 @@ class HostBackend:
             case _:
                 return ()
 
-    def prepare_sparse(self, matrix: Any) -> RowBlocks:
-        """Take a CSR matrix; its arrays are shared, not copied."""
+    def prepare_sparse(self, matrix: CsrMatrix) -> RowBlocks:
+        """Wrap a CSR matrix; its arrays are shared, not copied."""
         return RowBlocks(matrix)
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
-        """Return uninitialised row-major memory."""
+        """Allocate an uninitialised row-major array."""
         return np.empty(shape, dtype)
 
-    def from_host(self, array: Any) -> Array:
-        """Return a row-major copy."""
+    def from_host(self, array: Array) -> Array:
+        """Copy to a row-major array."""
         return np.array(array, order="C")
 
-    def to_host(self, array: Array) -> Any:
-        """Return a row-major copy."""
+    def to_host(self, array: Array) -> Array:
+        """Copy to a row-major array."""
         return np.array(array, order="C")
 
-    def start_copy(self, array: Array) -> Callable[[], Any]:
-        """Return what returns a copy made now."""
+    def start_copy(self, array: Array) -> Callable[[], Array]:
+        """Copy now; the function returned only returns the copy."""
         copy = np.array(array, order="C")
         return lambda: copy
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
-        """Return T = R^-1 for G = R^H R, and a report, by LAPACK."""
+        """Compute T = R^-1 for G = R^H R, and a report, by LAPACK."""
         return small_matrices.inverse_factor(G, limit)
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
-        """Fill with uniform numbers on [-1, 1) from NumPy's own Philox generator, `offset` numbers in."""
+        """Fill with uniform numbers on [-1, 1) of NumPy's Philox generator, from number `offset` on."""
         numbers = panels.real_view(out)
         width = numbers.shape[1]
 
@@ -121,7 +121,7 @@ class HostBackend:
         """Do nothing: calls are not queued."""
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Return False: kernels on the host follow fixed rules."""
+        """Return False: kernels on the host have no configurations to tune."""
         return False
 
     def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
@@ -129,11 +129,11 @@ class HostBackend:
         self.check_tunable()
 
     def check_tunable(self) -> None:
-        """Raise `OptionError`: there is nothing to choose."""
+        """Raise `OptionError`: kernels on the host have no configurations to tune."""
         raise OptionError("kernels on a CPU follow fixed rules; tune a GPU (device 'gpu').")
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
-        """Return stream kernels over arrays beyond the caches, and dense products."""
+        """List streams over arrays that exceed the caches, and dense products."""
         size = PROBE_BYTES // 8
         x, y = np.ones(size), np.ones(size)
         y_bytes = y.view(np.uint8)
@@ -156,7 +156,7 @@ class HostBackend:
         return HostGraphs()
 
     def synchronize(self) -> None:
-        """Return at once: host work is done when its call returns."""
+        """Return at once: work on the host is complete when its call returns."""
 
 
 class HostGraphs:
@@ -178,13 +178,13 @@ def _device(threads: int) -> DeviceInfo:
     return host_device(threads)
 
 
-def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str:
+def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:
     if traffic(problem).total_bytes < SMALL_BYTES and not getattr(problem, "inplace", False):
         return f"operands under {SMALL_BYTES >> 10} KiB: one NumPy call is faster"
     vector = isinstance(problem, TsmttsmProblem) and min(problem.M, problem.N) == 1
     if vector and not is_complex(problem.dtype):
         return "a single real column: BLAS dot and gemv are threaded and near the limit"
-    return ""
+    return None
 
 
 def _scales(problem: TsmmProblem) -> bool:
@@ -206,17 +206,17 @@ def _blas_tsmttsm(
 
 
 def _blas_tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, beta: complex) -> None:
-    if problem.alpha == "one" and problem.beta == "zero" and not np.may_share_memory(A, B):
+    if problem.alpha == "one" and problem.beta == "zero" and panels.is_disjoint(problem, A, B):
         np.matmul(A, C, out=B)
     else:
         panels.store(A @ C, B, alpha, beta)
 
 
-def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Any:
-    """Numbers `offset` and on of the Philox stream `key`, as uniform values on [-1, 1).
+def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:
+    """Generate uniform numbers on [-1, 1): the Philox stream `key` from number `offset` on.
 
-    A Philox counter yields four 64-bit numbers. Single precision keeps the leading 24 bits, so that
-    rounding never reaches 1.
+    A Philox counter yields four 64-bit numbers. Single precision keeps the leading 24 bits, so that no number
+    is rounded to 1.
     """
     count = shape[0] * shape[1]
     lead = offset % 4
@@ -225,7 +225,8 @@ def _uniform(key: int, offset: int, shape: tuple[int, int], dtype: np.dtype[Any]
     numbers = np.random.Generator(stream).random(lead + count)[lead:]
     if dtype.itemsize // (2 if dtype.kind == "c" else 1) == 4:
         numbers = np.floor(numbers * 2.0**24) * 2.0**-24
-    return (2.0 * numbers - 1.0).reshape(shape)
+    uniform: Array = (2.0 * numbers - 1.0).reshape(shape)
+    return uniform
 
 
 HOST: Backend = HostBackend()

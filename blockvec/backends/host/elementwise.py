@@ -1,6 +1,6 @@
-"""Elementwise passes over blocks on the host: axpby and column inner products.
+"""Elementwise passes over blocks on the host: axpby and inner products per column.
 
-Chunks are cut so that what one NumPy call leaves is still in cache for the next, and contiguous narrow
+Chunks are short enough that the result of one NumPy call is still in cache for the next. Contiguous narrow
 blocks are read as long rows, since NumPy's loops run over the last axis.
 """
 
@@ -19,76 +19,91 @@ __all__ = ["axpby", "axpby_rows", "column_dot_rows", "column_dots", "store_dots"
 
 LONG_ROW = 256  # elements of a folded row: per-column factors are repeated that far
 DOT_ROWS = 128  # the longest chain of additions in the type of the operands
-WIDE = 16  # real columns from where one strided BLAS dot a column loses to a pass along the rows
+WIDE = 16  # real columns from which a pass along the rows is faster than one strided BLAS dot per column
 
 
 def axpby(problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> None:
-    """Out = alpha X + beta Y, factors scalar or one a column; `out` may be X or Y. Y None: out = alpha X."""
+    """Set out = alpha X + beta Y, or alpha X if Y is None; factors are scalars or hold one value per column.
+
+    `out` may be X or Y.
+    """
     spread_rows(problem, axpby_rows(X, Y, out, alpha, beta), problem.K)
 
 
 def axpby_rows(X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any) -> Callable[[int, int], None]:
-    """Return what does that for a range of rows."""
+    """Make a function that does the work of `axpby` on a range of rows."""
     if Y is not None and _same_memory(X, out):
         X, Y, alpha, beta = Y, X, beta, alpha  # so that only Y is overwritten while X is still needed
     width = out.shape[1]
     fold = _fold(width, out, X, Y)
     rows = max(fold, CHUNK_BYTES // max(1, width * out.itemsize) // fold * fold)
-    factors = [_factor(alpha, out.dtype), _factor(beta, out.dtype)]
+    a, b = _factor(alpha, out.dtype), _factor(beta, out.dtype)
+    unscaled = isinstance(b, np.generic) and b == 1
+    in_place = Y is not None and _same_memory(Y, out)
 
     def work(begin: int, end: int) -> None:
-        scratch = np.empty((min(rows, end - begin), width), out.dtype)
+        scratch = None if Y is None else np.empty((min(rows, end - begin), width), out.dtype)
         for row in range(begin, end, rows):
             stop = min(row + rows, end)
             side = fold if (stop - row) % fold == 0 else 1
             shape = ((stop - row) // side, side * width)
-            a, b = (np.tile(f, side) if np.ndim(f) else f for f in factors)
             Xp, target = X[row:stop].reshape(shape), out[row:stop].reshape(shape)
-            if Y is None:
-                np.multiply(Xp, a, out=target, casting="same_kind")
+            if Y is None or scratch is None:
+                np.multiply(Xp, _tile(a, side), out=target, casting="same_kind")
                 continue
             term = scratch[: stop - row].reshape(shape)
-            np.multiply(Xp, a, out=term, casting="same_kind")
-            _scale(Y[row:stop].reshape(shape), b, target)
+            np.multiply(Xp, _tile(a, side), out=term, casting="same_kind")
+            Yp = target if in_place else Y[row:stop].reshape(shape)
+            if not unscaled:
+                np.multiply(Yp, _tile(b, side), out=target, casting="same_kind")
+            elif not in_place:
+                np.copyto(target, Yp)
             np.add(target, term, out=target)
 
     return work
 
 
 def _same_memory(X: Array, out: Array) -> bool:
-    return bool(X.ctypes.data == out.ctypes.data) and X.dtype == out.dtype
+    return X is out or (
+        X.dtype == out.dtype and bool(X.__array_interface__["data"][0] == out.__array_interface__["data"][0])
+    )
 
 
 def _factor(factor: Any, dtype: np.dtype[Any]) -> Any:
-    """Give a factor the precision of the result, real where it is real."""
+    """Convert a factor to the precision of the result; real factors stay real."""
+    if isinstance(factor, (int, float)):
+        return _REAL_TYPES[dtype.char](factor)
     kind = "c" if np.iscomplexobj(factor) else "f"
     return np.asarray(factor, f"{kind}{dtype.itemsize // (1 if kind == dtype.kind else 2)}")[()]
 
 
-def _scale(Y: Array, beta: Any, out: Array) -> None:
-    if np.ndim(beta) == 0 and beta == 1:
-        if not _same_memory(Y, out):
-            np.copyto(out, Y)
-    else:
-        np.multiply(Y, beta, out=out, casting="same_kind")
+_REAL_TYPES = {"f": np.float32, "F": np.float32, "d": np.float64, "D": np.float64}  # by NumPy's character
+
+
+def _tile(factor: Any, side: int) -> Any:
+    """Repeat one value per column for `side` rows side by side; a scalar stays as it is."""
+    return np.tile(factor, side) if side > 1 and isinstance(factor, np.ndarray) else factor
 
 
 def _fold(width: int, *blocks: Array | None) -> int:
-    """Rows to read as one long row; 1 for views."""
-    if width == 0 or any(block is not None and not block.flags.c_contiguous for block in blocks):
+    """Compute the number of rows to read as one long row; 1 for views."""
+    if width == 0:
         return 1
+    for block in blocks:
+        if block is not None and not block.flags.c_contiguous:
+            return 1
     return max(1, LONG_ROW // width)
 
 
 def column_dots(problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:
-    """out_j = sum_i conj(X_ij) Y_ij; chains of `DOT_ROWS` are added up in double precision. X may be Y."""
+    """Set out_j = sum_i conj(X_ij) Y_ij; sums of `DOT_ROWS` rows are added in double. X may be Y."""
     store_dots(spread_rows(problem, column_dot_rows(X, Y), problem.K), out)
 
 
 def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], list[Array]]:
-    """Return what sums over a range of rows, for `store_dots` to finish.
+    """Make a function that sums over a range of rows; `store_dots` adds up its results.
 
-    A few long calls of NumPy's and little else: the interpreter runs one thread at a time.
+    It consists of a few long calls of NumPy, since the interpreter runs one thread at a time.
     """
     if X is Y:  # |x|^2 is the sum of the squares of the parts
         X = Y = real_view(X)
@@ -112,7 +127,7 @@ def column_dot_rows(X: Array, Y: Array) -> Callable[[int, int], list[Array]]:
 
 
 def _panels(n_rows: int, fold: int) -> Iterator[tuple[int, int, int]]:
-    """Yield what to cut rows into: so many panels, chains of so many folded rows each, the rows of a fold."""
+    """Split rows into panels: yield their count, the folded rows per panel, and the rows per fold."""
     for side in dict.fromkeys((fold, 1)):
         whole, n_rows = divmod(n_rows, DOT_ROWS * side)
         chain, n_rows = divmod(n_rows, side)
@@ -123,7 +138,7 @@ def _panels(n_rows: int, fold: int) -> Iterator[tuple[int, int, int]]:
 
 
 def store_dots(parts: Sequence[list[Array]], out: Array) -> None:
-    """Set `out` to the sum of the rows of all arrays in all parts, added up in double precision."""
+    """Set `out` to the sum of the rows of all arrays in all parts, in double precision."""
     rows = [sums for part in parts for sums in part]
     if not rows:
         out[...] = 0

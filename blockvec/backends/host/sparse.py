@@ -1,9 +1,9 @@
 """Row-major SpMMV on the host: SciPy's compiled CSR kernel over row blocks, on all cores.
 
-SciPy's own product is single-threaded, returns a fresh array, and knows neither shift nor update. Its kernel,
-though, adds A X to memory it is given and works without the interpreter. Here it runs on row blocks, several
-at a time, straight into Y where Y is contiguous; what else is asked for is made of a block while the block is
-in cache. Row blocks depend on matrix and width alone, so results do not depend on the number of threads.
+SciPy's own product is single-threaded, returns a new array, and has neither shift nor update. Its kernel adds
+A X to a given array and releases the interpreter lock. Here it runs on several row blocks at a time, directly
+into Y if Y is contiguous; fused results are computed from a row block while it is in cache. Row blocks depend
+on matrix and width only, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array goes through it too
+from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array calls it, too
 
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
-from ..base import Array, Fused
+from ..base import Array, CsrMatrix, Fused
 from . import elementwise
 from .panels import quiet_arithmetic, real_view
 from .threads import map_items
 
 __all__ = ["RowBlocks", "spmmv"]
 
-# Rows plus entries of a row block, times columns (of real numbers): at most some 1.2 ms of work, whose result
-# finds room in a third-level cache, and no less than what is long against waking a thread. Shorter blocks
-# return to the interpreter more often, which runs one thread at a time.
+# Rows plus entries of a row block, times real columns: at most about 1.2 ms of work, whose result fits a
+# third-level cache, and at least a time that is long against waking a thread. Shorter blocks return more
+# often to the interpreter, which runs one thread at a time.
 MOST_WORK, LEAST_WORK = 1 << 21, 1 << 17
-MIN_ROWS = 1 << 12  # rows plus entries, however wide the block
-SHARES = 8  # blocks come in multiples of it, which few threads share evenly
+MIN_ROWS = 1 << 12  # rows plus entries, for any width
+SHARES = 8  # the number of row blocks is a multiple of it, so that few threads share them evenly
 
 
 class RowBlocks:
-    """A CSR matrix and where to cut it into row blocks; its arrays are shared, not copied.
+    """A CSR matrix and its division into row blocks; its arrays are shared, not copied.
 
     Attributes
     ----------
@@ -41,38 +41,38 @@ class RowBlocks:
         Entries of the longest row.
     """
 
-    pattern: Pattern = "scattered"  # of no consequence here
+    pattern: Pattern = "scattered"  # not used on the host
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: CsrMatrix) -> None:
         self.shape = matrix.shape
         self._indptr, self._indices, self._data = matrix.indptr, matrix.indices, matrix.data
         self.longest = int(np.diff(self._indptr).max(initial=0))
         self._cuts: dict[int, list[int]] = {}
 
     def cuts(self, width: int) -> list[int]:
-        """Return the row where each block begins, and the number of rows at the end, for so many columns."""
-        count = _block_count(self.shape[0] + int(self._indptr[-1]), width)
-        if count not in self._cuts:
+        """List the first row of each row block for so many columns, and the number of rows last."""
+        if width not in self._cuts:
+            count = _block_count(self.shape[0] + int(self._indptr[-1]), width)
             work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
             targets = np.linspace(0, work[-1], count + 1)
-            self._cuts[count] = np.unique(np.searchsorted(work, targets)).tolist()
-        return self._cuts[count]
+            self._cuts[width] = np.unique(np.searchsorted(work, targets)).tolist()
+        return self._cuts[width]
 
     def entries(self, begin: int, end: int) -> int:
-        """Return the number of entries of rows [begin, end)."""
+        """Count the entries of rows [begin, end)."""
         return int(self._indptr[end] - self._indptr[begin])
 
     def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
-        """Return what adds alpha times rows [begin, end) of the matrix times X to the memory of these rows.
+        """Make a function that adds alpha times rows [begin, end) of the matrix times X to an array.
 
-        That memory, ``work``'s third argument, is one-dimensional; X is contiguous, and both are of one type.
+        That array, its third argument, is one-dimensional; X is contiguous, and both are of one type.
         """
         indptr, indices, data = self._indptr, self._indices, self._data
         x, width = X.reshape(-1), X.shape[1]
         kernel: Callable[..., None] = _sparsetools.csr_matvecs if width > 1 else _sparsetools.csr_matvec
         extents = self.shape[1:] + ((width,) if width > 1 else ())
 
-        def as_it_is(begin: int, end: int, rows: Array) -> None:
+        def stored(begin: int, end: int, rows: Array) -> None:
             kernel(end - begin, *extents, indptr[begin : end + 1], indices, data, x, rows)
 
         def converted(begin: int, end: int, rows: Array) -> None:
@@ -81,11 +81,11 @@ class RowBlocks:
             pointers = indptr[begin : end + 1] - first
             kernel(end - begin, *extents, pointers, indices[first:last], values, x, rows)
 
-        return as_it_is if alpha == 1 and data.dtype == x.dtype else converted
+        return stored if alpha == 1 and data.dtype == x.dtype else converted
 
 
 def _block_count(work: int, width: int) -> int:
-    """Return the number of row blocks for so many rows plus entries and columns of real numbers."""
+    """Compute the number of row blocks from rows plus entries and the number of real columns."""
     many = SHARES * -(-work // (SHARES * max(MOST_WORK // width, MIN_ROWS)))
     few = max(1, work // max(LEAST_WORK // width, MIN_ROWS))
     return many if few >= many else 1 << few.bit_length() - 1
@@ -101,54 +101,54 @@ def spmmv(
     shift: Any,
     fused: Fused | None = None,
 ) -> None:
-    """Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value a column. Y must not overlap X.
+    """Set Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value per column.
 
-    SciPy's kernel wants contiguous operands of one type: other X are copied once, and products go through
-    scratch memory of a row block where the rows of Y are apart.
+    Y must not overlap X. SciPy's kernel takes contiguous operands of one type: other X are copied once, and
+    products are computed in a buffer per row block if the rows of Y are not contiguous.
     """
-    n_columns = problem.width * (2 if is_complex(problem.dtype) else 1)
+    n_columns = problem.width * (2 if Y.dtype.kind == "c" else 1)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
     start = _start(problem, X, Y, alpha, beta, shift)
     add = _adder(problem, S, X, Y, alpha)
-    rest = None if fused is None else _Rest(problem, X, Y, fused, len(cuts) - 1)
+    extra = None if fused is None else _FusedWork(problem, X, Y, fused, len(cuts) - 1)
 
     def work(block: int) -> None:
         begin, end = cuts[block], cuts[block + 1]
         start(begin, end)
         add(begin, end)
-        if rest is not None:
-            rest.take(block, begin, end)
+        if extra is not None:
+            extra.take(block, begin, end)
 
     with quiet_arithmetic():
         map_items(work, len(cuts) - 1)
-        if rest is not None:
-            rest.finish()
+        if extra is not None:
+            extra.finish()
 
 
 def _start(
     problem: SpmmvProblem, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any
 ) -> Callable[[int, int], None]:
-    """Return what sets a range of rows to beta Y - alpha shift X."""
+    """Make a function that sets a range of rows to beta Y - alpha shift X."""
     if problem.shift != "none":
         return elementwise.axpby_rows(X, None if problem.beta == "zero" else Y, Y, -alpha * shift, beta)
 
-    def clear(begin: int, end: int) -> None:
-        Y[begin:end] = 0
-
     def scale(begin: int, end: int) -> None:
-        rows = Y[begin:end]
-        np.multiply(rows, beta, out=rows)
+        if beta == 0:
+            Y[begin:end] = 0
+        elif beta != 1:
+            rows = Y[begin:end]
+            np.multiply(rows, beta, out=rows)
 
-    return {"zero": clear, "one": lambda begin, end: None, "general": scale}[problem.beta]
+    return scale
 
 
 def _adder(
     problem: SpmmvProblem, S: RowBlocks, X: Array, Y: Array, alpha: complex
 ) -> Callable[[int, int], None]:
-    """Return what adds alpha S X to a range of rows."""
-    # A real matrix treats real and imaginary parts alike: complex columns are pairs of real ones.
-    by_parts = is_complex(problem.dtype_x) and not is_complex(problem.dtype_matrix)
-    operand = np.ascontiguousarray(X, problem.dtype)
+    """Make a function that adds alpha S X to a range of rows."""
+    # For a real matrix, complex columns are pairs of real ones.
+    by_parts = X.dtype.kind == "c" and not is_complex(problem.dtype_matrix)
+    operand = np.ascontiguousarray(X, Y.dtype)
     if by_parts:
         operand = real_view(operand)
     mixes_parts = by_parts and complex(alpha).imag != 0
@@ -161,7 +161,7 @@ def _adder(
 
     def work(begin: int, end: int) -> None:
         rows = Y[begin:end]
-        # Either the entries are multiplied by alpha, or their product with X is, in three passes over it.
+        # Either the entries are multiplied by alpha, or their product with X, in three passes over it.
         scales_product = mixes_parts or (alpha != 1 and S.entries(begin, end) > 2 * rows.size)
         if flat is not None and not scales_product:
             into_y(begin, end, flat[begin * width : end * width])
@@ -176,8 +176,8 @@ def _adder(
     return work
 
 
-class _Rest:
-    """What is made of the rows of a block after Y; sums are added up in the order of the blocks."""
+class _FusedWork:
+    """Fused results from the rows of a block of Y; sums are added up in the order of the blocks."""
 
     def __init__(self, problem: SpmmvProblem, X: Array, Y: Array, fused: Fused, n_blocks: int) -> None:
         self._chain: Callable[[int, int], None] | None = None
@@ -191,7 +191,7 @@ class _Rest:
             self._sums.append((work, [None] * n_blocks, out))
 
     def take(self, block: int, begin: int, end: int) -> None:
-        """Work on the rows of a block."""
+        """Process the rows of a block."""
         if self._chain is not None:
             self._chain(begin, end)
         for work, parts, _ in self._sums:

@@ -1,4 +1,4 @@
-"""Sweeps over a basis and a block on the host: rows of the block are multiplied again while in cache."""
+"""Sweeps over a basis and a block on the host: rows of the block are multiplied twice while in cache."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from ...kernels.problem import SweepProblem, TsmttsmProblem, is_complex, itemsiz
 from ..base import Array
 from .panels import (
     CHUNK_BYTES,
+    REAL_TYPES,
     combine_parts,
+    mirror_upper,
     multiply,
     panel_rows,
     real_coefficients,
-    real_dtype,
     real_view,
     spread_rows,
     sum_rows,
@@ -20,28 +21,28 @@ from .panels import (
 
 __all__ = ["refusal", "sweep"]
 
-LEAST_BYTES = 32 << 20  # smaller blocks stay in a server's last-level cache from one product to the next
+LEAST_BYTES = 32 << 20  # smaller blocks stay in a server's last-level cache between the two products
 
 
-def refusal(problem: SweepProblem) -> str:
-    """Say why the two products should follow each other; empty where they are better done together."""
+def refusal(problem: SweepProblem) -> str | None:
+    """Reason why two separate products are better than a sweep; None if the sweep is better."""
     if len({problem.dtype_w, problem.dtype_v, problem.dtype_c}) > 1:
         return "mixed types"
     if min(problem.K, problem.M, problem.N) == 0:
         return "nothing to multiply"
     if problem.K * problem.N * itemsize(problem.dtype_v) < LEAST_BYTES:
         return f"a block under {LEAST_BYTES >> 20} MiB stays in cache between two products"
-    return ""
+    return None
 
 
 def sweep(problem: SweepProblem, W: Array, V: Array, C: Array, S: Array) -> None:
-    """V <- V C, S = W^H V; or V <- V - W C, S = V^H V.
+    """Set V = V C, S = W^H V; or V = V - W C, S = V^H V.
 
-    The rows of a chunk are replaced through a buffer that stays in cache, and multiplied from it.
+    The new rows of a chunk are computed in a buffer that stays in cache, and multiplied from there.
     """
     Wr, Vr = real_view(W), real_view(V)
     combines = problem.operation == "combine_dot"
-    work_dtype = real_dtype(problem.dtype)
+    work_dtype = REAL_TYPES[problem.dtype]
     Cr = real_coefficients(C if combines else -C, is_complex(problem.dtype), problem.dtype)
     rows = panel_rows((sum(Cr.shape)) * Cr.itemsize)
     chunk = max(CHUNK_BYTES // (Vr.shape[1] * Cr.itemsize) // rows * rows, rows)
@@ -62,7 +63,7 @@ def sweep(problem: SweepProblem, W: Array, V: Array, C: Array, S: Array) -> None
     parts = spread_rows(problem, work, problem.K)
     G = sum(parts[1:], start=parts[0])
     if not combines:
-        G = np.triu(G) + np.triu(G, 1).T
+        mirror_upper(G)
     S[...] = combine_parts(G, _small_product(problem))
 
 

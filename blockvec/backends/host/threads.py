@@ -1,9 +1,9 @@
 """Threads of the host backend: fixed row ranges, one BLAS thread inside each.
 
-NumPy releases the interpreter lock inside BLAS and ufunc loops, so plain threads reach all cores. A thread
-that is free takes the next range, so that a core which somebody else uses as well delays little. The
-ranges depend on the operands' extents and the thread count alone, and partial results are combined in range
-order: results are bit-identical for a fixed thread count.
+NumPy releases the interpreter lock inside BLAS and ufunc loops, so Python threads use all cores. A free
+thread takes the next range, so that a core shared with another process delays little. The ranges depend on
+the operands' extents and the thread count only, and partial results are combined in range order: results are
+bit-identical for a fixed thread count.
 """
 
 from __future__ import annotations
@@ -49,25 +49,26 @@ def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread:
 
 
 def map_items(work: Callable[[int], None], n_items: int) -> None:
-    """Run ``work(i)`` for every item, each thread taking the next one when it is free.
+    """Run ``work(i)`` for every item; each free thread takes the next one.
 
-    For items of unequal cost that write disjoint results, so that the order does not matter. Whoever calls
-    BLAS on long operands in them keeps it to one thread (`single_threaded_blas`).
+    For items of unequal cost that write disjoint results, so that the order does not matter. Items that call
+    BLAS on long operands need `single_threaded_blas` around this call.
     """
+    n_threads = min(options().threads, n_items) if n_items > 1 else 1
+    if n_threads == 1:
+        for item in range(n_items):
+            work(item)
+        return
     ticket = itertools.count()  # next() on it is atomic under the interpreter lock
 
     def drain() -> None:
         while (item := next(ticket)) < n_items:
             work(item)
 
-    n_threads = min(options().threads, n_items)
-    if n_threads <= 1:
-        drain()
-        return
     crew = _workers().start(drain, n_threads)
     errors = []
     try:
-        drain()  # the caller itself works too
+        drain()  # the caller works, too
     finally:
         errors = [error for error in map(_workers().finish, crew) if error is not None]
     if errors:
@@ -75,9 +76,9 @@ def map_items(work: Callable[[int], None], n_items: int) -> None:
 
 
 class _Worker:
-    """A thread that waits for work without holding the interpreter: it wakes in a few microseconds.
+    """A thread that waits on a lock for work, from which it wakes in a few microseconds.
 
-    Queues and futures cost as much again as waking does.
+    A queue or a future would double that time.
     """
 
     def __init__(self) -> None:
@@ -96,9 +97,9 @@ class _Worker:
             try:
                 if self._job is not None:
                     self._job()
-            except BaseException as error:  # the caller's to raise
+            except BaseException as error:  # raised by the caller
                 self._error = error
-            self._job = None  # what it refers to may be large
+            self._job = None  # releases the arrays that it refers to
             self._done.release()
 
     def start(self, job: Callable[[], None]) -> None:
@@ -106,18 +107,18 @@ class _Worker:
         self._wanted.release()
 
     def finish(self) -> BaseException | None:
-        """Wait until it is done; return what it raised."""
+        """Wait until the job is done; return the exception that it raised."""
         self._done.acquire()
         error, self._error = self._error, None
         return error
 
 
 class _Workers:
-    """Threads that stay off the core their caller works on.
+    """Threads that do not run on the core of their caller.
 
-    Linux wakes a thread on its waker's core where the other cores run something else, be it of low
-    priority; with few cores in use it does not even look for an idle one. Caller and worker then take
-    turns on one core for a few milliseconds, which is as long as a block operation takes.
+    Linux wakes a thread on its waker's core if the other cores run something else, even of low priority, and
+    does not look for an idle core if few cores are in use. Caller and worker then share one core for a few
+    milliseconds, the time of a block operation.
     """
 
     def __init__(self) -> None:
@@ -126,7 +127,7 @@ class _Workers:
         self._allowed: tuple[set[int], int] | None = None
 
     def start(self, job: Callable[[], None], n_running: int) -> list[_Worker]:
-        """Run a job on all but one of so many threads, which see the caller's options."""
+        """Start a job on ``n_running - 1`` threads in the caller's context, options included."""
         self.keep_off_this_core(n_running)
         crew = [self._take() for _ in range(n_running - 1)]
         for worker in crew:
@@ -141,13 +142,13 @@ class _Workers:
         return worker
 
     def finish(self, worker: _Worker) -> BaseException | None:
-        """Wait until a worker is done; return what it raised."""
+        """Wait until a worker is done; return the exception that it raised."""
         error = worker.finish()
         self._idle.append(worker)
         return error
 
     def keep_off_this_core(self, n_running: int) -> None:
-        """Let the workers run on all cores of the process but this one, if that leaves enough of them."""
+        """Restrict the workers to the other cores of the process, if these are enough."""
         core = _current_core()
         if core < 0 or n_running < 2:
             return
@@ -158,12 +159,12 @@ class _Workers:
             return
         self._allowed = cores, len(self._threads)
         for thread in self._threads:
-            with contextlib.suppress(OSError):  # a sandbox may forbid it: the workers then run anywhere
+            with contextlib.suppress(OSError):  # a sandbox may forbid it: they then run on any core
                 os.sched_setaffinity(thread, cores)
 
 
 def _current_core() -> int:
-    """Return the core that this thread runs on; -1 where the system does not tell."""
+    """Look up the core that this thread runs on; -1 if the system does not tell."""
     return _getcpu() if _getcpu else -1
 
 
@@ -178,14 +179,14 @@ def _workers() -> _Workers:
     return _Workers()
 
 
-if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
+if hasattr(os, "register_at_fork"):  # a forked child inherits the pool without its threads
     os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
 class _BlasLimit:
-    """Counts who wants BLAS single-threaded.
+    """Counts the callers that need single-threaded BLAS.
 
-    The setting is global to the process, so the first user sets it and the last one restores it.
+    The setting is global to the process, so the first caller sets it and the last one restores it.
     """
 
     def __init__(self) -> None:
@@ -216,7 +217,7 @@ _blas_limit = _BlasLimit()
 
 @contextlib.contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Keep BLAS to one thread a call while blockvec's own threads share the cores."""
+    """Limit BLAS to one thread per call while blockvec's own threads use the cores."""
     _blas_limit.acquire()
     try:
         yield

@@ -37,7 +37,7 @@ def test_blocks_that_stay_in_cache_take_two_calls() -> None:
     def problem(K: int, dtype_c: str = "float64") -> SweepProblem:
         return SweepProblem("update_gram", K, 64, 8, "float64", "float64", dtype_c, 64, 8)
 
-    assert "cache" in panel_sweeps.refusal(problem(10_000))
-    assert panel_sweeps.refusal(problem(1_000_000)) == ""
-    assert "mixed" in panel_sweeps.refusal(problem(1_000_000, "float32"))
-    assert "nothing" in panel_sweeps.refusal(problem(0))
+    assert "cache" in (panel_sweeps.refusal(problem(10_000)) or "")
+    assert panel_sweeps.refusal(problem(1_000_000)) is None
+    assert "mixed" in (panel_sweeps.refusal(problem(1_000_000, "float32")) or "")
+    assert "nothing" in (panel_sweeps.refusal(problem(0)) or "")
