@@ -30,9 +30,9 @@ from ..errors import OptionError
 from ..io import open_matrix
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
-from ..kernels.families import CONFIGURED, CONVERTED
+from ..kernels.families import SPARSE_FAMILIES
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
-from ..kernels.sparse import csr
+from ..kernels.sparse.csr_plan import Plan
 from ..kernels.tuning.winners import configure_sparse
 from ..operators import SparseOperator
 from .case import Call, Case, arrays, turns
@@ -158,7 +158,7 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
     if isinstance(A, np.ndarray):
         return A
     dtypes = table.dtypes + (table.further_dtypes if name in table.matrices[:2] else ())
-    plan = csr.prepare(A.indptr, A.indices, A.data)
+    plan = Plan(A.indptr, A.indices, A.data)
     for dtype, width in itertools.product(dtypes, table.widths):
         extents = (*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)
         plain = SpmmvProblem(*extents, longest=plan.longest, pattern=plan.pattern)
@@ -173,15 +173,13 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
 
 
 def _sources(problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path) -> list[str]:
-    """Return the sources of what may run a product of a matrix as it is, and converted."""
+    """Generate the sources of products of a matrix as it is, and converted where that is faster."""
     found = []
-    if csr.supports(problem, device) is None:
-        found += csr.sources(problem, configure_sparse("spmmv_csr", problem, device, cache_dir)[0])
-    for name in CONVERTED:
-        family = CONFIGURED[name]
-        if family.is_faster(problem) and family.supports(problem, device) is None:
-            found += family.sources(problem, configure_sparse(name, problem, device, cache_dir)[0])
-            found += csr.sources(problem, csr.choose(problem, device, in_order=True))
+    for family in SPARSE_FAMILIES.values():
+        is_likely = family.converts_after is None or family.is_faster(problem)
+        if is_likely and family.supports(problem, device) is None:
+            config, _ = configure_sparse(family, problem, device, cache_dir)
+            found += family.sources(problem, config, device)
     return found
 
 
@@ -252,8 +250,9 @@ class _Sets:
     def warm_up(self, seconds: float) -> None:
         """Keep a GPU busy until it runs at the rate of long work, and its matrices are in their last form."""
         call, begin = turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()), time.perf_counter()
-        if (name := choose(self.problem, self.backend).name) in CONVERTED:
-            for _ in range((CONFIGURED[name].CONVERTS_AFTER + 1) * len(self.operators)):
+        family = SPARSE_FAMILIES.get(choose(self.problem, self.backend).name)
+        if family is not None and family.converts_after is not None:
+            for _ in range((family.converts_after + 1) * len(self.operators)):
                 call()
         while time.perf_counter() - begin < seconds:
             call()

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..arrays import memory_of
-from ..backends.cuda.cusparse import SPMM_CSR_ALG2, DeviceCsr
+from ..backends.cuda.cusparse import SPMM_CSR_ALG2
+from ..backends.cuda.device_csr import CUDA_TYPES, DeviceCsr
 from ..blockvector import BlockVector
 from ..operators import SparseOperator
 from .case import Call, arrays, turns
@@ -17,8 +18,6 @@ __all__ = ["peers"]
 
 # Values of cusparseSpMMAlg_t that CuPy's binding does not name.
 SPMM_CSR_ALG1, SPMM_CSR_ALG3 = 4, 12
-
-_CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 
 
 def peers(
@@ -61,7 +60,7 @@ class _Product:
         dtype = X.dtype.name
         self._factors = np.array([1, 0], dtype)
         order = cusparse.CUSPARSE_ORDER_ROW if row_major else cusparse.CUSPARSE_ORDER_COL
-        cuda_type, plain = _CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
+        cuda_type, plain = CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
         self._blocks = [
             cusparse.createDnMat(
                 *block.shape,

@@ -8,11 +8,28 @@ from typing import Any, Protocol
 
 from .dense import sweep_mma, tsmm_fma, tsmm_mma, tsmttsm_fma, tsmttsm_mma
 from .device import DeviceInfo
-from .problem import Problem, SweepProblem, TsmmProblem, TsmttsmProblem
+from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .roofline import Ceilings
-from .sparse import csr, planes, sell
+from .sparse.csr import SpmmvCsr
+from .sparse.csr_model import SpmmvCsrModel
+from .sparse.family import SparseFamily
+from .sparse.planes import SpmmvPlanes
+from .sparse.planes_model import SpmmvPlanesModel
+from .sparse.sell import SpmmvSell
+from .sparse.sell_model import SpmmvSellModel
 
-__all__ = ["CONFIGURED", "FAMILIES", "Family", "config_from", "families_of", "ranked"]
+__all__ = [
+    "CONFIGURED",
+    "CSR",
+    "FAMILIES",
+    "SPARSE_FAMILIES",
+    "Family",
+    "config_from",
+    "current_name",
+    "families_of",
+    "ranked",
+    "sparse_families_of",
+]
 
 
 class Family(Protocol):
@@ -65,16 +82,19 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-CONFIGURED: dict[str, Any] = {
-    **FAMILIES,
-    "spmmv_csr": csr,
-    "spmmv_march": planes,
-    "spmmv_sell": sell,
-}
-"""All modules whose configurations are put on record; those of sparse products start several kernels."""
+CSR = SpmmvCsr(SpmmvCsrModel(), SpmmvCsrModel(in_order=True))
 
-CONVERTED = ("spmmv_march", "spmmv_sell")
-"""Families of sparse products that want the matrix in another form, or a plan made of it."""
+SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
+    family.name: family
+    for family in (CSR, SpmmvPlanes(SpmmvPlanesModel(), CSR), SpmmvSell(SpmmvSellModel(), CSR))
+}
+"""Families of sparse products, which launch several kernels or take the matrix in another form."""
+
+CONFIGURED: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}
+"""All families whose configurations are put on record."""
+
+_RENAMED = {"spmmv_march": "spmmv_planes"}
+"""Families that records of earlier versions call by another name."""
 
 _NARROW = {
     TsmttsmProblem: 12,
@@ -99,6 +119,17 @@ def families_of(problem: Problem) -> tuple[str, ...]:
     ):
         names.sort(key=lambda name: not name.endswith("_fma"))
     return tuple(names)
+
+
+def sparse_families_of(problem: SpmmvProblem) -> list[SparseFamily[Any]]:
+    """Order the families of sparse products by preference where nothing was tuned."""
+    families = SPARSE_FAMILIES.values()
+    return sorted(families, key=lambda family: not family.is_faster(problem))
+
+
+def current_name(kernel: str) -> str:
+    """Translate the name of a kernel in a record to that of this version."""
+    return _RENAMED.get(kernel, kernel)
 
 
 def ranked(

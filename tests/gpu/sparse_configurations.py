@@ -1,7 +1,7 @@
 """Run every kind of sparse kernel once on small matrices and exact numbers; meant for compute-sanitizer.
 
     compute-sanitizer --tool memcheck python -m tests.gpu.sparse_configurations
-    compute-sanitizer --tool racecheck python -m tests.gpu.sparse_configurations planes spmmv_march
+    compute-sanitizer --tool racecheck python -m tests.gpu.sparse_configurations planes spmmv_planes
 
 Words name matrices and kernels to be run alone.
 Exits with 1 if a result is wrong.
@@ -21,13 +21,14 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
 from blockvec.backends.cuda.tuning.sparse import SparseArena
+from blockvec.kernels.families import CSR, SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
-from blockvec.kernels.sparse import csr as spmmv_csr
-from blockvec.kernels.sparse import planes as spmmv_march
-from blockvec.kernels.sparse import sell as spmmv_sell
-from blockvec.kernels.sparse.csr import Config
+from blockvec.kernels.sparse.csr import CsrConfig
+from blockvec.kernels.sparse.planes import PlanesConfig
+from blockvec.kernels.sparse.sell import SellConfig
 from blockvec.kernels.tuning.selection import Entrant
 
+SELL, PLANES = SPARSE_FAMILIES["spmmv_sell"], SPARSE_FAMILIES["spmmv_planes"]
 VARIANTS: tuple[dict[str, Any], ...] = (
     {},
     {"planes": 2, "warps": 2, "blocks": 1},
@@ -55,46 +56,46 @@ def matrices() -> Iterator[tuple[str, Any]]:
     yield "uneven", uneven
 
 
-def configurations(problem: SpmmvProblem, device: Any) -> Iterator[Config]:
+def configurations(problem: SpmmvProblem, device: Any) -> Iterator[CsrConfig]:
     """Yield valid configurations of every kind."""
-    choice = spmmv_csr.choose(problem, device)
+    choice = CSR.choose(problem, device)
     for variant in VARIANTS:
-        for groups in (1, 2, 4, 8, 16, 32):  # rows a unit must be a multiple of, however many lanes share one
+        for groups in (1, 2, 4, 8, 16, 32):  # rows per unit must be a multiple
             config = replace(choice, **variant)
             rows = max(config.rows // groups, 1) * groups
-            if spmmv_csr.refuse(problem, replace(config, rows=min(rows, 32)), device) is None:
+            if CSR.refuse(problem, replace(config, rows=min(rows, 32)), device) is None:
                 yield replace(config, rows=min(rows, 32))
                 break
 
 
-def converted(problem: SpmmvProblem, device: Any) -> Iterator[spmmv_sell.Config]:
+def converted(problem: SpmmvProblem, device: Any) -> Iterator[SellConfig]:
     """Yield valid configurations for the matrix in SELL-C-sigma form, of every kind."""
-    if spmmv_sell.supports(problem, device) is None:
-        choice = spmmv_sell.choose(problem, device)
+    if SELL.supports(problem, device) is None:
+        choice = SELL.choose(problem, device)
         for changes in (
             {},
             {"persistent": not choice.persistent},
             {"sigma": 256},
             {"planes": 2},
         ):
-            if spmmv_sell.refuse(problem, replace(choice, **changes), device) is None:
+            if SELL.refuse(problem, replace(choice, **changes), device) is None:
                 yield replace(choice, **changes)
 
 
-def marching(problem: SpmmvProblem, device: Any) -> Iterator[spmmv_march.Config]:
-    """Yield valid configurations that march through a grid, of every kind."""
-    if spmmv_march.supports(problem, device) is None:
-        space = dict.fromkeys(spmmv_march.space(problem))
-        valid = [config for config in space if spmmv_march.refuse(problem, config, device) is None]
+def sweeps(problem: SpmmvProblem, device: Any) -> Iterator[PlanesConfig]:
+    """Yield valid configurations that sweep through a grid, of every kind."""
+    if PLANES.supports(problem, device) is None:
+        space = dict.fromkeys(PLANES.space(problem, device))
+        valid = [config for config in space if PLANES.refuse(problem, config, device) is None]
         yield from valid[:: max(1, len(valid) // 4)]
 
 
 def main(words: Sequence[str]) -> int:
     """Run what words name, or all, print what is wrong, and return the exit code."""
-    kernels = {"spmmv_csr", "spmmv_sell", "spmmv_march"}
+    kernels = set(SPARSE_FAMILIES)
     named, kernels = set(words) - kernels, set(words) & kernels or kernels
     backend: Any = backend_for("gpu")
-    spmmv_march.MOST_IMBALANCE = math.inf  # the matrices are small
+    PLANES.most_imbalance = math.inf  # the matrices are small
     count, wrong = 0, 0
     for name, matrix in matrices():
         for dtype, width in SHAPES if not named or name in named else ():
@@ -103,7 +104,7 @@ def main(words: Sequence[str]) -> int:
             arena = SparseArena(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
             field = [Entrant("spmmv_csr", config) for config in configurations(problem, backend.device)]
             field += [Entrant("spmmv_sell", config) for config in converted(problem, backend.device)]
-            field += [Entrant("spmmv_march", config) for config in marching(problem, backend.device)]
+            field += [Entrant("spmmv_planes", config) for config in sweeps(problem, backend.device)]
             for entrant in dict.fromkeys(e for e in field if e.kernel in kernels):
                 fault = arena.check(entrant)
                 count, wrong = count + 1, wrong + bool(fault)

@@ -17,9 +17,9 @@ from blockvec import BlockVector, as_operator
 from blockvec.arrays import memory_of
 from blockvec.kernels import compile as compiler
 from blockvec.kernels.device import DeviceInfo
+from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
-from blockvec.kernels.sparse import csr as family
-from blockvec.kernels.sparse.csr import Config
+from blockvec.kernels.sparse.csr import CsrConfig
 from blockvec.kernels.sparse.csr_plan import Plan, address
 from tests.blocks import draw
 
@@ -41,7 +41,7 @@ def framed(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]
 
 
 def plan_of(cp: Any, S: sp.csr_array) -> Plan:
-    return family.prepare(cp.asarray(S.indptr), cp.asarray(S.indices), cp.asarray(S.data))
+    return Plan(cp.asarray(S.indptr), cp.asarray(S.indices), cp.asarray(S.data))
 
 
 def describe(S: sp.csr_array, X: Any, Y: Any, alpha: complex, beta: complex, shift: Any) -> SpmmvProblem:
@@ -57,7 +57,7 @@ def describe(S: sp.csr_array, X: Any, Y: Any, alpha: complex, beta: complex, shi
 def bound(
     cp: Any,
     p: SpmmvProblem,
-    config: Config,
+    config: CsrConfig,
     device: DeviceInfo,
     plan: Plan,
     X: Any,
@@ -67,18 +67,16 @@ def bound(
     shift: Any = 0,
 ) -> Callable[[], None]:
     """What starts a product, with a workspace that holds anything."""
-    kernels = family.Kernels(
-        **{
-            part: compiler.function(
-                family.source(p, config, part), family.kernel_name(p, part), device.architecture
-            )
-            for part in family.parts(p, config, plan)
-        }
-    )
-    workspace = cp.full(family.workspace_bytes(p, config, device, plan) + 16, 0xFF, cp.uint8)
+    kernels = {
+        part: compiler.function(
+            CSR.source(p, config, device, part), CSR.kernel_name(p, part), device.architecture
+        )
+        for part in CSR.parts(p, config, plan)
+    }
+    workspace = cp.full(CSR.workspace_bytes(p, config, device, plan) + 16, 0xFF, cp.uint8)
     shifts = cp.asarray(shift, p.dtype) if p.shift == "column" else None
     single = 0 if p.shift == "column" else shift
-    launch = family.bind(kernels, p, config, device, plan)
+    launch = CSR.bind(kernels, p, config, device, plan)
 
     def start() -> None:
         given = address(X), address(Y), alpha, beta, single, address(shifts)
@@ -167,9 +165,9 @@ def test_results_are_within_the_error_bound_and_exact_on_small_integers(
         )
         before = memory_x.copy()
         p = describe(S, X, Y, alpha, beta, shift)
-        config = family.choose(p, device)
+        config = CSR.choose(p, device)
         if case["pick"] % 3 == 0:
-            valid = [c for c in dict.fromkeys(family.space(p)) if not family.refuse(p, c, device)]
+            valid = [c for c in dict.fromkeys(CSR.space(p, device)) if not CSR.refuse(p, c, device)]
             config = valid[case["pick"] % len(valid)]
         run(cp, p, config, device, plan, X, Y, alpha, beta, shift)
         results.append(Y.get())
@@ -196,7 +194,7 @@ def test_results_are_within_the_error_bound_and_exact_on_small_integers(
     if exact:
         np.testing.assert_array_equal(results[0], expected.astype(dtype))
         return
-    bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(family.chain_length(p, config))) * scale
+    bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(CSR.chain_length(p, config, device))) * scale
     assert np.all(np.abs(results[0] - expected) <= bound)
 
 
@@ -209,7 +207,7 @@ def test_every_width_is_exact(width: int, dtype: str, cp: Any, device: DeviceInf
     host = draw(rng, (n, width), dtype, exact=True)
     X, Y = cp.asarray(host), cp.full((n, width), cp.nan, dtype)
     p = describe(S, X, Y, 1, 0, 0)
-    run(cp, p, family.choose(p, device), device, plan_of(cp, S), X, Y)
+    run(cp, p, CSR.choose(p, device), device, plan_of(cp, S), X, Y)
     np.testing.assert_array_equal(Y.get(), S @ host)
 
 
@@ -306,7 +304,7 @@ def test_not_a_number_and_infinity_reach_the_rows_that_hold_them_only(
     host[17], host[4000] = np.nan, np.inf
     X, Y = cp.asarray(host), cp.empty((n, width))
     p = describe(S, X, Y, 1, 0, 0)
-    run(cp, p, family.choose(p, device), device, plan_of(cp, S), X, Y)
+    run(cp, p, CSR.choose(p, device), device, plan_of(cp, S), X, Y)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(Y.get(), S @ host)
 
@@ -323,7 +321,7 @@ def test_one_dense_row_does_not_stall_the_others(cp: Any, device: DeviceInfo) ->
     times = []
     for S in (even, uneven):
         p, plan = describe(S, X, Y, 1, 0, 0), plan_of(cp, S)
-        config = family.choose(p, device)
+        config = CSR.choose(p, device)
         events = [cp.cuda.Event() for _ in range(9)]
         start = bound(cp, p, config, device, plan, X, Y)
         start()
@@ -344,11 +342,11 @@ def test_blocks_beyond_32_bit_offsets_are_addressed_right(cp: Any, device: Devic
     ones = cp.ones(n, "float32")
     steps = cp.arange(n + 1, dtype="int32")
     columns = n - 1 - steps[:-1]  # the exchange matrix
-    plan = family.prepare(steps, columns, ones)
+    plan = Plan(steps, columns, ones)
     X = cp.broadcast_to((cp.arange(n, dtype="int32") % 4096).astype("float32")[:, None], (n, width)).copy()
     Y = cp.empty_like(X)
     p = SpmmvProblem(n, n, n, width, "float32", "float32", width, width)
-    run(cp, p, family.choose(p, device), device, plan, X, Y)
+    run(cp, p, CSR.choose(p, device), device, plan, X, Y)
     for i in (0, 1, n // 2, n - 2, n - 1):
         assert bool((Y[i] == X[n - 1 - i]).all())
     cp.get_default_memory_pool().free_all_blocks()

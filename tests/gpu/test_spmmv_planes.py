@@ -1,4 +1,4 @@
-"""SpMMV that marches through a grid, on a GPU: the results are those on compressed rows, to the last bit."""
+"""SpMMV by plane sweeps, on a GPU: the results are those on compressed rows, to the last bit."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, as_operator, models
-from blockvec.backends.cuda import sparse_formats as gpu_converted
-from blockvec.kernels.sparse import planes as spmmv_march
+from blockvec.backends.cuda import sparse
+from blockvec.kernels.families import SPARSE_FAMILIES
 from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu
 
+PLANES = SPARSE_FAMILIES["spmmv_planes"]
 TYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @pytest.fixture(autouse=True)
 def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The family is preferred for all matrices it takes, small ones too, and plans after two products."""
-    monkeypatch.setattr(spmmv_march, "is_faster", lambda problem: True)
-    monkeypatch.setattr(spmmv_march, "CONVERTS_AFTER", 2)
-    monkeypatch.setattr(spmmv_march, "MOST_IMBALANCE", math.inf)
+    monkeypatch.setattr(PLANES, "is_faster", lambda problem: True)
+    monkeypatch.setattr(PLANES, "converts_after", 2)
+    monkeypatch.setattr(PLANES, "most_imbalance", math.inf)
     blockvec.dispatch.forget()
     with blockvec.option_context(tune="model"):
         yield
@@ -40,9 +41,9 @@ def stencil(name: str, dtype: str, exact: bool) -> sp.csr_array:
     return sp.csr_array((values, A.indices, A.indptr), shape=A.shape)
 
 
-def marches(operator: Any) -> list[Any]:
-    """The marches that were planned for an operator's matrix."""
-    return [form for form in operator.prepared.converted.values() if form is not None]
+def plans(operator: Any) -> list[Any]:
+    """The sweeps that were planned for an operator's matrix."""
+    return [form for form in operator.prepared.forms.values() if form is not None]
 
 
 @pytest.mark.parametrize("points", ["7", "27"])
@@ -63,7 +64,7 @@ def test_results_are_exact_and_the_same_bits_before_and_after_planning(
             Y, Z = given.copy(), given_z.copy()
             operator.apply(X, Y, alpha=2, beta=-1, shift=3, z=Z, delta=2, eta=-1)
             found.append((Y.get(), Z.get()))
-        assert marches(operator)
+        assert plans(operator)
         assert len({y.tobytes() + z.tobytes() for y, z in found}) == 1
         if exact:
             expected = 2 * (S @ X.get() - 3 * X.get()) - given.get()
@@ -82,16 +83,16 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> Non
             host = draw(rng, (S.shape[0], width), dtype, exact=True)
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
             problem, expected = operator.explain(BlockVector(X))[0], S @ host
-            valid = [c for c in spmmv_march.space(problem) if not spmmv_march.refuse(problem, c, gpu.info)]
+            valid = [c for c in PLANES.space(problem, gpu.info) if not PLANES.refuse(problem, c, gpu.info)]
             for config in valid[:: max(1, len(valid) // 5)]:
-                launch = gpu_converted.launcher(gpu, "spmmv_march", problem, config, operator.prepared)
+                launch, _ = sparse.launcher(gpu, PLANES, problem, config, operator.prepared)
                 for _ in range(3):
                     Y.fill(cp.nan)
                     launch(X.data.ptr, Y.data.ptr)
                     np.testing.assert_array_equal(Y.get(), expected, err_msg=str(config))
 
 
-def test_a_matrix_that_has_no_march_stays_as_it_is(cp: Any) -> None:
+def test_a_matrix_that_has_no_sweep_stays_as_it_is(cp: Any) -> None:
     rng = np.random.default_rng(3)
     grid = sp.coo_array(models.laplace3d(n=32))
     n = grid.shape[0]
@@ -103,14 +104,14 @@ def test_a_matrix_that_has_no_march_stays_as_it_is(cp: Any) -> None:
     host = draw(rng, (n, 16), "float64", exact=True)
     for _ in range(4):
         np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
-    assert operator.prepared.converted
-    assert not marches(operator)
+    assert operator.prepared.forms
+    assert not plans(operator)
 
 
 def test_explain_says_what_is_planned_when_and_what_that_takes() -> None:
     operator: Any = as_operator(models.laplace3d(n=40), device="gpu")
     X = BlockVector.random(operator.shape[1], 16, device="gpu", rng=1)
     text = str(blockvec.explain("apply", operator, X))
-    assert "spmmv_march" in text.splitlines()[0]
+    assert "spmmv_planes" in text.splitlines()[0]
     assert "after 2 products" in text
     assert "MB" in text

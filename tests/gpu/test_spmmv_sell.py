@@ -12,22 +12,22 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector, as_operator, models
-from blockvec.backends.cuda import sparse_formats as gpu_converted
-from blockvec.kernels.sparse import csr as spmmv_csr
-from blockvec.kernels.sparse import sell as spmmv_sell
+from blockvec.backends.cuda import sparse
+from blockvec.kernels.families import CSR, SPARSE_FAMILIES
 from blockvec.operators import SparseOperator
 from tests.blocks import draw
 
 pytestmark = pytest.mark.gpu
 
+SELL = SPARSE_FAMILIES["spmmv_sell"]
 TYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @pytest.fixture(autouse=True)
 def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The family is preferred for every matrix that it takes, and converts after two products."""
-    monkeypatch.setattr(spmmv_sell, "is_faster", lambda problem: True)
-    monkeypatch.setattr(spmmv_sell, "CONVERTS_AFTER", 2)
+    monkeypatch.setattr(SELL, "is_faster", lambda problem: True)
+    monkeypatch.setattr(SELL, "converts_after", 2)
     blockvec.dispatch.forget()
     with blockvec.option_context(tune="model"):
         yield
@@ -47,7 +47,7 @@ def matrix(
 
 def forms(operator: Any) -> list[int]:
     """The sigmas of the forms that an operator's matrix was converted to."""
-    return [key for (_, key), form in operator.prepared.converted.items() if form is not None]
+    return [key for (_, key), form in operator.prepared.forms.items() if form is not None]
 
 
 @pytest.mark.parametrize(
@@ -99,13 +99,11 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> Non
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)
             problem = operator.explain(BlockVector(X))[0]
             valid = [
-                c for c in spmmv_sell.space(problem) if not spmmv_sell.refuse(problem, c, backend.device)
+                c for c in SELL.space(problem, backend.device) if not SELL.refuse(problem, c, backend.device)
             ]
             for i, config in enumerate(valid[:: max(1, len(valid) // 4)]):
                 chosen = replace(config, sigma=(32, 512)[i % 2])
-                launch = gpu_converted.launcher(
-                    backend._gpu, "spmmv_sell", problem, chosen, operator.prepared
-                )
+                launch, _ = sparse.launcher(backend._gpu, SELL, problem, chosen, operator.prepared)
                 Y.fill(cp.nan)
                 launch(X.data.ptr, Y.data.ptr)
                 np.testing.assert_array_equal(Y.get(), S @ host, err_msg=str(chosen))
@@ -142,7 +140,7 @@ def test_a_matrix_that_would_grow_too_much_stays_as_it_is(cp: Any) -> None:
     host = draw(rng, (4096, 1), "float64", exact=True)
     for _ in range(4):
         np.testing.assert_array_equal((operator @ cp.asarray(host)).array.get(), S @ host)
-    assert operator.prepared.converted
+    assert operator.prepared.forms
     assert not forms(operator)
 
 
@@ -155,4 +153,4 @@ def test_explain_says_what_is_converted_when_and_what_that_takes() -> None:
     assert "MB" in text
     wide = blockvec.explain("apply", operator, BlockVector.random(operator.shape[1], 32, device="gpu", rng=1))
     assert wide.kernel == "spmmv_csr"
-    assert spmmv_csr.supports(wide.problem, operator.backend.device) is None
+    assert CSR.supports(wide.problem, operator.backend.device) is None

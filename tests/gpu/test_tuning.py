@@ -17,9 +17,8 @@ from blockvec.backends.cuda import dense as generated
 from blockvec.backends.cuda.tuning.dense import Arena
 from blockvec.backends.cuda.tuning.sparse import SparseArena
 from blockvec.bench import tuning
-from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.families import CSR, FAMILIES
 from blockvec.kernels.measure import measure_beside
-from blockvec.kernels.sparse import csr as spmmv_csr
 from blockvec.kernels.tuning import winners
 from blockvec.kernels.tuning.selection import Entrant, entrants
 from tests.contract.blocks import host
@@ -97,11 +96,11 @@ def test_a_wrong_sparse_product_is_noticed(
     plain, _ = S.explain(BlockVector.empty(S.shape[1], 3, device="gpu"))
     problem = dataclasses.replace(plain, **sums).kind
     arena = SparseArena(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
-    entrant = Entrant("spmmv_csr", spmmv_csr.choose(problem, backend.device), 1.0, 0)
+    entrant = Entrant("spmmv_csr", CSR.choose(problem, backend.device), 1.0, 0)
     assert arena.check(entrant) == ""
-    bind = spmmv_csr.bind
+    bind = CSR.bind
     monkeypatch.setattr(
-        spmmv_csr,
+        CSR,
         "bind",
         lambda kernels, p, *rest: bind(kernels, dataclasses.replace(p, ldx=p.ldx - 1), *rest),
     )

@@ -14,7 +14,7 @@ from ...config import options
 from ...errors import DeviceError, OptionError
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
-from ...kernels.families import CONFIGURED, CONVERTED, FAMILIES, families_of
+from ...kernels.families import FAMILIES, families_of, sparse_families_of
 from ...kernels.measure import CeilingProbe, Timing
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ...kernels.roofline import Ceilings
@@ -29,12 +29,12 @@ from . import (
     probes,
     small_matrices,
     sparse,
-    sparse_formats,
 )
 from . import (
     dense as generated,
 )
 from .device import Gpu
+from .device_csr import DeviceCsr
 from .graphs import Graphs, replay
 from .tuning.dense import Arena, is_view, with_rows
 from .tuning.sparse import SparseTuning
@@ -140,10 +140,7 @@ class CudaBackend:
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
         alone = "makes Y alone" if problem.fused else ""
-        converted = [sparse_formats.candidate(self._gpu, name, problem) for name in CONVERTED]
-        faster = [c for c in converted if CONFIGURED[c.name].is_faster(problem)]
-        slower = [c for c in converted if c not in faster]
-        own = *faster, sparse.candidate(self._gpu, problem), *slower
+        own = [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
         vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
         return _winner_first(self._winner(problem), *own, vendor)
 
@@ -183,7 +180,7 @@ class CudaBackend:
     def sparse_tuning(
         self,
         problem: SpmmvProblem,
-        matrix: cusparse.DeviceCsr,
+        matrix: DeviceCsr,
         ceilings: Ceilings,
         executor: Executor,
         **how: int,
@@ -270,9 +267,9 @@ class CudaBackend:
 
         return dataclasses.replace(vendor, run=call)
 
-    def prepare_sparse(self, matrix: Any) -> cusparse.DeviceCsr:
+    def prepare_sparse(self, matrix: Any) -> DeviceCsr:
         """Take a matrix in CSR form: a host matrix is copied, the arrays of a CuPy one are shared."""
-        return self._gpu.here(cusparse.DeviceCsr)(matrix)  # type: ignore[no-any-return]
+        return self._gpu.here(DeviceCsr)(matrix)  # type: ignore[no-any-return]
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""

@@ -1,109 +1,32 @@
 """SpMMV through cuSPARSE on row-major CuPy blocks, without the column-major copies of CuPy's own product.
 
 cuSPARSE takes row-major blocks with any leading dimension through its generic interface. A real matrix
-times a complex block is a product of twice as many real columns. What cuSPARSE has no term for (a shift, a
-complex factor on real data) is a pass of blockvec's own over Y.
+times a complex block is a product of twice as many real columns. Terms that cuSPARSE lacks (a shift, a
+complex factor on real data) take a pass of blockvec's own over Y.
 
 CuPy refuses cuSPARSE calls while a stream is being captured into a graph.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections import Counter
-from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
 from ...kernels.elementwise import real_type
 from ...kernels.problem import SpmmvProblem, is_complex, promote
-from ...kernels.sparse.csr_plan import Plan
-from .. import is_cupy
 from ..base import DeviceArray as Array
 from ..base import leading_dimension
 from .device import Gpu, scalar_pointers, type_name
+from .device_csr import CUDA_TYPES, DeviceCsr
 from .elementwise import copy, weighted_sum
 
-__all__ = ["DeviceCsr", "spmmv"]
+__all__ = ["SPMM_CSR_ALG2", "spmmv"]
 
-# Values of enumerations that CuPy's binding does not name.
+# Values of enumerations that CuPy's binding lacks.
 SPMM_CSR_ALG2 = 6  # NVIDIA's choice for row-major blocks
 SPMV_CSR_ALG1 = 2
 SPMV_CSR_ALG2 = 3  # bit-identical from run to run
-
-_CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
-
-
-class DeviceCsr:
-    """A sparse matrix in CSR form on a GPU, and what cuSPARSE and blockvec's kernels need to know of it.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Rows and columns.
-    indptr, indices, data : array
-        The three arrays on the device; those of a CuPy matrix are shared.
-    plan : Plan
-        The matrix as blockvec's kernels take it.
-    pattern : str
-        What `SpmmvProblem` calls it.
-    bound : dict
-        Launches of blockvec's kernels that were made ready for this matrix, by kernel, problem and mode of
-        tuning.
-    converted : dict
-        The matrix in other forms, by the kernel that takes it and what it asks of it; None where that is not
-        to be had. See `gpu_converted`.
-    waited : Counter
-        Products so far that would have gained by such a form.
-    """
-
-    def __init__(self, matrix: Any) -> None:
-        import cupy
-
-        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
-        if is_cupy(matrix.data):
-            self.indptr, self.indices, self.data = matrix.indptr, matrix.indices, matrix.data
-        else:
-            self.indptr, self.indices, self.data = map(
-                cupy.asarray, (matrix.indptr, matrix.indices, matrix.data)
-            )
-        if self.indptr.dtype != self.indices.dtype:
-            self.indptr = self.indptr.astype(self.indices.dtype)
-        self.plan = Plan(self.indptr, self.indices, self.data)
-        self.pattern = self.plan.pattern
-        self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
-        self.converted: dict[tuple[str, Hashable], Any] = {}
-        self.waited: Counter[tuple[str, Hashable]] = Counter()
-        self._descriptors: dict[str, tuple[int, Array]] = {}
-
-    @property
-    def nnz(self) -> int:
-        """Stored entries."""
-        return int(self.data.size)
-
-    @property
-    def longest(self) -> int:
-        """Entries of the longest row."""
-        return self.plan.longest
-
-    def descriptor(self, dtype: str) -> int:
-        """Return cuSPARSE's description of the matrix with values of a type, converted once if need be."""
-        if dtype not in self._descriptors:
-            from cupy_backends.cuda.libs import cusparse
-
-            values = self.data.astype(dtype, copy=False)
-            index_type = (
-                cusparse.CUSPARSE_INDEX_64I if self.indices.dtype == np.int64 else cusparse.CUSPARSE_INDEX_32I
-            )
-            pointers = (self.indptr.data.ptr, self.indices.data.ptr, values.data.ptr)
-            descriptor = cusparse.createCsr(
-                *(*self.shape, self.nnz, *pointers, index_type, index_type),
-                *(cusparse.CUSPARSE_INDEX_BASE_ZERO, _CUDA_TYPES[dtype]),
-            )
-            weakref.finalize(self, cusparse.destroySpMat, descriptor).atexit = False
-            self._descriptors[dtype] = descriptor, values
-        return self._descriptors[dtype][0]
 
 
 def spmmv(
@@ -116,14 +39,14 @@ def spmmv(
     beta: complex,
     shift: Any,
 ) -> None:
-    """Y = alpha (S - shift I) X + beta Y; `shift` is a scalar or one value a column. Y must not overlap X."""
+    """Y = alpha (S - shift I) X + beta Y; `shift`: one value or one per column. Y must not overlap X."""
     import cupy
 
     if 0 in Y.shape:
         return
     by_parts = is_complex(problem.dtype_x) and not is_complex(problem.dtype_matrix)
     if S.nnz == 0:
-        # Nothing for cuSPARSE to do, and its kernels need not be prepared for it.
+        # cuSPARSE's kernels need not support a matrix without entries.
         _scale(gpu, Y, beta)
     elif by_parts and complex(alpha).imag == complex(beta).imag == 0:
         _multiply(gpu, problem, S, X, Y, complex(alpha).real, complex(beta).real)
@@ -149,7 +72,7 @@ def _scale(gpu: Gpu, Y: Array, beta: complex) -> None:
 def _multiply(
     gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr, X: Array, Y: Array, alpha: complex, beta: complex
 ) -> None:
-    """Y = alpha S X + beta Y in one call of cuSPARSE, X being converted if it is narrower than Y."""
+    """Y = alpha S X + beta Y in one call of cuSPARSE; X is converted if its type is narrower than Y's."""
     import cupy
 
     dtype, parts = problem.dtype, 1
@@ -157,7 +80,7 @@ def _multiply(
         dtype, parts = real_type(dtype), 2
     wide = promote(type_name(X), dtype)
     contiguous = leading_dimension(X) == X.shape[1]
-    # One column is a vector; one of several columns is gathered, for cuSPARSE has no vectors with gaps.
+    # One column is a vector; one of several columns is copied, as cuSPARSE has no strided vectors.
     if type_name(X) != wide or (X.shape[1] * parts == 1 and not contiguous):
         source, X = X, cupy.empty(X.shape, wide)
         copy(gpu, source, X)
@@ -176,14 +99,14 @@ def _multiply(
 def _spmm(
     S: DeviceCsr, X: Array, Y: Array, dtype: str, width: int, parts: int, alpha: complex, beta: complex
 ) -> None:
-    """Row-major blocks of `width` columns of type `dtype`."""
+    """Multiply row-major blocks of `width` columns of type `dtype`."""
     import cupy
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cusparse
 
     handle = device.get_cusparse_handle()
     _memory, (p_alpha, p_beta) = scalar_pointers(dtype, alpha, beta)
-    cuda_type, plain = _CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
+    cuda_type, plain = CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
     blocks = []
     try:
         for block in (X, Y):
@@ -200,15 +123,15 @@ def _spmm(
 
 
 def _spmv(S: DeviceCsr, x: Array, y: Array, dtype: str, alpha: complex, beta: complex) -> None:
-    """Contiguous vectors."""
+    """Multiply contiguous vectors."""
     import cupy
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cusparse
 
     handle = device.get_cusparse_handle()
     _memory, (p_alpha, p_beta) = scalar_pointers(dtype, alpha, beta)
-    cuda_type, plain = _CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
-    # The second algorithm of cuSPARSE before 13.0 forgets y where there is one row or one column.
+    cuda_type, plain = CUDA_TYPES[dtype], cusparse.CUSPARSE_OPERATION_NON_TRANSPOSE
+    # The second algorithm of cuSPARSE before 13.0 ignores y if there is one row or one column.
     algorithm = SPMV_CSR_ALG1 if min(S.shape) == 1 else SPMV_CSR_ALG2
     vectors = []
     try:

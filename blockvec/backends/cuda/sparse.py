@@ -1,52 +1,64 @@
-"""SpMMV through blockvec's own kernels on CSR matrices, on CuPy arrays."""
+"""SpMMV through blockvec's own kernels, on CuPy arrays.
+
+Some families take the matrix in another form. It is converted when its products have lost, by not being
+converted, about the time that the conversion takes: the total is never more than twice that of the best
+decision in hindsight. Until then, and where a form is impossible, the family and configuration of
+`before_conversion` run, whose results have the same bits.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from ...config import options
-from ...kernels.compile import function
+from ...errors import LayoutError
+from ...kernels.compile import build, function
 from ...kernels.problem import SpmmvProblem
-from ...kernels.sparse import csr
+from ...kernels.sparse.family import SparseFamily
 from ...kernels.tuning.winners import configure_sparse
 from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
-from .cusparse import DeviceCsr
 from .device import Gpu
+from .device_csr import DeviceCsr
 from .workspace import GRID_HEADER_BYTES, workspace
 
-__all__ = ["NOTHING", "Launch", "candidate", "launcher", "start"]
+__all__ = ["Bound", "bind", "candidate", "form_key", "launcher"]
 
-Launch = Callable[..., None]
+AnyFamily = SparseFamily[Any]
+Bound = tuple[Callable[..., None], int]
+"""A launch as of `SparseFamily.bind`, and its bytes of workspace, the counters at its head included."""
 
-NOTHING = Fused(None, 0, 0, {}, {})
+_NOTHING = Fused(None, 0, 0, {}, {})
+_conversion_lock = threading.Lock()
 
 
-def candidate(gpu: Gpu, problem: SpmmvProblem) -> Candidate:
-    """Return blockvec's own kernels as a candidate; nothing is compiled before the first run."""
+def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
+    """Make a candidate of a family; nothing is compiled or converted before the first run."""
 
     def text() -> str:
-        config, origin = _configuration(gpu, problem)
-        predicted_s = csr.predict(problem, config, gpu.info)
-        conversion = csr.conversion(problem, config)
+        config, origin = _configuration(gpu, family, problem)
+        predicted_s = family.predict(problem, config, gpu.info)
+        conversion = family.conversion(problem, config)
         return f"{config}, {origin}, predicted {predicted_s * 1e6:.1f} us; {conversion}"
 
-    refusal = csr.supports(problem, gpu.info)
-    if refusal is None:
-        refusal = csr.refuse_sums(problem, _configuration(gpu, problem)[0])
-    run, prepare = (gpu.here(functools.partial(call, gpu)) for call in (_spmmv, _bound))
-    return Candidate("spmmv_csr", run, refusal or "", configuration=text, prepare=prepare)
+    refusal = family.supports(problem, gpu.info)
+    if refusal is None and (problem.dots or problem.gram):
+        refusal = family.refuse_sums(problem, _configuration(gpu, family, problem)[0])
+    run, prepare = (gpu.here(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare))
+    return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare)
 
 
-def _configuration(gpu: Gpu, problem: SpmmvProblem) -> tuple[csr.Config, str]:
-    """Return how the kernels are run, and where that choice comes from."""
-    return configure_sparse("spmmv_csr", problem, gpu.info, options().winners_dir)
+def _configuration(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> tuple[Any, str]:
+    """Choose a configuration, tuned or by the model; also return the origin of the choice."""
+    return configure_sparse(family, problem, gpu.info, options().winners_dir)
 
 
 def _spmmv(
     gpu: Gpu,
+    family: AnyFamily,
     problem: SpmmvProblem,
     S: DeviceCsr,
     X: Array,
@@ -54,76 +66,151 @@ def _spmmv(
     alpha: complex,
     beta: complex,
     shift: Any,
-    fused: Fused = NOTHING,
+    fused: Fused = _NOTHING,
 ) -> None:
     """Y = alpha (S - shift I) X + beta Y, and what is fused.
 
-    The first product of a kind with a matrix of uneven rows waits for its row pointers; later ones do not.
+    The first product of a kind with a matrix of uneven rows waits for its row pointers, and so does the
+    product that converts; others do not wait.
     """
-    start(gpu, _bound(gpu, problem, S), problem, X, Y, alpha, beta, shift, fused)
-
-
-def start(
-    gpu: Gpu,
-    bound: tuple[Launch, int],
-    problem: SpmmvProblem,
-    X: Array,
-    Y: Array,
-    alpha: complex,
-    beta: complex,
-    shift: Any,
-    fused: Fused,
-) -> None:
-    """Start kernels that were made ready for a matrix (see `launcher`) on the operands of a product."""
-    import cupy
-
+    bound = S.bound.get((family.name, problem, options().tune)) or bind(gpu, family, problem, S)
     launch, bytes_needed = bound
-    shifts = cupy.ascontiguousarray(shift, problem.dtype) if problem.shift == "column" else None
-    beside: dict[str, Any] = {}
+    shifts_ptr = 0
+    if problem.shift == "column":
+        import cupy
+
+        shift = cupy.ascontiguousarray(shift, problem.dtype)  # referenced until the launch
+        shifts_ptr = shift.data.ptr
+    optional: dict[str, Any] = {}
     if bytes_needed:
-        beside["workspace_ptr"] = workspace(gpu, bytes_needed).data.ptr + GRID_HEADER_BYTES
+        optional["workspace_ptr"] = workspace(gpu, bytes_needed).data.ptr + GRID_HEADER_BYTES
     if fused.dots or fused.gram:
-        beside["dots"] = {kind: out.data.ptr for kind, out in fused.dots.items()}
-        beside["gram"] = {kind: out.data.ptr for kind, out in fused.gram.items()}
+        optional["dots"] = {kind: out.data.ptr for kind, out in fused.dots.items()}
+        optional["gram"] = {kind: out.data.ptr for kind, out in fused.gram.items()}
     launch(
         *(X.data.ptr, Y.data.ptr, alpha, beta),
         shift=shift if problem.shift == "scalar" else 0,
-        shifts_ptr=0 if shifts is None else shifts.data.ptr,
+        shifts_ptr=shifts_ptr,
         Z_ptr=0 if fused.Z is None else fused.Z.data.ptr,
         delta=fused.delta,
         eta=fused.eta,
-        **beside,
+        **optional,
     )
 
 
-def _bound(gpu: Gpu, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> tuple[Launch, int]:
-    """Return what a product with a matrix needs, made ready once."""
-    key = "spmmv_csr", problem, options().tune
-    known = S.bound.get(key)
-    if known is None:
-        known = S.bound[key] = launcher(gpu, problem, _configuration(gpu, problem)[0], S)
-    return known
+def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
+    """Bind the kernels of the next product with a matrix, which is converted if that pays off by now."""
+    config, mode = _configuration(gpu, family, problem)[0], options().tune
+    if family.converts_after is None:
+        bound = launcher(gpu, family, problem, config, S)
+    elif not _converts(gpu, family, problem, config, S):
+        return _bind_before_conversion(gpu, family, problem, S)
+    else:
+        try:
+            bound = launcher(gpu, family, problem, config, S)
+        except LayoutError:
+            bound = _bind_before_conversion(gpu, family, problem, S)
+    S.bound[family.name, problem, mode] = bound
+    return bound
 
 
-def launcher(gpu: Gpu, problem: SpmmvProblem, config: csr.Config, S: DeviceCsr) -> tuple[Launch, int]:
-    """Compile and load a configuration for a matrix; return what starts it, and its bytes of workspace."""
-    kernels = _kernels(gpu, problem, config, csr.parts(problem, config, S.plan))
-    needed = csr.workspace_bytes(problem, config, gpu.info, S.plan)
-    launch = csr.bind(kernels, problem, config, gpu.info, S.plan)
+def _converts(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> bool:
+    """Count a product that a form of the matrix would make faster; check whether to use the form now."""
+    import cupy
+
+    key = form_key(gpu, family, problem, config, S)
+    S.waited[key] += 1
+    assert family.converts_after is not None
+    pays = S.forms.get(key) is not None or S.waited[key] > family.converts_after
+    return pays and not cupy.cuda.get_current_stream().is_capturing()
+
+
+def _bind_before_conversion(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:
+    """Bind the kernels that give the same bits on compressed rows."""
+    key = f"before {family.name}", problem, options().tune
+    if key not in S.bound:
+        in_rows, config = family.before_conversion(problem, gpu.info)
+        S.bound[key] = launcher(gpu, in_rows, problem, config, S)
+    return S.bound[key]
+
+
+def _prepare(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr, *_operands: Any) -> None:
+    """Load the kernels that products run, before and after the matrix is converted; compile the converter."""
+    if family.converts_after is None:
+        if (family.name, problem, options().tune) not in S.bound:
+            bind(gpu, family, problem, S)
+        return
+    config = _configuration(gpu, family, problem)[0]
+    for source in family.sources(problem, config, gpu.info):
+        build(source, gpu.info.architecture)
+    _bind_before_conversion(gpu, family, problem, S)
+    _kernels(gpu, family, problem, config, family.parts(problem, config, S.plan))
+
+
+def launcher(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Bound:
+    """Compile, load and bind a configuration for a matrix, which is converted if it is not yet.
+
+    Waits for the device where it converts.
+
+    Raises
+    ------
+    LayoutError
+        If the matrix has no such form, or it would take too much memory.
+    """
+    form = None if family.converts_after is None else _form(gpu, family, problem, config, S)
+    kernels = _kernels(gpu, family, problem, config, family.parts(problem, config, S.plan))
+    needed = family.workspace_bytes(problem, config, gpu.info, S.plan)
+    launch = family.bind(kernels, problem, config, gpu.info, S.plan, form)
     return launch, GRID_HEADER_BYTES + needed if needed else 0
 
 
+def form_key(
+    gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr
+) -> tuple[str, Hashable]:
+    """Compute the key in `DeviceCsr.forms` of the form of a matrix that a configuration takes."""
+    return family.name, family.form_key(problem, config, gpu.info, S.plan)
+
+
+def _form(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Any:
+    """Get the form of a matrix that a configuration takes, made once."""
+    key = form_key(gpu, family, problem, config, S)
+    with _conversion_lock:
+        if key not in S.forms:
+            S.forms[key] = _convert(gpu, family, problem, config, S)
+    if S.forms[key] is None:
+        raise LayoutError(f"{family.name}: the matrix does not fit its form, or memory; use spmmv_csr.")
+    return S.forms[key]
+
+
+def _convert(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, S: DeviceCsr) -> Any:
+    """Convert a matrix; None if it has no such form, or memory is short."""
+    import cupy
+
+    def load(source: str, name: str) -> Any:
+        return function(source, name, gpu.info.architecture)
+
+    try:
+        form = family.convert(problem, config, gpu.info, S.plan, load)
+    except cupy.cuda.memory.OutOfMemoryError:
+        return None
+    cupy.cuda.get_current_stream().synchronize()  # other streams will read it too
+    return form
+
+
 @functools.lru_cache(maxsize=4096)
-def _kernels(gpu: Gpu, problem: SpmmvProblem, config: csr.Config, parts: tuple[csr.Part, ...]) -> csr.Kernels:
-    """Load the kernels that a product needs."""
-    return csr.Kernels(
-        **{
-            part: function(
-                csr.source(problem, config, part),
-                csr.kernel_name(problem, part),
-                gpu.info.architecture,
-                carveout=csr.carveout(problem, config, gpu.info) if part == "rows" else None,
-            )
-            for part in parts
-        }
-    )
+def _kernels(
+    gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, config: Any, parts: tuple[str, ...]
+) -> dict[str, Any]:
+    """Load the kernels of a product by part."""
+    shared = {"rows": family.shared_bytes(problem, config, gpu.info)}
+    carveout = {"rows": family.carveout(problem, config, gpu.info)}
+    return {
+        part: function(
+            family.source(problem, config, gpu.info, part),
+            family.kernel_name(problem, part),
+            gpu.info.architecture,
+            shared.get(part, 0),
+            carveout.get(part),
+        )
+        for part in parts
+    }

@@ -1,9 +1,8 @@
 """SpMMV on CSR matrices: Y = alpha (S - shift I) X + beta Y for row-major blocks of any width and type.
 
-The kernel (``cuda/sparse/spmmv_csr.cu`` says how it works) streams the matrix through shared memory and
-gathers rows of X, lanes running along columns; long rows go to ``cuda/sparse/spmmv_csr_long.cu``. What can be
-chosen, and which choices are valid, is in ``spmmv_csr_config``; the search space and the model that orders it
-are in ``spmmv_csr_model``; this file is the family's front and makes sources and launches.
+The kernel (``cuda/sparse/spmmv_csr.cu``) streams the matrix through shared memory and gathers rows of X, with
+lanes along the columns; ``cuda/sparse/spmmv_csr_long.cu`` sums long rows. The search space and the time model
+are in `csr_model`.
 """
 
 from __future__ import annotations
@@ -13,273 +12,470 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from ..device import DeviceInfo
+from ..family import Model
+from ..limits import (
+    RESERVED_SHARED_BYTES,
+    STATIC_SHARED_LIMIT,
+    WARP,
+    architecture_of,
+    ceil_div,
+    excess_registers,
+    excess_threads,
+)
 from ..problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
 from ..source import render
-from .csr_config import (
-    GRAM_WIDTH,
-    WARP,
-    Config,
-    architecture_of,
-    carveout,
-    ceil_div,
-    long_warps,
-    refuse,
+from .csr_plan import TASK_ENTRIES, Plan, Units, address
+from .family import SparseFamily
+from .interface import (
+    Constants,
+    constants,
+    operands,
+    pack_bytes,
+    real_type,
+    refuse_alignment,
     row_entries,
+    types_of,
 )
-from .csr_model import choose, predict, space
-from .csr_plan import TASK_ENTRIES, Plan, Units, address, prepare
-from .spmmv import Walk, constants, operands, real_type, types_name, types_of
+from .walk import Walk
 
 __all__ = [
-    "Config",
-    "Kernels",
-    "Part",
-    "bind",
-    "carveout",
-    "chain_length",
-    "choose",
-    "conversion",
-    "kernel_name",
-    "parts",
-    "predict",
-    "prepare",
+    "GRAM_LANES",
+    "LEAST_WARPS",
+    "MAX_ROWS",
+    "CsrConfig",
+    "SpmmvCsr",
     "refuse",
-    "refuse_sums",
-    "source",
-    "sources",
-    "space",
-    "supports",
-    "workspace_bytes",
+    "registers",
+    "slot_bytes",
 ]
 
-Part = Literal["rows", "tasks", "sums", "totals"]
-
-_MAX_PITCH = 2**31  # bytes
-# Entries of a row, times tiles of eight columns a side, beyond which the warps that a Gram matrix costs by
-# its registers are worth more than the passes it saves; the 27-point stencil with 16 columns just gains.
+MAX_ROWS = 32  # per unit: one per lane
+LEAST_WARPS = 4  # per block: one per quadrant of a multiprocessor
+GRAM_LANES = (1, 2, 4, 8)  # per row, so that the rows that a warp completes at a time fill whole fragments
+_GRAM_SIDE = 2  # tiles of eight columns per side of a Gram matrix: registers grow with the square
+GRAM_WIDTH = 8 * _GRAM_SIDE
+# Entries per row, times tiles of eight columns per side, beyond which the warps lost to the registers of a
+# Gram matrix cost more than the saved passes gain; the 27-point stencil with 16 columns just gains.
 _GRAM_ENTRIES = 64
-_TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that adds up dots: 32 bytes of neighbouring ones
-# Held while kernels start that hand on partial sums through a stream's workspace: those of another thread
+_TENSOR_REGISTERS = 56  # the compiler refuses FP64 tensor-core products with fewer
+_MAX_PITCH = 2**31  # bytes
+_SLOT_ALIGN, _SWIZZLED_ALIGN = 4, 32  # entries, as in the kernel
+_L1_LEAST_BYTES = 32 << 10  # left to gathers by shared memory
+_LONG_WARPS = 2  # at most, per block that sums a part of a long row: most are little longer than others
+_LONG_LANES = 2  # per row of X, up to which one warp has enough loads in flight
+_TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that sums partial dots: 32 bytes of neighbouring ones
+# Held while kernels are queued that pass partial sums through a stream's workspace: those of another thread
 # would overwrite them.
-_HANDING_ON = threading.Lock()
+_WORKSPACE_LOCK = threading.Lock()
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
 _GRAM = {"xy": 1, "yy": 2}
 
 
-def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-    """Say why this family cannot run a problem, or None when it can."""
-    if device.kind != "cuda" or architecture_of(device) < 80:
-        return f"{device.name} has no asynchronous copies to shared memory"
-    if min(problem.n_rows, problem.width) < 1:
-        return "has no rows or columns to multiply"
-    pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
-    if pitch >= _MAX_PITCH:
-        return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
-    if problem.index_bytes == 4 and problem.n_rows > 2**31 - 2**24:
-        return f"{problem.n_rows} rows need 64-bit indices"
-    if problem.gram and not 1 < problem.width <= GRAM_WIDTH:
-        return f"makes Gram matrices of 2 to {GRAM_WIDTH} columns"
-    if problem.gram and row_entries(problem) > (most := _GRAM_ENTRIES // ceil_div(problem.width, 8)):
-        return f"Gram matrices are faster on their own beside more than {most} entries a row"
-    return None
-
-
-def refuse_sums(problem: SpmmvProblem, config: Config) -> str | None:
-    """Say why a configuration cannot make a problem's sums in the pass, or None when it can."""
-    if (problem.dots or problem.gram) and problem.longest > config.long_row:
-        return f"rows of {problem.longest} entries are made apart from the others, and sums take all rows"
-    return None
-
-
-def chain_length(problem: SpmmvProblem, config: Config) -> int:
-    """Return the longest chain of additions that an element of Y goes through, for error bounds."""
-    parts = 2 if is_complex(problem.dtype_matrix) and is_complex(problem.dtype_x) else 1
-    chain = ceil_div(min(config.long_row, max(1, problem.nnz)), config.split) + config.split.bit_length() - 1
-    if problem.nnz > config.long_row:
-        groups = long_warps(problem, config) * (WARP // config.lanes)
-        tasks = ceil_div(problem.nnz, TASK_ENTRIES)
-        tree = groups.bit_length()
-        chain = max(chain, ceil_div(TASK_ENTRIES, groups) + tree + ceil_div(tasks, groups) + tree)
-    return parts * chain + 3
-
-
-def kernel_name(problem: SpmmvProblem, part: Part = "rows") -> str:
-    """Return a kernel's name, as ``spmmv_csr_f64_w16``."""
-    suffix = "" if part == "rows" else f"_{part}"
-    return f"spmmv_csr_{types_name(problem)}_w{problem.width}{suffix}"
-
-
-def source(problem: SpmmvProblem, config: Config, part: Part = "rows") -> str:
-    """Return the CUDA source of one kernel of a configuration; see `parts`.
-
-    It depends on the width, the types, the classes of the factors and what is fused alone.
-    """
-    dots = sum(_DOTS[kind] for kind in problem.dots)
-    gram = sum(_GRAM[kind] for kind in problem.gram)
-    if part == "totals":
-        sums: dict[str, bool | int | float] = {
-            "WIDTH": problem.width,
-            "DOTS": dots,
-            "GRAM": gram,
-            "COMPLEX": is_complex(problem.dtype),
-            "THREADS": _TOTAL_THREADS,
-            "LANES": _TOTAL_LANES,
-        }
-        parts = {"XReal": real_type(problem.dtype_x), "YReal": real_type(problem.dtype)}
-        return render(kernel_name(problem, part), "sparse/spmmv_totals.cu", sums, parts)
-    own: dict[str, bool | int | float]
-    if part == "rows":
-        own = {
-            "SPLIT": config.split,
-            "UNROLL": config.unroll,
-            "ROWS": config.rows,
-            "ENTRIES": config.entries,
-            "LONG_ROW": config.long_row,
-            "STAGES": config.stages,
-            "WARPS": config.warps,
-            "BLOCKS": config.blocks,
-            "PLANES": config.planes,
-            "FLAT": config.flat,
-            "SWIZZLE": config.swizzle,
-        }
-    else:
-        warps = long_warps(problem, config)
-        unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
-        own = {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
-    body = "sparse/spmmv_csr.cu" if part == "rows" else "sparse/spmmv_csr_long.cu"
-    shared = constants(problem, config, *((dots, gram) if part == "rows" else ()))
-    return render(kernel_name(problem, part), body, shared | own, types_of(problem))
-
-
 @dataclass(frozen=True, slots=True)
-class Kernels:
-    """The loaded kernels of a configuration; those that the matrix has no use for are None, see `parts`."""
+class CsrConfig:
+    """A configuration of the kernel.
 
-    rows: Any
-    tasks: Any = None
-    sums: Any = None
-    totals: Any = None
+    Attributes
+    ----------
+    lanes, vectors, vector : int
+        Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
+    split : int
+        Parts into which the entries of a row are divided, a power of two.
+    unroll : int
+        Entries of a part whose rows of X are in flight.
+    rows, entries : int
+        Most rows and entries per unit.
+    long_row : int
+        Rows with more entries are summed by whole blocks.
+    stages : int
+        Units per warp in shared memory.
+    warps, blocks : int
+        Warps per block, blocks per multiprocessor.
+    passes : int
+        Neighbouring units that a warp processes before it moves on.
+    planes : int
+        On a three-dimensional grid, planes that the warps of a block process at a time.
+    flat : bool
+        Whether entries are distributed over lanes regardless of their rows.
+    swizzle : bool
+        Whether entries are permuted in shared memory to avoid bank conflicts between rows whose lengths are
+        multiples of a power of two.
+    aligned_x, aligned_y : bool
+        Whether packs of X and Y start at multiples of their size.
+    """
+
+    lanes: int
+    vectors: int
+    vector: int
+    split: int = 1
+    unroll: int = 4
+    rows: int = 32
+    entries: int = 256
+    long_row: int = 128
+    stages: int = 2
+    warps: int = 8
+    blocks: int = 3
+    passes: int = 4
+    planes: int = 1
+    flat: bool = False
+    swizzle: bool = False
+    aligned_x: bool = True
+    aligned_y: bool = True
+
+    @property
+    def tile(self) -> int:
+        """Columns that a block covers."""
+        return self.lanes * self.vectors * self.vector
+
+    @property
+    def groups(self) -> int:
+        """Rows that a warp processes at a time."""
+        return WARP // (self.lanes * self.split)
 
 
-def _units(config: Config, plan: Plan) -> Units:
-    return plan.units(config.rows, config.entries, config.long_row)
-
-
-def parts(problem: SpmmvProblem, config: Config, plan: Plan) -> tuple[Part, ...]:
-    """Return which kernels are needed: beside ``"rows"`` two for long ones, and one for sums."""
-    units = _units(config, plan)
-    wanted: list[Part] = ["rows"]
-    wanted += ["tasks"] if units.tasks is not None else []
-    wanted += ["sums"] if units.sums is not None else []
-    wanted += ["totals"] if problem.dots or problem.gram else []
-    return tuple(wanted)
-
-
-def sources(problem: SpmmvProblem, config: Config) -> list[str]:
-    """Return the sources that a product with a matrix will need, to compile them ahead of its first use."""
-    if refuse_sums(problem, config) is not None:
-        return sources(replace(problem, dots=(), gram=()), config)
-    wanted: list[Part] = ["rows"]
-    wanted += ["totals"] if problem.dots or problem.gram else []
-    wanted += ["tasks", "sums"] if problem.longest > config.long_row else []
-    return [source(problem, config, part) for part in wanted]
-
-
-def workspace_bytes(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> int:
-    """Return the bytes of scratch memory a launch needs, aligned to 16 bytes; most need none."""
-    units = _units(config, plan)
-    slots = units.slots * problem.width * itemsize(problem.dtype)
-    sums = _walk(problem, config, device, plan).blocks * _sums(problem)
-    return slots or sums * itemsize(promote(problem.dtype, "float64"))
-
-
-def _sums(problem: SpmmvProblem) -> int:
-    """Return the numbers that column dots and Gram matrices have."""
-    return problem.width * (len(problem.dots) + len(problem.gram) * problem.width)
-
-
-def conversion(problem: SpmmvProblem, config: Config) -> str:
-    """Say what a matrix must be turned into for a configuration, and what that costs."""
-    units = ceil_div(problem.n_rows, config.rows)
-    return (
-        f"the matrix is used as it is, its rows cut once into about {units} units "
-        f"(reads {(problem.n_rows + 1) * problem.index_bytes / 1e6:.1f} MB, keeps up to "
-        f"{(units + 1) * problem.index_bytes / 1e6:.1f} MB)"
-    )
-
-
-def _walk(problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan) -> Walk:
-    most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
-    return Walk.of(_units(config, plan).n_units, config.rows, most, config, plan)
-
-
-def bind(
-    kernels: Kernels, problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan
-) -> Callable[..., None]:
-    """Return what starts the kernels on CuPy's current stream, all but its operands worked out.
+class SpmmvCsr(SparseFamily[CsrConfig]):
+    """The family ``spmmv_csr``: sparse products of matrices as they are, in compressed rows.
 
     Parameters
     ----------
-    kernels : Kernels
-        What `compile.function` made of `source`, for the `parts` of this matrix.
-    problem, config, device
-        What they were made for; n_rows, nnz and leading dimensions may be others.
-    plan : Plan
-        The matrix, its indices of `problem.index_bytes`.
-
-    Returns
-    -------
-    callable
-        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0, workspace_ptr=0,
-        dots={}, gram={})``: see `spmmv.operands`; `workspace_bytes` bytes belong to the stream; `dots` and
-        `gram` map the names of the problem's column dots and Gram matrices to addresses.
-
-    Raises
-    ------
-    ValueError
-        If sums are asked for and the matrix has long rows; at a launch, if a workspace is needed and there is
-        none.
+    model, in_order : Model
+        Its search space and times; and those with only configurations that sum a row in the order of its
+        entries, long rows excepted.
     """
-    units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
-    n_sums = _sums(problem)
-    if units.tasks is not None and n_sums:
-        raise ValueError(f"spmmv_csr: no sums in the pass over a matrix with rows of {plan.longest} entries")
-    walk, needed = _walk(problem, config, device, plan), workspace_bytes(problem, config, device, plan)
-    index = np.int32 if problem.index_bytes == 4 else np.int64
-    entries = address(plan.indices), address(plan.data)
-    blocks, threads = (walk.blocks * tiles, 1), (WARP * config.warps,)
-    matrix = address(plan.indptr), *entries, index(plan.n_rows)
-    dealt = address(units.cuts), index(units.n_units), *walk.arguments()
-    long_threads = (WARP * long_warps(problem, config),)
-    long_rows = [
-        (kernel, (len(tasks), tiles), address(tasks))
-        for kernel, tasks in ((kernels.tasks, units.tasks), (kernels.sums, units.sums))
-        if tasks is not None
-    ]
 
-    def launch(
-        *addresses_and_factors: Any,
-        workspace_ptr: int = 0,
-        dots: Mapping[str, int] = MappingProxyType({}),
-        gram: Mapping[str, int] = MappingProxyType({}),
-        **more: Any,
+    name = "spmmv_csr"
+    Config = CsrConfig
+
+    def __init__(
+        self, model: Model[SpmmvProblem, CsrConfig], in_order: Model[SpmmvProblem, CsrConfig]
     ) -> None:
-        if needed and not workspace_ptr:
-            raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
-        given = operands(problem, *addresses_and_factors, **more)
-        with _HANDING_ON if needed else nullcontext():
-            kernels.rows(blocks, threads, (*matrix, *dealt, workspace_ptr, *given))
-            for kernel, long_blocks, tasks_ptr in long_rows:
-                kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
-            if n_sums:
-                results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
-                of_blocks = workspace_ptr, np.int32(walk.blocks)
-                lanes = ceil_div(n_sums, _TOTAL_LANES)
-                kernels.totals((lanes, 1), (_TOTAL_THREADS,), (*of_blocks, *results))
+        super().__init__(model)
+        self._in_order = in_order
 
-    return launch
+    def choose_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> CsrConfig:
+        """Choose among configurations that sum a row in the order of its entries, long rows excepted.
+
+        Matrices of uneven rows may have none.
+        """
+        return self._in_order.choose(problem, device)
+
+    def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        """Explain why the family cannot run a problem; None if it can."""
+        if device.kind != "cuda" or architecture_of(device) < 80:
+            return f"{device.name} has no asynchronous copies to shared memory"
+        if min(problem.n_rows, problem.width) < 1:
+            return "has no rows or columns to multiply"
+        pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
+        if pitch >= _MAX_PITCH:
+            return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
+        if problem.index_bytes == 4 and problem.n_rows > 2**31 - 2**24:
+            return f"{problem.n_rows} rows need 64-bit indices"
+        if problem.gram and not 1 < problem.width <= GRAM_WIDTH:
+            return f"makes Gram matrices of 2 to {GRAM_WIDTH} columns"
+        if problem.gram and row_entries(problem) > (most := _GRAM_ENTRIES // ceil_div(problem.width, 8)):
+            return f"Gram matrices are faster on their own beside more than {most} entries per row"
+        return None
+
+    def refuse(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return refuse(problem, config, device)
+
+    def refuse_sums(self, problem: SpmmvProblem, config: CsrConfig) -> str | None:
+        """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
+        if (problem.dots or problem.gram) and problem.longest > config.long_row:
+            return f"rows of {problem.longest} entries are made apart from the others, and sums take all rows"
+        return None
+
+    def conversion(self, problem: SpmmvProblem, config: CsrConfig) -> str:
+        """Describe how the rows of a matrix are divided, and the cost."""
+        units = ceil_div(problem.n_rows, config.rows)
+        return (
+            f"the matrix is used as it is, its rows divided once into about {units} units "
+            f"(reads {(problem.n_rows + 1) * problem.index_bytes / 1e6:.1f} MB, keeps up to "
+            f"{(units + 1) * problem.index_bytes / 1e6:.1f} MB)"
+        )
+
+    def chain_length(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
+        """Compute the longest chain of additions that makes an element of Y, for error bounds."""
+        parts = 2 if is_complex(problem.dtype_matrix) and is_complex(problem.dtype_x) else 1
+        chain = ceil_div(min(config.long_row, max(1, problem.nnz)), config.split)
+        chain += config.split.bit_length() - 1
+        if problem.nnz > config.long_row:
+            groups = _long_warps(problem, config) * (WARP // config.lanes)
+            tasks = ceil_div(problem.nnz, TASK_ENTRIES)
+            tree = groups.bit_length()
+            chain = max(chain, ceil_div(TASK_ENTRIES, groups) + tree + ceil_div(tasks, groups) + tree)
+        return parts * chain + 3
+
+    def carveout(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> int:
+        """Compute the percentage of shared memory that the blocks need; the rest is L1 for gathers."""
+        needed = config.blocks * (block_bytes(problem, config) + RESERVED_SHARED_BYTES)
+        return min(100, ceil_div(100 * needed, device.shared_bytes_per_multiprocessor))
+
+    def parts(self, problem: SpmmvProblem, config: CsrConfig, plan: Plan) -> tuple[str, ...]:
+        """List the kernels that a matrix needs: ``"rows"``, two for its long rows, and one for sums."""
+        units = _units(config, plan)
+        return _parts(problem, units.tasks is not None, units.sums is not None)
+
+    def sources(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> list[str]:
+        """Generate all sources that products may need, to compile them before the first product."""
+        if self.refuse_sums(problem, config) is not None:
+            problem = replace(problem, dots=(), gram=())
+        has_long = problem.longest > config.long_row
+        parts = _parts(problem, has_long, has_long)
+        return [self.source(problem, config, device, part) for part in parts]
+
+    def source(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows") -> str:
+        """Generate the CUDA source of one of the `parts`; see `SparseFamily.source`."""
+        name = self.kernel_name(problem, part)
+        dots = sum(_DOTS[kind] for kind in problem.dots)
+        gram = sum(_GRAM[kind] for kind in problem.gram)
+        own: Constants
+        if part == "totals":
+            own = {
+                "WIDTH": problem.width,
+                "DOTS": dots,
+                "GRAM": gram,
+                "COMPLEX": is_complex(problem.dtype),
+                "THREADS": _TOTAL_THREADS,
+                "LANES": _TOTAL_LANES,
+            }
+            types = {"XReal": real_type(problem.dtype_x), "YReal": real_type(problem.dtype)}
+            return render(name, "sparse/spmmv_totals.cu", own, types)
+        if part == "rows":
+            own = constants(problem, config, dots, gram) | {
+                "SPLIT": config.split,
+                "UNROLL": config.unroll,
+                "ROWS": config.rows,
+                "ENTRIES": config.entries,
+                "LONG_ROW": config.long_row,
+                "STAGES": config.stages,
+                "WARPS": config.warps,
+                "BLOCKS": config.blocks,
+                "PLANES": config.planes,
+                "FLAT": config.flat,
+                "SWIZZLE": config.swizzle,
+            }
+            return render(name, "sparse/spmmv_csr.cu", own, types_of(problem))
+        warps = _long_warps(problem, config)
+        unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
+        own = constants(problem, config) | {"UNROLL": unroll, "WARPS": warps, "SUMS": part == "sums"}
+        return render(name, "sparse/spmmv_csr_long.cu", own, types_of(problem))
+
+    def workspace_bytes(
+        self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan
+    ) -> int:
+        """Compute the workspace of a product in bytes, aligned to 16 bytes; most need none."""
+        slots = _units(config, plan).slots * problem.width * itemsize(problem.dtype)
+        sums = _walk(problem, config, device, plan).blocks * _n_sums(problem)
+        return slots or sums * itemsize(promote(problem.dtype, "float64"))
+
+    def bind(
+        self,
+        kernels: Mapping[str, Any],
+        problem: SpmmvProblem,
+        config: CsrConfig,
+        device: DeviceInfo,
+        plan: Plan,
+        form: Any = None,
+    ) -> Callable[..., None]:
+        """Bind loaded kernels to a matrix; see `SparseFamily.bind`.
+
+        The result takes three more arguments: ``workspace_ptr``, the address of `workspace_bytes` bytes that
+        belong to the stream, and ``dots`` and ``gram``, which map the names of the problem's column dots and
+        Gram matrices to addresses.
+
+        Raises
+        ------
+        ValueError
+            If a problem with sums is bound to a matrix with long rows; at a launch, if the workspace is
+            missing.
+        """
+        units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
+        n_sums = _n_sums(problem)
+        if units.tasks is not None and n_sums:
+            raise ValueError(f"spmmv_csr: no sums beside rows of {plan.longest} entries, which are long")
+        walk = _walk(problem, config, device, plan)
+        needed = self.workspace_bytes(problem, config, device, plan)
+        index = np.int32 if problem.index_bytes == 4 else np.int64
+        entries = address(plan.indices), address(plan.data)
+        matrix = address(plan.indptr), *entries, index(plan.n_rows)
+        matrix = *matrix, address(units.cuts), index(units.n_units), *walk.arguments()
+        rows, totals = kernels["rows"], kernels.get("totals")
+        blocks, threads = (walk.blocks * tiles, 1), (WARP * config.warps,)
+        long_threads = (WARP * _long_warps(problem, config),)
+        long_rows = [
+            (kernels[part], (len(tasks), tiles), address(tasks))
+            for part, tasks in (("tasks", units.tasks), ("sums", units.sums))
+            if tasks is not None
+        ]
+        total_blocks, walk_blocks = (ceil_div(n_sums, _TOTAL_LANES), 1), np.int32(walk.blocks)
+
+        def launch(
+            *addresses_and_factors: Any,
+            workspace_ptr: int = 0,
+            dots: Mapping[str, int] = MappingProxyType({}),
+            gram: Mapping[str, int] = MappingProxyType({}),
+            **more: Any,
+        ) -> None:
+            if needed and not workspace_ptr:
+                raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
+            given = operands(problem, *addresses_and_factors, **more)
+            with _WORKSPACE_LOCK if needed else nullcontext():
+                rows(blocks, threads, (*matrix, workspace_ptr, *given))
+                for kernel, long_blocks, tasks_ptr in long_rows:
+                    kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
+                if totals is not None:
+                    results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
+                    totals(total_blocks, (_TOTAL_THREADS,), (workspace_ptr, walk_blocks, *results))
+
+        return launch
+
+
+def refuse(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:
+    """Explain why a configuration is invalid for a problem; None if it is valid."""
+    threads = WARP * config.warps
+    return (
+        _refuse_mapping(problem, config)
+        or refuse_alignment(problem, config)
+        or _refuse_gram(problem, config)
+        or _refuse_units(config)
+        or excess_threads(threads, config.blocks, device)
+        or excess_registers(registers(problem, config), threads, config.blocks, device)
+        or _excess_shared(block_bytes(problem, config), config.blocks, device)
+    )
+
+
+def _refuse_mapping(problem: SpmmvProblem, config: CsrConfig) -> str | None:
+    """Explain why the columns of a row cannot be mapped to lanes; None if they can."""
+    if config.lanes * config.split > WARP or config.split & (config.split - 1):
+        return f"{config.lanes} lanes and {config.split} parts do not share a warp"
+    if problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
+        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
+    if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
+        return f"{config.vectors} packs per lane for {problem.width} columns"
+    return None
+
+
+def _refuse_units(config: CsrConfig) -> str | None:
+    """Explain why units of rows are impossible; None if they are possible."""
+    if not config.groups <= config.rows <= MAX_ROWS or config.rows % config.groups:
+        return f"{config.rows} rows for {config.groups} groups of lanes"
+    if not config.unroll * config.split <= config.long_row <= config.entries < 2**16 - 8:
+        return f"long rows of {config.long_row} entries for units of {config.entries}"
+    if config.warps % config.planes:
+        return f"{config.warps} warps for {config.planes} planes"
+    if config.stages < 2:
+        return f"{config.stages} stages are too few"
+    return None
+
+
+def _refuse_gram(problem: SpmmvProblem, config: CsrConfig) -> str | None:
+    """Explain why a configuration cannot make a problem's Gram matrices; None if it can."""
+    if not problem.gram:
+        return None
+    elements = config.vectors * config.vector
+    whole = config.lanes in GRAM_LANES and (config.lanes > 1 or elements % 2 == 0)
+    if not whole or config.split > 1 or config.tile < problem.width:
+        return f"{config.lanes} lanes in {config.split} parts do not fill fragments for Gram matrices"
+    if _gram_side(config) > _GRAM_SIDE:
+        return f"{elements} columns per lane make too many tiles of Gram matrices"
+    return None
+
+
+def _excess_shared(shared: int, blocks: int, device: DeviceInfo) -> str | None:
+    """Refuse static shared memory that a block cannot have, or that leaves too little L1."""
+    if shared > STATIC_SHARED_LIMIT:
+        return f"needs {shared} bytes of shared memory of {STATIC_SHARED_LIMIT}"
+    if blocks * (shared + RESERVED_SHARED_BYTES) > device.shared_bytes_per_multiprocessor - _L1_LEAST_BYTES:
+        return f"{blocks} blocks of {shared} bytes of shared memory leave no room for gathers"
+    return None
+
+
+def _slot_entries(config: CsrConfig) -> int:
+    unit = _SWIZZLED_ALIGN if config.swizzle else _SLOT_ALIGN
+    return (config.entries + 2 * (_SLOT_ALIGN - 1) + unit - _SLOT_ALIGN) // unit * unit
+
+
+def slot_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
+    """Compute the bytes that the entries of a unit take in shared memory."""
+    return _slot_entries(config) * (itemsize(problem.dtype_matrix) + problem.index_bytes)
+
+
+def block_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
+    """Compute the static shared memory of a block: its slots, which its sums overwrite at the end."""
+    size_sum = itemsize(promote(problem.dtype, "float64"))
+    elements = _slot_entries(config) * config.tile if config.flat else config.vector
+    slots = config.stages * slot_bytes(problem, config) + elements * itemsize(problem.dtype)
+    per_warp = max(slots, len(problem.dots) * config.tile * size_sum)
+    return max(config.warps * per_warp, len(problem.gram) * problem.width**2 * size_sum)
+
+
+def _long_warps(problem: SpmmvProblem, config: CsrConfig) -> int:
+    """Compute the warps of a block that sums a part of a long row; shared memory holds one sum per lane."""
+    if config.lanes <= _LONG_LANES:
+        return 1
+    warp_bytes = WARP * config.vectors * config.vector * itemsize(problem.dtype)
+    return max(1, min(_LONG_WARPS, (STATIC_SHARED_LIMIT - 1024) // warp_bytes))
+
+
+def registers(problem: SpmmvProblem, config: CsrConfig) -> int:
+    """Estimate the registers per thread."""
+    pack_x = config.vectors * config.vector * itemsize(problem.dtype_x) // 4
+    pack_y = config.vectors * config.vector * itemsize(problem.dtype) // 4
+    fused = pack_y if problem.beta != "zero" else 0
+    fused += pack_y if problem.chain in ("one", "general") else 0
+    elements = config.vectors * config.vector
+    fused += sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots) * elements
+    fused += _gram_registers(problem, config) + (2 * elements + 2 if problem.shift == "column" else 0)
+    wide = 12 if problem.index_bytes == 8 else 0
+    ahead = 4 * (config.stages - 2) + (4 if config.split > 1 else 0)
+    converted = pack_y // 4 if problem.dtype_x != problem.dtype else 0
+    products = 8 if is_complex(problem.dtype_matrix) else 0
+    temporary = (12 if problem.chain != "none" else 0) + (6 if problem.dots and products else 0)
+    temporary += 4 if is_complex(problem.dtype) and problem.beta == "general" else 0
+    gathers = config.unroll * (pack_x + 2)  # with their addresses
+    around = 22 + 4 * (config.vectors - 1) + (4 if config.vector > 2 else 0)
+    around += 6 if config.tile < problem.width else 0
+    needed = gathers + pack_y + fused + wide + ahead + converted + products + temporary + around
+    return max(needed, _TENSOR_REGISTERS) if problem.gram else needed
+
+
+def _gram_side(config: CsrConfig) -> int:
+    """Compute the tiles per side of a Gram matrix, as in the kernel: rows of few lanes share fragments."""
+    elements = config.vectors * config.vector
+    return elements // 2 if config.lanes < max(GRAM_LANES) and elements % 2 == 0 else elements
+
+
+def _gram_registers(problem: SpmmvProblem, config: CsrConfig) -> int:
+    """Compute the registers of the tiles, all of X^H Y and half of Y^H Y, and of fragments."""
+    if not problem.gram:
+        return 0
+    side, parts = _gram_side(config), 2 if is_complex(problem.dtype) else 1
+    tiles = {"xy": side**2, "yy": side * (side + 1) // 2}
+    return parts * (sum(4 * tiles[kind] for kind in problem.gram) + 8 * side - 4)
+
+
+def _parts(problem: SpmmvProblem, has_tasks: bool, has_sums: bool) -> tuple[str, ...]:
+    """List the kernels that a product needs beside the one for most rows."""
+    needed = {"tasks": has_tasks, "sums": has_sums, "totals": bool(problem.dots or problem.gram)}
+    return "rows", *(part for part, is_needed in needed.items() if is_needed)
+
+
+def _units(config: CsrConfig, plan: Plan) -> Units:
+    return plan.units(config.rows, config.entries, config.long_row)
+
+
+def _n_sums(problem: SpmmvProblem) -> int:
+    """Count the numbers in column dots and Gram matrices."""
+    return problem.width * (len(problem.dots) + len(problem.gram) * problem.width)
+
+
+def _walk(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan) -> Walk:
+    most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
+    return Walk.of(_units(config, plan).n_units, config.rows, most, config, plan)

@@ -1,7 +1,6 @@
-"""A CSR matrix made ready for SpMMV kernels: aligned arrays, and its rows cut into units of bounded work.
+"""CSR matrices as SpMMV kernels take them: aligned arrays, and rows divided into units of bounded work.
 
-Everything here runs on whichever arrays it is given, NumPy's or CuPy's; a cut is made once for a matrix and a
-shape of units and then kept.
+Everything here accepts NumPy and CuPy arrays. A division is made once per matrix and shape of units.
 """
 
 from __future__ import annotations
@@ -12,36 +11,37 @@ from typing import Any
 
 import numpy as np
 
+from ..limits import ceil_div
 from ..problem import Pattern
 
-__all__ = ["TASK_ENTRIES", "Array", "Plan", "Units", "address", "namespace", "prepare"]
+__all__ = ["TASK_ENTRIES", "Array", "Plan", "Units", "address", "namespace"]
 
-TASK_ENTRIES = 2048  # of a long row that one block sums up: some microseconds, long against its start
-_SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries of each, that say what grid a matrix lives on
+TASK_ENTRIES = 2048  # of a long row, per block: some microseconds of work, long against a block's start
+_SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries per row, from which the grid of a matrix is inferred
 _LEAST_LINE = 32  # rows: shorter lines fit a unit
-_UNEVEN = 8  # times the average: the length of a row from which on rows count as uneven
-_ALIGNMENT = 16  # bytes: of the copies that fetch entries
+_UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds this
+_ALIGNMENT = 16  # bytes: of the copies of entries to shared memory
 
 Array = Any
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """How the rows of a matrix are dealt out.
+    """A division of the rows of a matrix.
 
     Attributes
     ----------
     cuts : array of the index type, shape (n_units + 1,), or None
-        First row of each unit and the number of rows; None where all units but the last have the same rows.
+        First row of each unit and the number of rows; None if all units but the last have equally many.
     n_units : int
-        Units, a long row being one of its own that is left to `tasks`.
+        Number of units. A long row is a unit of its own, which is left to `tasks`.
     tasks : array of int64, shape (n_tasks, 4), or None
-        Parts of long rows: row, first entry, end, and the slot that takes the part's sum, or -1 where the
-        part is the whole row.
+        Parts of long rows: row, first entry, end, and the slot for the part's sum, or -1 if the part is the
+        whole row.
     sums : array of int64, shape (n_sums, 4), or None
         Rows of several parts: row, first slot, end, -1.
     slots : int
-        Partial sums to keep.
+        Number of partial sums.
     """
 
     cuts: Array | None
@@ -54,19 +54,30 @@ class Units:
 class Plan:
     """A sparse matrix in CSR form as the kernels take it.
 
+    Arrays are shared where they have one index type and start at multiples of 16 bytes, else copied.
+
+    Parameters
+    ----------
+    indptr : array of int32 or int64, shape (n_rows + 1,)
+        First entry of each row, and their number.
+    indices : array of int32 or int64, shape (nnz,)
+        Columns; they need not be sorted.
+    data : array of one of the four element types, shape (nnz,)
+        Values.
+
     Attributes
     ----------
     n_rows, nnz : int
         Extents.
     indptr, indices, data : array
-        The three arrays, of one index type, the last two starting at multiples of 16 bytes.
+        The three arrays, of one index type, the last two aligned to 16 bytes.
     longest : int
         Entries of the longest row.
     line : int
-        Rows of a line of the grid that the matrix lives on: the least distance, beyond the next rows, at
-        which most rows have entries; 0 where there is none.
+        Rows per line of the matrix's grid: the least distance, beyond the next rows, at which most rows have
+        entries; 0 if there is none.
     plane : int
-        Rows of a plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
+        Rows per plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
     """
 
     def __init__(self, indptr: Array, indices: Array, data: Array) -> None:
@@ -89,55 +100,40 @@ class Plan:
 
     @property
     def pattern(self) -> Pattern:
-        """What `SpmmvProblem` calls the pattern."""
+        """The pattern as in `SpmmvProblem`."""
         if self.longest * self.n_rows > _UNEVEN * max(self.nnz, self.n_rows):
             return "uneven"
         return "planes" if self.plane else "lines" if self.line else "scattered"
 
     def units(self, rows: int, entries: int, long_row: int) -> Units:
-        """Return units of at most `rows` rows and `entries` entries; rows beyond `long_row` are tasks.
+        """Divide rows into units of at most `rows` rows and `entries` entries, and longer rows into tasks.
 
-        Where rows are so uneven that units must be cut, the first call for a shape waits for the device.
+        Waits for the device at the first call per shape if rows are so uneven that units must be cut.
         """
         key = (rows, entries, long_row)
         with self._lock:
             if key not in self._units:
-                self._units[key] = self._dealt_out(*key)
+                self._units[key] = self._divide(*key)
             return self._units[key]
 
-    def _dealt_out(self, rows: int, entries: int, long_row: int) -> Units:
+    def _divide(self, rows: int, entries: int, long_row: int) -> Units:
         if self.longest <= min(long_row, entries // rows):
-            return Units(None, -(-self.n_rows // rows))
+            return Units(None, ceil_div(self.n_rows, rows))
         units = _cut(self, rows, entries, long_row)
         if (xp := namespace(self.indptr)) is not np:
             xp.cuda.get_current_stream().synchronize()  # other streams will read it too
         return units
 
 
-def prepare(indptr: Array, indices: Array, data: Array) -> Plan:
-    """Make the arrays of a CSR matrix ready for the kernels; they are shared where their start is aligned.
-
-    Parameters
-    ----------
-    indptr : array of int32 or int64, shape (n_rows + 1,)
-        Where the rows begin.
-    indices : array of int32 or int64, shape (nnz,)
-        Columns; they need not be sorted.
-    data : array of one of the four element types, shape (nnz,)
-        Values.
-    """
-    return Plan(indptr, indices, data)
-
-
 def address(array: Array) -> int:
-    """Return the address of an array's memory; 0 for None."""
+    """Get the address of an array's memory; 0 for None."""
     if array is None:
         return 0
     return int(array.data.ptr) if namespace(array) is not np else int(array.ctypes.data)
 
 
 def namespace(array: Array) -> Any:
-    """Return the module of an array's functions, NumPy or CuPy."""
+    """Get the module of an array's functions, NumPy or CuPy."""
     if type(array).__module__.partition(".")[0] == "cupy":
         import cupy
 
@@ -152,11 +148,11 @@ def _one_index_type(indptr: Array, indices: Array) -> tuple[Array, Array]:
 
 
 def _aligned(array: Array) -> Array:
-    """Return an array, or a copy that starts at a multiple of 16 bytes."""
+    """Copy an array unless it starts at a multiple of 16 bytes."""
     if len(array) == 0 or address(array) % _ALIGNMENT == 0:
         return array
     if namespace(array) is not np:
-        return array.copy()  # CuPy's memory comes in multiples of 512 bytes
+        return array.copy()  # CuPy aligns allocations to 512 bytes
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
     first = -memory.ctypes.data % _ALIGNMENT
     copy = memory[first : first + array.nbytes].view(array.dtype)
@@ -165,7 +161,7 @@ def _aligned(array: Array) -> Array:
 
 
 def _lines(indptr: Array, indices: Array) -> tuple[int, int]:
-    """Find the distances between neighbouring lines and planes from a sample of rows; see `Plan`."""
+    """Infer the distances between neighbouring lines and planes from a sample of rows; see `Plan`."""
     n_rows = len(indptr) - 1
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
         return 0, 0
@@ -176,13 +172,13 @@ def _lines(indptr: Array, indices: Array) -> tuple[int, int]:
     distances = abs(indices[xp.minimum(at, len(indices) - 1)] - rows[:, None])
     found, counts = np.unique(_to_host(distances[inside]), return_counts=True)
     usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
-    # On a grid with diagonal neighbours a distance comes with those next to it.
+    # A grid with diagonal neighbours also has the adjacent distances.
     line = _middle_of_run(usual, 1)
     return line, _middle_of_run(usual[usual > 2 * line], 2 * line)
 
 
 def _middle_of_run(numbers: Any, gap: int) -> int:
-    """Return the middle of the first ascending numbers that are at most `gap` apart; 0 for none."""
+    """Find the middle of the first run of ascending numbers at most `gap` apart; 0 if there is none."""
     if len(numbers) == 0:
         return 0
     run = numbers[: int(np.argmax(np.append(np.diff(numbers) > gap, True))) + 1]
@@ -222,7 +218,7 @@ def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:
 
 
 def _tasks(xp: Any, indptr: Array, long: Array) -> tuple[Array | None, Array | None, int]:
-    """Return the tasks of the long rows, the sums over tasks, and the slots between them; see `Units`."""
+    """Divide the long rows into tasks, and list the sums over tasks and the number of slots; see `Units`."""
     if len(long) == 0:
         return None, None, 0
     columns = (long, indptr[long], indptr[long + 1])

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar
 
 from ..device import DeviceInfo
 from ..family import C, Family
 from ..problem import SpmmvProblem
 from .csr_plan import Plan
+from .interface import types_name
+
+__all__ = ["Load", "SparseFamily"]
+
+Load = Callable[[str, str], Any]
+"""Compiles a source and loads the kernel of a name from it."""
 
 
 class SparseFamily(Family[SpmmvProblem, C]):
@@ -21,7 +27,28 @@ class SparseFamily(Family[SpmmvProblem, C]):
         Products before the matrix is converted; None for a family that takes compressed rows.
     """
 
+    problem_type = SpmmvProblem
     converts_after: ClassVar[int | None] = None
+
+    def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:
+        """Name the kernel of one of the `parts`, as ``spmmv_csr_f64_w16``."""
+        suffix = "" if part == "rows" else f"_{part}"
+        return f"{self.name}_{types_name(problem)}_w{problem.width}{suffix}"
+
+    @abstractmethod
+    def source(self, problem: SpmmvProblem, config: C, device: DeviceInfo, part: str = "rows") -> str:
+        """Generate the CUDA source of one of the `parts`.
+
+        It depends only on the width, the types, the classes of the factors, and what is fused.
+        """
+
+    def parts(self, problem: SpmmvProblem, config: C, plan: Plan) -> tuple[str, ...]:
+        """List the kernels that a product with a matrix launches, ``"rows"`` first."""
+        return ("rows",)
+
+    @abstractmethod
+    def sources(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[str]:
+        """Generate all sources that products may need, to compile them before the first product."""
 
     def refuse_sums(self, problem: SpmmvProblem, config: C) -> str | None:
         """Explain why a configuration cannot make a problem's sums in the same pass; None if it can."""
@@ -29,41 +56,62 @@ class SparseFamily(Family[SpmmvProblem, C]):
 
     @abstractmethod
     def conversion(self, problem: SpmmvProblem, config: C) -> str:
-        """Describe what the matrix is converted to, when, and what that costs."""
+        """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
+
+    def before_conversion(self, problem: SpmmvProblem, device: DeviceInfo) -> tuple[SparseFamily[Any], Any]:
+        """Choose the family and configuration that run until the matrix is converted, with the same bits."""
+        return self, self.choose(problem, device)
 
     def form_key(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan) -> Hashable:
-        """Compute the key of the matrix's form that a configuration takes."""
+        """Compute the key of the form of a matrix that a configuration takes."""
         return None
 
-    def convert(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan) -> Any | None:
-        """Convert a matrix on CuPy's current stream; None if it has no such form, or memory is short.
+    def convert(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan, load: Load) -> Any:
+        """Convert a matrix on CuPy's current stream; None if it has no form worth using.
 
-        Compiles the kernels that convert; waits for the device.
+        The form is allocated where the arrays of `plan` are, and may still be being written on return.
+
+        Parameters
+        ----------
+        load : callable
+            ``load(source, kernel_name)`` compiles and loads a kernel that converts.
         """
         return plan
 
-    def parts(self, problem: SpmmvProblem, config: C, plan: Plan) -> tuple[str, ...]:
-        """Name the kernels that a product with a matrix launches."""
-        return ("rows",)
-
-    @abstractmethod
-    def source(self, problem: SpmmvProblem, config: C, device: DeviceInfo, part: str = "rows") -> str:
-        """Generate the CUDA source of one of the `parts`."""
-
-    @abstractmethod
-    def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:
-        """Name the kernel of one of the `parts`, as ``spmmv_csr_f64_w16``."""
-
-    @abstractmethod
-    def sources(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> list[str]:
-        """Generate all sources that a product may need, to compile them before its first use."""
+    def shared_bytes(self, problem: SpmmvProblem, config: C, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block of the kernel ``"rows"``."""
+        return 0
 
     def workspace_bytes(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan) -> int:
-        """Compute the workspace of a product in bytes, 0 if it takes none."""
+        """Compute the workspace of a product in bytes, aligned to 16 bytes; 0 if it takes none."""
         return 0
 
     @abstractmethod
     def bind(
-        self, kernels: Any, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan, form: Any
+        self,
+        kernels: Mapping[str, Any],
+        problem: SpmmvProblem,
+        config: C,
+        device: DeviceInfo,
+        plan: Plan,
+        form: Any,
     ) -> Callable[..., None]:
-        """Bind loaded kernels to a matrix; the result takes `spmmv.operands` without the problem."""
+        """Bind loaded kernels to a matrix.
+
+        Parameters
+        ----------
+        kernels : mapping of str to Kernel
+            The `parts` for this matrix, loaded by `compile.function`.
+        problem, config, device
+            What the kernels were made for; n_rows, nnz and leading dimensions may differ.
+        plan : Plan
+            The matrix in compressed rows, with indices of `problem.index_bytes`.
+        form : object
+            The result of `convert`.
+
+        Returns
+        -------
+        callable
+            ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)`` queues the
+            product on CuPy's current stream: see `interface.operands`.
+        """

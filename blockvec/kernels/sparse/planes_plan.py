@@ -1,7 +1,6 @@
-"""How blocks march through a grid of planes, and what a plan of that keeps for a matrix.
+"""Plane sweeps: how blocks process a grid of planes, and the plan of a sweep for one matrix.
 
-The geometry is that of ``spmmv_planes.cuh``. Everything here runs on whichever arrays it is given,
-NumPy's or CuPy's.
+The geometry is that of ``cuda/sparse/spmmv_planes.cuh``. Everything here accepts NumPy and CuPy arrays.
 """
 
 from __future__ import annotations
@@ -11,30 +10,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .csr_config import ceil_div
+from ..limits import ceil_div
 from .csr_plan import Array
 
-__all__ = ["BEFORE", "Geometry", "March", "geometry"]
+__all__ = ["BEFORE", "Geometry", "SweepPlan", "geometry"]
 
-BEFORE = 2  # steps of a unit that only bring rows of X
-_COST_BEFORE = 1.5  # what they cost, in steps
+BEFORE = 2  # steps of a unit that only load rows of X
+_COST_BEFORE = 1.5  # their cost, in steps
 _MOST_LAYERS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """A grid of planes cut into units, and these dealt out to blocks.
+    """A grid of planes divided into units, and these distributed over blocks.
 
     Attributes
     ----------
     n_rows, line, plane : int
         Rows of the matrix, of a line, and of a plane of its grid.
     across, lines, entries : int
-        As in `spmmv_march_config.Config`.
+        As in `planes.PlanesConfig`.
     depth : int
-        Planes of a unit.
+        Planes per unit.
     programs : int
-        Blocks that march.
+        Blocks that sweep, per tile of columns.
     """
 
     n_rows: int
@@ -53,7 +52,7 @@ class Geometry:
 
     @property
     def patches(self) -> int:
-        """Patches of a plane."""
+        """Patches per plane."""
         return ceil_div(self.line, self.across) * ceil_div(ceil_div(self.plane, self.line), self.lines)
 
     @property
@@ -63,13 +62,13 @@ class Geometry:
 
     @property
     def balance(self) -> float:
-        """The work of the busiest block, relative to what each had if nothing was lost."""
+        """Work of the busiest block, relative to an equal share without losses."""
         turns = ceil_div(self.patches * ceil_div(self.planes, self.depth), self.programs)
         points = self.across * self.lines * self.programs
         return turns * (self.depth + _COST_BEFORE) * points / self.n_rows
 
     def arguments(self) -> tuple[np.int32, ...]:
-        """Return what the kernels that march take."""
+        """Compute the arguments of the kernels that sweep."""
         numbers = self.n_rows, self.line, self.plane, self.depth, self.programs
         return tuple(map(np.int32, numbers))
 
@@ -78,7 +77,7 @@ class Geometry:
 def geometry(
     n_rows: int, line: int, plane: int, patch: tuple[int, int], entries: int, programs: int
 ) -> Geometry:
-    """Return the units of a patch of `patch` points whose depth keeps blocks busiest."""
+    """Choose the depth of units of `patch` points that balances the work of the blocks best."""
     planes = ceil_div(n_rows, plane)
     depths = {ceil_div(planes, layers) for layers in range(1, min(planes, _MOST_LAYERS) + 1)}
     every = [Geometry(n_rows, line, plane, *patch, entries, depth, programs) for depth in sorted(depths)]
@@ -86,19 +85,19 @@ def geometry(
 
 
 @dataclass(frozen=True, eq=False)
-class March:
-    """What `spmmv_march` needs of a matrix besides its rows.
+class SweepPlan:
+    """The data that `spmmv_planes` needs beside a matrix in compressed rows.
 
     Attributes
     ----------
     geometry : Geometry
-        The march.
+        The sweep.
     counts : array of int32, shape (steps,)
-        Rows of X that each step brings.
-    loads : array of int32, shape (steps, most rows brought)
-        Which.
+        Rows of X that each step loads.
+    loads : array of int32, shape (steps, most rows per step)
+        Their indices.
     slots : array of uint16, shape (nnz,)
-        Where in the ring each entry finds its row of X.
+        Slot of the ring with the row of X of each entry.
     """
 
     geometry: Geometry

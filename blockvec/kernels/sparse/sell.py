@@ -1,9 +1,8 @@
 """SpMMV on SELL-C-sigma matrices: Y = alpha (S - shift I) X + beta Y for narrow row-major blocks.
 
-The entries of 32 rows are interleaved, so that neighbouring lanes read neighbouring entries straight into
-registers (``spmmv_sell.cu``). That takes a second copy of the matrix, which ``spmmv_sell_fill.cu``
-fills as `layout` says. A row is summed up in the order of its entries: results are those of `spmmv_csr` in a
-configuration chosen ``in_order``, to the last bit.
+The entries of 32 rows are interleaved, so that neighbouring lanes read neighbouring entries directly into
+registers (``cuda/sparse/spmmv_sell.cu``). This takes a second copy of the matrix, which
+``cuda/sparse/spmmv_sell_fill.cu`` fills. The search space and the time model are in `sell_model`.
 
 References
 ----------
@@ -13,117 +12,197 @@ multiplication on modern processors with wide SIMD units", SIAM J. Sci. Comput. 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ..device import DeviceInfo
+from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
 from ..source import SHORT_NAMES, render
-from . import csr
-from .csr_config import WARP, ceil_div
-from .csr_plan import Plan, address
-from .sell_config import CHUNK, Config, refuse
-from .sell_model import choose, predict, space
-from .sell_plan import Layout, Sell, layout
-from .spmmv import Walk, constants, real_type, starter, types_name, types_of
+from .conversion import ConvertedFamily
+from .csr_plan import Plan, address, namespace
+from .family import Load
+from .interface import constants, pack_bytes, real_type, refuse_alignment, types_of
+from .sell_plan import CHUNK, SellMatrix, layout
+from .walk import Walk
 
-__all__ = [
-    "CONVERTS_AFTER",
-    "Config",
-    "Layout",
-    "Sell",
-    "bind",
-    "choose",
-    "conversion",
-    "convert",
-    "fill_name",
-    "fill_source",
-    "form_of",
-    "is_faster",
-    "kernel_name",
-    "layout",
-    "predict",
-    "refuse",
-    "shared_bytes",
-    "source",
-    "sources",
-    "space",
-    "supports",
-]
+__all__ = ["MAX_ROW_BYTES", "SellConfig", "SpmmvSell", "fill", "fill_source", "refuse", "registers"]
 
-CONVERTS_AFTER = 20
-"""Products before a matrix is converted, which takes the time of 4 to 10, and saves 3 to 50 per cent."""
-
-MAX_ROW_BYTES = 64
+MAX_ROW_BYTES = 64  # of X
 _FASTER_ROW_BYTES = 32
-_MAX_BLOCKS = 2**31 - 1  # of a launch
-_FILL_WARPS, _FILL_BATCH = 4, 8  # warps of a block; entries of a row: a sector or more
+_MAX_SIGMA = 1 << 16  # rows: a position among them is stored in 16 bits
+_MOST_FILLING = 1.25  # places for entries, relative to entries
+_MAX_BLOCKS = 2**31 - 1  # per launch
+_FILL_WARPS, _FILL_BATCH = 4, 8  # warps per block; entries per row at a time: a sector or more
 
 
-def supports(problem: SpmmvProblem, device: DeviceInfo) -> str | None:
-    """Say why this family cannot run a problem, or None when it can."""
-    if (reason := csr.supports(problem, device)) is not None:
-        return reason
-    if problem.dots or problem.gram:
-        return "makes no sums"
-    if problem.width * itemsize(problem.dtype_x) > MAX_ROW_BYTES:
-        return f"rows of X have at most {MAX_ROW_BYTES} bytes"
-    if problem.pattern == "uneven":
-        return "rows are too uneven to fill them up to one length"
-    if problem.longest > (most := csr.choose(problem, device, in_order=True).long_row):
-        return f"rows of {problem.longest} entries; those of more than {most} are summed up in parts"
-    return None
+@dataclass(frozen=True, slots=True)
+class SellConfig:
+    """A configuration of the kernel.
 
-
-def is_faster(problem: SpmmvProblem) -> bool:
-    """Whether to prefer the family to `spmmv_csr` where nothing was tuned.
-
-    On an H200 it took 0.6 to 0.97 of the time over stencils, lattice models and a band in all four types.
+    Attributes
+    ----------
+    vectors, vector : int
+        Packs of columns per lane, and columns per pack.
+    unroll : int
+        Entries of a row whose rows of X are in flight.
+    warps, blocks : int
+        Warps per block, blocks per multiprocessor.
+    persistent : bool
+        Whether a block processes one patch of chunks after the other, instead of one only.
+    planes : int
+        On a three-dimensional grid, planes that the warps of a block process at a time.
+    sigma : int
+        Rows that are sorted by length together; as many as a chunk has leave the rows as they are.
+    aligned_x, aligned_y : bool
+        Whether packs of X and Y start at multiples of their size.
     """
-    narrow = problem.width * itemsize(problem.dtype_x) <= _FASTER_ROW_BYTES
-    return narrow and traffic(problem).total_bytes >= LEAST_BYTES
+
+    vectors: int
+    vector: int
+    unroll: int = 4
+    warps: int = 8
+    blocks: int = 4
+    persistent: bool = True
+    planes: int = 1
+    sigma: int = CHUNK
+    aligned_x: bool = True
+    aligned_y: bool = True
+
+    lanes: ClassVar[int] = 1  # per row
+    passes: ClassVar[int] = 1  # chunks that a warp processes before it moves on
 
 
-def conversion(problem: SpmmvProblem) -> str:
-    """Say what a matrix must be turned into, when, and what that costs."""
-    n_bytes = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
+class SpmmvSell(ConvertedFamily[SellConfig]):
+    """The family ``spmmv_sell``: sparse products of matrices in SELL-C-sigma form.
+
+    A conversion takes the time of 4 to 10 products, and saves 3 to 50 per cent of each.
+    """
+
+    name = "spmmv_sell"
+    Config = SellConfig
+
+    def _refuse_problem(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        if problem.width * itemsize(problem.dtype_x) > MAX_ROW_BYTES:
+            return f"rows of X have at most {MAX_ROW_BYTES} bytes"
+        if problem.pattern == "uneven":
+            return "rows are too uneven to be padded to one length"
+        if problem.longest > (most := self._csr.choose_in_order(problem, device).long_row):
+            return f"rows of {problem.longest} entries; those of more than {most} are summed in parts"
+        return None
+
+    def refuse(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return refuse(problem, config, device)
+
+    def is_faster(self, problem: SpmmvProblem) -> bool:
+        """Check whether the family precedes `spmmv_csr` where nothing was tuned.
+
+        On an H200 it took 0.6 to 0.97 of the time over stencils, lattice models and a band in all four types.
+        """
+        narrow = problem.width * itemsize(problem.dtype_x) <= _FASTER_ROW_BYTES
+        return narrow and traffic(problem).total_bytes >= LEAST_BYTES
+
+    def conversion(self, problem: SpmmvProblem, config: SellConfig) -> str:
+        """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
+        n_bytes = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
+        return (
+            f"after {self.converts_after} products the matrix is kept a second time, its rows interleaved "
+            f"(reads {n_bytes / 1e6:.1f} MB once, keeps as much); until then spmmv_csr gives the same bits"
+        )
+
+    def source(
+        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, part: str = "rows"
+    ) -> str:
+        """Generate the CUDA source; see `SparseFamily.source`."""
+        values = constants(problem, config) | {
+            "UNROLL": config.unroll,
+            "SIGMA": config.sigma,
+            "WARPS": config.warps,
+            "BLOCKS": config.blocks,
+            "PLANES": config.planes,
+        }
+        return render(self.kernel_name(problem), "sparse/spmmv_sell.cu", values, types_of(problem))
+
+    def _conversion_source(self, problem: SpmmvProblem, config: SellConfig) -> str:
+        return fill_source(problem, config.sigma)
+
+    def form_key(self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan) -> int:
+        """Get sigma, the key of the form of a matrix that a configuration takes."""
+        return config.sigma
+
+    def convert(
+        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan, load: Load
+    ) -> SellMatrix | None:
+        """Convert a matrix; None if padded rows would take too much memory. See `SparseFamily.convert`."""
+        try:
+            into = layout(plan, config.sigma)
+        except OverflowError:
+            return None
+        if into.entries > _MOST_FILLING * plan.nnz:
+            return None
+        empty = namespace(plan.indices).empty
+        columns, values = empty(into.entries, plan.indices.dtype), empty(into.entries, plan.data.dtype)
+        form = SellMatrix(into, columns, values)
+        fill(load(fill_source(problem, config.sigma), _fill_name(problem)), plan, form)
+        return form
+
+    def _launch(
+        self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, plan: Plan, form: SellMatrix
+    ) -> tuple[int, int, tuple[Any, ...]]:
+        index = np.int32 if problem.index_bytes == 4 else np.int64
+        most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
+        walk = Walk.of(form.layout.n_chunks, CHUNK, most, config, plan)
+        arrays = map(address, (form.layout.starts, form.columns, form.values, form.layout.order))
+        extents = index(plan.n_rows), index(form.layout.n_chunks)
+        return walk.blocks, WARP * config.warps, (*arrays, *extents, *walk.arguments())
+
+
+def refuse(problem: SpmmvProblem, config: SellConfig, device: DeviceInfo) -> str | None:
+    """Explain why a configuration is invalid for a problem; None if it is valid."""
+    threads = WARP * config.warps
     return (
-        f"after {CONVERTS_AFTER} products the matrix is kept a second time, its rows interleaved (reads "
-        f"{n_bytes / 1e6:.1f} MB once, keeps as much); until then spmmv_csr gives the same bits"
+        _refuse_shape(problem, config)
+        or excess_threads(threads, config.blocks, device)
+        or excess_registers(registers(problem, config), threads, config.blocks, device)
     )
 
 
-def kernel_name(problem: SpmmvProblem) -> str:
-    """Return the kernel's name, as ``spmmv_sell_f64_w2``."""
-    return f"spmmv_sell_{types_name(problem)}_w{problem.width}"
+def _refuse_shape(problem: SpmmvProblem, config: SellConfig) -> str | None:
+    if config.vectors * config.vector != problem.width or pack_bytes(problem, config.vector)[0] > 16:
+        return f"{config.vectors} packs of {config.vector} are not rows of {problem.width} columns"
+    if (reason := refuse_alignment(problem, config)) is not None:
+        return reason
+    if config.sigma % CHUNK or not CHUNK <= config.sigma <= _MAX_SIGMA:
+        return f"sorts every {config.sigma} rows; multiples of {CHUNK} to {_MAX_SIGMA} are possible"
+    if config.warps % config.planes:
+        return f"{config.warps} warps for {config.planes} planes"
+    return None
 
 
-def source(problem: SpmmvProblem, config: Config) -> str:
-    """Return the CUDA source of a configuration.
-
-    It depends on the width, the types, the classes of the factors and the chain alone.
-    """
-    own = {
-        "UNROLL": config.unroll,
-        "SIGMA": config.sigma,
-        "WARPS": config.warps,
-        "BLOCKS": config.blocks,
-        "PLANES": config.planes,
-    }
-    values = constants(problem, config) | own
-    return render(kernel_name(problem), "sparse/spmmv_sell.cu", values, types_of(problem))
+def registers(problem: SpmmvProblem, config: SellConfig) -> int:
+    """Estimate the registers per thread."""
+    pack_x = config.vectors * config.vector * itemsize(problem.dtype_x) // 4
+    pack_y = config.vectors * config.vector * itemsize(problem.dtype) // 4
+    entry = (itemsize(problem.dtype_matrix) + problem.index_bytes) // 4
+    fused = 2 * config.vectors * config.vector + 2 if problem.shift == "column" else 0
+    fused += 2 * pack_y if problem.chain in ("one", "general") else 0
+    converted = pack_y // 2 if problem.dtype_x != problem.dtype else 0
+    products = 4 if is_complex(problem.dtype_matrix) else 0
+    around = 19 + (12 if problem.index_bytes == 8 else 0)
+    gathers = config.unroll * (pack_x + entry + (1 if config.vectors > 1 else 0))
+    return gathers + pack_y + fused + converted + products + around
 
 
-def fill_name(problem: SpmmvProblem) -> str:
-    """Return the name of the kernel that converts entries, as ``spmmv_sell_fill_f64``."""
+def _fill_name(problem: SpmmvProblem) -> str:
     return f"spmmv_sell_fill_{SHORT_NAMES[problem.dtype_matrix]}"
 
 
 def fill_source(problem: SpmmvProblem, sigma: int) -> str:
-    """Return the CUDA source of the kernel that converts entries."""
+    """Generate the CUDA source of the kernel that fills a matrix in SELL-C-sigma form."""
     values = {
         "S_COMPLEX": is_complex(problem.dtype_matrix),
         "SIGMA": sigma,
@@ -131,76 +210,14 @@ def fill_source(problem: SpmmvProblem, sigma: int) -> str:
         "WARPS": _FILL_WARPS,
     }
     types = {"SReal": real_type(problem.dtype_matrix), "Index": types_of(problem)["Index"]}
-    return render(fill_name(problem), "sparse/spmmv_sell_fill.cu", values, types)
+    return render(_fill_name(problem), "sparse/spmmv_sell_fill.cu", values, types)
 
 
-def sources(problem: SpmmvProblem, config: Config) -> list[str]:
-    """Return the sources that a product with a matrix will need, to compile them ahead of its first use."""
-    return [source(problem, config), fill_source(problem, config.sigma)]
-
-
-def form_of(_problem: SpmmvProblem, config: Config, _device: DeviceInfo, _plan: Plan) -> int:
-    """Return what the form of a matrix that a configuration takes is kept by."""
-    return config.sigma
-
-
-def shared_bytes(_problem: SpmmvProblem, _config: Config) -> int:
-    """Return the bytes of dynamic shared memory of a block."""
-    return 0
-
-
-def convert(fill: Any, plan: Plan, into: Layout, columns: Any, values: Any) -> Sell:
-    """Convert a matrix on CuPy's current stream.
-
-    Parameters
-    ----------
-    fill : cupy.cuda.function.Function
-        What `compile.function` made of `fill_source`.
-    plan : Plan
-        The matrix.
-    into : Layout
-        Where entries go.
-    columns, values : array of the types of `plan`, shape (into.entries,)
-        Memory for them.
-    """
+def fill(kernel: Any, plan: Plan, into: SellMatrix) -> None:
+    """Queue the kernel of `fill_source`, which fills the columns and values of a laid-out matrix."""
     index = np.int32 if plan.index_bytes == 4 else np.int64
-    fill(
-        (ceil_div(into.n_chunks, _FILL_WARPS), 1),
-        (WARP * _FILL_WARPS,),
-        (
-            *(address(plan.indptr), address(plan.indices), address(plan.data)),
-            *(address(into.starts), address(into.order), index(plan.n_rows), index(into.n_chunks)),
-            *(address(columns), address(values)),
-        ),
-    )
-    return Sell(into, columns, values)
-
-
-def bind(
-    kernel: Any, problem: SpmmvProblem, config: Config, device: DeviceInfo, plan: Plan, matrix: Sell
-) -> Callable[..., None]:
-    """Return what starts the kernel on CuPy's current stream, all but its operands worked out.
-
-    Parameters
-    ----------
-    kernel : cupy.cuda.function.Function
-        What `compile.function` made of `source`.
-    problem, config, device
-        What it was made for; n_rows, nnz and leading dimensions may be others.
-    plan : Plan
-        The matrix in compressed rows, its indices of `problem.index_bytes`.
-    matrix : Sell
-        The same, converted with the configuration's sigma.
-
-    Returns
-    -------
-    callable
-        ``launch(X_ptr, Y_ptr, alpha, beta, shift=0, shifts_ptr=0, Z_ptr=0, delta=0, eta=0)``: see
-        `spmmv.operands`.
-    """
-    index = np.int32 if problem.index_bytes == 4 else np.int64
-    most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
-    walk = Walk.of(matrix.layout.n_chunks, CHUNK, most, config, plan)
-    arrays = matrix.layout.starts, matrix.columns, matrix.values, matrix.layout.order
-    fixed = *map(address, arrays), index(plan.n_rows), index(matrix.layout.n_chunks), *walk.arguments()
-    return starter(kernel, problem, walk.blocks, WARP * config.warps, fixed)
+    rows = map(address, (plan.indptr, plan.indices, plan.data, into.layout.starts, into.layout.order))
+    extents = index(plan.n_rows), index(into.layout.n_chunks)
+    entries = address(into.columns), address(into.values)
+    blocks = ceil_div(into.layout.n_chunks, _FILL_WARPS)
+    kernel((blocks, 1), (WARP * _FILL_WARPS,), (*rows, *extents, *entries))

@@ -1,6 +1,6 @@
-"""A matrix in SELL-C-sigma form: rows in chunks of C = 32, the entries of a chunk interleaved.
+"""Matrices in SELL-C-sigma form: rows in chunks of C = 32, the entries of a chunk interleaved.
 
-Everything here runs on whichever arrays it is given, NumPy's or CuPy's.
+Everything here accepts NumPy and CuPy arrays.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .csr_config import ceil_div
+from ..limits import ceil_div
 from .csr_plan import Array, Plan, namespace
-from .sell_config import CHUNK
 
-__all__ = ["Layout", "Sell", "layout"]
+__all__ = ["CHUNK", "Layout", "SellMatrix", "layout"]
 
+CHUNK = 32  # rows, C of SELL-C-sigma: one per lane
 _PAST_THE_END = 1 << 12  # places that a kernel counts beyond the last: a batch of entries of a chunk
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the entries of the rows of a matrix go.
+    """The places of the entries of a matrix.
 
     Attributes
     ----------
     sigma : int
-        Rows that were sorted by length together.
+        Rows that are sorted by length together.
     starts : array of the index type, shape (n_chunks + 1,)
-        Where each chunk begins, and their end.
+        First place of each chunk, and the number of places.
     order : array of uint16, shape (CHUNK * n_chunks,), or None
-        The place that each row had among `sigma` ones before they were sorted; None where none were.
+        Position of each row among its `sigma` rows before sorting; None if rows are not sorted.
     entries : int
-        Places for entries, those that fill up rows included.
+        Places for entries, padding included.
     """
 
     sigma: int
@@ -41,13 +41,13 @@ class Layout:
 
     @property
     def n_chunks(self) -> int:
-        """Chunks of rows, the last of which may not be full."""
+        """Chunks of rows; the last may not be full."""
         return len(self.starts) - 1
 
 
 @dataclass(frozen=True, eq=False)
-class Sell:
-    """A converted matrix: its layout, the columns of its entries (-1 for none) and their values."""
+class SellMatrix:
+    """A converted matrix: its layout, the columns of its entries (-1 for padding) and their values."""
 
     layout: Layout
     columns: Array
@@ -60,7 +60,7 @@ def layout(plan: Plan, sigma: int) -> Layout:
     Raises
     ------
     OverflowError
-        Where there would be more places than the index type can count.
+        If there are more places than the index type can count.
     """
     xp = namespace(plan.indptr)
     n_chunks = ceil_div(plan.n_rows, CHUNK)
@@ -70,7 +70,7 @@ def layout(plan: Plan, sigma: int) -> Layout:
     if sigma > CHUNK:
         row = xp.arange(len(lengths))
         window, place = row // sigma, row % sigma
-        # One number a row, all different: by window, then the longest first, then as they were.
+        # One distinct key per row: by window, then the longest first, then in the original order.
         sorted_rows = xp.argsort(((window + 1) * (plan.longest + 1) - lengths) * sigma + place)
         lengths = lengths[sorted_rows]
         order = (sorted_rows % sigma).astype(np.uint16)

@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 
 from ..cache import load_json, store_json
 from ..device import DeviceInfo
-from ..families import CONFIGURED, config_from
+from ..families import CONFIGURED, config_from, current_name
+from ..family import AnyFamily
 from ..problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from ..roofline import LEAST_BYTES, traffic
 
@@ -116,18 +117,18 @@ def _matrices_alike(problem: SpmmvProblem) -> SpmmvProblem:
 
 
 def configure_sparse(
-    kernel: str, problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
+    family: AnyFamily, problem: SpmmvProblem, device: DeviceInfo, cache_dir: Path | None
 ) -> tuple[Any, str]:
-    """Return how a family runs a sparse product, and where that choice comes from; see `find`."""
+    """Choose a family's configuration for a sparse product; also return the origin of the choice."""
     winner = find(problem, device, cache_dir)
-    if winner is None or winner.kernel != kernel:
-        return _model_choice(kernel, problem, device), "the model's choice"
+    if winner is None or winner.kernel != family.name:
+        return _model_choice(family, problem, device), "the model's choice"
     return winner.config, winner.origin
 
 
 @functools.lru_cache(maxsize=4096)
-def _model_choice(kernel: str, problem: SpmmvProblem, device: DeviceInfo) -> Any:
-    return CONFIGURED[kernel].choose(problem, device)
+def _model_choice(family: AnyFamily, problem: SpmmvProblem, device: DeviceInfo) -> Any:
+    return family.choose(problem, device)
 
 
 def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner | None:
@@ -191,7 +192,7 @@ def _path(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Path:
 
 def _parse(record: Any, origin: str) -> Winner | None:
     try:
-        kernel, config = str(record["kernel"]), record["config"]
+        kernel, config = current_name(str(record["kernel"])), record["config"]
         numbers = int(record["rows"]), float(record["time_s"]), float(record["fraction"])
     except (KeyError, TypeError, ValueError):
         return None

@@ -16,32 +16,24 @@ from ....config import options
 from ....errors import BlockvecError, CompileError, OptionError
 from ....kernels.compile import build
 from ....kernels.device import DeviceInfo
-from ....kernels.families import CONFIGURED, CONVERTED
+from ....kernels.families import SPARSE_FAMILIES, sparse_families_of
 from ....kernels.measure import Stopwatch, Timing, measure_beside
 from ....kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
 from ....kernels.roofline import Ceilings, fraction
-from ....kernels.sparse import csr
+from ....kernels.sparse.family import SparseFamily
 from ....kernels.tuning.selection import Entrant, Outcome, tournament
 from ....kernels.tuning.winners import Winner, store
 from ...base import Candidate
 from ...base import DeviceArray as Array
-from .. import (
-    cusparse,
-    elementwise,
-    sparse_formats,
-)
-from .. import (
-    sparse as gpu_sparse,
-)
-from ..cusparse import DeviceCsr
+from .. import cusparse, elementwise, sparse
 from ..device import Gpu
+from ..device_csr import DeviceCsr
 from ..probes import hold
 from ..workspace import GRID_HEADER_BYTES, workspace
 
 __all__ = ["SparseArena", "SparseTuning"]
 
-OWN = ("spmmv_csr", *CONVERTED)
-WORTH = 0.98  # of the time without: a second copy of the matrix is to gain more than measuring tells
+WORTH = 0.98  # of the time without: a second copy of the matrix must gain more than timings scatter
 
 
 class SparseArena:
@@ -123,18 +115,15 @@ class SparseArena:
         if entrant.config is None:
             run = self._others[entrant.kernel].run
             return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
-        if entrant.kernel in CONVERTED:
-            launch = sparse_formats.launcher(self._gpu, entrant.kernel, self.problem, entrant.config, matrix)
-            return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors)
-        launch, needed = gpu_sparse.launcher(self._gpu, self.problem, entrant.config, matrix)
-        scratch = workspace(self._gpu, needed).data.ptr + GRID_HEADER_BYTES if needed else 0
-        places = {
-            key: {name: array.data.ptr for name, array in sums.items()}
-            for key, sums in zip(("dots", "gram"), self._sums, strict=True)
-        }
-        return lambda: launch(
-            self._X.data.ptr, self._Y.data.ptr, *self._factors, workspace_ptr=scratch, **places
-        )
+        family = SPARSE_FAMILIES[entrant.kernel]
+        launch, needed = sparse.launcher(self._gpu, family, self.problem, entrant.config, matrix)
+        optional: dict[str, Any] = {}
+        if needed:
+            optional["workspace_ptr"] = workspace(self._gpu, needed).data.ptr + GRID_HEADER_BYTES
+        for key, sums in zip(("dots", "gram"), self._sums, strict=True):
+            if sums:
+                optional[key] = {name: array.data.ptr for name, array in sums.items()}
+        return lambda: launch(self._X.data.ptr, self._Y.data.ptr, *self._factors, **optional)
 
 
 class SparseTuning:
@@ -174,17 +163,16 @@ class SparseTuning:
     ) -> None:
         self.problem = problem.kind
         self._gpu, self._matrix, self._ceilings, self._stopwatch = gpu, matrix, ceilings, stopwatch
-        self._others = {c.name: c for c in candidates if not c.refusal and c.name not in OWN}
+        self._others = {c.name: c for c in candidates if not c.refusal and c.name not in SPARSE_FAMILIES}
         self._cache_dir = options().cache_dir
         self._field = _field(self.problem, gpu.info, ceilings, first)
         sources = {text for entrant in self._field for text in self._sources(entrant)}
         self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
 
     def _sources(self, entrant: Entrant) -> list[str]:
-        if entrant.kernel in CONVERTED:
-            return [CONFIGURED[entrant.kernel].source(self.problem, entrant.config)]
-        parts = csr.parts(self.problem, entrant.config, self._matrix.plan)
-        return [csr.source(self.problem, entrant.config, part) for part in parts]
+        family, problem, config = SPARSE_FAMILIES[entrant.kernel], self.problem, entrant.config
+        parts = family.parts(problem, config, self._matrix.plan)
+        return [family.source(problem, config, self._gpu.info, part) for part in parts]
 
     def measure(self, budget_s: float) -> Outcome:
         """Find the fastest right kernel and put it into the user's store; waits for the device.
@@ -195,7 +183,7 @@ class SparseTuning:
             If no kernel gives the right product.
         """
         concurrent.futures.wait(self._jobs)
-        forms = self._matrix.converted
+        forms = self._matrix.forms
         kept = set(forms)  # which captured graphs may refer to
         outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
         if outcome is None:
@@ -203,10 +191,8 @@ class SparseTuning:
         winner = self.winner(outcome)
         store(self.problem, winner, self._gpu.info, self._cache_dir)
         self._matrix.bound.clear()
-        if winner.kernel in CONVERTED:
-            kept.add(
-                sparse_formats.form_key(self._gpu, winner.kernel, self.problem, winner.config, self._matrix)
-            )
+        if (family := SPARSE_FAMILIES.get(winner.kernel)) is not None:
+            kept.add(sparse.form_key(self._gpu, family, self.problem, winner.config, self._matrix))
         for key in forms.keys() - kept:
             del forms[key]
         return outcome
@@ -226,31 +212,36 @@ class SparseTuning:
 
 def _without_conversion(outcome: Outcome) -> Outcome:
     """Return an outcome whose best takes the matrix as it is, unless a converted one gains enough."""
-    as_it_is = [t for t in outcome.trials if t.timing is not None and t.entrant.kernel not in CONVERTED]
+    as_it_is = [t for t in outcome.trials if t.timing is not None and not _converts(t.entrant.kernel)]
     best = min(as_it_is, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
     worth = outcome.seconds < WORTH * Outcome(best, ()).seconds
     return outcome if worth else dataclasses.replace(outcome, best=best)
 
 
+def _converts(kernel: str) -> bool:
+    family = SPARSE_FAMILIES.get(kernel)
+    return family is not None and family.converts_after is not None
+
+
 def _field(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Entrant]:
     """Return the first of each family by modelled time, ahead the choice where nothing was measured."""
-    field = [("spmmv_csr", *timed) for timed in _ranked(csr, problem, device, ceilings)[:first]]
-    for name in CONVERTED:
-        family = CONFIGURED[name]
-        if family.supports(problem, device) is None:
-            some = [(name, *timed) for timed in _ranked(family, problem, device, ceilings)[:first]]
-            field = some + field if family.is_faster(problem) else field + some
+    field = [
+        (family.name, *timed)
+        for family in sparse_families_of(problem)
+        if family.supports(problem, device) is None
+        for timed in _ranked(family, problem, device, ceilings)[:first]
+    ]
     return [Entrant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(field)]
 
 
 def _ranked(
-    family: Any, problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
+    family: SparseFamily[Any], problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
 ) -> list[tuple[float, Any]]:
     """Return a family's choice, then its other configurations by modelled time, the shortest first."""
     choice = family.choose(problem, device, ceilings)
-    valid = (c for c in family.space(problem) if family.refuse(problem, c, device) is None)
+    valid = (c for c in family.space(problem, device) if family.refuse(problem, c, device) is None)
     every = dict.fromkeys(itertools.chain([choice], valid))
-    configs = [c for c in every if family is not csr or csr.refuse_sums(problem, c) is None]
+    configs = [config for config in every if family.refuse_sums(problem, config) is None]
     timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
     return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
 

@@ -1,22 +1,22 @@
 // Y = alpha (S - shift I) X + beta Y for a sparse S in CSR form on a grid of planes: rows of X are used from shared memory.
 //
-//   for each step of a block's march through the planes, see spmmv_march.cuh
+//   for each step of a block's plane sweep, see spmmv_planes.cuh
 //     rows of X that the next step needs and the ring lacks are copied into it, and that step's slots and values beside it
 //     for each row of the step's patch, dealt out to groups of LANES lanes
 //       for each entry k of the row, UNROLL of them in flight
 //         sum[:] += value[k] ring[slot[k]][:]                                      LANES lanes, VECTORS packs of VECTOR columns each
 //       the row of Y is stored
 //
-// What a warp waits for is in shared memory, and copies under way take no registers. spmmv_march_plan.cu has worked out which rows each
-// step brings, `loads`, and in which slot of the ring the row of X of each entry is found, `slots`, which takes the place of its column.
+// A warp waits for shared memory only, and copies in flight take no registers. spmmv_planes_plan.cu has computed which rows each step
+// loads, `loads`, and the slot of the ring that holds the row of X of each entry, `slots`, which replaces its column index.
 // A row is summed up in the order of its entries, as spmmv_csr.cu does with SPLIT = 1: the results are the same to the last bit.
 //
-// What limits it, besides memory, is the rate at which shared memory serves 128 bytes: a row of X an entry, and an entry's slot and value
-// for every 32 / LANES rows. Hence few lanes with many packs. Eight lanes read 128 bytes at a time; where they are of several rows, these
-// take their packs in different orders, so that they meet in different banks.
+// Besides memory, the limit is the rate at which shared memory serves 128 bytes: a row of X per entry, and an entry's slot and value for
+// every 32 / LANES rows. Few lanes with many packs each are therefore fastest. Eight lanes read 128 bytes at a time; where they belong to
+// several rows, these take their packs in different orders to avoid bank conflicts.
 //
 // Types and problem: see spmmv.cuh. 32-bit indices; X of the type of Y, its rows in packs of 16 bytes; whole tiles.
-// Config:  LANES, VECTORS, VECTOR; UNROLL; SHARED_BYTES; ENTRIES, the most of a row; ACROSS, LINES; WARPS a block, BLOCKS a multiprocessor.
+// Config:  LANES, VECTORS, VECTOR; UNROLL; SHARED_BYTES; ENTRIES, the most of a row; ACROSS, LINES; WARPS per block, BLOCKS per multiprocessor.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~45 more.
 // Shared:  SLOTS rows of a tile of X, and the entries of two patches.
 #include "sparse/spmmv.cuh"
@@ -45,11 +45,11 @@ struct Memory {
 };
 static_assert(SLOTS * RING_ROW + sizeof(Memory) <= SHARED_BYTES);
 
-// Packs that differ in their place among the TURNS first ones lie in different banks.
+// Packs that differ in their position among the first TURNS lie in different banks.
 constexpr int lowest_bit(int n) { return n & -n; }
 constexpr int TURNS = lowest_bit(VECTORS);
 
-// Where in a row of the ring pack v of a lane lies, behind the first; `mine` has the lane's turn.
+// The offset of pack v of a lane in a row of the ring; `mine` contains the lane's turn.
 __device__ __forceinline__ int pack_at(int mine, int v) { return (mine ^ v % TURNS * LANES * PIECE) + v / TURNS * TURNS * LANES * PIECE; }
 
 __device__ __forceinline__ void in_turn(Sums& sums, int turn) {
@@ -100,8 +100,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const char* from = reinterpret_cast<const char*>(x + tile * TILE);
     const int on_line = thread / (ACROSS + 1), at_point = thread % (ACROSS + 1);
 
-    // What is read of a step two steps ahead, a row pointer and a row of X a thread, and not looked at before the next step: not even how
-    // many rows there are, as a warp would wait for it.
+    // Read two steps ahead, one row pointer and one row index of X per thread, and not used before the next step, not even the count: the
+    // warp would wait for it.
     struct Lists {
         int pointer, load, count;
     };
@@ -154,9 +154,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     };
 
-    March march(n_rows, line, plane, depth, blockIdx.x / TILES, programs);
-    if (!march.goes_on()) return;
-    Step now = march.step, ahead;
+    PlaneSweep sweep(n_rows, line, plane, depth, blockIdx.x / TILES, programs);
+    if (!sweep.goes_on()) return;
+    Step now = sweep.step, ahead;
     Lists lists = read(now);
     int count = lists.count, first = 0;
     keep(lists, 0);
@@ -164,10 +164,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     fetch(now, count, first, 0);
     async_commit();
     first += count;
-    march.advance();
-    bool more = march.goes_on();
+    sweep.advance();
+    bool more = sweep.goes_on();
     if (more) {
-        ahead = march.step;
+        ahead = sweep.step;
         lists = read(ahead);
         count = lists.count;
         keep(lists, 1);
@@ -175,16 +175,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll 1
     for (int at = 0;; ++at) {
         async_wait<0>();
-        __syncthreads();  // this step's rows and entries have landed, and nobody works on the step before
+        __syncthreads();  // this step's rows and entries have arrived, and no warp works on the previous step
         const bool fetches = more;
         Step later = ahead;
         if (fetches) {
             fetch(ahead, count, first, at + 1);
             first = first + count < SLOTS ? first + count : first + count - SLOTS;
-            march.advance();
-            more = march.goes_on();
+            sweep.advance();
+            more = sweep.goes_on();
             if (more) {
-                later = march.step;
+                later = sweep.step;
                 lists = read(later);
             }
         }

@@ -1,19 +1,20 @@
-// How blocks march through a grid of planes: what the product (spmmv_march.cu) and its plan (spmmv_march_plan.cu) agree on.
+// The plane sweep: the order in which blocks work through a grid of planes, shared by the product (spmmv_planes.cu) and the kernel that plans
+// it (spmmv_planes_plan.cu).
 //
 // Row number p PLANE + l LINE + i is point i of line l of plane p. A patch is ACROSS points of each of LINES lines; a unit is a patch in
-// DEPTH planes, which a block works off plane by plane, one a step, after BEFORE steps that only bring rows of X. Blocks take the units in
-// turns, those of the same planes first, so that neighbouring patches are worked on at about the same time and L2 serves what they share.
+// DEPTH planes, which a block processes one plane per step, after BEFORE steps that only load rows of X. Blocks take the units round robin,
+// those of the same planes first, so that neighbouring patches are processed at about the same time and share rows of X in L2.
 //
-// A row of X that is brought at one step may be used at that one and the next two; what is brought in four steps, the one under way
-// included, must fit the ring of SLOTS rows. On a full grid a step brings AROUND rows at most, the patch of a plane and the points around it;
-// where entries are missing, some come a step late.
+// A row of X that one step loads may be used in that step and the next two; the rows loaded in four steps, the current one included, must fit
+// the ring of SLOTS rows. On a full grid a step loads at most AROUND rows, the patch of a plane and the points around it; where entries are
+// missing, some are loaded one step later.
 //
 // Config: ACROSS, LINES.
 #pragma once
 
 constexpr int BEFORE = 2;
 constexpr int AROUND = (ACROSS + 2) * (LINES + 2);
-constexpr int MOST = AROUND + AROUND / 4;  // rows of X brought in a step
+constexpr int MOST = AROUND + AROUND / 4;  // rows of X loaded per step
 constexpr int SLOTS = 4 * AROUND;
 
 struct Step {
@@ -28,11 +29,11 @@ struct Step {
     }
 };
 
-class March {
+class PlaneSweep {
   public:
     Step step;
 
-    __device__ __forceinline__ March(int n_rows, int line, int plane, int depth, int first, int stride)
+    __device__ __forceinline__ PlaneSweep(int n_rows, int line, int plane, int depth, int first, int stride)
         : n_rows(n_rows), line(line), plane(plane), depth(depth), stride(stride), unit(first) {
         planes = ceil_div(n_rows, plane);
         across = ceil_div(line, ACROSS);

@@ -1,16 +1,16 @@
-// The plan of spmmv_march.cu for a matrix: which rows of X each step brings, and in which slot of the ring each entry finds its own.
+// The plan of spmmv_planes.cu for a matrix: which rows of X each step loads, and which slot of the ring holds the row of X of each entry.
 //
-//   for each step of a block's march, see spmmv_march.cuh
-//     the columns of the patch's entries are put into a table; before a unit's first plane, those that its first step needs of the plane
-//       before, at the second step those of the plane itself too (on a periodic grid the last plane is before the first one)
-//     and so are those of the table of the step before that stay in their slots, brought at most two steps ago; the others are brought;
-//       what an earlier unit brought is not kept, as it would have to be brought again in the middle of this one
+//   for each step of a block's plane sweep, see spmmv_planes.cuh
+//     the columns of the patch's entries are put into a table; before a unit's first plane, those that its first step needs of the previous
+//       plane, at the second step those of the plane itself too (on a periodic grid the last plane precedes the first)
+//     columns of the previous step's table that were loaded at most two steps ago keep their slots; the others are loaded;
+//       rows that an earlier unit loaded are not kept, as they would have to be loaded again in the middle of this unit
 //     each entry takes the slot of its column
 //
-// `failed` is set where steps bring more rows than there is room for, or have more columns than the table takes: such a matrix is no grid
+// `failed` is set where steps load more rows than there is room for, or have more columns than the table holds: such a matrix is not a grid
 // of planes.
 //
-// Config: ACROSS, LINES; ENTRIES, the most of a row; TABLE, a power of two; WARPS a block.
+// Config: ACROSS, LINES; ENTRIES, the most of a row; TABLE, a power of two; WARPS per block.
 #include "common/stream.cuh"
 #include "sparse/spmmv_planes.cuh"
 
@@ -21,12 +21,12 @@ constexpr u32 STEPS_KEPT = 2;
 
 struct Table {
     int column[TABLE];
-    u32 state[TABLE];  // steps since it was brought, then 16 bits of its slot
+    u32 state[TABLE];  // steps since it was loaded, then 16 bits of its slot
 };
 
 struct Memory {
     Table tables[2];
-    int brought, fails;
+    int loaded, fails;
 };
 
 __device__ __forceinline__ int home(int column) {
@@ -34,7 +34,7 @@ __device__ __forceinline__ int home(int column) {
     return __umulhi(run * 2654435761u, TABLE / RUN) * RUN + column % RUN;
 }
 
-// Where a column is in a table, or where it has been put; NONE where there is no room for it, or it is not there and was not to be put.
+// The position of a column in a table, inserted if PUT; NONE where the table is full, or the column is absent and not to be inserted.
 template <bool PUT>
 __device__ __forceinline__ int place(Table& table, int column) {
     for (int i = 0; i < TABLE; ++i) {
@@ -52,15 +52,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
            unsigned short* slots, int* failed) {
     SHARED(Memory, memory);
     const int thread = threadIdx.x, lane = thread % 32;
-    March march(n_rows, line, plane, depth, blockIdx.x, programs);
+    PlaneSweep sweep(n_rows, line, plane, depth, blockIdx.x, programs);
     for (int i = thread; i < TABLE; i += THREADS) memory.tables[1].column[i] = NONE;
     if (thread == 0) memory.fails = 0;
-    int position = 0, lately[3] = {};  // rows brought in all, and in the last steps
-    for (int at = 0; march.goes_on(); ++at, march.advance()) {
-        const Step step = march.step;
+    int position = 0, lately[3] = {};  // rows loaded in all, and in the last steps
+    for (int at = 0; sweep.goes_on(); ++at, sweep.advance()) {
+        const Step step = sweep.step;
         Table &now = memory.tables[at % 2], &past = memory.tables[1 - at % 2];
         for (int i = thread; i < TABLE; i += THREADS) now.column[i] = NONE;
-        if (thread == 0) memory.brought = 0;
+        if (thread == 0) memory.loaded = 0;
         __syncthreads();
 
         // Calls take(entry, column) for the entries of the patch.
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 }
             }
             const u32 mask = __ballot_sync(FULL, is_new);
-            int rank = lane == 0 ? atomicAdd(&memory.brought, __popc(mask)) : 0;
+            int rank = lane == 0 ? atomicAdd(&memory.loaded, __popc(mask)) : 0;
             rank = __shfl_sync(FULL, rank, 0) + __popc(mask & ((1u << lane) - 1));
             if (is_new && rank < MOST) loads[static_cast<i64>(step.number) * MOST + rank] = column;
             if (is_new) state = (position + rank) % SLOTS;
@@ -111,11 +111,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                 if (found != NONE) slots[entry] = static_cast<unsigned short>(now.state[found]);
             });
         if (thread == 0) {
-            counts[step.number] = min(memory.brought, MOST);
-            if (memory.brought > MOST || memory.brought + lately[0] + lately[1] + lately[2] > SLOTS) memory.fails = 1;
+            counts[step.number] = min(memory.loaded, MOST);
+            if (memory.loaded > MOST || memory.loaded + lately[0] + lately[1] + lately[2] > SLOTS) memory.fails = 1;
         }
-        position = (position + memory.brought) % SLOTS;
-        lately[0] = lately[1], lately[1] = lately[2], lately[2] = memory.brought;
+        position = (position + memory.loaded) % SLOTS;
+        lately[0] = lately[1], lately[1] = lately[2], lately[2] = memory.loaded;
         __syncthreads();
     }
     __syncthreads();

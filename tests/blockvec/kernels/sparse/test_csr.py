@@ -18,18 +18,19 @@ from hypothesis import strategies as st
 
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200, host_device
+from blockvec.kernels.families import CSR
+from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import GRAMS, SpmmvProblem, itemsize, promote
 from blockvec.kernels.roofline import Ceilings, memory_time, traffic
-from blockvec.kernels.sparse import csr as family
-from blockvec.kernels.sparse import csr_config as limits
-from blockvec.kernels.sparse import csr_model as model
-from blockvec.kernels.sparse.csr import Config
+from blockvec.kernels.sparse.csr import GRAM_WIDTH, block_bytes, registers
+from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.csr_plan import TASK_ENTRIES, Plan, address
 from blockvec.models import model as model_matrix
 from tests.contract.blocks import exact_values
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
+family = CSR
 A100 = replace(
     H200,
     name="NVIDIA A100",
@@ -62,7 +63,6 @@ def test_every_width_has_a_valid_choice_in_a_moment(dtype: str, device: Any) -> 
         fused = {"index_bytes": 8, "alpha": "general", "beta": "general", "shift": "column"}
         for p in (problem(width, dtype, average), problem(width, ("float64", dtype), average, **fused)):
             assert family.supports(p, device) is None
-            model._choose.cache_clear()
             start = time.process_time()
             config = family.choose(p, device)
             seconds.append(time.process_time() - start)
@@ -103,7 +103,7 @@ def test_configurations_are_refused_with_a_reason() -> None:
         "registers": replace(good, unroll=30, long_row=64),
         "shared memory of": replace(good, entries=4000, warps=8, blocks=2),
         "on a multiprocessor": replace(good, warps=32, blocks=3),
-        "packs a lane": replace(good, lanes=8, vectors=2, vector=2),
+        "packs per lane": replace(good, lanes=8, vectors=2, vector=2),
         "tiles": replace(good, lanes=2, vectors=4),
         "fill fragments": replace(good, lanes=3, vectors=3),
         "no room": replace(good, lanes=8, vectors=1, rows=32, warps=4, blocks=7, entries=490),
@@ -132,7 +132,7 @@ def test_sums_are_made_apart_where_long_rows_are() -> None:
         config = family.choose(p, H200)
         assert "apart" in str(family.refuse_sums(p, config))
         assert family.refuse_sums(replace(p, longest=config.long_row), config) is None
-        assert len(family.sources(p, config)) == 3, "the plain product's, with its long rows"
+        assert len(family.sources(p, config, H200)) == 3, "the plain product's, with its long rows"
     assert family.refuse_sums(problem(4, longest=10**6), config) is None
 
 
@@ -140,14 +140,14 @@ def test_sources_depend_on_shapes_that_compile_differently_and_nothing_else() ->
     p = problem(16)
     config = family.choose(p, H200)
     other = replace(p, n_rows=5, n_cols=9, nnz=11, ldx=99, ldy=77)
-    assert family.source(p, config) == family.source(other, config)
+    assert family.source(p, config, H200) == family.source(other, config, H200)
     changed = [
         replace(p, width=8),
         replace(p, index_bytes=8),
         replace(p, beta="one"),
         replace(p, shift="scalar"),
     ]
-    assert len({family.source(q, config) for q in [p, *changed]}) == 5
+    assert len({family.source(q, config, H200) for q in [p, *changed]}) == 5
     assert family.kernel_name(p) == "spmmv_csr_f64_w16"
     assert family.kernel_name(problem(3, ("float64", "complex64")), "tasks") == "spmmv_csr_f64_c64_w3_tasks"
 
@@ -184,7 +184,7 @@ def test_units_hold_every_row_once_and_tasks_every_entry_of_long_rows(
     indptr: np.ndarray, rows: int, entries: int, spare: int
 ) -> None:
     S = matrix(indptr, 11)
-    plan = family.prepare(S.indptr, S.indices, S.data)
+    plan = Plan(S.indptr, S.indices, S.data)
     long_row = entries - spare
     units = plan.units(rows, entries, long_row)
     n_rows = len(indptr) - 1
@@ -223,13 +223,13 @@ def test_a_plan_shares_aligned_arrays_and_copies_others() -> None:
     first = -raw.ctypes.data % 16 + 8
     odd = raw[first : first + S.nnz * 8].view("float64")
     odd[...] = S.data
-    plan = family.prepare(S.indptr.astype(np.int64), S.indices.astype(np.int32), odd)
+    plan = Plan(S.indptr.astype(np.int64), S.indices.astype(np.int32), odd)
     assert plan.data is not odd
     assert address(plan.data) % 16 == 0
     np.testing.assert_array_equal(plan.data, S.data)
     assert plan.indptr.dtype == plan.indices.dtype == np.int32
     assert (plan.n_rows, plan.nnz, plan.index_bytes) == (500, S.nnz, 4)
-    again = family.prepare(plan.indptr, plan.indices, plan.data)
+    again = Plan(plan.indptr, plan.indices, plan.data)
     assert again.data is plan.data
     assert again.indices is plan.indices
 
@@ -281,12 +281,12 @@ def test_a_launch_comes_by_every_unit_once(
     planes: int,
 ) -> None:
     indptr = np.zeros(n_rows + 1, f"int{8 * index}")
-    plan = family.prepare(indptr, indptr[:0], np.zeros(0))
+    plan = Plan(indptr, indptr[:0], np.zeros(0))
     plan.line, plan.plane = grid
     p = problem(width, n_rows=n_rows, n_cols=n_rows, nnz=0, index_bytes=index)
     config = replace(family.choose(p, H200), passes=passes, planes=planes)
     rows = Recorder()
-    family.bind(family.Kernels(rows), p, config, H200, plan)(16, 32)
+    family.bind({"rows": rows}, p, config, H200, plan)(16, 32)
     [((blocks, _), (threads,), arguments)] = rows.calls
     tiles = -(-width // config.tile)
     assert threads == 32 * config.warps
@@ -315,22 +315,23 @@ def test_a_launch_comes_by_every_unit_once(
 )
 def test_a_plan_finds_the_lines_and_planes_of_grids(spec: str, grid: tuple[int, int]) -> None:
     S = model_matrix(spec)
-    plan = family.prepare(S.indptr, S.indices, S.data)
+    plan = Plan(S.indptr, S.indices, S.data)
     assert (plan.line, plan.plane) == grid
     shuffled = S[np.random.default_rng(0).permutation(S.shape[0])]
-    plan = family.prepare(shuffled.indptr, shuffled.indices, shuffled.data)
+    plan = Plan(shuffled.indptr, shuffled.indices, shuffled.data)
     assert (plan.line, plan.plane) == (0, 0)
 
 
 def test_what_a_launch_lacks_is_said() -> None:
     S = matrix(np.array([0, 5000, 5001]), 2)
-    plan = family.prepare(S.indptr, S.indices, S.data)
+    plan = Plan(S.indptr, S.indices, S.data)
     p = SpmmvProblem(2, 2, S.nnz, 1, "float64", "float64", 1, 1)
     config = family.choose(p, H200)
+    kernels = {part: Recorder() for part in family.parts(p, config, plan)}
     with pytest.raises(ValueError, match="bytes of workspace are needed"):
-        family.bind(family.Kernels(Recorder()), p, config, H200, plan)(16, 32)
+        family.bind(kernels, p, config, H200, plan)(16, 32)
     with pytest.raises(ValueError, match="rows of 5000 entries"):
-        family.bind(family.Kernels(Recorder()), replace(p, dots=("xy",)), config, H200, plan)
+        family.bind(kernels, replace(p, dots=("xy",)), config, H200, plan)
 
 
 # ---- generated code
@@ -338,13 +339,13 @@ def test_what_a_launch_lacks_is_said() -> None:
 needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
 
 
-def assert_compiles_clean(p: SpmmvProblem, config: Config, device: Any, part: family.Part = "rows") -> None:
-    source = family.source(p, config, part)
+def assert_compiles_clean(p: SpmmvProblem, config: Config, device: Any, part: str = "rows") -> None:
+    source = family.source(p, config, H200, part)
     used = compile_source(source, device.architecture).resources
     assert (used.spill_bytes, used.stack_bytes) == (0, 0), (p, config, part)
     if part == "rows":
-        assert used.registers <= limits.register_limit(config.warps, config.blocks, device)
-        assert used.shared_bytes <= limits.shared_bytes(p, config) + 1024 + 128  # the driver's share
+        assert used.registers <= register_limit(32 * config.warps * config.blocks, device)
+        assert used.shared_bytes <= block_bytes(p, config) + 1024 + 128  # the driver's share
 
 
 @needs_compiler
@@ -358,12 +359,12 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
         "alpha": draw.choice(("one", "general")),
         "beta": draw.choice(("zero", "one", "general")),
         "shift": draw.choice(("none", "scalar", "column")),
-        "gram": draw.choice(((), ("xy", "yy"), ("yy",))) if 1 < width <= limits.GRAM_WIDTH else (),
+        "gram": draw.choice(((), ("xy", "yy"), ("yy",))) if 1 < width <= GRAM_WIDTH else (),
     }
     p = problem(width, types, draw.choice((3, 7, 12, 27, 80)), **fused)
     device = (H200, A100)[seed % 2]
-    valid = [c for c in dict.fromkeys(family.space(p)) if family.refuse(p, c, device) is None]
-    room = {c: limits.register_limit(c.warps, c.blocks, device) - limits.registers(p, c) for c in valid}
+    valid = [c for c in dict.fromkeys(family.space(p, device)) if family.refuse(p, c, device) is None]
+    room = {c: register_limit(32 * c.warps * c.blocks, device) - registers(p, c) for c in valid}
     tightest = sorted(valid, key=room.__getitem__)[:30]
     assert_compiles_clean(p, family.choose(p, device), device)
     for config in (draw.choice(tightest), draw.choice(valid)):
@@ -496,18 +497,17 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     p, device = product.problem, replace(H200, multiprocessors=3)
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
     assert family.refuse(p, config, device) is None
-    plan = family.prepare(S.indptr, S.indices, S.data)
+    plan = Plan(S.indptr, S.indices, S.data)
     plan.line, plan.plane = case["line"], case["plane"]
     workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
     written = [*product.writable, workspace, *out.values(), *matrices.values()]
     kernels = host_kernels(p, config, plan, tmp_path, [*product.readable, workspace], written)
-    assert bool(case["long"]) == (kernels.tasks is not None)
+    assert bool(case["long"]) == ("tasks" in kernels)
 
     blocks = {"x": product.X, "y": product.expected}
     for seed in (1, 2):
-        for kernel in (kernels.rows, kernels.tasks, kernels.sums):
-            if kernel:
-                kernel.seed = seed
+        for part in kernels.keys() - {"totals"}:
+            kernels[part].seed = seed
         product.check(
             family.bind(kernels, p, config, device, plan),
             workspace_ptr=address(workspace),
@@ -533,11 +533,11 @@ def host_kernels(
     folder: Path,
     read: list[np.ndarray],
     written: list[np.ndarray],
-) -> family.Kernels:
+) -> dict[str, HostKernel]:
     units = plan.units(config.rows, config.entries, config.long_row)
     lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]
     readable = [plan.indptr, plan.indices, plan.data, *read, *lists]
     parts = family.parts(p, config, plan)
-    return family.Kernels(
-        **{part: HostKernel(family.source(p, config, part), folder, readable, written) for part in parts}
-    )
+    return {
+        part: HostKernel(family.source(p, config, H200, part), folder, readable, written) for part in parts
+    }

@@ -1,4 +1,4 @@
-"""SpMMV that marches through the planes of a grid: plans, generated code, and the kernels run on the host."""
+"""SpMMV by sweeps through the planes of a grid: plans, generated code, and the kernels run on the host."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, DeviceInfo, host_device
+from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, itemsize
-from blockvec.kernels.sparse import planes as family
-from blockvec.kernels.sparse import planes_config as limits_of
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.planes import Config
-from blockvec.kernels.sparse.planes_plan import Geometry, March, geometry
+from blockvec.kernels.sparse.planes import PlanesConfig as Config
+from blockvec.kernels.sparse.planes import loaded_rows, make_plan, plan_source, registers
+from blockvec.kernels.sparse.planes_plan import Geometry, SweepPlan, geometry
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
+family = SPARSE_FAMILIES["spmmv_planes"]
 A100 = replace(
     H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108, shared_bytes_per_block=166912
 )
@@ -61,47 +62,47 @@ def grid(
     return sp.csr_array((values, column[order].astype(np.int32), indptr), shape=(every.size, every.size))
 
 
-def planned(S: sp.csr_array, plan: Plan, marching: Geometry, folder: Path) -> tuple[March, int]:
-    """The march through a matrix, by the kernel that plans it, and whether it failed."""
-    most = family.brought(marching.across, marching.lines)
-    march = March(
-        marching,
-        np.full(marching.steps, -1, np.int32),
-        np.full((marching.steps, most), -1, np.int32),
+def planned(S: sp.csr_array, plan: Plan, sweep: Geometry, folder: Path) -> tuple[SweepPlan, int]:
+    """The sweep through a matrix, by the kernel that plans it, and whether it failed."""
+    most = loaded_rows(sweep.across, sweep.lines)
+    planned_sweep = SweepPlan(
+        sweep,
+        np.full(sweep.steps, -1, np.int32),
+        np.full((sweep.steps, most), -1, np.int32),
         np.full(S.nnz + 8, 0xFFFF, np.uint16)[: S.nnz],
     )
     failed = np.zeros(1, np.int32)
     folder.mkdir()
-    source = family.plan_source(marching.across, marching.lines, marching.entries)
-    outputs = [march.counts, march.loads, march.slots, failed]
-    family.make_plan(HostKernel(source, folder, [plan.indptr, plan.indices], outputs), plan, march, failed)
-    return march, int(failed[0])
+    source = plan_source(sweep.across, sweep.lines, sweep.entries)
+    outputs = [planned_sweep.counts, planned_sweep.loads, planned_sweep.slots, failed]
+    make_plan(HostKernel(source, folder, [plan.indptr, plan.indices], outputs), plan, planned_sweep, failed)
+    return planned_sweep, int(failed[0])
 
 
-def rows_of_steps(marching: Geometry, program: int) -> list[tuple[int, list[int]]]:
+def rows_of_steps(sweep: Geometry, program: int) -> list[tuple[int, list[int]]]:
     """The steps of a block: their numbers, and the rows that each works on."""
-    across, planes = -(-marching.line // marching.across), marching.planes
-    layers = -(-planes // marching.depth)
+    across, planes = -(-sweep.line // sweep.across), sweep.planes
+    layers = -(-planes // sweep.depth)
     found = []
     number = 0
-    for unit in range(marching.patches * layers):
-        layer, patch = divmod(unit, marching.patches)
+    for unit in range(sweep.patches * layers):
+        layer, patch = divmod(unit, sweep.patches)
         down, left = divmod(patch, across)
-        deep = min(marching.depth, planes - layer * marching.depth)
+        deep = min(sweep.depth, planes - layer * sweep.depth)
         steps: list[tuple[int, list[int]]] = [(number, []), (number + 1, [])]
         for k in range(deep):
-            p = layer * marching.depth + k
+            p = layer * sweep.depth + k
             inside = [
-                p * marching.plane + line * marching.line + i
-                for line in range(down * marching.lines, (down + 1) * marching.lines)
-                for i in range(left * marching.across, min((left + 1) * marching.across, marching.line))
-                if line * marching.line + i < marching.plane
+                p * sweep.plane + line * sweep.line + i
+                for line in range(down * sweep.lines, (down + 1) * sweep.lines)
+                for i in range(left * sweep.across, min((left + 1) * sweep.across, sweep.line))
+                if line * sweep.line + i < sweep.plane
             ]
-            steps.append((number + 2 + k, [row for row in inside if row < marching.n_rows]))
+            steps.append((number + 2 + k, [row for row in inside if row < sweep.n_rows]))
         number += deep + 2
-        if unit % marching.programs == program:
+        if unit % sweep.programs == program:
             found += steps
-    assert number == marching.steps
+    assert number == sweep.steps
     return found
 
 
@@ -132,21 +133,21 @@ def test_every_entry_finds_its_row_in_the_ring(
     S = sp.csr_array(grid(extents, "float64", points, missing, periodic)[:n_rows, :])
     plan = Plan(S.indptr, S.indices, S.data)
     line, plane = extents[2], extents[1] * extents[2]
-    marching = Geometry(S.shape[0], line, plane, *patch, points, depth, programs)
-    march, failed = planned(S, plan, marching, tmp_path / "plan")
+    sweep = Geometry(S.shape[0], line, plane, *patch, points, depth, programs)
+    planned_sweep, failed = planned(S, plan, sweep, tmp_path / "plan")
     assert not failed
     ring_rows, seen = 4 * (patch[0] + 2) * (patch[1] + 2), []
     for program in range(programs):
         ring, position = np.full(ring_rows, -1), 0
-        steps = rows_of_steps(marching, program)
+        steps = rows_of_steps(sweep, program)
         for at in range(len(steps) + 1):
             if at < len(steps):  # a step's rows come while the one before is worked on
-                loads = march.loads[steps[at][0], : march.counts[steps[at][0]]]
+                loads = planned_sweep.loads[steps[at][0], : planned_sweep.counts[steps[at][0]]]
                 ring[(position + np.arange(len(loads))) % ring_rows] = loads
                 position += len(loads)
             for row in steps[at - 1][1] if at else []:
                 entries = slice(S.indptr[row], S.indptr[row + 1])
-                np.testing.assert_array_equal(ring[march.slots[entries]], S.indices[entries])
+                np.testing.assert_array_equal(ring[planned_sweep.slots[entries]], S.indices[entries])
                 seen.append(row)
     assert sorted(seen) == list(range(S.shape[0]))
 
@@ -202,13 +203,20 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
     product = SparseProduct(S, dtype_x, case, align_x=16, align_y=case["align_y"], **of_problem)
     p, size_y = product.problem, min(16, case["config"].vector * itemsize(product.problem.dtype))
     config = replace(case["config"], aligned_y=min(p.align_y, p.align_z) % size_y == 0)
-    assert limits_of.refuse(p, config, FEW) is None
-    march, failed = planned(S, plan, family.form_of(p, config, FEW, plan), tmp_path / "plan")
+    assert family.refuse(p, config, FEW) is None
+    planned_sweep, failed = planned(S, plan, family.form_key(p, config, FEW, plan), tmp_path / "plan")
     assert not failed
-    readable = [plan.indptr, plan.data, march.slots, march.counts, march.loads, *product.readable]
+    readable = [
+        plan.indptr,
+        plan.data,
+        planned_sweep.slots,
+        planned_sweep.counts,
+        planned_sweep.loads,
+        *product.readable,
+    ]
     (tmp_path / "product").mkdir()
-    kernel = HostKernel(family.source(p, config), tmp_path / "product", readable, product.writable)
-    product.check(family.bind(kernel, p, config, FEW, plan, march))
+    kernel = HostKernel(family.source(p, config, FEW), tmp_path / "product", readable, product.writable)
+    product.check(family.bind({"rows": kernel}, p, config, FEW, plan, planned_sweep))
 
 
 # ---- geometry
@@ -314,5 +322,5 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
     p = draw.choice(
         [p for w in widths if not family.supports(p := problem(w, dtype, points, **fused), device)]
     )
-    plan = family.plan_source(16, 8, 27)
-    assert_compiles_without_spills(family, limits_of.registers, p, device, draw, [plan])
+    plan = plan_source(16, 8, 27)
+    assert_compiles_without_spills(family, registers, p, device, draw, [plan])

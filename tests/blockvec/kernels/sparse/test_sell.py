@@ -15,17 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec.kernels.device import H200, host_device
+from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, itemsize
-from blockvec.kernels.sparse import sell as family
-from blockvec.kernels.sparse import sell_config as limits_of
 from blockvec.kernels.sparse.csr_plan import Plan
-from blockvec.kernels.sparse.sell import Config
-from blockvec.kernels.sparse.sell_config import CHUNK
+from blockvec.kernels.sparse.sell import MAX_ROW_BYTES, fill, fill_source, registers
+from blockvec.kernels.sparse.sell import SellConfig as Config
+from blockvec.kernels.sparse.sell_plan import CHUNK, SellMatrix, layout
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
+family = SPARSE_FAMILIES["spmmv_sell"]
 A100 = replace(H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108)
 TYPES = ("float32", "float64", "complex64", "complex128")
 ROWS = 1_000_000
@@ -48,9 +49,9 @@ def matrix(n_rows: int, n_cols: int, dtype: str, index: type, seed: int) -> sp.c
     )
 
 
-def converted(plan: Plan, sigma: int) -> family.Sell:
+def converted(plan: Plan, sigma: int) -> SellMatrix:
     """The matrix in SELL-C-sigma form, entry by entry."""
-    into = family.layout(plan, sigma)
+    into = layout(plan, sigma)
     columns, values = np.full(into.entries, -1, plan.indices.dtype), np.zeros(into.entries, plan.data.dtype)
     for place in range(CHUNK * into.n_chunks):
         row = place if into.order is None else place // sigma * sigma + into.order[place]
@@ -59,10 +60,10 @@ def converted(plan: Plan, sigma: int) -> family.Sell:
             begin, end = into.starts[place // CHUNK : place // CHUNK + 2]
             to = np.arange(begin + place % CHUNK, end, CHUNK)[: plan.indptr[row + 1] - plan.indptr[row]]
             columns[to], values[to] = plan.indices[entries], plan.data[entries]
-    return family.Sell(into, columns, values)
+    return SellMatrix(into, columns, values)
 
 
-def arrays_of(matrix: family.Sell) -> list[np.ndarray]:
+def arrays_of(matrix: SellMatrix) -> list[np.ndarray]:
     arrays = matrix.layout.starts, matrix.columns, matrix.values, matrix.layout.order
     return [array for array in arrays if array is not None]
 
@@ -117,8 +118,8 @@ def test_the_kernel_that_converts_puts_every_entry_into_its_place(
     p = SpmmvProblem(*S.shape, S.nnz, 1, dtype, dtype, 1, 1, S.indices.itemsize)
     readable = [plan.indptr, plan.indices, plan.data, into.starts]
     readable += [] if into.order is None else [into.order]
-    fill = HostKernel(family.fill_source(p, sigma), tmp_path, readable, [columns, values])
-    family.convert(fill, plan, into, columns, values)
+    kernel = HostKernel(fill_source(p, sigma), tmp_path, readable, [columns, values])
+    fill(kernel, plan, SellMatrix(into, columns, values))
     np.testing.assert_array_equal(columns, expected.columns)
     np.testing.assert_array_equal(values, expected.values)
 
@@ -137,8 +138,8 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
     plan.line, plan.plane = case["line"], case["plane"]
     sell = converted(plan, config.sigma)
     readable = [*arrays_of(sell), *product.readable]
-    kernel = HostKernel(family.source(p, config), tmp_path, readable, product.writable)
-    product.check(family.bind(kernel, p, config, device, plan, sell))
+    kernel = HostKernel(family.source(p, config, device), tmp_path, readable, product.writable)
+    product.check(family.bind({"rows": kernel}, p, config, device, plan, sell))
 
 
 # ---- layouts
@@ -155,7 +156,7 @@ def test_a_layout_has_a_place_for_every_entry_and_sorts_rows_within_sigma(
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
     nnz = int(indptr[-1])
     plan = Plan(indptr, np.arange(nnz, dtype=index), np.arange(1.0, nnz + 1))
-    found = family.layout(plan, sigma)
+    found = layout(plan, sigma)
     assert found.starts.dtype == index
     assert found.starts[0] == 0
     assert found.starts[-1] == found.entries
@@ -184,7 +185,7 @@ def test_a_layout_beyond_the_index_type_is_refused() -> None:
     plan = object.__new__(Plan)
     plan.indptr, plan.indices, plan.n_rows, plan.longest = indptr, entry, len(lengths), 2**19
     with pytest.raises(OverflowError, match="too many for indices of 4 bytes"):
-        family.layout(plan, CHUNK)
+        layout(plan, CHUNK)
 
 
 # ---- choices and generated code
@@ -249,7 +250,6 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
         "chain": draw.choice(("none", "one")),
         "dtype_matrix": draw.choice((dtype, "float64")),
     }
-    width = draw.choice([w for w in (1, 2, 3, 4, 6, 8) if w * itemsize(dtype) <= family.MAX_ROW_BYTES])
+    width = draw.choice([w for w in (1, 2, 3, 4, 6, 8) if w * itemsize(dtype) <= MAX_ROW_BYTES])
     p = problem(width, dtype, draw.choice((4, 7, 12, 27)), longest=40, **fused)
-    fill = family.fill_source(p, 64)
-    assert_compiles_without_spills(family, limits_of.registers, p, device, draw, [fill])
+    assert_compiles_without_spills(family, registers, p, device, draw, [fill_source(p, 64)])

@@ -14,13 +14,12 @@ from blockvec.kernels import families
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200, DeviceInfo, host_device
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.sparse import csr as spmmv_csr
-from blockvec.kernels.sparse import sell as spmmv_sell
 from blockvec.kernels.tuning import winners
 from blockvec.kernels.tuning.winners import Winner, find, representative, store, table_of
 
 D8 = TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
 D8C = TsmmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
+SELL = families.SPARSE_FAMILIES["spmmv_sell"]
 CONFIG = families.FAMILIES["tsmttsm_mma"].choose(D8, H200)
 WINNER = Winner("tsmttsm_mma", CONFIG, D8.K, 4.7e-4, 0.97, "")
 OTHER = dataclasses.replace(H200, name="another GPU", multiprocessors=100)
@@ -80,7 +79,7 @@ def sparse(width: int = 8, rows: int = 10**7, **changes: Any) -> SpmmvProblem:
 
 
 def test_sparse_products_share_a_record_where_matrices_are_alike(tmp_path: Path) -> None:
-    config = spmmv_csr.choose(sparse(), H200)
+    config = families.CSR.choose(sparse(), H200)
     assert store(sparse(), Winner("spmmv_csr", config, 10**7, 1e-3, 0.8, ""), H200, tmp_path)
     alike = [
         sparse(rows=10**6),
@@ -91,7 +90,7 @@ def test_sparse_products_share_a_record_where_matrices_are_alike(tmp_path: Path)
         assert found is not None
         assert found.config == config
     crowded = sparse(dots=("xx", "xy", "yy"), beta="general", alpha="general", shift="column")
-    assert spmmv_csr.refuse(crowded, config, H200)
+    assert families.CSR.refuse(crowded, config, H200)
     assert find(crowded, H200, tmp_path) is None, "registers leave no room for what is fused"
     roomy = dataclasses.replace(config, blocks=2)
     assert store(sparse(), Winner("spmmv_csr", roomy, 10**7, 1e-3, 0.8, ""), H200, tmp_path)
@@ -103,8 +102,8 @@ def test_sparse_products_share_a_record_where_matrices_are_alike(tmp_path: Path)
 
 def test_products_with_sums_have_records_of_their_own_and_else_that_of_the_plain_one(tmp_path: Path) -> None:
     plain, gram = sparse(), sparse(gram=("xy", "yy"))
-    roomy = dataclasses.replace(spmmv_csr.choose(plain, H200), blocks=4)
-    own = spmmv_csr.choose(gram, H200)
+    roomy = dataclasses.replace(families.CSR.choose(plain, H200), blocks=4)
+    own = families.CSR.choose(gram, H200)
     assert store(plain, Winner("spmmv_csr", roomy, 10**7, 1e-3, 0.8, ""), H200, tmp_path)
     found = find(gram, H200, tmp_path)
     assert found is not None
@@ -120,21 +119,21 @@ def test_products_with_sums_have_records_of_their_own_and_else_that_of_the_plain
 
 def test_a_winner_configures_its_own_family_and_leaves_the_other_to_its_model(tmp_path: Path) -> None:
     problem = sparse(2)
-    config = dataclasses.replace(spmmv_sell.choose(problem, H200), sigma=1024)
+    config = dataclasses.replace(SELL.choose(problem, H200), sigma=1024)
     assert store(problem, Winner("spmmv_sell", config, 10**7, 1e-4, 0.9, ""), H200, tmp_path)
-    found, origin = winners.configure_sparse("spmmv_sell", problem, H200, tmp_path)
+    found, origin = winners.configure_sparse(SELL, problem, H200, tmp_path)
     assert found == config
     assert "tuned" in origin
-    in_rows = spmmv_csr.choose(problem, H200), "the model's choice"
-    assert winners.configure_sparse("spmmv_csr", problem, H200, tmp_path) == in_rows
-    assert winners.configure_sparse("spmmv_sell", problem, H200, None) == (
-        spmmv_sell.choose(problem, H200),
+    in_rows = families.CSR.choose(problem, H200), "the model's choice"
+    assert winners.configure_sparse(families.CSR, problem, H200, tmp_path) == in_rows
+    assert winners.configure_sparse(SELL, problem, H200, None) == (
+        SELL.choose(problem, H200),
         "the model's choice",
     )
     with_dots = sparse(2, dots=("xy",))
     assert find(with_dots, H200, tmp_path) is not None, "of the plain product"
-    assert spmmv_sell.supports(with_dots, H200) is not None
-    assert winners.configure_sparse("spmmv_csr", with_dots, H200, tmp_path)[1] == "the model's choice"
+    assert SELL.supports(with_dots, H200) is not None
+    assert winners.configure_sparse(families.CSR, with_dots, H200, tmp_path)[1] == "the model's choice"
 
 
 def test_records_belong_to_a_device(tmp_path: Path) -> None:

@@ -1,0 +1,89 @@
+"""Sparse matrices on a GPU."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from ...kernels.problem import SpmmvProblem
+from ...kernels.sparse.csr_plan import Plan
+from .. import is_cupy
+from ..base import DeviceArray as Array
+
+__all__ = ["CUDA_TYPES", "DeviceCsr"]
+
+CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
+
+
+class DeviceCsr:
+    """A sparse matrix in CSR form on a GPU, as cuSPARSE and blockvec's kernels take it.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    indptr, indices, data : array
+        The three arrays on the device; those of a CuPy matrix are shared.
+    plan : Plan
+        The matrix as blockvec's kernels take it.
+    pattern : str
+        Its pattern as in `SpmmvProblem`.
+    bound : dict
+        Launches of blockvec's kernels for this matrix and their bytes of workspace, by family, problem and
+        mode of tuning.
+    forms : dict
+        The matrix in other forms, by family and key of the form; None if it has no such form. See `sparse`.
+    waited : Counter
+        Products so far that a form would have made faster.
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        import cupy
+
+        self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        if is_cupy(matrix.data):
+            self.indptr, self.indices, self.data = matrix.indptr, matrix.indices, matrix.data
+        else:
+            self.indptr, self.indices, self.data = map(
+                cupy.asarray, (matrix.indptr, matrix.indices, matrix.data)
+            )
+        if self.indptr.dtype != self.indices.dtype:
+            self.indptr = self.indptr.astype(self.indices.dtype)
+        self.plan = Plan(self.indptr, self.indices, self.data)
+        self.pattern = self.plan.pattern
+        self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+        self.forms: dict[tuple[str, Hashable], Any] = {}
+        self.waited: Counter[tuple[str, Hashable]] = Counter()
+        self._descriptors: dict[str, tuple[int, Array]] = {}
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries."""
+        return int(self.data.size)
+
+    @property
+    def longest(self) -> int:
+        """Entries of the longest row."""
+        return self.plan.longest
+
+    def descriptor(self, dtype: str) -> int:
+        """Create cuSPARSE's descriptor of the matrix with values of a type, once per type."""
+        if dtype not in self._descriptors:
+            from cupy_backends.cuda.libs import cusparse
+
+            values = self.data.astype(dtype, copy=False)
+            index_type = (
+                cusparse.CUSPARSE_INDEX_64I if self.indices.dtype == np.int64 else cusparse.CUSPARSE_INDEX_32I
+            )
+            pointers = (self.indptr.data.ptr, self.indices.data.ptr, values.data.ptr)
+            descriptor = cusparse.createCsr(
+                *(*self.shape, self.nnz, *pointers, index_type, index_type),
+                *(cusparse.CUSPARSE_INDEX_BASE_ZERO, CUDA_TYPES[dtype]),
+            )
+            weakref.finalize(self, cusparse.destroySpMat, descriptor).atexit = False
+            self._descriptors[dtype] = descriptor, values
+        return self._descriptors[dtype][0]

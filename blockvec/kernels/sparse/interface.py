@@ -1,0 +1,173 @@
+"""What all kernels of sparse products share: constants and types of their sources, and their operands.
+
+Both are those of ``cuda/sparse/spmmv.cuh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from ..problem import SpmmvProblem, is_complex, itemsize, real_bytes
+from ..source import C_TYPES, SHORT_NAMES
+
+__all__ = [
+    "ColumnMapping",
+    "Constants",
+    "are_aligned",
+    "bind_kernel",
+    "constants",
+    "operands",
+    "pack_bytes",
+    "real_type",
+    "refuse_alignment",
+    "row_entries",
+    "types_name",
+    "types_of",
+    "widest_pack",
+]
+
+Constants = dict[str, bool | int | float]
+"""Constants of a source by name."""
+
+_SHIFT = {"none": 0, "scalar": 1, "column": 2}
+_CHAIN = {"none": 0, "zero": 2, "one": 1, "general": 1}
+
+
+class ColumnMapping(Protocol):
+    """The part of a configuration that maps the columns of a row to lanes."""
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that share the columns of a row."""
+
+    @property
+    def vectors(self) -> int:
+        """Packs of columns per lane."""
+
+    @property
+    def vector(self) -> int:
+        """Columns per pack."""
+
+    @property
+    def aligned_x(self) -> bool:
+        """Whether packs of X start at multiples of their size."""
+
+    @property
+    def aligned_y(self) -> bool:
+        """Whether packs of Y start at multiples of their size."""
+
+
+def real_type(dtype: str) -> str:
+    """Name the C type of an element's real and imaginary parts."""
+    return C_TYPES[real_bytes(dtype)]
+
+
+def types_name(problem: SpmmvProblem) -> str:
+    """Name the element types as in kernel names, as ``f64`` or ``f64_c128``."""
+    return "_".join(dict.fromkeys((SHORT_NAMES[problem.dtype_matrix], SHORT_NAMES[problem.dtype_x])))
+
+
+def types_of(problem: SpmmvProblem) -> dict[str, str]:
+    """Map the type names of ``spmmv.cuh`` to C types."""
+    return {
+        "SReal": real_type(problem.dtype_matrix),
+        "XReal": real_type(problem.dtype_x),
+        "YReal": real_type(problem.dtype),
+        "Index": "int" if problem.index_bytes == 4 else "long long",
+    }
+
+
+def constants(problem: SpmmvProblem, config: ColumnMapping, dots: int = 0, gram: int = 0) -> Constants:
+    """Compute the constants of ``spmmv.cuh``."""
+    return {
+        "WIDTH": problem.width,
+        "S_COMPLEX": is_complex(problem.dtype_matrix),
+        "X_COMPLEX": is_complex(problem.dtype_x),
+        "ALPHA_ONE": problem.alpha == "one",
+        "BETA_ZERO": problem.beta == "zero",
+        "BETA_ONE": problem.beta == "one",
+        "SHIFT": _SHIFT[problem.shift],
+        "CHAIN": _CHAIN[problem.chain],
+        "DOTS": dots,
+        "GRAM": gram,
+        "X_ALIGNED": config.aligned_x,
+        "Y_ALIGNED": config.aligned_y,
+        "LANES": config.lanes,
+        "VECTORS": config.vectors,
+        "VECTOR": config.vector,
+    }
+
+
+def widest_pack(problem: SpmmvProblem) -> int:
+    """Choose the columns per pack: as many as the width and the alignment of X allow."""
+    size = itemsize(problem.dtype_x)
+    return max(v for v in (1, 2, 4) if v == 1 or (problem.width % v == 0 and v * size <= problem.align_x))
+
+
+def are_aligned(problem: SpmmvProblem, vector: int) -> tuple[bool, bool]:
+    """Check whether packs of `vector` columns of X, and of Y and Z, start at multiples of their size."""
+    size_x, size_y = pack_bytes(problem, vector)
+    return problem.align_x % size_x == 0, min(problem.align_y, problem.align_z) % size_y == 0
+
+
+def pack_bytes(problem: SpmmvProblem, vector: int) -> tuple[int, int]:
+    """Compute the bytes of a pack of X, and of the pieces in which packs of Y are loaded and stored."""
+    return vector * itemsize(problem.dtype_x), min(16, vector * itemsize(problem.dtype))
+
+
+def refuse_alignment(problem: SpmmvProblem, config: ColumnMapping) -> str | None:
+    """Explain why operands are not aligned as a configuration requires; None if they are."""
+    size_x, size_y = pack_bytes(problem, config.vector)
+    align_x, align_y = problem.align_x, min(problem.align_y, problem.align_z)
+    if (config.aligned_x and align_x % size_x) or (config.aligned_y and align_y % size_y):
+        return f"operands are aligned to {align_x} and {align_y} bytes, packs have {size_x} and {size_y}"
+    return None
+
+
+def row_entries(problem: SpmmvProblem) -> float:
+    """Compute the average number of entries per row."""
+    return problem.nnz / max(1, problem.n_rows)
+
+
+def operands(
+    problem: SpmmvProblem,
+    X_ptr: int,
+    Y_ptr: int,
+    alpha: complex = 1,
+    beta: complex = 0,
+    shift: complex = 0,
+    shifts_ptr: int = 0,
+    Z_ptr: int = 0,
+    delta: complex = 0,
+    eta: complex = 0,
+) -> tuple[Any, ...]:
+    """Assemble the last arguments of every kernel: blocks with their pitches, factors, shifts per column.
+
+    Device addresses must be aligned as the problem says, and the factors be in its classes. Shifts per
+    column are contiguous and of Y's type.
+    """
+    factors = complex(alpha), complex(beta), complex(shift), complex(delta), complex(eta)
+    return X_ptr, problem.ldx, Y_ptr, problem.ldy, Z_ptr, problem.ldz, *factors, shifts_ptr
+
+
+def bind_kernel(
+    kernel: Any,
+    problem: SpmmvProblem,
+    blocks: int,
+    threads: int,
+    matrix: tuple[Any, ...],
+    shared_bytes: int = 0,
+) -> Callable[..., None]:
+    """Bind a kernel to the arguments that describe the matrix, which precede the operands.
+
+    The result takes the arguments of `operands` after the problem, and queues the kernel on CuPy's current
+    stream.
+    """
+    grid, block = (blocks, 1), (threads,)
+
+    def launch(*addresses_and_factors: Any, **more: Any) -> None:
+        arguments = *matrix, *operands(problem, *addresses_and_factors, **more)
+        kernel(grid, block, arguments, shared_bytes)
+
+    return launch

@@ -1,0 +1,34 @@
+"""What models of sparse products share."""
+
+from __future__ import annotations
+
+import math
+
+from ..limits import LINE_BYTES
+from ..problem import SpmmvProblem, itemsize
+from ..roofline import Ceilings
+
+__all__ = ["H200_CEILINGS", "l2_requests", "unrolls_of"]
+
+H200_CEILINGS = Ceilings(4600.0, 3300.0, 4200.0)
+"""Measured limits of an H200, for where none are given."""
+
+
+def unrolls_of(entries: float, count: int) -> list[int]:
+    """Choose at most `count` numbers of entries in flight, up to 8, that divide average rows well."""
+    entries = max(1.0, entries)
+    found: list[int] = []
+    for most in (8, 5, 3):
+        trips = math.ceil(entries / most)
+        unroll = max(1, min(most, math.ceil(entries / trips)))
+        if unroll not in found:
+            found.append(unroll)
+    return found[:count]
+
+
+def l2_requests(problem: SpmmvProblem) -> float:
+    """Count the lines requested from L2 where no two nearby entries share one."""
+    if problem.pattern in ("lines", "planes"):
+        return 0.0
+    row = problem.width * itemsize(problem.dtype_x)
+    return problem.nnz * (1 + (row - min(row & -row, LINE_BYTES)) / LINE_BYTES)
