@@ -1,8 +1,8 @@
-// Elements of the four types under one arithmetic, and how a thread loads several of them at once.
+// Arithmetic on elements of the four types, and loads of several elements by one thread.
 //
 // Complex numbers are (re, im) pairs with the alignment of their parts: a view may start at any element of a real array.
-// A real factor multiplies the parts alike; it is never widened to a complex one, whose zero imaginary part would turn
-// infinities into NaN and cost two more operations.
+// A real factor multiplies both parts. It is not converted to a complex number: the zero imaginary part would turn infinities into NaN and
+// take two more operations.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -91,7 +91,7 @@ __device__ __forceinline__ auto real_part(A a) -> typename Kind<A>::Real {
         return a;
 }
 
-// Memory that nobody writes during the kernel: such loads may move ahead of stores.
+// From memory that is constant during the kernel, so that the compiler may move the load ahead of stores.
 template <class T>
 __device__ __forceinline__ T load_constant(const T* p) {
     if constexpr (IS_COMPLEX<T>)
@@ -100,7 +100,7 @@ __device__ __forceinline__ T load_constant(const T* p) {
         return __ldg(p);
 }
 
-// A number as a type, for lambdas that are compiled for several.
+// A number as a type: the argument of a generic lambda that is compiled for several numbers.
 template <int N>
 struct Count {
     static constexpr int VALUE = N;

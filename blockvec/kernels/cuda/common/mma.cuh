@@ -1,6 +1,6 @@
 // FP64 tensor-core products of one warp: C (m x n) += A (m x k) B (k x n).
 //
-// Who holds what, for lane l with g = l / 4 and t = l % 4 (PTX ISA, "Matrix fragments for mma.sync" with .f64):
+// The elements of each lane l, with g = l / 4 and t = l % 4 (PTX ISA, "Matrix fragments for mma.sync" with .f64):
 //
 //                       a (lane's part of A)                      b              c
 //   m8n8k4    sm_80     A[g][t]                                   B[t][g]        C[g][2t], C[g][2t+1]
@@ -8,10 +8,10 @@
 //   m16n8k8   sm_90     A[g][t+4u], A[g+8][t+4u] for u = 0, 1     B[t+4u][g]     as m16n8k4
 //   m16n8k16  sm_90     the same for u = 0..3                     B[t+4u][g]     as m16n8k4
 //
-// So an 8-column group of a row-major tall matrix, lane (g, t) holding column g of row t, serves alike as half an A fragment
-// (transposed), as a B fragment, and in any order of the rows, as long as both factors use the same one.
+// So eight columns of a row-major tall matrix, with column g of row t in lane (g, t), are half an A fragment (transposed) and also a B
+// fragment. The rows may be in any order that is the same for both factors.
 // On Hopper all m16 shapes run at 512 multiply-adds in 16 cycles of a quadrant; m8n8k4 takes as long for half the work. It is
-// the only shape of sm_80, at full rate there, and stands in for m16n8k4.
+// the only shape of sm_80, at full rate there, and two of them replace m16n8k4.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void mma_m16n8(double (&c_top)[2], double (&c_bottom)
 #endif
 }
 
-// -x through its sign bit: an FP64 negation would take a slot of the pipe that the tensor products run on.
+// -x through its sign bit: an FP64 negation would occupy the pipe that the tensor products run on.
 __device__ __forceinline__ double flip_sign(double x) {
     return __longlong_as_double(__double_as_longlong(x) ^ (1LL << 63));
 }

@@ -1,8 +1,8 @@
 // Memory to shared memory by the bulk copy engine (sm_90), through a ring of stages guarded by mbarriers.
 //
-// A filler says how many bytes will land in an empty stage and starts the copies; every consumer warp waits until the stage is
-// full, reads it, and gives it back. Copies complete on the full barrier themselves, so STAGES stages are in flight without a
-// register or an instruction spent on them. Two ways to find out that a stage is empty:
+// The warp that fills an empty stage announces the number of bytes on its barrier and starts the copies; every consumer warp waits until
+// the stage is full, reads it, and releases it. The copy engine itself completes the phase of the full barrier, so STAGES stages are in
+// flight without registers or instructions. A stage is known to be empty in one of two ways:
 //
 //   a producer warp                                     consumer warps
 //   for each stage of this block:                       for each stage of this block:
@@ -10,8 +10,8 @@
 //       expect(ring.full + at.stage, bytes); bulk_load(...) ...; __syncwarp(); if (lane == 0) arrive(ring.empty + at.stage)
 //       at.advance()                                        at.advance()
 //
-//   no producer: the last warp to read a stage fills it again. Registers are dealt out by whole warps in each quadrant of a
-//   multiprocessor, so a ninth warp would cut the limit of eight from 255 registers to 168.
+//   no producer: the last warp that reads a stage fills it again. Registers are allocated to whole warps in each quadrant of a
+//   multiprocessor, so a ninth warp would lower the limit of eight warps from 255 registers to 168.
 //       wait(ring.full + at.stage, at.parity); ...; __syncwarp()
 //       if (ring.is_last_reader(at.stage, warps, lane)) { expect(...); bulk_load(...) }   the first STAGES are filled up front
 //
@@ -31,8 +31,8 @@ struct Ring {
     u64 empty[STAGES];    // with a producer warp
     u32 readers[STAGES];  // without: warps that have read a stage
 
-    // By one thread, before a __syncthreads(): how many arrivals fill a stage and how many give it back. By one, because the assembler of
-    // CUDA 13.0 spoils a predicate that is still needed where several threads initialise barriers: warp 0 was torn apart by it for good.
+    // Called by one thread, before a __syncthreads(), with the numbers of arrivals that fill and that release a stage. Not by several
+    // threads: the assembler of CUDA 13.0 then overwrites a predicate that is still needed, and warp 0 stays diverged.
     __device__ __forceinline__ void init(u32 producers, u32 consumers) {
 #pragma unroll
         for (int stage = 0; stage < STAGES; ++stage) {
@@ -43,14 +43,14 @@ struct Ring {
         barrier_init_fence();
     }
 
-    // By a converged warp that has read a stage: whether it was the last one of `warps` to do so.
+    // Called by a converged warp that has read a stage: whether it is the last one of `warps`.
     __device__ __forceinline__ bool is_last_reader(int stage, u32 warps, int lane) {
         const u32 before = lane == 0 ? count_up(readers + stage, warps - 1) : 0;
         return __shfl_sync(0xffffffffu, before, 0) == warps - 1;
     }
 };
 
-// Where a producer or a consumer stands in the ring; the parity flips at each turn.
+// The position of a producer or a consumer in the ring; the parity flips each time the ring has been passed once.
 template <int STAGES>
 struct Cursor {
     int stage = 0;

@@ -2,22 +2,22 @@
 //
 // Each block leaves its partial result in the workspace; then the result is cut into slices and every slice is summed over
 // the blocks, in block order, by one block. A single last block would take tens of microseconds for a 64 x 64 result of 132
-// blocks (4.3 MB at the rate of one multiprocessor), so the slices are spread over the blocks that are still there:
+// blocks (4.3 MB at the rate of one multiprocessor), so the slices are distributed over the blocks that have not ended:
 //
-//   started    counts blocks as they begin, of all launches; `before` those of earlier launches. A block that sees all of its launch
-//              started may wait for them: they are resident or done, and none waits for anything else, so waiting cannot deadlock,
-//              whatever else runs on the device. The one that started last always may. The others decline.
+//   started    counts blocks as they begin, of all launches; `before` those of earlier launches. A block that sees that all
+//              blocks of its launch have started may wait for them: they are resident or done and wait for nothing else, so waiting
+//              cannot deadlock, whatever else runs on the device. The block that started last always may. The others decline.
 //
-// Small results (FLAGGED): every partial sum is stored together with a flag that no other launch uses, so whoever sees the flag sees
-// the sum, and nothing else travels between the blocks: one trip to L2 there and one back. Block b sums slices b, b + blocks, ...;
-// the flags say who declined, and the first block that did not takes the slices of those that did.
+// Small results (FLAGGED): every partial sum is stored together with a flag that no other launch uses, so a thread that sees the flag
+// sees the sum. No other message is needed: one store to L2 and one load. Block b sums slices b, b + blocks, ...; the flags also tell
+// which blocks declined, and the first block that did not sums the slices of those that did.
 //
-// Large results, whose flags would double what is written:
-//   arrived    low half: blocks whose partial is written; high half: those of them that wait. The old value gives a waiter
-//              its rank, the final one the number of waiters.
-//   departed   waiters that are done; the last one sets everything back for the next launch.
+// Large results, for which flags would double the bytes written:
+//   arrived    low half: blocks whose partial is written; high half: those of them that wait. The old value is the rank of
+//              a waiting block, the final one the number of waiting blocks.
+//   departed   waiting blocks that are done; the last one resets the counters for the next launch.
 //
-// Which block sums a slice may vary, the order of its sum does not: results are bit-identical.
+// The block that sums a slice may vary, the order of the additions does not: results are bit-identical.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -28,9 +28,9 @@ struct GridHeader {  // of the workspace, zero before its first launch
 
 constexpr int GRID_HEADER_BYTES = 128;
 constexpr int FLAGGED_DOUBLES = 2048;
-constexpr int MIN_SLICE_DOUBLES = 8;    // whole sectors, with flags a line
+constexpr int MIN_SLICE_DOUBLES = 8;    // whole sectors; with flags a whole line
 constexpr int MAX_SUMS = 16;            // threads that share the sum of one element
-constexpr u64 FLAG = 0x7ff4ull << 48;   // as a number a signalling NaN, which no sum is: partials of other launches look like no flag
+constexpr u64 FLAG = 0x7ff4ull << 48;   // a signalling NaN, which no sum is, so partial sums of other launches cannot equal a flag
 
 __device__ __forceinline__ GridHeader* grid_header(void* workspace) { return static_cast<GridHeader*>(workspace); }
 
@@ -38,15 +38,15 @@ __device__ __forceinline__ double* grid_partials(void* workspace) {
     return reinterpret_cast<double*>(static_cast<char*>(workspace) + GRID_HEADER_BYTES);
 }
 
-// By one thread of each block, early on: returns the flag of this launch, for the block to share.
+// Called by one thread of each block, at its start; returns the flag of this launch, which the block shares.
 __device__ __forceinline__ u64 grid_started(void* workspace) {
     if (gridDim.x == 1) return 0;
     atomicAdd(&grid_header(workspace)->started, u64(1));
     return FLAG + 2 * load_relaxed(&grid_header(workspace)->before);
 }
 
-// By that thread, after the block's last product: how many blocks have started by now; and before the barrier that ends its sums, the
-// flag, which is odd where the block declines.
+// Called by that thread: grid_seen after the block's last product returns the number of blocks that have started, and grid_decided, before
+// the barrier that ends the block's sums, returns the flag, which is odd if the block declines.
 __device__ __forceinline__ u32 grid_seen(void* workspace) {
     return gridDim.x == 1 ? 0 : static_cast<u32>(load_relaxed(&grid_header(workspace)->started));
 }
@@ -65,12 +65,12 @@ __device__ __forceinline__ void grid_put(void* workspace, int k, double value, u
         __stcg(grid_partials(workspace) + at, value);
 }
 
-// How a result is cut into slices of whole elements, each at most THREADS doubles.
+// The slices of a result: whole elements, at most THREADS doubles each.
 template <int DOUBLES, int PARTS, int THREADS>
 struct Slices {
     static_assert(DOUBLES % PARTS == 0, "whole elements");
     static constexpr int ELEMENTS = DOUBLES / PARTS;
-    // In flight: nine are a run of 132 blocks, one a multiprocessor; five what 64 registers allow.
+    // In flight: nine are the run of a thread for 132 blocks, one per multiprocessor; five fit into 64 registers.
     static constexpr int LOADS = BLOCKS > 1 || THREADS > 256 ? 5 : 9;
     int doubles, count;
 
@@ -145,7 +145,7 @@ __device__ __forceinline__ void sum_flagged(void* workspace, double* scratch, u6
 #pragma unroll
             for (int l = 0; l < Cut::LOADS; ++l) any |= get(part[l], static_cast<i64>(min(block + l, end - 1)) * DOUBLES + k) ^ expected;
         } while (any > 1);
-        if (any && !is_heir) shared_any = true;  // an heir knows, and others may still be asking
+        if (any && !is_heir) shared_any = true;  // an heir knows it, and other threads may still poll
 #pragma unroll
         for (int l = 0; l < Cut::LOADS; ++l)
             if (block + l >= end) part[l] = 0;
@@ -163,7 +163,7 @@ __device__ __forceinline__ void sum_flagged(void* workspace, double* scratch, u6
         slices.sum(slice, scratch, load, store);
         has_all = true;
     }
-    // Everybody's sums are there, so nobody will ask for `before` any more.
+    // All blocks have stored their sums, so none reads `before` any more.
     if (threadIdx.x == 0 && has_all) grid_header(workspace)->before = (expected - FLAG) / 2 + blocks;
 }
 

@@ -1,9 +1,9 @@
-// The sums of neighbouring elements, each summed up by several threads of a block.
+// Sums of neighbouring elements, each of them over several threads of a block.
 #pragma once
 #include "common/element.cuh"
 
-// The total of what threads (run, lane) hold, thread LANES run + lane being of element `lane`: a binary tree over the RUNS runs in shared
-// memory, which has room for all threads. RUNS is a power of two. By all threads of a block; those of run 0 have the totals.
+// total[lane] = sum over run of the `sum` of thread LANES run + lane: a binary tree over the RUNS runs (a power of two) in shared memory,
+// `scratch`, of one element per thread. All threads of a block call it; those of run 0 get the totals.
 template <int RUNS, int LANES, class T>
 __device__ __forceinline__ T add_runs(T* scratch, T sum) {
     T* own = scratch + threadIdx.x;

@@ -1,7 +1,7 @@
-// Data that pass through once, and what tells the caches so (sm_80).
+// Loads and stores with cache hints, for data that are read or written once (sm_80).
 //
-// A matrix that is read once and a block that is written once need not push out of L2 what is read again: their lines are the
-// first to be evicted. Copies of the matrix to shared memory bypass L1.
+// A matrix that is read once and a block that is written once should not evict from L2 what is read again, so their lines are marked to be
+// evicted first.
 #pragma once
 #include "common/element.cuh"
 #include "common/word.cuh"
@@ -23,7 +23,7 @@ struct StreamPack : Pack<T, N, ALIGNED> {
     static constexpr int WORDS = SIZE / BYTES;
     using Word = WordOf<BYTES>;
 
-    // From memory that nobody writes during the kernel. Undefined unless wanted.
+    // From memory that is constant during the kernel. Undefined unless wanted.
     __device__ __forceinline__ void load_constant(const void* from, bool wanted) {
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) load_constant_if(wanted, reinterpret_cast<Word*>(this)[i], static_cast<const Word*>(from) + i);
@@ -34,13 +34,13 @@ struct StreamPack : Pack<T, N, ALIGNED> {
         for (int i = 0; i < WORDS; ++i) reinterpret_cast<Word*>(this)[i] = static_cast<const Word*>(from)[i];
     }
 
-    // From memory that nobody reads again soon.
+    // From memory that is not read again soon.
     __device__ __forceinline__ void load_passing(const void* from) {
 #pragma unroll
         for (int i = 0; i < WORDS; ++i) reinterpret_cast<Word*>(this)[i] = __ldcs(static_cast<const Word*>(from) + i);
     }
 
-    // PASSING: nobody reads it soon.
+    // PASSING: the data are not read again soon.
     template <bool PASSING>
     __device__ __forceinline__ void store(void* to) const {
 #pragma unroll
@@ -49,7 +49,7 @@ struct StreamPack : Pack<T, N, ALIGNED> {
             if constexpr (PASSING)
                 __stcs(static_cast<Word*>(to) + i, word);
             else
-                __stwb(static_cast<Word*>(to) + i, word);  // a plain store would cost the compiler dozens of registers
+                __stwb(static_cast<Word*>(to) + i, word);  // with a plain store the compiler takes dozens of registers more
         }
     }
 };

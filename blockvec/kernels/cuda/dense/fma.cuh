@@ -1,7 +1,7 @@
-// Register tiles for products by ordinary multiply-adds: what a thread loads of a tall operand, and the arithmetic on it.
+// Register tiles for products by ordinary multiply-adds: the part of a tall operand that one thread loads, and the arithmetic on it.
 //
-// An element is PARTS real numbers of type R, (re, im) if complex, and everything is counted in those. VECTOR is how many bytes a load
-// takes: it may be less than an element (a complex64 block that starts at an odd float) or more.
+// An element is PARTS real numbers of type R, (re, im) if complex, and everything is counted in those. VECTOR is the number of bytes per load:
+// it may be less than an element (a complex64 block that starts at an odd float) or more.
 #pragma once
 #include "common/ptx.cuh"
 
@@ -24,7 +24,7 @@ __device__ __forceinline__ void accumulate(R (&c)[PC], const R (&a)[PA], const R
 }
 
 // The columns of one thread, TILE of them, where TILES threads share a row. Blocked: neighbours in memory. INTERLEAVED: UNIT columns
-// at a time dealt out in turn, so that neighbouring threads read neighbouring addresses.
+// at a time in turn, so that neighbouring threads read neighbouring addresses.
 template <int TILE, int TILES, int UNIT, bool INTERLEAVED>
 struct Columns {
     static_assert(TILES == 1 || TILE % UNIT == 0, "whole units");
@@ -50,7 +50,7 @@ struct Fragment {
     __device__ __forceinline__ R& real(int row, int i) { return part[row][i / PARTS][i % PARTS]; }
 
     // From rows that all exist, `pitch` bytes apart. With CHECK columns past the width are not touched (VECTOR divides the row); without,
-    // what lies behind the row is read in their place.
+    // the bytes behind the row are read in their place.
     template <bool CHECK>
     __device__ __forceinline__ void load(const char* rows, i64 pitch, int tile) {
         if constexpr (WHOLE) {

@@ -1,12 +1,12 @@
-// Rows of tall operands on their way through shared memory, moved by single threads: any alignment and any row pitch.
+// Copies of the rows of tall operands to and from shared memory by single threads: any alignment and any row pitch.
 //
-// A team is WARPS warps that work on the same rows and have a ring of stages to themselves, so that its only barriers are its own:
+// A team is WARPS warps that work on the same rows and have a ring of stages to themselves, so that it waits at its own barriers only:
 //
 //   for s in 0 .. STAGES-1: start the copies of the team's stage s; async_commit()
 //   for each stage:  async_wait<STAGES - 1>(); sync_team; read the stage; sync_team; start the copies of the stage STAGES on; async_commit()
 //
 // Slab: ROWS rows of WIDTH bytes in shared memory, PITCH bytes apart and PAD more bytes after every PAD_ROWS rows, so that threads at
-// different rows meet different banks. In global memory the rows are
+// different rows access different banks. In global memory the rows are
 //   LINEAR       contiguous: the slab is one range, copied in pieces of PIECE bytes whatever the width; PITCH is WIDTH
 //   otherwise    `ld` bytes apart: every row is copied in pieces of PIECE bytes, the last one possibly cut.
 // PIECE (4, 8 or 16) divides global addresses, PITCH, PAD, and for LINEAR rows the bytes of a slab and of PAD_ROWS rows.
@@ -44,7 +44,7 @@ struct Slab {
 #pragma unroll(WHOLE ? (PIECES < 16 * THREADS ? 16 : 8) : 1)
             for (int step = 0; step < (PIECES + THREADS - 1) / THREADS; ++step) {
                 const int byte = (step * THREADS + thread) * PIECE;
-                // Where the pads recur with the steps, addresses differ by constants.
+                // If the pads recur with the steps, addresses differ by constants.
                 const int at = STEP % GAP == 0 ? first + step * (STEP + STEP / GAP * PAD) : padded(byte);
                 if (PIECES % THREADS == 0 || byte < PIECES * PIECE)
                     move(at, static_cast<i64>(thread) * PIECE + step * STEP, WHOLE ? PIECE : rows * WIDTH - byte);

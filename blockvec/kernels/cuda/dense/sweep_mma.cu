@@ -7,7 +7,7 @@
 //
 // alone or as SCALE, DOT and UPDATE, GRAM: W and V are read once, V is written once. S is summed over the blocks in a fixed order.
 //
-// Copies. STAGES tiles are on their way at a time; a block reads a tile, meets, and starts the copies of the tile STAGES on into its
+// Copies. STAGES tiles are on their way at a time; a block reads a tile, synchronises, and starts the copies of the tile STAGES on into its
 // place. Rows of W move as one bulk copy each (W_PIECE = 0), else, as those of V, in pieces of 8 or 16 bytes. Rows past K are zeros.
 //
 // Warps. WC of them share the columns of W, each with TILES of 16 columns (8 if complex); WR = WARPS / WC share the rows.
@@ -15,20 +15,20 @@
 //            m16n8 products of the 16 rows (v_re, v_im) by w_re and (v_im, -v_re) by w_im (the signs of W^T V: (-v_im, v_re)) add up
 //            re and im of v conj(w).
 //   UPDATE   columns of W are the k index, and rows the 16 rows: 16 of real numbers, or 8 of complex ones, whose real parts come first.
-//            C is an M x 2N real matrix then. Its fragments stay in registers; the WC partial results meet in shared memory.
+//            C is an M x 2N real matrix then. Its fragments stay in registers; the WC partial results are added in shared memory.
 //   SCALE    as UPDATE, by single warps.
 //   GRAM     as DOT, the result and then the rows shared by all warps, one tile behind the others.
 // Fragments are loaded with lane (g, t) = (l / 4, l % 4) at column g of row t (k index: rows) or column t of row g; pitches of 32 bytes
 // modulo 128 make both free of bank conflicts for real numbers and the first for complex ones, 64 modulo 128 the second.
 //
-// Columns past M or N: zeros where they are a k index (W in UPDATE, V in SCALE), else anything, since they only reach columns of results that
-// are dropped.
+// Columns past M or N are zeros where they are a k index (W in UPDATE, V in SCALE), and else arbitrary, since they reach only columns of
+// results that are dropped.
 //
 // Registers of a lane in doubles: 4 TILES NT accumulators of S or as many coefficients, NT = N / 8 rounded up, and about 40 more.
 //
 // Problem: M, N, COMPLEX, UPDATE, SCALE, DOT, GRAM; CONJ; TRANSPOSED: V^H W is wanted instead; ALPHA_ONE, BETA: 0 zero, 1 one, 2 general: factors of
 //          UPDATE, or of DOT alone; W_PIECE, V_PIECE.
-// Config:  ROWS, STAGES, WARPS, WC, BLOCKS a multiprocessor.
+// Config:  ROWS, STAGES, WARPS, WC, BLOCKS per multiprocessor.
 // Layout:  W_PITCH, V_PITCH: bytes between rows in shared memory.
 #include "common/mma.cuh"
 #include "common/pipeline.cuh"
@@ -89,12 +89,13 @@ __device__ __forceinline__ Number load(const char* from) {
     return {pair.x, pair.y};
 }
 
-// Where partial results of UPDATE lie: rows of OT groups, halves of odd rows swapped so that neighbouring rows meet different banks.
+// The layout of the partial results of UPDATE: rows of OT groups, with the halves of odd rows swapped so that neighbouring rows are in
+// different banks.
 __device__ __forceinline__ int sum_offset(int row, int column) { return row * OT * 64 + (column * SIZE ^ (OT % 2 == 0 ? row % 2 * 64 : 0)); }
 
 // ---- copies
 
-// By all threads: WIDTH bytes of each row in pieces; rows past the last are zeros.
+// Called by all threads: copies WIDTH bytes of each row in pieces; rows past the last become zeros.
 template <int WIDTH, int PITCH, int PIECE>
 __device__ __forceinline__ void copy_pieces(char* to, const char* from, i64 pitch, int rows, int thread) {
     constexpr int PIECES = (WIDTH + PIECE - 1) / PIECE, ALONG = PIECES < THREADS ? PIECES : THREADS;  // of a row; moved side by side
@@ -114,7 +115,7 @@ __device__ __forceinline__ void copy_pieces(char* to, const char* from, i64 pitc
         }
 }
 
-// By all threads, each warp some of the rows.
+// Called by all threads; each warp copies some of the rows.
 __device__ __forceinline__ void fill_basis(char* stage, u64* full, const Operands& o, i64 tile, const Place& at) {
     const char* from = o.W + tile * ROWS * o.pitch_w;
     const int rows = o.rows(tile);
@@ -153,7 +154,7 @@ __device__ __forceinline__ void fill_block(char* stage, u64* full, const Operand
     }
 }
 
-// The columns that are a k index but belong to nobody; copies never touch them.
+// The padding columns that are a k index; copies never write them.
 __device__ __forceinline__ void clear_margins(char* ring, int thread) {
     constexpr int FIRST = UPDATE ? M * SIZE : W_BYTES + N * SIZE, PITCH = UPDATE ? W_PITCH : V_PITCH;
     constexpr int BYTES = UPDATE ? (WC * COLUMNS - M) * SIZE : SCALE ? ((N + 3) / 4 * 4 - N) * SIZE : 0;
@@ -244,7 +245,7 @@ struct Sweep {
         }
     }
 
-    // SCALE and DOT: a tile is scaled after the one before it is multiplied, so that they meet once a tile.
+    // SCALE and DOT: a tile is scaled after the one before it is multiplied, with one barrier per tile.
     __device__ __forceinline__ void scale_dot(DotSums& sums) const {
         double* coefficients = reinterpret_cast<double*>(after);
         for (int i = at.thread; i < (N + 3) / 4 * OT * 32; i += THREADS)
@@ -421,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const Operands o = {W, V, C, K, pitch_w, pitch_v, (K + ROWS - 1) / ROWS, {alpha_re, alpha_im}, {beta_re, beta_im}};
     Place at;
     at.thread = threadIdx.x;
-    at.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to be the same for a whole warp: see elect_one()
+    at.warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // uniform in a warp for the compiler: see elect_one()
     at.lane = threadIdx.x % 32;
     at.g = at.lane / 4;
     at.t = at.lane % 4;

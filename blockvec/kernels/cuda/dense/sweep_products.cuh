@@ -1,5 +1,5 @@
-// What a warp multiplies in a sweep (sweep_mma.cu, whose constants, operands and places of threads these pieces use): products over rows,
-// fragments of rows and coefficients, and the small result.
+// The products of one warp in a sweep: over rows, of rows with coefficients, and the small result. Uses the constants, operands and places
+// of sweep_mma.cu.
 #pragma once
 #include "common/mma.cuh"
 
@@ -56,7 +56,7 @@ struct Products {
                 add(from_left + set * 4 * STEP * LEFT_PITCH, from_right + set * 4 * STEP * V_PITCH);
     }
 
-    // Writes the sums from columns (column, right) on into `product`, which has `width` columns on the left, or adds them to what is there.
+    // Writes the sums from columns (column, right) on into `product`, which has `width` columns on the left, or adds them to its values.
     __device__ __forceinline__ void store(double* product, int column, int width, int right, bool adds, const Place& at) const {
 #pragma unroll
         for (int k = 0; k < LEFT * RIGHT * 4; ++k) {
@@ -70,7 +70,7 @@ struct Products {
     }
 };
 
-// What lane (g, t) holds of alpha C for its columns 4 x + t and the real column 8 y + g of the result; zero outside.
+// The elements of alpha C in lane (g, t), for its columns 4 x + t and the real column 8 y + g of the result; zero outside.
 __device__ __forceinline__ double coefficient(const Operands& o, int k, int width, int y, int g) {
     const int column = 8 * y + g, n = column / P;
     if (k >= width || n >= N) return 0;
@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_rows(const char* from, int pitch, double (&
     }
 }
 
-// Calls write(row, column, pair of doubles) for what a lane holds of a group: two real columns or a complex one.
+// Calls write(row, column, pair of doubles) for the elements of a group in a lane: two real columns or a complex one.
 template <class Write>
 __device__ __forceinline__ void for_pairs(const double (&sums)[2][2], int y, const Place& at, Write write) {
     if constexpr (COMPLEX) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void for_pairs(const double (&sums)[2][2], int y, con
 
 // ---- the small result
 
-// What a warp holds of W^H V: the sums over its rows for its columns of W.
+// A warp's part of W^H V: the sums over its rows for its columns of W.
 struct DotSums {
     static constexpr int WIDTH = M, SHARES = WR;
     Products<TILES, NT> all;
@@ -119,7 +119,7 @@ struct DotSums {
     }
 };
 
-// And of V^H V: warps share its tiles of BLOCK x 8 elements, and the rows where there are more warps than tiles.
+// A warp's part of V^H V: warps share its tiles of BLOCK x 8 elements, and the rows if there are more warps than tiles.
 struct GramSums {
     static constexpr int LEFT = (N + BLOCK - 1) / BLOCK, ALL = LEFT * NT, OWNERS = ALL < WARPS ? ALL : WARPS;
     static constexpr int WIDTH = N, SHARES = WARPS / OWNERS, TILES_A_WARP = (ALL + OWNERS - 1) / OWNERS;

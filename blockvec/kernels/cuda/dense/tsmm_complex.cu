@@ -1,6 +1,6 @@
 // B (K x N) = alpha A C for complex operands so wide that the products on FP64 tensor cores (sm_90) take longer than memory.
 //
-//   for each tile of ROWS rows, dealt out in turns to the groups of SPLIT warps of all blocks:
+//   for each tile of ROWS rows, assigned in turn to the groups of SPLIT warps of all blocks:
 //       A's rows  ->  a stage in shared memory                                     asynchronous, STAGES tiles ahead
 //       for each UNROLL blocks of 8 of its rows:
 //           for x < KT, j < groups of 8 columns of this warp, m < UNROLL:
@@ -12,17 +12,17 @@
 // C_im. So a lane has two sums an element where tsmm_mma.cu has four, and need not add them up. A share of columns that is no multiple of 8
 // ends in 4 columns that take one product as there, as a real matrix of 8 columns.
 //
-// No warp waits for another: the last one of a group to read a stage fills it again, and the first columns of its next tile are there before
-// the last products are done. C's fragments lie in shared memory, one for all. Results go to memory from the registers, 64 bytes of a row at
-// a time (SLABS = 0), or, of groups of one warp, through its own slabs in whole lines, which elements of 8 bytes at odd widths are better for.
+// No warp waits for another: the last warp of a group that reads a stage fills it again, and the first columns of its next tile are loaded
+// before the last products are done. C's fragments lie in shared memory, one for all. Results go to memory from the registers, 64 bytes of a row at
+// a time (SLABS = 0), or, of groups of one warp, through its own slabs in whole lines, which is faster for elements of 8 bytes at odd widths.
 //
 // Registers of a lane in doubles: sums 4 UNROLL GROUPS, A fragments 4 UNROLL (double-buffered) and 2 UNROLL, C's 2 GROUPS.
 //
-// Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one an SM; SPLIT: warps of a group,
+// Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group,
 // among which columns are divided; ROWS of a tile, a multiple of UNROLL blocks; STAGES; SLABS; PAIRED: two neighbouring elements of B, of 8
 // bytes each, are stored at once.
 
-#include "common/queue.cuh"
+#include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
 constexpr int UNITS = (N + 3) / 4;               // sets of 4 columns of B
@@ -53,7 +53,7 @@ struct Lane {
 
 constexpr __device__ __forceinline__ int first_unit(int share) { return UNITS * share / SPLIT; }
 
-// What of its group of 8 columns the lanes (g, .) of a C fragment hold. Lane (., t) of the product gets columns 2t and 2t + 1 of those.
+// The columns of a group of 8 in the lanes (g, .) of a C fragment. Lane (., t) of the product gets columns 2t and 2t + 1 of those.
 __device__ __forceinline__ int column_of(int g) { return PAIRED ? g : g / 2 + 4 * (g % 2); }
 
 // Fragments of alpha C, zero outside: for each x those of the shares, one after the other; of a share those of its groups of 8 columns, real
@@ -91,7 +91,7 @@ __device__ __forceinline__ void load_fragments(Fragments& a, const char* from, i
     }
 }
 
-// A word that is known once all loads have returned.
+// A word that depends on all loads.
 __device__ __forceinline__ u32 token(const Fragments& a) {
     u32 word = 0;
 #pragma unroll
@@ -237,20 +237,20 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAG
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
-    KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im, double, double, Queue*) {
+    KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im, double, double, TileQueue*) {
     DYNAMIC_SHARED(memory, 128);  // C's fragments, then each group's stages and slabs, then their states
     double* const fragments = reinterpret_cast<double*>(memory);
     Ring<STAGES>* const rings = reinterpret_cast<Ring<STAGES>*>(memory + FRAGMENT_BYTES + GROUPS * GROUP_BYTES);
 
     const int thread = threadIdx.x;
-    // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
+    // From a shuffle, so that the compiler treats it as uniform in a warp: see elect_one().
     const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), rank = warp % SPLIT;
     Lane lane;
     lane.lane = thread % 32;
     lane.g = lane.lane / 4;
     lane.t = lane.lane % 4;
     lane.group = warp / SPLIT;
-    // Shifted by half a turn from four warps to the next four: a quadrant gets large and small shares alike.
+    // Shifted by half of SPLIT from four warps to the next four, so that each quadrant gets large and small shares.
     lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
     lane.keep = static_cast<u32>(K >> 63);
     const Operands o{A, C, B, K, pitch_a, pitch_b, element(alpha_re, alpha_im)};

@@ -1,28 +1,28 @@
 // B (K x N) = alpha A C + beta B for tall A (K x M) and a small matrix C (M x N), by multiply-adds. Any type, width, pitch, alignment.
 //
-//   for each chunk of ROWS = GROUPS UNROLL rows, dealt out to the teams as they ask for them (queue.cuh) or in turns
+//   for each chunk of ROWS = GROUPS UNROLL rows, taken by the teams from a tile queue (tile_queue.cuh) or in turn
 //     each thread: UNROLL rows, CT of the columns of B (SPREAD threads share a row)
 //       acc[u][j] = sum over m of A[row(u)][m] C[m][column(j)]                  A: KT columns at a time
 //       B[row(u)][column(j)] = alpha acc[u][j] + beta B[row(u)][column(j)]
 //
-// The thread mappings of Ernst, Hager, Thies and Wellein (2021): 1 to 32 threads a row, columns blocked or INTERLEAVED ("transposed"), C in
-// registers, in shared memory, or through the cache, UNROLL rows a thread that share what is read of C. COUNT of them are neighbours,
+// The thread mappings of Ernst, Hager, Thies and Wellein (2021): 1 to 32 threads per row, columns blocked or INTERLEAVED ("transposed"), C in
+// registers, in shared memory, or through the cache, UNROLL rows per thread that share the loads of C. COUNT of them are neighbours,
 // so that a thread's vectors can straddle rows of odd width.
 //
-// STAGES = 0: threads load A from memory. STAGES > 0: chunks come through a ring in shared memory (staging.cuh). STAGED_OUT: so do results, on
-// their way back, in the place of the chunk's A (of its B, if beta is not zero: then B comes along): they leave as whole
-// contiguous ranges and odd widths cost nothing. In place, a chunk's rows have been read before any of them is written.
+// STAGES = 0: threads load A from memory. STAGES > 0: chunks come through a ring in shared memory (staging.cuh). STAGED_OUT: so do the
+// results, in the place of the chunk's A (of its B if beta is not zero, since B is then staged too): they are stored as whole contiguous
+// ranges, so odd widths are as fast as even ones. In place, a chunk's rows have been read before any of them is written.
 //
 // Registers: UNROLL CT accumulators (two 32-bit ones in double, twice that if complex), UNROLL KT for A, CT for C (COEFFICIENTS = 0: M CT), ~40 more.
 //
 // Types:   RealA, RealC: parts of A's and C's elements; Real: of B's, and of products and sums.
 // Problem: M, N; PA, PC: parts of an element, 1 or 2; ALPHA_ONE; BETA: 0 zero, 1 one, 2 general; A_LINEAR, B_LINEAR: rows are contiguous.
 // Config:  SPREAD, CT, UNROLL, COUNT, KT, UNROLL_K (A's tiles of columns unrolled), INTERLEAVED, COEFFICIENTS: 0 registers, 1 shared memory, 2 cache;
-//          WARPS, TEAMS, BLOCKS (a multiprocessor), STAGES, STAGED_OUT; DEALS: chunks to single warps as they ask for them, RUN at a time.
+//          WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, STAGED_OUT; DEALS: single warps take chunks from the tile queue, RUN at a time.
 // Layout:  A_VECTOR (bytes of a thread's access), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; C_VECTOR; B_OFFSET in a stage, STAGE_BYTES;
 //          C_OFFSET: of the coefficients in shared memory.
 #include "dense/fma.cuh"
-#include "common/queue.cuh"
+#include "common/tile_queue.cuh"
 #include "dense/staging.cuh"
 
 constexpr int P = PA > PC ? PA : PC;
@@ -31,7 +31,7 @@ constexpr int GROUPS = LANES / SPREAD, SETS = UNROLL / COUNT;
 constexpr int ROWS = GROUPS * UNROLL;
 constexpr int SIZE_A = PA * sizeof(RealA), SIZE_B = P * sizeof(Real);
 constexpr int WHOLE_TILES = M / KT, LEFT = M % KT;  // tiles of A's columns, and the columns of the last one
-constexpr int C_LOAD = C_VECTOR / sizeof(Real);     // reals a load takes of the coefficients in shared memory
+constexpr int C_LOAD = C_VECTOR / sizeof(Real);     // reals per load of the coefficients in shared memory
 constexpr int C_LOADS = (CT * PC + C_LOAD - 1) / C_LOAD, C_ROW = C_LOADS * C_LOAD * SPREAD;
 static_assert(UNROLL % COUNT == 0 && CT * SPREAD >= N && LANES % SPREAD == 0, "whole sets of whole rows");
 
@@ -49,7 +49,7 @@ struct Place {
     __device__ __forceinline__ int row(int set) const { return (set * GROUPS + group) * COUNT; }
 };
 
-// The coefficients, as one thread sees them: CT columns of each row of C.
+// The coefficients of one thread: CT columns of each row of C.
 struct Coefficients {
     const RealC* C;
     Real* shared;
@@ -153,7 +153,7 @@ struct Tile {
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 ldb, double alpha_re, double alpha_im, double beta_re,
-       double beta_im, Queue* queue) {
+       double beta_im, TileQueue* queue) {
     DYNAMIC_SHARED(shared, 128);
     const Place at(threadIdx.x);
     const Real alpha[2] = {static_cast<Real>(alpha_re), static_cast<Real>(alpha_im)};
@@ -163,7 +163,7 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
     // Neighbouring chunks go to different blocks first, so that few chunks occupy all multiprocessors.
     i64 chunk = static_cast<i64>(at.team) * gridDim.x + blockIdx.x;
     const bool asks = DEALS && chunks > STAGES * stride && chunks < i64(1) << 31;
-    u32 next_chunks[DEALS ? STAGES : 1];  // of the stages after this one, where chunks are asked for
+    u32 next_chunks[DEALS ? STAGES : 1];  // of the stages after this one, if chunks come from the queue
     Runs<RUN> runs = {&queue->taken, static_cast<u32>(STAGES * stride)};
     if (asks) runs.ask(at.lane);
     char* ring = shared + at.team * (STAGES * STAGE_BYTES);

@@ -9,10 +9,10 @@
 //       slab  ->  B's rows                                                         asynchronous, SLABS tiles behind
 //
 // A block is 16 rows of real numbers or 8 of complex ones. Complex: the MMA's rows 0..7 are the real parts of A's rows and
-// 8..15 the imaginary ones, so that one 16-byte load is a whole A fragment; its columns are those of C as a real M x 2N
+// 8..15 the imaginary ones, so that one 16-byte load is a whole A fragment; the columns of the MMA are those of C as a real M x 2N
 // matrix. A lane's four accumulators are then the four real products of one element of B, summed, and are combined once.
 //
-// A group shares nothing with the others but C's fragments: it starts its own copies, and no barrier is wider than it. Warp w
+// Groups share only C's fragments: a group starts its own copies, and no barrier includes more than one group. Warp w
 // of a thread block runs in quadrant w % 4 of the SM; a quadrant gets warps of different groups, so that one computes while
 // another stores, and shares of columns that add up to the same in all quadrants, or nearly.
 //
@@ -30,16 +30,16 @@
 // Real: parts of elements. Float ones become double on their way to a fragment and round once on their way back.
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
-// from rows of any pitch; WARPS of a thread block, one an SM; SPLIT: warps of a group, among which columns are divided; ROWS
+// from rows of any pitch; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group, among which columns are divided; ROWS
 // of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory.
 
-#include "common/queue.cuh"
+#include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
 constexpr int NT = (P * N + 7) / 8;              // and over those of B, in real numbers
 constexpr int COLUMNS = 8 / P;                   // of B in such a tile
 constexpr int PASSES = ROWS / (BLOCK * UNROLL);  // through a tile
-// Where SPLIT does not divide NT, warps have equal shares of coefficients in registers, and after their passes each multiplies some of the
+// If SPLIT does not divide NT, warps have equal shares of coefficients in registers, and after their passes each multiplies some of the
 // rows by the REST of the columns; with all coefficients in shared memory or too few passes, only shares < NT % SPLIT have their last tile.
 constexpr int REST = SHARED_C || PASSES % SPLIT ? 0 : NT % SPLIT;
 constexpr int TILES = (NT - REST + SPLIT - 1) / SPLIT;  // of a warp
@@ -52,8 +52,8 @@ constexpr int GROUP_BYTES = STAGES * STAGE_BYTES + SLABS * Tile<N>::BYTES;
 constexpr int FRAGMENT_BYTES = KT * STORED * 32 * 8;
 // Arrivals at the barrier of a stage: one for a matrix' bulk copies, or for each lane that moves pieces.
 constexpr int ARRIVALS = (PIECE_A ? LANES : 1) + (BETA ? (PIECE_B ? LANES : 1) : 0);
-// A group takes the next RUN tiles that nobody has (queue.cuh). Where all lanes of a group load pieces they would have to wait for a tile's
-// number: there tiles are dealt in turns.
+// A group takes the next RUN tiles from the queue (tile_queue.cuh). If all lanes of a group load pieces, they would have to wait for the
+// number of a tile: tiles are then assigned in turn.
 constexpr bool LOADS_IN_BULK = PIECE_A == 0 && (BETA == 0 || PIECE_B == 0);
 
 struct Operands {
@@ -62,7 +62,7 @@ struct Operands {
     char* B;
     i64 K, pitch_a, pitch_b;  // pitches in bytes
     Element alpha, beta;
-    Queue* queue;
+    TileQueue* queue;
 };
 
 // Of a group: which of its stages are full, and of which tile.
@@ -114,11 +114,11 @@ __device__ __forceinline__ void store_tile(char* to, const char* tile, i64 pitch
     }
 }
 
-// What lane (g, t) of the B fragment of tile (x, y) holds of alpha C; zero outside.
+// The element of alpha C in lane (g, t) of the B fragment of tile (x, y); zero outside C.
 __device__ __forceinline__ double coefficient(const Operands& o, int x, int y, int g, int t) {
     const int k = 4 * x + t, n = COLUMNS * y + g / 2 + (COMPLEX ? 0 : 4 * (g % 2));
     if (k >= M || n >= N) return 0;
-    // Part by part: a load of whole complex numbers would leave registers in pieces too small for the other fragments.
+    // Part by part: loads of whole complex numbers would fragment the registers so that the other fragments do not fit.
     const int part = COMPLEX ? g % 2 : 0, at = P * (k * N + n) + part;
     double c = o.C[at];
     if constexpr (ALPHA) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ double coefficient(const Operands& o, int x, int y, i
     return c;
 }
 
-// Where a lane finds column t of its row in the first MMA block of a tile. In the same sub-chunk the next block lies STEP rows on,
+// The offset of column t of a lane's row in the first MMA block of a tile. In the same sub-chunk the next block lies STEP rows on,
 // and row g + 8 of a real block HALF rows on.
 template <int WIDTH>
 __device__ __forceinline__ int fragment_offset(const Lane& lane) {
@@ -281,21 +281,21 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     KERNEL(const char* A, const Real* C, char* B, i64 K, i64 pitch_a, i64 pitch_b, double alpha_re, double alpha_im,
-           double beta_re, double beta_im, Queue* queue) {
+           double beta_re, double beta_im, TileQueue* queue) {
     DYNAMIC_SHARED(memory, 128);  // C's fragments, then each group's stages and slabs, then their states
     double* const fragments = reinterpret_cast<double*>(memory);
     char* const groups = memory + FRAGMENT_BYTES;
     Stages* const states = reinterpret_cast<Stages*>(groups + GROUPS * GROUP_BYTES);
 
     const int thread = threadIdx.x, l = thread % 32;
-    // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
+    // From a shuffle, so that the compiler treats it as uniform in a warp: see elect_one().
     const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), rank = warp % SPLIT;
     Lane lane;
     lane.index = thread % LANES;
     lane.g = l / 4;
     lane.t = l % 4;
     lane.group = warp / SPLIT;
-    // Shifted by half a turn from four warps to the next four: a quadrant gets large and small shares alike.
+    // Shifted by half of SPLIT from four warps to the next four, so that each quadrant gets large and small shares.
     lane.share = (rank + warp / 4 * (SPLIT / 2)) % SPLIT;
     lane.loader = rank == SPLIT - 1;
     lane.storer = rank == 0;

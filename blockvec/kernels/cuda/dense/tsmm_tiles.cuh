@@ -1,7 +1,7 @@
-// Tiles of tall operands in shared memory, and elements: what the kernels of A C on tensor cores have in common.
+// Tiles of tall operands in shared memory, and elements: shared by the kernels of A C on tensor cores.
 //
 // A staged tile is SUBS sub-chunks of contiguous rows whose bases differ by 128 / SUBS bytes mod 128, and row g of 8 is one of
-// sub-chunk g % SUBS. The lanes that are served together (32 of 4 bytes, 16 of 8, 8 of 16) then touch SUBS segments of 128 / SUBS
+// sub-chunk g % SUBS. The lanes that are served together (32 of 4 bytes, 16 of 8, 8 of 16) then access SUBS segments of 128 / SUBS
 // bytes in distinct banks, at any width.
 //
 // Real: parts of elements. Float ones become double on their way to a fragment and round once on their way back.
@@ -60,7 +60,7 @@ __device__ __forceinline__ void store(char* to, Element value) {
     *reinterpret_cast<Stored*>(to) = rounded;
 }
 
-// The bytes that bulk copies of a sub-chunk leave, less than 16, by plain loads and stores.
+// Copies the bytes of a sub-chunk that bulk copies leave, fewer than 16, by plain loads and stores.
 __device__ __forceinline__ void move_rest(char* to, const char* from, int whole, int bytes) {
     for (int byte = whole; byte < bytes; byte += REAL) *reinterpret_cast<Real*>(to + byte) = *reinterpret_cast<const Real*>(from + byte);
 }

@@ -1,7 +1,7 @@
 // C (M x N) = alpha A^T B + beta C or alpha A^H B + beta C for tall A (K x M), B (K x N), by multiply-adds. Any type, width, pitch, alignment.
 //
-//   for each chunk of ROWS = STEPS GROUPS COUNT rows (chunks are dealt out to the teams in turn)
-//     for each step, each group of threads (one thread a tile): COUNT rows
+//   for each chunk of ROWS = STEPS GROUPS COUNT rows (assigned to the teams in turn)
+//     for each step, each group of threads (one thread per tile): COUNT rows
 //       acc[i][j] += conj?(A[row][m(i)]) B[row][n(j)]        i < TM, j < TN: a tile of C in registers
 //   C = alpha (sum of acc over groups, teams and blocks) + beta C
 //
@@ -10,14 +10,14 @@
 // during a step; unrolling over STEPS. A team is WARPS warps; lanes past GROUPS tiles repeat the last group's work, which is dropped.
 //
 // STAGES = 0: threads load what they need from memory. STAGES > 0: the team's chunks come through a ring in shared memory
-// (staging.cuh), so that the bytes in flight cost no registers and neither odd widths nor strided rows cost bandwidth. Columns past
-// the width then hold whatever follows; they only reach columns of tiles that are dropped. Rows past K are zeros in both operands.
+// (staging.cuh), so that the bytes in flight take no registers, and odd widths and strided rows take no bandwidth. Columns past
+// the width then hold the bytes that follow; they reach only columns of tiles that are dropped. Rows past K are zeros in both operands.
 // CHAIN, for single precision: after CHAIN chunks acc is added to double precision sums, in registers (WIDE) or, where those run out,
 // over the block in shared memory; with Real = double or CHAIN = 0 it is one chain.
 //
 // Sum over a block: tiles go through shared memory, PASS values of each thread at a time; a few threads add up the groups of one
-// value in a fixed order. Then REDUCTION: 0 partial sums, added over the blocks in a fixed order (reduce.cuh); 1 atomic additions a
-// block; 2 atomic additions a thread, straight to memory: these two give other bits from run to run; 3 none, to measure what they cost.
+// value in a fixed order. Then REDUCTION: 0 partial sums, added over the blocks in a fixed order (reduce.cuh); 1 atomic
+// additions per block; 2 atomic additions per thread, to memory: the bits of these two differ between runs; 3 none, to measure the cost.
 // SAME (B is A): one operand is loaded. TRIANGLE: only tiles on and above the diagonal. Under CONJ the result is made Hermitian.
 //
 // Registers: TM TN accumulators (twice as many 32-bit ones in double, again twice if complex; WIDE: three times those of float), COUNT (TM + TN)
@@ -25,7 +25,7 @@
 //
 // Types:   RealA, RealB: parts of A's and B's elements; Real: of products and sums; Out: of C's.
 // Problem: M, N; PA, PB: parts of an element, 1 or 2; CONJ, SAME, ALPHA_ONE, BETA_ZERO; A_LINEAR, B_LINEAR: rows are contiguous.
-// Config:  TM, TN, INTERLEAVED, TRIANGLE, COUNT, STEPS, UNROLL, LEAPFROG, WARPS, TEAMS, BLOCKS (a multiprocessor), STAGES, CHAIN, WIDE, REDUCTION.
+// Config:  TM, TN, INTERLEAVED, TRIANGLE, COUNT, STEPS, UNROLL, LEAPFROG, WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, CHAIN, WIDE, REDUCTION.
 // Layout:  A_VECTOR (bytes of a thread's load), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; B_OFFSET, STAGE_BYTES;
 //          PASS; PRODUCT_OFFSET, SCRATCH_OFFSET: bytes in shared memory.
 #include "dense/fma.cuh"
@@ -54,7 +54,7 @@ struct Step {
     FragmentB b;
 };
 
-// Where a thread stands: its team, its rows within a step, its tile.
+// The position of a thread: its team, its rows within a step, its tile.
 struct Place {
     int team, lane, group, tile, tile_m, tile_n;
     bool is_idle;

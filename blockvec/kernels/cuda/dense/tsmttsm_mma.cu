@@ -1,8 +1,8 @@
 // C (M x N) = alpha A^T B + beta C or alpha A^H B + beta C for tall A (K x M), B (K x N) on FP64 tensor cores.
 //
-//   for each stage of ROWS rows (stages are dealt out to the blocks in turn)        copied to shared memory ahead of time
-//     for each step of 4 KSTEP rows (dealt out to WK warps)
-//       for each pair of 8-column groups i of A, j of B (dealt out to WM x WN warps)
+//   for each stage of ROWS rows (assigned to the blocks in turn)                   copied to shared memory ahead of time
+//     for each step of 4 KSTEP rows (shared by WK warps)
+//       for each pair of 8-column groups i of A, j of B (shared by WM x WN warps)
 //         acc[i][j] (8 x 8) += A(step, group i)^T B(step, group j)                  one tensor product
 //   C = alpha (sum of acc over the WK warps, then over the blocks, in fixed order) + beta C
 //
@@ -60,7 +60,7 @@ constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 
 
 static_assert(ROWS % 4 == 0 && CHUNK % KSTEP == 0, "whole steps");
 
-// What of its IM x IN blocks a warp has, as a sum.
+// The parts of its IM x IN blocks that a warp has, as a sum.
 constexpr int ALL_M = 1, ALL_N = 2;  // all groups of A, of B, and not one less
 constexpr int CORNER = 4;            // the last block
 
@@ -100,7 +100,7 @@ struct Fragments {
             }
     }
 
-    // A word that is known once all loads have returned.
+    // A word that depends on all loads.
     __device__ __forceinline__ u32 token(int groups) const {
         u32 word = 0;
 #pragma unroll
@@ -197,7 +197,7 @@ struct Accumulators {
         }
     }
 
-    // A word that is known once the last products have taken their fragments: each is one of a block in the first row or column, or the last.
+    // A word that depends on the last products: each is one of a block in the first row or column, or the last.
     __device__ __forceinline__ u32 token() const {
         u32 word = __double2loint(value[IM - 1][IN - 1][0][0]);
 #pragma unroll
@@ -240,7 +240,7 @@ struct Accumulators {
 #pragma unroll
             for (int j = 0; j < IN; ++j) {
                 if (TRIANGLE && i > j) continue;
-                if (!has_block(shape, i, j)) continue;  // a neighbour's
+                if (!has_block(shape, i, j)) continue;  // the block of another warp
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
                     const bool swap = transposed(shape, i, j);
@@ -248,7 +248,7 @@ struct Accumulators {
                     if (m >= MF || n >= NF) continue;
 #pragma unroll
                     for (int part = 0; part < PARTS; ++part) {
-                        // Where A plays d, the products add up conj(A^H B).
+                        // If A has the role of d, the sum of the products is conj(A^H B).
                         const bool negative = CONJ && part == 1 && !B_IS_D;
                         const double x = negative ? -value[i][j][part][q] : value[i][j][part][q];
                         product[(m * NF + n) * PARTS + part] = x;
@@ -259,7 +259,7 @@ struct Accumulators {
     }
 };
 
-// Where a warp finds its columns in a stage, and its place among the WK warps that share the steps.
+// The offsets of a warp's columns in a stage, and its index among the WK warps that share the steps.
 struct Place {
     int offset_a, offset_b, wk;
 
@@ -343,7 +343,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
         ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), READERS);
     }
     __syncthreads();
-    // From a shuffle, so that the compiler knows it to be the same for a whole warp: see elect_one().
+    // From a shuffle, so that the compiler treats it as uniform in a warp: see elect_one().
     const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
     if (PRODUCERS > 0 && warp >= WARPS) {
         produce(shared, ring, source);
@@ -393,7 +393,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
 
     if (!SUMMED && alpha_re == alpha_re) return;  // always, but the compiler must keep the products
 
-    // The ring's memory is free now: the last stage has been waited for, and the barrier lets everybody finish reading.
+    // The ring's memory is free after this barrier: the last stage has landed, and all warps have read it.
     const u32 started = threadIdx.x == 0 ? grid_seen(workspace) : 0;
     named_barrier<CONSUMERS>(1);
     acc.sum_warps(reinterpret_cast<double2*>(shared), tile, wk, lane);

@@ -1,9 +1,9 @@
-// How the stages of tsmttsm_mma.cu are filled: by bulk copies where an operand is one stretch of memory, else row by row in pieces.
-// Its constants are those of that file, which includes this one.
+// The copies that fill the stages of tsmttsm_mma.cu: bulk copies if an operand is contiguous, else pieces row by row. Uses the constants of
+// that file, which includes this one.
 #pragma once
 #include "common/pipeline.cuh"
 
-// The stages of this block, and where their rows lie.
+// The stages of this block, and the addresses of their rows.
 struct Source {
     const char *A, *B;
     i64 K, lda, ldb;
@@ -35,7 +35,7 @@ struct Bulk {
         return static_cast<int>(max(0LL, min(left, static_cast<i64>(CHUNK_BYTES))));
     }
 
-    // By a warp: what bulk copies of the last stage leave, less than 16 bytes and zeros. Returns the bytes they will bring.
+    // Called by a warp: stores the bytes of the last stage that bulk copies leave, fewer than 16, and zeros. Returns the bytes of the bulk copies.
     static __device__ __forceinline__ u32 clear_tail(char* shared, const char* global, i64 stage, i64 K, int lane) {
         u32 copied = 0;
         for (int chunk = 0; chunk < 4; ++chunk) {
@@ -59,7 +59,7 @@ struct Bulk {
 using BulkA = Bulk<M, A_GAP>;
 using BulkB = Bulk<N, B_GAP>;
 
-// By a warp: announces and starts the bulk copies of one stage.
+// Called by a warp: announces and starts the bulk copies of one stage.
 __device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& source, i64 stage, int lane) {
     char* to_b = to_a + B_OFFSET;
     if (source.is_whole(stage)) {
@@ -81,11 +81,11 @@ __device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& s
     }
 }
 
-// By all producer threads: cp.async copies of one operand's stage, row by row, for views and unaligned bases.
+// Called by all producer threads: cp.async copies of one operand's stage, row by row, for views and unaligned bases.
 template <int WIDTH, int ROW, int PITCH, int PIECE>
 __device__ __forceinline__ void copy_pieces(char* shared, const char* global, i64 stage, i64 K, i64 ld, int thread) {
     constexpr int PIECES = (WIDTH * SIZE + PIECE - 1) / PIECE;
-    constexpr int PASSES = (PIECES + 31) / 32, LANES = (PIECES + PASSES - 1) / PASSES;  // LANES threads a row
+    constexpr int PASSES = (PIECES + 31) / 32, LANES = (PIECES + PASSES - 1) / PASSES;  // LANES threads per row
     constexpr int AT_ONCE = 32 * PRODUCERS / LANES;
     const int rows = static_cast<int>(min(K - stage * ROWS, static_cast<i64>(ROWS)));
     const int first = thread / LANES, lane = thread % LANES;
@@ -102,7 +102,7 @@ __device__ __forceinline__ void copy_pieces(char* shared, const char* global, i6
         }
 }
 
-// Dedicated producer warps keep filling stages that the consumers have given back.
+// Producer warps: fill the stages that the consumers have released.
 __device__ __forceinline__ void produce(char* shared, Ring<STAGES>& ring, const Source& source) {
     const int thread = threadIdx.x - CONSUMERS;
     const i64 stages = source.stages();

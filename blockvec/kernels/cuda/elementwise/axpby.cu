@@ -1,6 +1,6 @@
-// out = alpha X + beta Y (K x M, row-major), or alpha X without Y; factors are scalars, or a scalar times one value a column.
+// out = alpha X + beta Y (K x M, row-major), or alpha X without Y; factors are scalars, or a scalar times one value per column.
 //
-//   for each unit of VECTOR neighbouring elements (units are dealt out to the threads in turn, UNROLL of them in flight)
+//   for each unit of VECTOR neighbouring elements (assigned to the threads in turn, UNROLL of them in flight)
 //     out[unit] = alpha X[unit] + beta Y[unit]
 //
 // FLAT: all blocks are contiguous, so they are one long row, the elements after the last whole unit being `tail`. Else units lie
@@ -8,10 +8,10 @@
 // adding row_step and col_step, without a division. `out` may be X or Y: a thread reads its elements before it writes them.
 //
 // Types:   Real: precision of the arithmetic; XReal, YReal, OutReal: types of the parts of elements, which are complex under X_COMPLEX
-//          and so on; AlphaReal, BetaReal: of the values a column.
-// Problem: HAS_Y; FLAT; ALPHA_COLUMNS, BETA_COLUMNS: whether there are values a column; ALPHA_COMPLEX, BETA_COMPLEX: whether the
+//          and so on; AlphaReal, BetaReal: of the values per column.
+// Problem: HAS_Y; FLAT; ALPHA_COLUMNS, BETA_COLUMNS: whether there are values per column; ALPHA_COMPLEX, BETA_COMPLEX: whether the
 //          scalar is, ALPHA_COLUMNS_COMPLEX, BETA_COLUMNS_COMPLEX: whether those are; ALIGNED: packs are.
-// Config:  VECTOR; THREADS a block; UNROLL: loads of 16 bytes in flight hide the latency of memory.
+// Config:  VECTOR; THREADS per block; UNROLL: loads of 16 bytes in flight hide the latency of memory.
 // Registers: UNROLL (4 to 8 for elements, 4 for places) and ~30 more.
 #include "common/element.cuh"
 
@@ -24,7 +24,7 @@ using AlphaColumn = ElementOf<ALPHA_COLUMNS_COMPLEX, AlphaReal>;
 using BetaColumn = ElementOf<BETA_COLUMNS_COMPLEX, BetaReal>;
 constexpr bool COLUMNS = ALPHA_COLUMNS || BETA_COLUMNS;
 
-// The factor of a column: the scalar, times the column's value where there is one.
+// The factor of a column: the scalar, times the column's value if there is one.
 template <bool HAS_VALUES, class Scalar, class Value>
 struct Factor {
     using Type = ElementOf<IS_COMPLEX<Scalar> || (HAS_VALUES && IS_COMPLEX<Value>), Real>;

@@ -1,15 +1,15 @@
 // partials[block][j] = sum over the rows i of a block of conj(x_ij) y_ij (K x M, row-major), in double precision.
 //
-//   rows are dealt out to the blocks, and within a block to groups of `lanes` threads, one group a row and UNROLL rows in flight
+//   rows are assigned in turn to the blocks, and within a block to groups of `lanes` threads, one group per row, UNROLL rows in flight
 //     thread (group, lane):  sum[v] += conj(x[row][lane VECTOR + v]) y[row][lane VECTOR + v]
 //   the groups of a block are added up in shared memory, in a fixed order; fold.cu adds up the blocks
 //
-// A thread keeps its columns, so a row costs it no index arithmetic but one addition, and neighbouring threads read neighbouring
+// A thread keeps its columns, so a row takes one addition of index arithmetic, and neighbouring threads read neighbouring
 // addresses at any width. Rows wider than `lanes` VECTOR columns are cut into tiles, blockIdx.y being the tile.
 //
 // Types:   XReal, YReal: types of the parts of elements, which are complex under X_COMPLEX and Y_COMPLEX.
 // Problem: SAME: Y is X, read once, and the sums are real; CONJ: of X; ALIGNED: packs are.
-// Config:  VECTOR, dividing the width; THREADS: the most a block has; UNROLL.
+// Config:  VECTOR, dividing the width; THREADS: maximum per block; UNROLL.
 // Registers: UNROLL (4 to 8), 2 to 4 VECTOR for sums and ~30 more.
 #include "common/element.cuh"
 

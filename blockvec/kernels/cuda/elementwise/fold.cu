@@ -1,6 +1,6 @@
 // C (M x N) = alpha (sum over p of P_p) + beta C for partial products P_p, added up in double precision and in a fixed order.
 //
-//   for each element (LANES neighbouring ones to a block, which has THREADS / LANES threads an element)
+//   for each element (LANES neighbouring ones per block, with THREADS / LANES threads per element)
 //     thread (run, lane):  sum += P_p[element]   for p = run, run + THREADS / LANES, ...
 //   the runs are added up in shared memory as a binary tree
 //
@@ -29,7 +29,7 @@ __device__ __forceinline__ S load(const P* partial, i64 i, i64 j, i64 n) {
     }
 }
 
-// The real number that a diagonal element is, the conjugate of the element on the other side of the diagonal, or the element.
+// An element of a Hermitian result: real on the diagonal, and the conjugate of its mirror image below it.
 template <class S>
 __device__ __forceinline__ S as_hermitian(S sum, bool is_diagonal, bool is_mirrored) {
     if constexpr (IS_COMPLEX<S>) {
@@ -39,7 +39,7 @@ __device__ __forceinline__ S as_hermitian(S sum, bool is_diagonal, bool is_mirro
     return sum;
 }
 
-// A real factor multiplies the parts alike, so that an exact product stays exact.
+// A real factor multiplies both parts, so that an exact product stays exact.
 template <class S>
 __device__ __forceinline__ auto scaled(S x, Complex<double> factor) -> ElementOf<IS_COMPLEX<Out>, double> {
     if constexpr (IS_COMPLEX<Out>)

@@ -6,8 +6,8 @@
 //                  y_ij -= m y_kj   for j <= k
 //   R = D^-1/2 (D L^H),  T = Y^H D^-1/2,  growth = sum_ij g_ii |t_ij|^2
 //
-// A and the part of Y below its diagonal share one array in shared memory. Elimination without square roots needs one barrier a
-// step: row k is read as it is, and scaled at the end. Where a pivot is not positive (or NaN), or the growth not below `limit`,
+// A and the part of Y below its diagonal share one array in shared memory. Elimination without square roots needs one barrier per
+// step: row k is read unscaled, and scaled at the end. If a pivot is not positive (or NaN), or the growth not below `limit`,
 // R and T are the identity, and the growth is infinite.
 //
 // Types:  Real: of the parts of G's elements, which are complex under COMPLEX; T is of G's type.

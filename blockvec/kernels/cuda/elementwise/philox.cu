@@ -1,7 +1,7 @@
 // Uniform numbers on [-1, 1) from the counter-based generator Philox4x64-10 (Salmon, Moraes, Dror, Shaw, SC'11), number for number
 // those of numpy.random.Philox(key=key): number n is word n % 4 of the block of counter n / 4 + 1.
 //
-//   for each counter (one a thread)
+//   for each counter (one per thread)
 //     four words w: out[number - offset] = 2 u - 1, u = (w >> 11) 2^-53 in double, the leading 24 bits of w in single precision
 //
 // Both scalings are exact, so the bits agree with the host's. `out` is row-major with real parts counted as columns.

@@ -1,5 +1,5 @@
-// The same by the bulk copy engine (sm_90): a thread block of one warp reads `read` and writes `write` bytes, multiples of 16, through
-// shared memory of the larger size. Where it writes more than it reads, the rest is what earlier blocks left there.
+// A mix of reads and writes (see mix_probe.cu) by the bulk copy engine (sm_90): a thread block of one warp reads `read` and writes `write`
+// bytes, multiples of 16, through shared memory of the larger size. If it writes more than it reads, the rest is uninitialised.
 #include "common/pipeline.cuh"
 
 extern "C" __global__ void __launch_bounds__(32) KERNEL(const char* source, char* target, u32 read, u32 write) {

@@ -1,6 +1,6 @@
-// Reads one buffer again and again past L1, UNROLL accesses of 16 bytes in flight a thread: what L2 can deliver.
+// Measures the bandwidth of L2: reads one buffer repeatedly, bypassing L1, with UNROLL accesses of 16 bytes in flight per thread.
 //
-// Every multiprocessor reads all of the buffer in the end, a part of it in each pass. Config: THREADS, UNROLL.
+// Each multiprocessor reads another part of the buffer in each pass, and so the whole buffer over many passes. Config: THREADS, UNROLL.
 #include "common/element.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const double2* source, i64 units, int passes, double* target) {
@@ -16,5 +16,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const double2* sour
             for (int u = 0; u < UNROLL; ++u) sum += values[u].x + values[u].y;
         }
     }
-    if (sum == 1.2345678) *target = sum;  // never true for the probe's data, but the compiler cannot know
+    if (sum == 1.2345678) *target = sum;  // never true for the data of the probe; keeps the loads alive
 }

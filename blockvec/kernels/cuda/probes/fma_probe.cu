@@ -1,6 +1,6 @@
-// Multiply-adds of single precision on registers: what the pipes do when nothing else is in their way.
+// Measures the rate of single precision multiply-adds on registers.
 //
-// Config: THREADS, ACCUMULATORS: chains of a thread.
+// Config: THREADS, ACCUMULATORS: independent chains per thread.
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(float* never, int repeats) {
     // Two factors that no compiler can fold; chains stay bounded: c <- 0.999 c + x.
     const float factor = 0.999f + 1e-9f * threadIdx.x, x = 1e-3f * threadIdx.x;

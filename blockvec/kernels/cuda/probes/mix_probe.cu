@@ -1,5 +1,5 @@
-// A stream that reads READS and writes WRITES vectors of 16 bytes a thread, in thread blocks that the hardware starts in the order of
-// addresses: what memory does with a mix of reads and writes.
+// Measures the bandwidth of a mix of reads and writes: each thread reads READS and writes WRITES vectors of 16 bytes, and the hardware starts
+// the thread blocks in the order of addresses.
 //
 // Problem: READS, WRITES. Config: THREADS.
 #include "common/element.cuh"
@@ -25,6 +25,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Vector* sourc
         vector.word[0] ^= w;
         target[(block * WRITES + w) * THREADS + threadIdx.x] = vector;
     }
-    // Never true for random numbers, but the compiler cannot know.
+    // Never true for random numbers; keeps the loads alive.
     if (WRITES == 0 && (sum.word[0] & sum.word[1] & sum.word[2] & sum.word[3]) == 0xffffffffu) *target = sum;
 }

@@ -1,11 +1,11 @@
-// Streams of 16-byte accesses, UNROLL of them in flight a thread: what the memory system can do.
+// Measures the bandwidth of memory for streams of 16-byte accesses, UNROLL of them in flight per thread.
 //
 // Problem: KIND: 0 read source, 1 write target, 2 scale: target = 1.5 source. Config: THREADS, UNROLL.
 #include "common/element.cuh"
 
 using Unit = Pack<double, 2, true>;
 
-// COUNT units, `stride` apart; returns the sum of what was read.
+// COUNT units, `stride` apart; returns the sum of the numbers read.
 template <int COUNT>
 __device__ __forceinline__ double move(const Unit* source, Unit* target, i64 stride) {
     Unit values[COUNT];
@@ -31,5 +31,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Unit* source,
     double sum = 0;
     for (; unit + (UNROLL - 1) * stride < units; unit += UNROLL * stride) sum += move<UNROLL>(source + unit, target + unit, stride);
     for (; unit < units; unit += stride) sum += move<1>(source + unit, target + unit, stride);
-    if (sum == 1.2345678) target->at[0] = sum;  // never true for the probe's data, but the compiler cannot know
+    if (sum == 1.2345678) target->at[0] = sum;  // never true for the data of the probe; keeps the loads alive
 }

@@ -1,10 +1,10 @@
-// FP64 tensor products on registers and nothing else: the arithmetic rate of the device.
+// Measures the rate of FP64 tensor products on registers.
 //
 // Config: THREADS; ACCUMULATORS: independent products of a warp.
 #include "common/mma.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(double* never, int repeats) {
-    // Digits that differ from lane to lane, as data's do: constant operands would draw less power and clock higher.
+    // Values that differ between lanes, as in real data: constant operands would draw less power, and the clock would rise.
     const double top[1] = {1.0 / (threadIdx.x + 3)}, bottom[1] = {1.0 / (threadIdx.x + 7)}, b[1] = {1.0 / (threadIdx.x + 11)};
     double upper[ACCUMULATORS][2] = {}, lower[ACCUMULATORS][2] = {};
 #pragma unroll 1
@@ -14,5 +14,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(double* never, int 
     double sum = 0;
 #pragma unroll
     for (int a = 0; a < ACCUMULATORS; ++a) sum += upper[a][0] + upper[a][1] + lower[a][0] + lower[a][1];
-    if (sum == 1.2345678) *never = sum;  // never true, but the compiler cannot know
+    if (sum == 1.2345678) *never = sum;  // never true; keeps the products alive
 }

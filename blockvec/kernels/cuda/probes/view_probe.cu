@@ -1,5 +1,5 @@
-// Reads rows of M elements and reads or writes rows of N, element by element in their order, UNROLL rows of each in flight a thread:
-// what memory can do for rows of pitches lda and ldb, and so for a product of such views.
+// Reads rows of M elements and reads or writes rows of N, element by element in their order, UNROLL rows of each in flight per
+// thread. Measures the bandwidth for rows of pitches lda and ldb, which bounds that of a product of such views.
 //
 // Problem: SIZE of an element in bytes; M, N; READS_B, WRITES_B. Config: THREADS, UNROLL.
 #include "common/ptx.cuh"
@@ -31,5 +31,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* A, i
             sum ^= a[u].word[SIZE / 4 - 1] ^ b[u].word[SIZE / 4 - 1];
         }
     }
-    if (!WRITES_B && sum == 0x12345678u && K < 0) B[0].word[0] = sum;  // never, but the compiler cannot know
+    if (!WRITES_B && sum == 0x12345678u && K < 0) B[0].word[0] = sum;  // never true; keeps the loads alive
 }
