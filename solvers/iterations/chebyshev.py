@@ -1,12 +1,11 @@
-"""Chebyshev polynomials of an operator: small on an interval, growing as fast as possible outside.
+"""Chebyshev polynomials of an operator, which damp an interval and amplify everything outside.
 
-On [centre - half_width, centre + half_width] the polynomial T_d((A - centre)/half_width) stays within [-1,
-1]; at a relative distance x > 1 from the centre it is cosh(d arccosh(x)). A step of the recurrence is one
-application of S = 2/half_width (A - centre), made once for all steps, with an update,
+On [centre - half_width, centre + half_width] the polynomial T_d((A - centre)/half_width) is bounded by 1; at
+a relative distance x > 1 from the centre it is cosh(d arccosh(x)). A step of the recurrence
 
-    Y_{j+1} = S Y_j - Y_{j-1},    Y_1 = S Y_0 / 2,
+    Y_{j+1} = S Y_j - Y_{j-1},    Y_1 = S Y_0 / 2
 
-and needs no inner product.
+is one application of S = 2/half_width (A - centre), which is prepared once, and needs no inner product.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from typing import Any
 
 from ..blocks import Block, Operator
 
-__all__ = ["amplification", "degree_for", "filtered", "recurrence", "steps_within"]
+__all__ = ["degree_for", "filtered", "recurrence", "steps_within"]
 
 
 def degree_for(growth: float, distance: float) -> float:
-    """Return the degree that amplifies by `growth` what lies at `distance` > 1 half-widths from the centre.
+    """Return the degree with amplification `growth` at `distance` > 1 half-widths from the centre.
 
     Examples
     --------
@@ -31,14 +30,8 @@ def degree_for(growth: float, distance: float) -> float:
     return math.acosh(max(growth, 1.0)) / math.acosh(distance)
 
 
-def amplification(degree: float, distance: float) -> float:
-    """Return T_degree(distance) for distance >= 1, infinite where it overflows."""
-    exponent = degree * math.acosh(max(distance, 1.0))
-    return math.cosh(exponent) if exponent < 700 else math.inf
-
-
 def steps_within(growth: float, distance: float) -> int:
-    """Return how many steps keep the amplification at `distance` under `growth`; at least one."""
+    """Return the number of steps with an amplification at `distance` below `growth`; at least one."""
     if distance <= 1 or growth <= 1:
         return 1
     return max(1, int(degree_for(growth, distance)))
@@ -52,7 +45,7 @@ def filtered(
     degree: int,
     after_step: Callable[[int, Block, Block], bool],
 ) -> Block:
-    """Return T_degree((A - centre)/half_width) Y; Y is overwritten.
+    """Compute T_degree((A - centre)/half_width) Y; Y is overwritten.
 
     Parameters
     ----------
@@ -60,7 +53,7 @@ def filtered(
         With ``affine(alpha, shift)``.
     Y : BlockVector, shape (n, p)
     centre, half_width : float
-        The interval that is damped.
+        The damped interval.
     degree : int
         At least 1.
     after_step : callable
@@ -75,14 +68,14 @@ def filtered(
 
 
 def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
-    """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`, Y_0 = X; both may be projected between steps.
+    """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`, Y_0 = X; both blocks may be projected in between.
 
     Parameters
     ----------
     doubled : AffineOperator
         S of the recurrence above.
     X, out : BlockVector, shape (n, p)
-        Hold what is yielded, in turns; both are overwritten.
+        Storage of the yielded blocks; both are overwritten.
     degree : int
     """
     current, previous = doubled.apply(X, out=out, alpha=0.5), X

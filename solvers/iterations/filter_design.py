@@ -1,7 +1,7 @@
-"""Chebyshev filters: which interval to damp, and of which degree.
+"""Design of Chebyshev filters: the damped interval and the degree.
 
-A degree costs applications of A, and saves orthogonalisations. Below some growth of the wanted values a cycle
-of steps gains with the square of the degree, and more of it is always worth its price.
+A higher degree costs applications of A and saves orthogonalisations. While the growth of the wanted values is
+small, the gain of a cycle grows with the square of the degree, so that a higher degree is always worthwhile.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from .rayleigh_ritz import Which
 
 __all__ = ["Filter", "choose_degree", "design_filter"]
 
-LEAST_DEGREE = 4  # less is all that widely spread wanted values leave, which A itself finds as fast
+LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
 MAX_DEGREE = 64
-MAX_GROWTH = 1e8  # amplification of the first wanted value: more would cost orthogonality, and gain nothing
-# Logarithm of the growth of the last wanted value below which a cycle gains little: the square of its degree.
+MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain
+# Logarithm of the growth of the last wanted value below which the gain grows with the square of the degree.
 LEAST_GROWTH, STIFFEST = 2.0, 256
-CROWDING_POWER = 0.4  # 1/d for the density of eigenvalues at the end of a spectrum in d = 2 to 3 dimensions
-MARGIN = 0.01  # of the interval's length, added at its far end
-THINNEST = 1e-3  # half of the interval's length, in units of ||A||
-SLOWEST = 1e-6  # growth of the last wanted value in a step that is none, for all that rounding leaves
+CROWDING_POWER = 0.4  # 1/d for the density of eigenvalues at a spectrum's end in d = 2 to 3 dimensions
+MARGIN = 0.01  # share of the interval's length added at its far end
+THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
+SLOWEST = 1e-6  # growth rate of the last wanted value that is not distinguished from zero
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A Chebyshev polynomial in terms of `ranking_key`, where wanted values are large.
+    """A Chebyshev polynomial in terms of the ranking key, which is large for wanted values.
 
     Attributes
     ----------
     low, edge : float
-        The interval that is damped.
+        The damped interval.
     degree : int
         Even.
     spread : float
-        Amplification of the first over that of the last wanted value.
+        Amplification of the first wanted value relative to the last.
     which : {"LA", "SA", "LM"}
     """
 
@@ -60,23 +60,22 @@ class Filter:
         return self.edge + (x - 1) * self.half_width
 
     def growth(self, value: float) -> float:
-        """Return the logarithm of the amplification of a value of `ranking_key`; 0 inside the interval."""
+        """Return the logarithm of the amplification at a ranking key; 0 inside the interval."""
         return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
 
 
 def choose_degree(operator: Operator, block_size: int, basis: int) -> int:
-    """Return the degree that makes applying A as costly as orthogonalising, or 1 where the cost is not known.
+    """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
 
-    Counts bytes. At this balance neither half of the work can be made much cheaper by moving it to the
-    other.
+    Costs are counted in bytes. At this balance shifting work from one part to the other gains little.
 
     Parameters
     ----------
     operator : Operator
-        Its ``nnz``, where it has one, says what applying it costs.
+        Its optional attribute ``nnz`` gives the cost of an application.
     block_size : int
     basis : int
-        Vectors that a step orthogonalises against, on average.
+        Mean number of vectors that a step orthogonalises against.
     """
     nnz: int | None = getattr(operator, "nnz", None)
     if nnz is None:
@@ -90,17 +89,17 @@ def choose_degree(operator: Operator, block_size: int, basis: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """What a step costs, in bytes at the speed of an application of A.
+    """Cost of a step, in bytes at the throughput of an application of A.
 
     Attributes
     ----------
     call, step : float
-        Bytes that could be moved while the host prepares an application, which it does beside the work
-        on the one before, or a step, for which it waits.
+        Host time of an application (overlapped with the application before) and of a step (not overlapped),
+        in bytes that could be moved meanwhile.
     vector_passes : float
-        Reads and writes of a block in a step of the recurrence.
+        Reads and writes of a block per step of the recurrence.
     basis_passes, small_passes : float
-        Reads and writes of the basis and of the new block in an orthogonalisation.
+        Reads and writes of the basis and of the new block per orthogonalisation.
     """
 
     call: float
@@ -111,9 +110,9 @@ class _Costs:
 
 
 INDEX_BYTES = 4
-# Measured on two cores of a server: orthogonalisation moves its bytes at two thirds of the speed.
+# Measured on two cores of a server: orthogonalisation runs at two thirds of the throughput.
 HOST_COSTS = _Costs(call=2e5, step=4e6, vector_passes=2.5, basis_passes=6, small_passes=24)
-# On an H200: 4 TB/s, some 60 us for a call and 1.5 ms for the small matrices of a step.
+# H200: 4 TB/s, about 60 us per call and 1.5 ms for the small matrices of a step.
 DEVICE_COSTS = _Costs(call=2.4e8, step=6e9, vector_passes=3.5, basis_passes=4, small_passes=16)
 
 
@@ -125,23 +124,23 @@ def design_filter(
     spread: float,
     crowding: float = 1.0,
 ) -> Filter | None:
-    """Choose the interval to damp and the degree, or None where there is nothing to gain.
+    """Choose the damped interval and the degree; return None if a filter gains nothing.
 
     Parameters
     ----------
     values : tuple of four floats
-        `ranking_key` of the first and of the last wanted value, of the edge, and of the far end.
+        Ranking keys of the first and the last wanted value, of the edge, and of the far end.
     which : {"LA", "SA", "LM"}
     norm : float
         ||A||.
     degree : int
-        Wanted degree: more is taken where the filter would hardly amplify the last wanted value, less where
-        it would set the wanted values too far apart.
+        Preferred degree. It is raised if the filter would amplify the last wanted value too little, and
+        lowered if it would exceed `spread`.
     spread : float
-        How far they may be apart.
+        Maximum amplification of the first wanted value relative to the last.
     crowding : float
-        How many times more values than were wanted lie outside: they are closer to the last wanted one than
-        the edge is.
+        Number of eigenvalues outside the interval, relative to the planned number. If it is above 1, some are
+        closer to the last wanted value than the edge is.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Small dense problems: Ritz values, which are wanted, when a pair counts; LAPACK for small operators."""
+"""Small dense problems: Ritz pairs, their ranking and convergence limits, and LAPACK for small operators."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ Which = Literal["LA", "SA", "LM"]
 Selection = Literal["LA", "SA", "LM", "BE"]
 WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 
-FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: rounding allows no more
-SAME_RITZ_VALUE = 4.0  # Ritz values within so many eps ||A|| are copies of one, as far as LAPACK can tell
-IDENTITY_COLUMNS = 64  # columns of the identity that a dense matrix is made from at a time
+FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: the limit set by rounding
+SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
+IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """When a pair counts: a limit on its residual ||A x - theta x||, for x of norm one.
+    """Convergence criterion: a limit of the residual norm ||A x - theta x|| for ||x|| = 1.
 
     Attributes
     ----------
     tol : float
-        Zero means the floor.
+        Zero means the rounding floor.
     convergence : {"value", "norm", "absolute"}
         Whether `tol` is relative to abs(theta), to ||A|| + abs(theta), or absolute.
     unit : float
@@ -61,19 +61,19 @@ class Tolerance:
     unit: float
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        """Return the largest residual that each value may have, given (an estimate of) ||A||."""
+        """Compute the residual limit per value from (an estimate of) ||A||."""
         floor = self.floor(theta, norm)
         if self.convergence == "absolute":
             return np.maximum(self.tol, floor)
         return np.maximum(self.tol * (np.abs(theta) + (norm if self.convergence == "norm" else 0)), floor)
 
     def floor(self, theta: RealArray, norm: float) -> RealArray:
-        """Return what rounding leaves: 100 u (||A|| + abs(theta))."""
+        """Compute the rounding floor 100 u (||A|| + abs(theta))."""
         return FLOOR * self.unit * (norm + np.abs(theta))
 
 
 def ranking_key(theta: Any, which: Which) -> Any:
-    """Return numbers that grow towards the wanted end of the spectrum.
+    """Compute the ranking key of values: larger for more wanted ones.
 
     Examples
     --------
@@ -87,7 +87,7 @@ def ranking_key(theta: Any, which: Which) -> Any:
 
 
 def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
-    """Return indices of the values, the wanted ones first; for "BE" from both ends by turns.
+    """Sort values by ranking key, descending; for "BE" alternately from both ends. Return indices.
 
     Examples
     --------
@@ -120,8 +120,8 @@ def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]
 def separate_copies(theta: RealArray, G: NDArray[Any], width: float) -> tuple[RealArray, NDArray[Any]]:
     """Sort the copies of each multiple Ritz value by their residuals, the smallest first.
 
-    Any basis of the Ritz vectors of one value is as good as any other for LAPACK: it mixes converged copies
-    with those that have only just come into the space, and then none of them looks converged.
+    LAPACK returns an arbitrary basis of the Ritz vectors of one value, in which converged copies are mixed
+    with unconverged ones, so that none of them appears converged.
 
     Parameters
     ----------
@@ -135,9 +135,9 @@ def separate_copies(theta: RealArray, G: NDArray[Any], width: float) -> tuple[Re
     Returns
     -------
     theta : array, shape (m,)
-        Equal for all copies of a value, so that a stable sort keeps their order.
+        Equal for all copies of a value, so that a stable sort preserves their order.
     U : array, shape (m, m)
-        The unitary matrix to multiply the Ritz vectors by.
+        Unitary factor of the Ritz vectors.
 
     Examples
     --------
@@ -156,22 +156,22 @@ def separate_copies(theta: RealArray, G: NDArray[Any], width: float) -> tuple[Re
 
 
 def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
-    """Return eigenvalues, ascending, and eigenvectors of the Hermitian part of a projected matrix.
+    """Compute eigenvalues, ascending, and eigenvectors of the Hermitian part of a projected matrix.
 
     Raises
     ------
     BreakdownError
-        Where T holds NaN or Inf, which only the operator or the start can have brought in.
+        If T holds NaN or Inf, which must come from the operator or the start.
     """
     if not np.isfinite(T).all():
         raise BreakdownError(
             "the projected matrix holds NaN or Inf: the operator returned them for a finite block."
         )
-    # For matrices this small BLAS threads cost more than they bring, much more where cores are busy.
+    # For matrices this small BLAS threads cost more than they gain, in particular on busy cores.
     with _blas().limit(limits=1):
         try:
             theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
-        except np.linalg.LinAlgError:  # divide and conquer was seen to give up on values of six copies each
+        except np.linalg.LinAlgError:  # divide and conquer failed for values of multiplicity six
             theta, Y = scipy.linalg.eigh((T + T.conj().T) / 2, driver="ev")
     return theta, Y
 
@@ -184,14 +184,14 @@ def _blas() -> Any:
 def dense_eigenpairs(
     apply: Callable[..., Block], like: Block, k: int, which: Selection
 ) -> tuple[RealArray, Any, float]:
-    """Return k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
+    """Compute k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
 
     Parameters
     ----------
     apply : callable
-        ``apply(X)`` of the operator, called on columns of the identity.
+        Method ``apply(X)`` of the operator, called with columns of the identity.
     like : BlockVector, shape (n, any)
-        Says size, type and device.
+        Template for size, type and device.
 
     Returns
     -------

@@ -1,14 +1,15 @@
-"""A sketch of a spectrum: bounds on both ends, and how many eigenvalues lie beyond a value.
+"""Spectrum sketches: bounds of a spectrum and its approximate density of eigenvalues.
 
-A few dozen steps of the plain Lanczos recurrence, one for each of a few random vectors at a time, cost
-little more than applying the operator: nothing is orthogonalised against more than the last two vectors,
-and nothing is asked of the device before the end. Their Ritz values are nodes, and the squares of the first
-components of the eigenvectors weights, of a quadrature for the density of eigenvalues.
+A few dozen steps of the plain Lanczos recurrence, for a few random vectors simultaneously, cost little more
+than the applications of the operator: there is no orthogonalisation beyond the last two vectors and no
+synchronisation with the device before the end. The Ritz values and the squared first components of their
+eigenvectors are nodes and weights of a quadrature for the density of eigenvalues.
 
 References
 ----------
 Zhou, Li, Numer. Linear Algebra Appl. 18 (2011) 107 (bounds); Lin, Saad, Yang, SIAM Review 58 (2016) 34,
-section 3.2 (density of states by Lanczos). Deviation: the vectors run side by side, as columns of a block.
+section 3.2 (density of states by Lanczos). Deviation: the recurrences of all vectors run
+simultaneously, as columns of a block.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .rayleigh_ritz import Which, ranking_key
 __all__ = ["Sketch", "sketch_spectrum"]
 
 
-BROKEN_DOWN = 1e3  # a remainder below so many u ||A|| is rounding, and ends a recurrence
+BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,11 @@ class Sketch:
     theta : array, shape (q,)
         Ritz values of all vectors.
     counts : array, shape (q,)
-        Eigenvalues that each of them stands for; they sum up to the dimension.
+        Number of eigenvalues each Ritz value represents; the sum is the dimension.
     low, high : float
-        Bounds of the spectrum, but for luck.
+        Bounds of the spectrum, with high probability.
     columns, applications, reductions : int
-        What it has cost.
+        Operation counts.
     """
 
     theta: RealArray
@@ -57,26 +58,26 @@ class Sketch:
 
     @property
     def norm(self) -> float:
-        """The largest magnitude of a Ritz value: ||A|| from below."""
+        """The largest magnitude of a Ritz value, a lower bound of ||A||."""
         return float(np.abs(self.theta).max(initial=0.0))
 
     def least(self, which: Which) -> float:
-        """Return `ranking_key` of the far end."""
+        """Return the ranking key of the unwanted end."""
         return self.low if which == "LA" else -self.high if which == "SA" else 0.0
 
     def crowd(self, value: float, which: Which) -> float:
-        """Return how many eigenvalues seem to be more wanted than a value of `ranking_key`."""
+        """Estimate the number of eigenvalues with a ranking key above `value`."""
         return float(self.counts[ranking_key(self.theta, which) > value].sum())
 
     def beyond(self, count: float, which: Which, below: float = np.inf) -> float:
-        """Return `ranking_key` of the most wanted node beyond which at least `count` eigenvalues seem to lie.
+        """Return the largest ranking key of a node above which about `count` eigenvalues or more lie.
 
         Parameters
         ----------
         count : float
         which : {"LA", "SA", "LM"}
         below : float
-            A bound that the node must be less wanted than, if there is such a node.
+            Exclusive upper bound of the ranking key, if a node satisfies it.
 
         Examples
         --------
@@ -103,25 +104,25 @@ def sketch_spectrum(
     most: int = 0,
     resolved: Callable[[Sketch], bool] = lambda sketch: True,
 ) -> Sketch:
-    """Run `steps` steps of Lanczos from each of `width` random vectors at once.
+    """Run `steps` Lanczos steps from each of `width` random vectors and compute a sketch.
 
     Parameters
     ----------
     operator : Operator
     like : BlockVector, shape (n, any)
-        Says size, type and device.
+        Template for size, type and device.
     width, steps : int
     rng : numpy.random.Generator
     locked : BlockVector, shape (n, c), optional
         Columns whose complement the operator is restricted to.
     most : int
-        Steps up to which their number is doubled until `resolved` holds for what they tell.
+        The number of steps is doubled until `resolved` returns True for the sketch, up to this number.
     resolved : callable
 
     Raises
     ------
     BreakdownError
-        Where the operator returns NaN or Inf.
+        If the operator returns NaN or Inf.
     """
     recurrence = _Recurrence(operator, like, width, rng, locked)
     n = int(like.shape[0]) - (0 if locked is None else int(locked.shape[1]))
@@ -134,7 +135,7 @@ def sketch_spectrum(
 
 
 class _Recurrence:
-    """The recurrences of some vectors side by side, and the coefficients they have left on the device."""
+    """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device."""
 
     def __init__(self, operator: Operator, like: Block, width: int, rng: Any, locked: Block | None) -> None:
         self.operator, self.locked = operator, locked
@@ -148,7 +149,7 @@ class _Recurrence:
         self.betas: list[Any] = []
 
     def extend(self, steps: int) -> None:
-        """Go on to a number of steps."""
+        """Continue up to a total number of steps."""
         while len(self.alphas) < steps:
             V, W = self.V, self.W
             self.operator.apply(V, out=W)
@@ -162,7 +163,7 @@ class _Recurrence:
             self.previous, self.V, self.W = V, W, self.previous
 
     def sketch(self, n: int) -> Sketch:
-        """Return what n eigenvalues look like; waits for the device once."""
+        """Compute the sketch of n eigenvalues; waits for the device once."""
         steps, width = len(self.alphas), self.V.shape[1]
         values = to_host(self._xp.stack([*self.alphas, *self.betas])).astype(np.float64)
         alphas, betas = values[:steps], values[steps:]
