@@ -1,4 +1,4 @@
-"""What all iterations share: options, result, why to stop, and how to go on from a checkpoint."""
+"""The base class of iterations, their state and their result."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from blockvec import precompiled
 
-from ..blocks import Block
+from ..blocks import Block, RealArray
 from ..problem import IterationOptions, Problem
 from .krylov import Counts
 from .rayleigh_ritz import Which
 
-__all__ = ["Iteration", "IterationState", "LanczosResult"]
+__all__ = ["Iteration", "IterationResult", "IterationState"]
 
 
 @dataclass(frozen=True, slots=True)
 class IterationState:
-    """Where an iteration is after a restart or an outer iteration: for callbacks and the history.
+    """State of an iteration after a restart or an outer iteration, for callbacks and the history.
 
     Attributes
     ----------
@@ -31,64 +30,64 @@ class IterationState:
     eigenvalues : array, shape (k,)
         Ritz values, the most wanted first.
     residuals : array, shape (k,)
-        Estimates of their residual norms.
+        Estimated residual norms.
     limits : array, shape (k,)
-        Residual norms at which they count as converged.
+        Residual norms up to which pairs count as converged.
     operator_columns : int
     time_s : float
-        Since the start.
+        Time since the start.
     """
 
     restart: int
-    eigenvalues: NDArray[np.float64]
-    residuals: NDArray[np.float64]
-    limits: NDArray[np.float64]
+    eigenvalues: RealArray
+    residuals: RealArray
+    limits: RealArray
     operator_columns: int
     time_s: float
 
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> IterationState:
-        """Return a state from its fields, with lists for arrays."""
+        """Make a state from a dictionary of its fields, with lists for arrays."""
         arrays = {name: np.array(value) for name, value in saved.items() if isinstance(value, list)}
         return cls(**(saved | arrays))
 
     @property
     def converged(self) -> int:
-        """Wanted pairs whose residual estimate is within its limit."""
+        """Number of wanted pairs whose estimated residual norm is within its limit."""
         return int(np.count_nonzero(self.residuals <= self.limits))
 
 
 @dataclass(frozen=True, slots=True)
-class LanczosResult:
-    """What the iteration has reached.
+class IterationResult:
+    """Result of an iteration.
 
     Attributes
     ----------
     theta : array, shape (k,)
-        Values, the most wanted first.
+        Eigenvalues, the most wanted first.
     X : BlockVector, shape (n, k)
-        Orthonormal vectors: a view into the iteration's buffer.
+        Orthonormal vectors: may be a view of the iteration's buffer.
     residuals : array, shape (k,)
         True residual norms ||A x - theta x||.
     limits : array, shape (k,)
-    reason : {"converged", "maxiter", "callback", "time_limit", "interrupted"}
-        Why it ended.
+    reason : {"converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated"}
+        Reason for stopping.
     verification : str
-        What was done about missed copies.
+        Outcome of the search for missed copies.
     missing : int
-        Wanted vectors that are known to exist and are not among X.
+        Number of wanted vectors that are known to exist and are not in X.
     norm : float
-        Estimate of ||A||.
+        ||A||, as given or estimated.
     degree : int
-        Highest degree of a polynomial of A that was iterated with; 1 where it was A itself.
+        Highest degree of a polynomial of A that was used; 1 for A itself.
     counts : Counts
     history : list of IterationState
     """
 
-    theta: NDArray[np.float64]
+    theta: RealArray
     X: Block
-    residuals: NDArray[np.float64]
-    limits: NDArray[np.float64]
+    residuals: RealArray
+    limits: RealArray
     reason: str
     verification: str
     missing: int
@@ -99,25 +98,25 @@ class LanczosResult:
 
 
 class Iteration(ABC):
-    """A run that can be stopped between two steps, and be saved and resumed between two restarts.
+    """An iteration that can be stopped between steps, and saved and resumed between restarts.
 
     Parameters
     ----------
     problem : Problem
-        Of one end, with orthonormal locked columns. A checkpoint is resumed from, and written to.
+        Problem with one `which`, and orthonormal locked columns. Its checkpoint is read and written.
     options : IterationOptions
     start : BlockVector, shape (n, s)
-        Start vectors, random where ``problem.start`` is None; overwritten.
+        Start vectors, random if ``problem.start`` is None; overwritten.
     interrupted : callable, optional
-        Asked between steps whether to stop.
+        Called between steps; True stops the iteration.
 
     Notes
     -----
-    Derived classes name in `PROGRESS` the attributes that change as they go: numbers, text or arrays. What is
-    more than that they add to `snapshot` and `resume`.
+    Derived classes list in `PROGRESS` the attributes that belong to a checkpoint: numbers, text or arrays.
+    `snapshot` and `resume` handle everything else.
     """
 
-    PROGRESS: tuple[str, ...] = ("least", "search_width", "found_missed", "missing", "verification")
+    PROGRESS: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -132,42 +131,50 @@ class Iteration(ABC):
         self.operator, self.start, self.rng = problem.operator, start, problem.rng
         self.random_start = problem.start is None
         self.begin_s = time.perf_counter()
-        self.earlier_s = 0.0  # that a run took before it was resumed
+        self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
         self.history: list[IterationState] = []
-        self.search_width = 1
-        self.found_missed = 0
-        self.missing = 0  # wanted vectors that the last search has found and the result does not hold
-        self.verification = "not reached"
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since the start, those before a resumption included."""
+        """Time since the start in seconds, including the time before a resumption."""
         return self.earlier_s + time.perf_counter() - self.begin_s
 
-    def run(self) -> LanczosResult:
-        """Iterate until everything wanted has converged and nothing is missed, or something stops it."""
+    def run(self) -> IterationResult:
+        """Iterate until all wanted pairs have converged and none is missed, or another reason to stop."""
         method, operator, dtype, sizes = self._kind()
         with precompiled(method, operator, dtype, k=self.problem.k, b=self.options.block_size, **sizes):
             return self._run()
 
     @abstractmethod
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        """List what decides about the kernels: method, operator, element type, and widths by name."""
+        """Return what determines the kernels: method, operator, element type, and widths by name."""
 
     @abstractmethod
-    def _run(self) -> LanczosResult:
-        """Iterate, kernels being compiled meanwhile."""
+    def _run(self) -> IterationResult:
+        """Iterate while kernels are being precompiled."""
+
+    def _report(self, state: IterationState, reason: str) -> str:
+        """Append a state to the history and call the callback; return the reason to stop, if any."""
+        self.history.append(state)
+        callback = self.problem.callback
+        stops = callback is not None and callback(state) is True
+        return reason or ("callback" if stops else "")
+
+    def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
+        """Describe the current state."""
+        columns = self.counts.operator_columns
+        return IterationState(self.counts.restarts, theta, residuals, limits, columns, self.elapsed_s)
 
     def _stopped(self) -> str:
-        """Return why to stop at once, or nothing."""
+        """Return the reason to stop immediately, or an empty string."""
         if self.interrupted():
             return "interrupted"
         limit = self.problem.time_limit
         return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
 
     def _resumed(self) -> bool:
-        """Take up the state of a checkpoint, if there is one."""
+        """Restore the state of the checkpoint, if there is one."""
         checkpoint = self.problem.checkpoint
         saved = None if checkpoint is None else checkpoint.load()
         if saved is not None:
@@ -175,13 +182,13 @@ class Iteration(ABC):
         return saved is not None
 
     def _save(self, reason: str) -> None:
-        """Write a checkpoint if it is time, or because the run is about to stop for this reason."""
+        """Write a checkpoint if one is due, or if the iteration stops for this reason."""
         checkpoint = self.problem.checkpoint
         if checkpoint is not None and reason != "converged":
             checkpoint.save(self.snapshot, now=bool(reason))
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state as arrays of the host, numbers, text, and lists and dictionaries of them."""
+        """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
         return {name: getattr(self, name) for name in self.PROGRESS} | {
             "rng": self.rng.bit_generator.state,
             "counts": asdict(self.counts),
@@ -190,7 +197,7 @@ class Iteration(ABC):
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Take up a state that `snapshot` has returned."""
+        """Restore a state returned by `snapshot`."""
         for name in self.PROGRESS:
             setattr(self, name, saved[name])
         self.rng.bit_generator.state = saved["rng"]

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
-from .base import IterationState, LanczosResult
+from .base import IterationResult, IterationState
 from .chebyshev import recurrence
 from .filter_design import Filter, design_filter
 from .krylov import BlockKrylov, Ritz
@@ -211,7 +211,7 @@ class FilteredRestart(ThickRestart):
             self.theta = filter.value(amplified) * (-1 if which == "SA" else 1)
             errors = ritz.residuals[kept] / np.maximum(amplified, 1.0)
             self.estimates = PROMISE * self.doubt * self._norm() * errors
-        return self._state()
+        return self._current_state()
 
     def _look(self) -> None:
         """Rotate the kept vectors to Ritz vectors of A, for their values and residuals."""
@@ -241,11 +241,11 @@ class FilteredRestart(ThickRestart):
             krylov.rotate(copies)
         self.theta, self.estimates = theta, np.sqrt(np.maximum(np.diagonal(G).real, 0))
 
-    def _result(self, state: IterationState, reason: str) -> LanczosResult:
+    def _result(self, state: IterationState, reason: str) -> IterationResult:
         if not self.looked:
             self._look()
             self.residuals = None
-            state = self._state()
+            state = self._current_state()
         return super()._result(state, reason)
 
     def _image_space(self, columns: int, begin: int) -> Block:
@@ -265,11 +265,12 @@ class FilteredRestart(ThickRestart):
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
-    def _repair(self, failing: Any) -> None:
+    def _repair(self, state: IterationState) -> None:
         if self.filter is None:
-            super()._repair(failing)
+            super()._repair(state)
         else:
             self._retire()
+            self.residuals = None
 
     def _advance(self) -> None:
         k, state = self.problem.k, self.history[-1]

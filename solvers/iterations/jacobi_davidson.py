@@ -18,16 +18,17 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, FusedOperator, RealArray, column_factors, pick, project_out, random_block, to_host
+from ..blocks import Block, FusedOperator, RealArray, pick, random_block, to_host
 from ..problem import IterationOptions, Problem
-from ..transform.fold import FoldedOperator, found_around
-from .base import Iteration, IterationState, LanczosResult
+from ..transform.fold import found_around
+from .base import IterationResult, IterationState
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis
 from .rayleigh_ritz import ranking_key
 from .search_space import Extracted, SearchSpace, extended
-from .verification import look_for_missed, may_have_missed
+from .termination import MIN_SEARCH, VerifiedIteration
+from .verification import Found
 
 __all__ = ["JacobiDavidson"]
 
@@ -37,11 +38,9 @@ STALLED_COLUMNS = 2000  # operator columns, after which the space is made anew, 
 GAIN = 0.1  # decades of all residuals together that count as a gain
 RESTARTS_BETWEEN_CLEANING = 10  # loses at most this many u of orthogonality
 WIDTHS = 8  # pairs are looked at in multiples of it: every width is a kernel to compile
-MIN_SEARCH = 200  # degree that a search for missed values may always have
-MAX_SEARCH_WIDTH = 8
 
 
-class JacobiDavidson(Iteration):
+class JacobiDavidson(VerifiedIteration):
     """Block Jacobi-Davidson for the wanted eigenpairs of a Hermitian operator.
 
     Where ``problem.start`` is given and has k columns or more, no Lanczos steps are taken. The reason of the
@@ -60,7 +59,7 @@ class JacobiDavidson(Iteration):
     """
 
     PROGRESS = (
-        *Iteration.PROGRESS,
+        *VerifiedIteration.PROGRESS,
         "attempts",
         "shrunk",
         "best",
@@ -119,7 +118,11 @@ class JacobiDavidson(Iteration):
         self.least = 0.0
         self.shrunk = 0
         self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
-        self.true: RealArray | None = None  # true residuals, of X as it is
+
+    @property
+    def locked(self) -> Block | None:
+        """The locked columns."""
+        return self.space.locked
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
         space = self.space
@@ -135,15 +138,12 @@ class JacobiDavidson(Iteration):
         }
         return "jd" if self.target is None else "jd-inside", self.operator, space.buffer.dtype, sizes
 
-    def _run(self) -> LanczosResult:
+    def _run(self) -> IterationResult:
         if not self._resumed():
             self._begin()
         while True:
             state = self._extract()
-            self.history.append(state)
-            reason = self._stopped()
-            if self.problem.callback is not None and self.problem.callback(state) is True:
-                reason = reason or "callback"
+            reason = self._report(state, self._stopped())
             if not reason and state.converged == self.problem.k and self._settled(state):
                 reason = self._stopped() or "converged"
             if not reason and self.space.room == 0 and not self.missing:
@@ -178,35 +178,24 @@ class JacobiDavidson(Iteration):
         space, b = self.space, self.options.block_size
         if self._filters():
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
-            self._estimate_norm()
+            space.norm = max(space.norm, self._random_norm(space.buffer, None))
             return
         space.extend(self.start)
         if space.m < b:
-            space.extend(self._random(b - space.m))
+            space.extend(random_block(space.buffer, b - space.m, self.rng))
         k = self.problem.k
         wanted = self.kept if self.random_start and self.preconditioner is None else k
         wanted = max(k, self.how.start_basis or wanted)
         while space.m < min(wanted, space.capacity, space.m + space.room):
             space.extend(space.images(min(b, space.m)))
         if not self.random_start:
-            self._estimate_norm()
+            space.norm = max(space.norm, self._random_norm(space.buffer, None))
 
     def _filters(self) -> bool:
         """Whether the basis begins with what a filter finds around the target."""
         if self.target is None or not self.random_start or self.how.start != "auto":
             return False
         return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
-
-    def _random(self, width: int) -> Block:
-        return random_block(self.space.buffer, width, self.rng)
-
-    def _estimate_norm(self) -> None:
-        """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner of it only."""
-        z = self._random(1)
-        norms = [float(to_host(block.norms())[0]) for block in (z, self.operator.apply(z))]
-        self.counts.apply(1)
-        self.counts.reductions += 2
-        self.space.norm = max(self.space.norm, norms[1] / norms[0])
 
     # --- one outer iteration --------------------------------------------------------------------
 
@@ -219,7 +208,7 @@ class JacobiDavidson(Iteration):
         self.extracted: Extracted = self.space.extract()
         self._note_far_end()
         theta = self.extracted.theta[:k]
-        limits = np.broadcast_to(self.problem.tolerance.limits(theta, self._norm()), (k,))
+        limits = self._limits(theta)
         residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # until they are known
         seen = self._seen()
         if self.counts.restarts + 1 == self.options.maxiter:
@@ -233,14 +222,7 @@ class JacobiDavidson(Iteration):
             residuals[:] = to_host(self.R.norms())
             self.counts.reductions += 1
             self.n_converged = int(np.count_nonzero(residuals <= limits))
-        return IterationState(
-            self.counts.restarts,
-            theta,
-            residuals,
-            limits,
-            self.counts.operator_columns,
-            self.elapsed_s,
-        )
+        return self._state(theta, residuals, limits)
 
     def _together(self) -> int:
         """Return the number whose multiples of pairs are looked at."""
@@ -256,7 +238,7 @@ class JacobiDavidson(Iteration):
         theta, Y = self.extracted.theta[:count], self.extracted.Y[:, :count]
         self.X = self.space.vectors(Y)
         self.R = self.space.residuals(self.X, Y, theta)
-        self.true = None
+        self.residuals = None
 
     def _note_far_end(self) -> None:
         """Remember the least wanted Ritz value that was seen: a search for missed values damps up to it."""
@@ -373,97 +355,45 @@ class JacobiDavidson(Iteration):
         self.refreshed, self.best_at = True, now
         return ""
 
-    def _settled(self, state: IterationState) -> bool:
-        """Whether residuals are what they seemed and nothing was missed; if not, repair or extend."""
-        self.true = self._true_residuals(state)
-        if (self.true > state.limits).any():
-            self.space.refresh()
-            self._grow(replace(state, residuals=self.true))
-            return False
-        verify, target = self.problem.verify, self.target
-        if self.space.room == 0:
-            self.verification = "not needed: the basis spans the space"
-            self.missing = 0
-            return True
-        if verify == "never":
-            self.verification = "switched off"
-            return True
-        # Copies converge together at one end. At two, a copy may wait behind values of the other sign, which
-        # are wanted before it is seen.
-        one_end = target is None and self.which != "LM"
-        if verify == "auto" and self.random_start and not self.found_missed and one_end:
-            b = self.options.block_size
-            if not may_have_missed(state.eigenvalues, state.limits, self.which, b):
-                self.verification = (
-                    f"not needed: no eigenvalue before the last has {b} copies, the block size"
-                )
-                return True
-        return self._verified(state)
+    def _vectors(self) -> Block:
+        return self.X
 
-    def _true_residuals(self, state: IterationState) -> RealArray:
-        """Make X orthonormal to rounding and return ||A x - theta x||, computed anew."""
+    def _spans_space(self) -> bool:
+        return self.space.room == 0
+
+    def _converges_in_order(self) -> bool:
+        # At two ends a copy may converge after less wanted values of the other sign.
+        return self.target is None and self.which != "LM"
+
+    def _search_budget(self) -> int:
+        each = 1 if self.target is None else 2
+        return max((self.counts.operator_columns - self.counts.verification_columns) // each, MIN_SEARCH)
+
+    def _true_residuals(self, theta: RealArray) -> RealArray:
+        """Reorthonormalise X and compute its residual norms."""
         factor = np.linalg.cholesky(to_host(self.X.gram()).astype(self.extracted.Y.dtype)).conj().T
+        self.counts.reductions += 1
         self.X.combine(self.space.small(np.linalg.inv(factor)), out=self.X)
-        norms = []
-        for begin in range(0, len(state.eigenvalues), self.options.block_size):
-            part = slice(begin, min(begin + self.options.block_size, len(state.eigenvalues)))
-            X = self.X[:, part].copy()
-            R = self.operator.apply(X)
-            self.counts.apply(X.shape[1])
-            theta = -state.eigenvalues[part]
-            R.axpy(column_factors(theta, X), X)
-            project_out(self.space.locked, R)
-            norms.append(to_host(R.norms()))
-        self.counts.reductions += 1 + len(norms)
-        return np.concatenate(norms).astype(np.float64)
+        return super()._true_residuals(theta)
 
-    def _verified(self, state: IterationState) -> bool:
-        """Look for missed values; extend the space by what is found."""
-        target = self.target
-        locked = self.space.locked
-        folded = self.operator if target is None else FoldedOperator(self.operator, target, locked)
-        each = 1 if target is None else 2
-        counts = self.counts
-        verdict = look_for_missed(
-            folded,
-            found_around(self.X, state, self.problem, self._norm(), self.least, locked),
-            self.search_width,
-            max((counts.operator_columns - counts.verification_columns) // each, MIN_SEARCH),
-            self.rng,
-            self._stopped,
-        )
-        counts.operator_columns += each * verdict.columns
-        counts.verification_columns += each * verdict.columns
-        counts.block_applications += each * verdict.applications
-        counts.reductions += verdict.reductions
-        self.verification = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
-        self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
-        if verdict.missed is None:
-            return True
-        self.found_missed += self.missing
-        self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
+    def _repair(self, state: IterationState) -> None:
+        """Recompute the image of the basis, and correct the pairs by their true residuals."""
+        assert self.residuals is not None
+        self.space.refresh()
+        self._grow(replace(state, residuals=self.residuals))
+
+    def _found(self, state: IterationState) -> Found:
+        return found_around(self.X, state, self.problem, self._norm(), self.least, self.locked)
+
+    def _add_missed(self, missed: Block) -> None:
+        """Append missed vectors to the search space."""
         if self.space.m + self.missing > self.space.capacity:
             self._shrink(np.zeros(0, np.intp))
         self.previous = np.zeros((0, 0))
-        self.space.extend(verdict.missed)
+        self.space.extend(missed)
         self.best = np.inf
-        return False
 
-    def _result(self, state: IterationState, reason: str) -> LanczosResult:
-        if reason != "converged" and self.verification == "not reached":
-            self.verification = "skipped: the iteration ended before"
+    def _result(self, state: IterationState, reason: str) -> IterationResult:
         if self.X.shape[1] < self.problem.k:
             self._form(self.problem.k)
-        return LanczosResult(
-            theta=state.eigenvalues,
-            X=self.X,
-            residuals=self._true_residuals(state) if self.true is None else self.true,
-            limits=state.limits,
-            reason=reason,
-            verification=self.verification,
-            missing=self.missing,
-            norm=self._norm(),
-            degree=1,
-            counts=self.counts,
-            history=self.history,
-        )
+        return super()._result(state, reason)

@@ -1,9 +1,4 @@
-"""Block Lanczos with thick restart, and what makes its end believable.
-
-Before a result is returned, residuals are computed anew from A and the vectors (and the factorisation is
-repaired where its own estimates had drifted away), and missed copies of multiple eigenvalues are looked
-for.
-"""
+"""Thick-restart block Lanczos with verified convergence."""
 
 from __future__ import annotations
 
@@ -11,31 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray, column_factors, project_out, random_block, to_host
+from ..blocks import Block, to_host
 from ..problem import IterationOptions, Problem
-from .base import Iteration, IterationState, LanczosResult
+from .base import IterationResult, IterationState
 from .krylov import BlockKrylov
 from .rayleigh_ritz import ranking_key, select
-from .verification import Found, look_for_missed, may_have_missed
+from .termination import MIN_SEARCH, VerifiedIteration
+from .verification import Found
 
 __all__ = ["ThickRestart"]
 
-
-KEEP = 0.3  # share of the basis beyond the wanted vectors that survives a restart
-RESTARTS_BETWEEN_CLEANING = 30  # loses at most this many u of orthogonality
-MIN_SEARCH = {
-    True: 100,
-    False: 200,
-}  # degree a search may always have, after a random and after a given start
-MAX_SEARCH_WIDTH = 8  # missed copies looked for at a time, at most
+KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
+RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 
 
-class ThickRestart(Iteration):
+class ThickRestart(VerifiedIteration):
     """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator."""
 
-    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
+    PROGRESS = (*VerifiedIteration.PROGRESS, "degree", "norm", "theta", "estimates")
 
     def __init__(
         self,
@@ -51,13 +40,16 @@ class ThickRestart(Iteration):
         buffer = start.like(n_locked + capacity)
         if locked is not None:
             buffer[:, :n_locked] = locked
-        self.locked = buffer[:, :n_locked] if n_locked else None
         self.krylov = BlockKrylov(self.operator, buffer, n_locked, b, self.rng, self.counts)
-        self.degree = 1
-        self.norm = 0.0  # estimate of ||A|| from below
-        self.least = np.inf  # the least wanted Ritz value seen, less its residual
+        self.norm = 0.0  # lower bound of ||A||
+        self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
-        self.residuals: RealArray | None = None  # true ones, of the vectors as they are
+
+    @property
+    def locked(self) -> Block | None:
+        """The locked columns."""
+        n_locked = self.krylov.n_locked
+        return self.krylov.buffer[:, :n_locked] if n_locked else None
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
         krylov, b = self.krylov, self.options.block_size
@@ -69,7 +61,7 @@ class ThickRestart(Iteration):
         }
         return "lanczos", self.operator, krylov.buffer.dtype, sizes
 
-    def _run(self) -> LanczosResult:
+    def _run(self) -> IterationResult:
         if self._resumed():
             if self.counts.restarts >= self.options.maxiter:
                 return self._result(self.history[-1], "maxiter")
@@ -79,40 +71,38 @@ class ThickRestart(Iteration):
         while True:
             reason = self._cycle()
             state = self._rayleigh_ritz()
-            self.history.append(state)
             if reason or (self.counts.restarts + 1) % RESTARTS_BETWEEN_CLEANING == 0:
                 self.krylov.reorthonormalize()
-            if self.problem.callback is not None and self.problem.callback(state) is True:
-                reason = reason or "callback"
-            if not reason and state.converged == self.problem.k and self._settled():
+            reason = self._report(state, reason)
+            if not reason and state.converged == self.problem.k and self._settled(state):
                 reason = self._stopped() or "converged"
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
                 reason = "maxiter"
             if not reason and self.krylov.complete and not self.krylov.append_random(self.options.block_size):
-                reason = "converged"  # the basis spans the space: nothing can be added to what it says
+                reason = "converged"  # the basis spans the space
             self._save(reason)
             if reason:
                 return self._result(state, reason)
             self._advance()
 
     def _advance(self) -> None:
-        """Prepare the next cycle: a place for methods that change their operator."""
+        """Prepare the next cycle; for derived classes that change their operator."""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state after a restart."""
         return super().snapshot() | self.krylov.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Take up a state that `snapshot` has returned."""
+        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         self.krylov.resume(saved)
 
     def _begin(self) -> None:
-        """Make the start orthonormal, fill it up to the block size, and apply A to a given one at once."""
+        """Orthonormalise the start, extend it to the block size, and apply A to a given one at once."""
         krylov, b = self.krylov, self.options.block_size
         if self.locked is not None and self.problem.norm is None:
-            # In the complement A may be nothing but rounding, which is that of all of A.
+            # In the complement A may be zero up to rounding errors, which scale with the norm of all of A.
             image = self.operator.apply(self.locked.copy())
             self.counts.apply(image.shape[1])
             self.counts.reductions += 1
@@ -122,43 +112,32 @@ class ThickRestart(Iteration):
             krylov.append_random(b - krylov.w)
         if not self.random_start:
             krylov.expand_wide()
-            self._estimate_norm()
+            krylov.norm = max(krylov.norm, self._random_norm(krylov.buffer, self.locked))
+            self.norm = max(self.norm, krylov.norm)
             if krylov.m < self.problem.k and krylov.w < b:
                 krylov.append_random(b - krylov.w)
 
-    def _estimate_norm(self) -> None:
-        """Raise the estimate of ||A|| by ||A z||, z random: given vectors may know one corner only."""
-        z = random_block(self.krylov.buffer, 1, self.rng)
-        norms = []
-        for block in (z, self.operator.apply(z)):
-            project_out(self.locked, block)
-            norms.append(float(to_host(block.norms())[0]))
-        self.counts.apply(1)
-        self.counts.reductions += 2
-        self.krylov.norm = max(self.krylov.norm, norms[1] / norms[0])
-        self.norm = max(self.norm, self.krylov.norm)
-
     def _cycle(self) -> str:
-        """Expand until the buffer is full; return why to stop, or nothing."""
+        """Expand until the buffer is full; return the reason to stop, or an empty string."""
         krylov = self.krylov
-        # A given start is looked at before anything is added to it: it may be all there is to do.
+        # The Ritz pairs of a given start are checked first: they may be converged already.
         first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
         queued = krylov.m + krylov.w
         while krylov.can_expand() and not first_look:
             krylov.expand()
             if reason := self._stopped():
                 return reason
-            # Until what waited has been applied, a missed copy among it has not been seen.
+            # A missed copy may be among the columns that were pending at the beginning of the cycle.
             if krylov.m >= queued and self._seems_done():
                 break
         return ""
 
     def _seems_done(self) -> bool:
-        """Whether a cycle should end before the basis is full: a place for methods with dear steps."""
+        """Whether a cycle should end before the basis is full; for derived classes with expensive steps."""
         return False
 
     def _keep(self, m: int, w: int) -> int:
-        """How many of m Ritz vectors survive beside w columns: the wanted ones and some, in whole steps."""
+        """Return how many of m Ritz vectors a restart keeps besides w pending columns, in whole steps."""
         k, b = self.problem.k, self.options.block_size
         full = self.krylov.capacity - w
         keep = k + int(KEEP * (full - k))
@@ -169,7 +148,7 @@ class ThickRestart(Iteration):
         return self.norm if self.problem.norm is None else self.problem.norm
 
     def _rayleigh_ritz(self) -> IterationState:
-        """Restart from the wanted Ritz vectors and say where the iteration is."""
+        """Restart from the wanted Ritz vectors and return the state."""
         krylov = self.krylov
         ritz = krylov.ritz()
         order = select(ritz.theta, self.which)
@@ -177,138 +156,68 @@ class ThickRestart(Iteration):
         kept = order[: self._keep(len(order), krylov.w)]
         krylov.restart(ritz, kept)
         self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
-        # The least wanted value, less its residual, bounds the spectrum but for luck.
+        # The smallest ranking key, less its residual, bounds the spectrum with high probability.
         least = float(ranking_key(ritz.theta[order[-1]], self.which) - ritz.residuals[order[-1]])
         self.least = min(self.least, least)
-        return self._state()
+        return self._current_state()
 
-    def _state(self) -> IterationState:
-        k = min(self.problem.k, len(self.theta))
-        limits = self.problem.tolerance.limits(self.theta[:k], self._norm())
-        return IterationState(
-            self.counts.restarts,
-            self.theta[:k],
-            self.estimates[:k],
-            np.broadcast_to(limits, (k,)),
-            self.counts.operator_columns,
-            self.elapsed_s,
-        )
+    def _current_state(self) -> IterationState:
+        theta, estimates = self.theta[: self.problem.k], self.estimates[: self.problem.k]
+        return self._state(theta, estimates, self._limits(theta))
 
     # --- before the end ----------------------------------------------------------------------------
 
-    def _settled(self) -> bool:
-        """Whether residuals are what they seemed and nothing was missed; if not, extend the factorisation."""
-        k, krylov, theta = self.problem.k, self.krylov, self.theta
-        krylov.reorthonormalize()
-        self.residuals = residuals = self._true_residuals(theta[:k])
-        limits = self.problem.tolerance.limits(theta[:k], self._norm())
-        failing = np.flatnonzero(residuals > limits)
-        if len(failing):
-            self._repair(failing)
-            self.residuals = None
-            return False
-        if krylov.room == 0 and krylov.complete:
-            self.verification = "not needed: the basis spans the space"
-            self.missing = 0
-            return True
-        verify = self.problem.verify
-        b = self.options.block_size if self.random_start else 1
-        doubtful = may_have_missed(theta[:k], np.broadcast_to(limits, (k,)), self.which, b)
-        if verify == "never":
-            self.verification = "switched off"
-            return True
-        if verify == "auto" and self.random_start and not self.found_missed and not doubtful:
-            self.verification = f"not needed: no eigenvalue before the last has {b} copies, the block size"
-            return True
-        return self._verified(np.broadcast_to(limits, (k,)))
+    def _vectors(self) -> Block:
+        return self.krylov.columns(0, min(self.problem.k, len(self.theta)))
 
-    def _verified(self, limits: RealArray) -> bool:
-        """Look for missed copies; append what is found to the factorisation."""
-        krylov = self.krylov
-        found = Found(
-            X=krylov.columns(0, krylov.m),
+    def _spans_space(self) -> bool:
+        return self.krylov.room == 0 and self.krylov.complete
+
+    def _converges_in_order(self) -> bool:
+        return True
+
+    def _search_budget(self) -> int:
+        least = MIN_SEARCH // 2 if self.random_start else MIN_SEARCH
+        return max(self.counts.operator_columns, least)
+
+    def _settled(self, state: IterationState) -> bool:
+        self.krylov.reorthonormalize()
+        return super()._settled(state)
+
+    def _found(self, state: IterationState) -> Found:
+        return Found(
+            X=self.krylov.columns(0, self.krylov.m),
             theta=self.theta,
             residuals=self.estimates,
             k=self.problem.k,
             which=self.which,
-            limits=limits,
+            limits=state.limits,
             norm=self._norm(),
             least=self.least,
             locked=self.locked,
         )
-        verdict = look_for_missed(
-            self.operator,
-            found,
-            self.search_width,
-            max(self.counts.operator_columns, MIN_SEARCH[self.random_start]),
-            self.rng,
-            self._stopped,
-        )
-        counts = self.counts
-        counts.operator_columns += verdict.columns
-        counts.verification_columns += verdict.columns
-        counts.block_applications += verdict.applications
-        counts.reductions += verdict.reductions
-        self.verification = verdict.text
-        self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
-        if verdict.missed is None:
-            return True
-        self.found_missed += self.missing
-        self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
-        k, b = self.problem.k, self.options.block_size
+
+    def _add_missed(self, missed: Block) -> None:
+        """Append missed vectors to the pending columns; the operator is applied to them next."""
+        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
         if krylov.m + krylov.w + self.missing + b > krylov.capacity:
-            # Every search adds to what waits. What has converged needs none of it.
+            # The number of pending columns grows with every search; converged vectors need none of them.
             krylov.truncate(k)
             self.theta, self.estimates = self.theta[:k], self.estimates[:k]
-        # A step must still fit in; what does not now will be found again.
+        # A step must still fit; the next search finds the others again.
         room = max(1, krylov.capacity - krylov.m - krylov.w - b)
-        _, _, count = krylov.append(verdict.missed[:, : min(room, self.missing)])
+        _, _, count = krylov.append(missed[:, : min(room, self.missing)])
         krylov.promote(count)
         self.residuals = None
-        return False
 
-    def _chunks(self, count: int) -> list[tuple[int, int]]:
-        b = self.options.block_size
-        return [(begin, min(begin + b, count)) for begin in range(0, count, b)]
-
-    def _residual_block(self, begin: int, end: int, theta: RealArray) -> Block:
-        """Return A X - X theta for a range of columns."""
-        X = self.krylov.columns(begin, end).copy()
-        R = self.operator.apply(X)
-        self.counts.apply(end - begin)
-        R.axpy(column_factors(-theta[begin:end], X), X)
-        project_out(self.locked, R)
-        return R
-
-    def _true_residuals(self, theta: RealArray) -> RealArray:
-        norms = [self._residual_block(*chunk, theta).norms() for chunk in self._chunks(len(theta))]
-        self.counts.reductions += len(norms)
-        return np.concatenate([to_host(part) for part in norms]).astype(np.float64)
-
-    def _repair(self, failing: NDArray[np.intp]) -> None:
-        """Couple the true residuals into the factorisation, whose own account of them has drifted away."""
-        krylov = self.krylov
-        for begin, end in self._chunks(self.problem.k):
-            if not np.any((failing >= begin) & (failing < end)):
-                continue
-            R = self._residual_block(begin, end, self.theta)
-            S, coupling, count = krylov.append(R, scale=krylov.norm)
-            krylov.couple(begin, S, coupling, count)
-
-    def _result(self, state: IterationState, reason: str) -> LanczosResult:
-        k = len(state.eigenvalues)
-        if reason != "converged" and self.verification == "not reached":
-            self.verification = "skipped: the iteration ended before"
-        return LanczosResult(
-            theta=state.eigenvalues,
-            X=self.krylov.columns(0, k),
-            residuals=self._true_residuals(state.eigenvalues) if self.residuals is None else self.residuals,
-            limits=state.limits,
-            reason=reason,
-            verification=self.verification,
-            missing=self.missing,
-            norm=self._norm(),
-            degree=self.degree,
-            counts=self.counts,
-            history=self.history,
-        )
+    def _repair(self, state: IterationState) -> None:
+        """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
+        assert self.residuals is not None
+        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
+        failing = self.residuals > state.limits
+        for begin in range(0, k, b):
+            if failing[begin : begin + b].any():
+                R = self._residual_block(self.theta, begin, min(begin + b, k))
+                S, coupling, count = krylov.append(R, scale=krylov.norm)
+                krylov.couple(begin, S, coupling, count)
+        self.residuals = None
