@@ -34,7 +34,7 @@ CONVERGED, UNCONVERGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 EPILOG = """\
 exit codes: 0 all pairs converged, 1 some did not (they are shown and flagged), 2 arguments or files
-that cannot be used, 130 interrupted (what was reached is shown).
+that cannot be used, 130 interrupted (the pairs computed so far are shown).
 
 models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:... and more;
 `python -c "import blockvec; print(*blockvec.models.available(), sep=chr(10))"` lists them.
@@ -42,7 +42,7 @@ models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:.
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong."""
+    """Argument parser with one-line error messages."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
@@ -98,9 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return _run(arguments)
-    except (
-        BrokenPipeError
-    ):  # whoever read our output has seen enough; keep the interpreter's last flush quiet
+    except BrokenPipeError:  # the reader has closed the pipe; the interpreter's last flush must not raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNCONVERGED
     except (BlockvecError, OSError, MemoryError) as error:
@@ -133,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Refuse files that could not be written before anything is computed for them."""
+    """Refuse files that cannot be written, before anything is computed."""
     for option, name in (("--plot", arguments.plot), ("--save", arguments.save)):
         if name is not None and (not Path(name).parent.is_dir() or Path(name).is_dir()):
             raise OptionError(f"{option}: cannot write {name!r}; its folder must exist.")
@@ -218,7 +216,7 @@ def _print(
 
 
 def _save(name: str, result: EigenResult) -> None:
-    """Write the pairs; the file appears whole or not at all."""
+    """Write the pairs to a .npz file, atomically."""
     write_npz(
         Path(name),
         eigenvalues=to_host(result.eigenvalues),

@@ -112,7 +112,7 @@ def check_choices(*, on_unconverged: Any, verify: Any, callback: Any) -> None:
 def needs_no_factor(
     A: Any, *, M: Any, OPinv: Any, mode: str, method: str, at_zero: bool, device: str | None
 ) -> bool:
-    """Whether values near a shift are sought by an iteration on A itself, as of what has no factor."""
+    """Whether eigenvalues near a shift are computed by an iteration on A, without a factorisation."""
     if M is not None or OPinv is not None or mode != "normal":
         return False
     is_on_host = is_explicit(A) and device in (None, "cpu")

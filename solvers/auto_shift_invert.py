@@ -59,7 +59,7 @@ def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
 
 
 def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: Any) -> EigenResult:
-    """Do so for one end."""
+    """Iterate at one end, then go on by shift-invert where that converges slowly."""
     invariant = problem.locked is None or len(problem.deflated) > 0
     if not (invariant and is_factorable(problem.operator, problem.which)):
         return run(problem, options)
@@ -76,7 +76,7 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
 
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
-    """Do the same for a pair: iterate on its standard form, then go on by shift-invert.
+    """Iterate on the standard form of a pair; where that converges slowly, go on by shift-invert.
 
     Parameters
     ----------
@@ -98,9 +98,9 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
 
 
 def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
-    """Go on from a first result by shift-invert; None where no shift outside the spectrum is found.
+    """Improve a first result by shift-invert; None if no shift outside the spectrum is found.
 
-    The first result may be far off, and the shift with it. The first restarts then locate a better one.
+    The first result may be far off, and the shift with it. A few restarts then give a better shift.
 
     Parameters
     ----------

@@ -33,13 +33,13 @@ GO_ON_AFTER = ("converged", "maxiter", "stagnated")  # other reasons to stop hol
 
 
 def staged(problem: Problem, name: str) -> Problem:
-    """Return a part of a solve, with a checkpoint of its own."""
+    """Give a part of a solve a checkpoint of its own."""
     checkpoint = problem.checkpoint
     return problem if checkpoint is None else replace(problem, checkpoint=checkpoint.stage(name))
 
 
 def within_time(problem: Problem) -> Problem:
-    """Return the same problem with the rest of its time limit."""
+    """Reduce a time limit by the time since the beginning of the call."""
     if problem.time_limit is None:
         return problem
     rest_s = problem.time_limit - (time.perf_counter() - problem.begin_s)
@@ -72,7 +72,7 @@ def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationStat
 
 
 def one_after_other(first: EigenResult, second: EigenResult, **entries: Any) -> EigenResult:
-    """Return the pairs of the second part with the costs and the history of both.
+    """Add the costs and the history of a first part to those of a second one.
 
     Parameters
     ----------
@@ -84,9 +84,9 @@ def one_after_other(first: EigenResult, second: EigenResult, **entries: Any) -> 
 
 
 def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> EigenResult:
-    """Solve for the high end, then for the low end in the complement of what was found.
+    """Solve for the high end, then for the low end in the complement of the vectors found.
 
-    The complement makes the halves orthogonal also where a multiple eigenvalue reaches from one to the other.
+    The complement makes the halves orthogonal also where both have copies of a multiple eigenvalue.
     A run that is stopped at the high end returns that.
 
     Parameters

@@ -1,4 +1,4 @@
-"""The drivers of standard problems: which method, which sizes, and the run."""
+"""Drivers of standard problems: choice of method and sizes, and the run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
 
 
 def solve(problem: Problem) -> EigenResult:
-    """Solve a standard problem by the method that it asks for, or by the one that suits it."""
+    """Solve a standard problem by the method asked for, or by one chosen from its size and costs."""
     return run(*prepare(problem))
 
 
@@ -73,7 +73,7 @@ def run(problem: Problem, options: IterationOptions) -> EigenResult:
 
 
 def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
-    """Check what depends on the operator, make locked columns orthonormal, choose method and sizes.
+    """Check k, orthonormalise the locked columns, and choose method and sizes.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     ncv = _basis_size(problem, b)
     if problem.target is not None and problem.method == "filter" and problem.ncv is None:
         ncv = _window_basis(problem, ncv)
-    method, degree, why = choose_method(asked, b, ncv)  # columns that are all zero count as given
+    method, degree, why = choose_method(asked, b, ncv)  # all-zero locked columns count as given
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
@@ -149,7 +149,7 @@ def _filter_degree(problem: Problem, block_size: int, ncv: int) -> int:
 
 
 def _block_size(problem: Problem) -> int:
-    """Choose the block size where it is not given.
+    """Choose the block size, or check the one given.
 
     Four columns at a time halve the cost per column against one (basis and matrix are read once for all),
     and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
@@ -171,7 +171,7 @@ def _block_size(problem: Problem) -> int:
 
 
 def _correction_block_size(is_short: bool, k: int, ncv: Any, guided: bool) -> int:
-    """Choose the block size of Jacobi-Davidson, for a basis of `ncv` vectors where that is given.
+    """Choose the block size of Jacobi-Davidson, for a basis of `ncv` vectors if given.
 
     Blocks take more columns and fewer calls. Calls decide about the time while columns are short
     (`is_short`: on a GPU up to a million rows at least), the more the more pairs are wanted. On two cores,
@@ -189,7 +189,7 @@ def _correction_block_size(is_short: bool, k: int, ncv: Any, guided: bool) -> in
 
 
 def _basis_size(problem: Problem, b: int) -> int:
-    """Choose the basis size for blocks of b columns where it is not given.
+    """Choose the basis size for blocks of b columns, or check the one given.
 
     A preconditioner makes do with a smaller basis: 8 steps instead of 14 took a twentieth more of its
     applications and a fifth less of all other work.
@@ -276,7 +276,7 @@ def _require_memory(problem: Problem, options: IterationOptions) -> None:
 
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
-    """Collect everything that decides about the course of an iteration, except the operator itself."""
+    """Collect everything that determines an iteration, except the operator itself."""
     jd_options = problem.jd_options or JacobiDavidsonOptions()
     return {
         "n": problem.n,
@@ -301,7 +301,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
 
 
 def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
-    """Solve around a target by Jacobi-Davidson, then by a filter where eigenvalues are too dense for it."""
+    """Solve around a target by Jacobi-Davidson, and by a filter if that stagnates in a dense spectrum."""
     first = solve_iteratively(problem, options)
     if first.info["stopped"] != "stagnated":
         return first

@@ -1,20 +1,20 @@
-"""Eigenvalues inside a spectrum by a polynomial filter, without a factorisation.
+"""Interior eigenvalues by a polynomial filter, without a factorisation.
 
-The eigenvalues of A nearest to sigma are the lowest of (A - sigma I)^2, and a Chebyshev polynomial of degree
-d of that is one of degree 2 d of A, large in a window around sigma and small on both sides: the best there
-is for a window in the middle of the spectrum. So the filtered iteration finds them as it finds an end, with
-all of its guards: bounds that are noticed where they are wrong, and the search for missed copies.
+The eigenvalues of A nearest to sigma are the lowest of (A - sigma I)^2. A Chebyshev polynomial of degree d of
+that square is a polynomial of degree 2 d of A, large in a window around sigma and small on both sides; it is
+optimal for a window in the middle of the spectrum. The filtered iteration therefore computes them as an end
+of a spectrum, including the checks of its bounds and the search for missed copies.
 
-Squaring loses two things, and both are given back by a Rayleigh-Ritz step with A on what was found. Values at
-equal distances on both sides of sigma have become copies of one: a mixture x of both that has lost its
-partners finds them in (A - sigma I) x. And a residual r of the square is one of about r/delta in A, for the
-distance delta of the furthest value wanted, so that the square is solved as accurately as that asks for, and
-as rounding lets it: residuals of A stay above some 100 u ||A||^2 / delta.
+A Rayleigh-Ritz step with A on the computed vectors repairs two losses of squaring. Eigenvalues at equal
+distances on both sides of sigma become copies of one: for a mixture x of their vectors, the missing partner
+is in (A - sigma I) x. And a residual r of the square is one of about r/delta in A, for the distance delta of
+the furthest wanted value: the tolerance of the square is set accordingly, and rounding keeps residuals of A
+above about 100 u ||A||^2 / delta.
 
 References
 ----------
 Wang, Zunger, J. Chem. Phys. 100 (1994) 2394 (folding); Pieper et al., J. Comput. Phys. 325 (2016) 226
-(windows by filters). Deviation: the window is never given, it is what the wanted number of pairs needs.
+(windows by filters). Deviation: no window is given; the number of wanted pairs determines it.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from .transform.fold import FoldedOperator
 
 __all__ = ["solve_window"]
 
-SPARE = 2  # pairs more than are wanted: the last ones converge slowest
-MIXED = 0.03  # residuals beyond so many distances from sigma are those of mixtures
-SHARE = 0.3  # of the residual that the square may have by the estimate
-TIGHTER = 0.1  # times that in another round
+SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
+MIXED = 0.03  # a residual above this share of the distance from sigma belongs to a mixture
+SHARE = 0.3  # of the residual that the estimate allows the square
+TIGHTER = 0.1  # factor of that share per further round
 ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SquaredTolerance(Tolerance):
-    """Residuals that (A - sigma I)^2 may have for those of A to count as converged.
+    """Limits on residuals of (A - sigma I)^2 for which those of A count as converged.
 
     Attributes
     ----------
@@ -55,7 +55,7 @@ class SquaredTolerance(Tolerance):
     share : float
         Of the residual that the estimate allows.
     norm : float or None
-        ||A|| where it is given.
+        ||A|| if given.
     """
 
     sigma: float = 0.0
@@ -63,9 +63,9 @@ class SquaredTolerance(Tolerance):
     norm: float | None = None
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        """Return the largest residual for each value of the square, given the norm of the square."""
+        """Compute the residual limit per value of the square, given the norm of the square."""
         distance = np.sqrt(np.abs(theta))
-        nearest = np.abs(abs(self.sigma) - distance)  # what abs(lambda) is at least
+        nearest = np.abs(abs(self.sigma) - distance)  # lower bound of abs(lambda)
         wanted = Tolerance.limits(self, nearest, _norm_of_root(norm, self.sigma, self.norm))
         limits: RealArray = np.maximum(
             self.share * wanted * distance.max(initial=0.0), self.floor(theta, norm)
@@ -74,7 +74,7 @@ class SquaredTolerance(Tolerance):
 
 
 def _norm_of_root(norm: float, sigma: float, given: float | None) -> float:
-    """Return ||A||, at least, from the norm of (A - sigma I)^2."""
+    """Compute a lower bound of ||A|| from the norm of (A - sigma I)^2."""
     root = math.sqrt(norm)
     return max(root - abs(sigma), root / 2) if given is None else given
 

@@ -1,4 +1,4 @@
-"""The two records of a solve: what is asked for, and the sizes with which an iteration runs."""
+"""The two records of a solve: the problem asked for, and the options of an iteration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> b
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """A Hermitian eigenproblem with everything that a caller asks for.
+    """A Hermitian eigenproblem with all options of a call.
 
     `eigsh` forms one from its arguments. Solves in several parts derive others by `dataclasses.replace`.
 

@@ -27,7 +27,7 @@ SAME_VALUE = 10.0  # values within this many residual limits are shown as copies
 
 
 class SolveInfo(TypedDict):
-    """How a result was computed and what it cost; plain values, ready for JSON.
+    """Method and costs of a solve as plain values, ready for JSON.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class SolveInfo(TypedDict):
         The method and the reason for it.
     stopped : {"converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated"}
     verification : str
-        What was done about missed copies of multiple eigenvalues.
+        Outcome of the search for missed copies of multiple eigenvalues.
     n, k, which, tol, convergence, dtype, device
         The problem.
     sigma : float or None
@@ -102,7 +102,7 @@ class EigenResult:
         Residual norms at which a pair counts as converged.
     converged : numpy.ndarray of bool, shape (k,)
     info : dict
-        How it was computed and what it cost: ``method`` and ``why``, ``stopped``, ``verification``,
+        Method and costs: ``method`` and ``why``, ``stopped``, ``verification``,
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns``),
         ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
         ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``; see `SolveInfo`.
@@ -152,13 +152,13 @@ class EigenResult:
         )
 
     def with_info(self, *, history: Sequence[IterationState] | None = None, **entries: Any) -> EigenResult:
-        """Return the same pairs with other entries of `info`, and another history where one is given."""
+        """Replace entries of `info`, and the history if given."""
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
 
     @property
     def multiplicities(self) -> list[tuple[float, int]]:
-        """Eigenvalues and how many copies of each are among those computed.
+        """Distinct eigenvalues, each with its number of computed copies.
 
         Values count as copies of one where they agree to what the tolerance resolves.
         """
@@ -191,7 +191,7 @@ class EigenResult:
         return f"{count} ({info['method']}: {info['why']}); {cost}; missed copies: {info['verification']}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything except the vectors as plain numbers, lists and text, ready for JSON."""
+        """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""
         return {
             "eigenvalues": to_host(self.eigenvalues).tolist(),
             "residuals": self.residuals.tolist(),
@@ -249,11 +249,11 @@ class EigenResult:
 
 
 class ConvergenceWarning(UserWarning):
-    """Issued for pairs that did not converge where the caller asks for a warning only."""
+    """Warning for pairs that did not converge."""
 
 
 class NoConvergence(BlockvecError, ArpackNoConvergence):
-    """Raised where some wanted pairs did not converge.
+    """Error for pairs that did not converge.
 
     Subclasses SciPy's exception, so that code written for ``scipy.sparse.linalg.eigsh`` keeps working.
 
@@ -281,7 +281,7 @@ class NoConvergence(BlockvecError, ArpackNoConvergence):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C during a solve; `result` holds what was reached.
+    """Error for Ctrl-C during a solve; `result` holds the pairs computed so far.
 
     Attributes
     ----------

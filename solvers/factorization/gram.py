@@ -40,14 +40,14 @@ class Factor:
 
 
 def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
-    """Return C with C C^H = matrix, for a Hermitian positive semidefinite one.
+    """Factorise a Hermitian positive semidefinite matrix as C C^H.
 
-    Rows without entries are left out of C. A matrix that is singular in another way becomes dense.
+    Rows without entries are zero in C. A matrix that is singular in another way is made dense.
 
     Raises
     ------
     OptionError
-        Where the matrix is not Hermitian, indefinite, or too large to be made dense.
+        If the matrix is not Hermitian, indefinite, or too large to be made dense.
     """
     as_operator(matrix).check_hermitian(0)
     where = f" {purpose}" if purpose else ""
@@ -64,7 +64,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
         lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
     else:
         lu = factorise(inner, 0.0)
-        # Rows are exchanged for a pivot that is zero; a small one may be what rounding has left of it.
+        # Rows are exchanged for a pivot that is zero; a small one may be zero except for rounding.
         if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _smallest_ratio(lu) < UNSURE:
             if len(live) > DENSE_ROWS:
                 raise OptionError(
@@ -91,12 +91,13 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
 
 
 def _smallest_ratio(lu: SuperLU) -> float:
+    """Compute the ratio of the smallest to the largest pivot."""
     pivots = lu.U.diagonal().real
     return float(pivots.min() / np.abs(pivots).max())
 
 
 def _dense_factor(A: NDArray[Any], indefinite: str) -> Any:
-    """Return C with C C^H = A of a semidefinite matrix, by Cholesky with diagonal pivoting."""
+    """Factorise a dense semidefinite matrix as C C^H, by Cholesky with diagonal pivoting."""
     pstrf: Any = sl.get_lapack_funcs("pstrf", (A,))
     largest = float(np.abs(A.diagonal()).max())
     factor, order, rank, _ = pstrf(A, lower=1, tol=NEGLIGIBLE * largest)
@@ -108,6 +109,6 @@ def _dense_factor(A: NDArray[Any], indefinite: str) -> Any:
 
 
 def _scatter(rows: Any, live: NDArray[Any], n: int) -> Any:
-    """Put the rows of a sparse matrix at the places `live` of n."""
+    """Move the rows of a sparse matrix to the indices `live` of n rows."""
     coo = rows.tocoo()
     return sp.csr_array((coo.data, (live[coo.row], coo.col)), shape=(n, rows.shape[1]))

@@ -1,8 +1,8 @@
-"""Eigenvalues counted by inertia, and shifts just outside a spectrum: what a factorisation adds to `auto`.
+"""Inertia counts of eigenvalues, and shifts just outside a spectrum.
 
-The signs of the pivots of A - mu I = L D L^H are those of its eigenvalues (Sylvester): their count says how
-many eigenvalues lie below mu, whatever an iteration has seen. So a shift can be proved to lie outside the
-spectrum, and a result to be complete.
+The numbers of negative pivots of A - mu I = L D L^H and of its negative eigenvalues are equal (Sylvester): a
+factorisation counts the eigenvalues below mu independently of any iteration. This proves that a shift lies
+outside the spectrum, or that a result is complete.
 
 References
 ----------
@@ -22,16 +22,16 @@ from .sparse_lu import factorise
 
 __all__ = ["count_below", "proof", "shift_outside"]
 
-TRUSTED = 1e-8  # relative residual of a solve up to which the pivots of a factorisation are believed
-CLOSEST = 1e-13  # of ||A||: the least distance of a shift that is tried
-# Of the wanted values' spread: a shift much closer than that to one of them spoils the digits of the others.
+TRUSTED = 1e-8  # relative residual of a solve up to which the pivots of a factorisation are trusted
+CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
+# Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.
 CLOSE = 0.1
-FURTHER = 30.0  # times the distance, until nothing lies beyond the shift
+FURTHER = 30.0  # factor of the distance per trial, until no eigenvalue lies beyond the shift
 TRIES = 10
 
 
 def count_below(matrix: Any, mu: float, mass: Any = None) -> int | None:
-    """Return how many eigenvalues of a Hermitian matrix lie below mu, or None where that is not certain.
+    """Count the eigenvalues of a Hermitian matrix below mu; None if the count is not certain.
 
     Parameters
     ----------
@@ -63,15 +63,15 @@ def count_below(matrix: Any, mu: float, mass: Any = None) -> int | None:
 def shift_outside(
     matrix: Any, theta: RealArray, norm: float, which: Selection, mass: Any = None
 ) -> float | None:
-    """Return a shift near the wanted end of a spectrum with all of it on one side, or None.
+    """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
     Parameters
     ----------
     matrix : sparse matrix, shape (n, n)
     theta : array, shape (k,)
-        Approximations of the wanted values from inside, ascending.
+        Approximations of the wanted values from inside the spectrum, ascending.
     norm : float
-        Of the order of the largest magnitude of an eigenvalue.
+        Estimate of the largest magnitude of an eigenvalue.
     which : {"SA", "LA"}
     mass : sparse matrix, optional
     """
@@ -94,17 +94,24 @@ def proof(
     deflated: RealArray | None = None,
     mass: Any = None,
 ) -> tuple[str, int]:
-    """Count the eigenvalues beyond the last wanted cluster; return what that says, and how many are missing.
+    """Count the eigenvalues beyond the last wanted cluster, and compare with those found.
 
     Parameters
     ----------
     matrix : sparse matrix, shape (n, n)
     theta, limits : array, shape (k,)
-        Wanted values, ascending, and how far they may be off.
+        Wanted values, ascending, and bounds of their errors.
     which : {"SA", "LA"}
     deflated : array, optional
-        Further eigenvalues that are known, and are not among theta.
+        Further known eigenvalues, not among theta.
     mass : sparse matrix, optional
+
+    Returns
+    -------
+    text : str
+        The outcome in words.
+    missing : int
+        Number of eigenvalues that were not found.
     """
     below = which == "SA"
     last = float(theta[-1] - 10 * limits[-1]) if below else float(theta[0] + 10 * limits[0])

@@ -20,7 +20,7 @@ SINGULAR = 30.0  # a matrix with an eigenvalue below so many u |x|^H |A| |x| is 
 
 
 class SingularError(OptionError):
-    """A - sigma M is singular."""
+    """Error for a singular A - sigma M."""
 
 
 def factorise(matrix: Any, threshold: float) -> SuperLU | None:
@@ -34,7 +34,14 @@ def factorise(matrix: Any, threshold: float) -> SuperLU | None:
 
 
 def shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
-    """Factorise A - sigma M; return a function that solves with it, and a description.
+    """Factorise A - sigma M.
+
+    Returns
+    -------
+    solve : callable
+        Maps a block B to (A - sigma M)^-1 B.
+    why : str
+        A description with the fill.
 
     Raises
     ------
@@ -51,7 +58,7 @@ def shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
     dtype = shifted.dtype
 
     def solve(X: Any) -> Array:
-        # Real factors take a complex block in two halves.
+        # Real factors solve for real and imaginary part in turn.
         if np.iscomplexobj(X) and dtype.kind != "c":
             return lu.solve(np.ascontiguousarray(X.real)) + 1j * lu.solve(np.ascontiguousarray(X.imag))
         return lu.solve(np.ascontiguousarray(X, dtype=dtype))
@@ -60,7 +67,7 @@ def shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
 
 
 def _is_singular(matrix: Any, lu: SuperLU) -> bool:
-    """Whether the least eigenvalue is none but rounding, after two steps of inverse iteration."""
+    """Whether two steps of inverse iteration find an eigenvalue that rounding explains."""
     x = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(matrix.dtype)
     for _ in range(2):
         x = lu.solve(x / np.linalg.norm(x))

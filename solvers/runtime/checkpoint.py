@@ -1,9 +1,9 @@
-"""Checkpoints: the state of an iteration in a file, from which a run that was killed goes on.
+"""Checkpoints: files with the state of an iteration, from which a run can be resumed.
 
-A file holds three things: what problem it belongs to (options, type, size, version, and what A makes of a
-fixed vector), the state of the iteration between two restarts, and a checksum of every part. It is replaced
-in one step, so that there is always a whole one, and read whole before anything of it is used. The state
-includes that of the random generator: a resumed run gives the bits that it would have given.
+A file holds a fingerprint of the problem (options, type, size, version, and the product of A and a fixed
+vector), the state of the iteration between two restarts, and a checksum per part. It is replaced atomically,
+and read completely before any part of it is used. The state includes that of the random generator: a resumed
+run gives the same bits as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Checkpoint", "probe", "write_npz"]
 
 FORMAT = "blockvec checkpoint 1"
 STATE = "state/"
-WRITING_SHARE = 0.05  # of the time goes into writing at most
+WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
 REMEDY = "give another file, or delete this one to start anew"
 BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
@@ -40,14 +40,14 @@ class Checkpoint:
     ----------
     path : path-like
     interval_s : float
-        Seconds between two writings, at least; more where writing takes more than a twentieth of that.
+        Least number of seconds between two writings; more if writing takes more than a twentieth of it.
 
     Attributes
     ----------
     problem : dict
-        What the file belongs to, as numbers and text; set before `load` and `save`.
+        Fingerprint of the problem, as numbers and text; set before `load` and `save`.
     image : array, shape (n, 1)
-        What the operator makes of a fixed vector: `probe`.
+        Product of the operator and a fixed vector, from `probe`.
     """
 
     def __init__(self, path: str | os.PathLike[str], interval_s: float) -> None:
@@ -60,20 +60,20 @@ class Checkpoint:
             raise OptionError(f"checkpoint: cannot write {str(self.path)!r}; its folder must exist.")
 
     def stage(self, name: str) -> Checkpoint:
-        """Return the checkpoint of an iteration that is part of a solve, in a file of its own."""
+        """Form the checkpoint of a part of a solve, in a file of its own."""
         stage = Checkpoint(f"{self.path}.{name}", self.interval_s)
         self._stages.append(stage)
         return stage
 
     def load(self) -> dict[str, Any] | None:
-        """Return the state in the file, or None where there is no file.
+        """Read the state from the file; None if there is no file.
 
         Raises
         ------
         FormatError
-            Where the file is broken, cut off, or no checkpoint.
+            If the file is broken, cut off, or no checkpoint.
         OptionError
-            Where it belongs to another problem, other options, or another version.
+            If it belongs to another problem, other options, or another version.
         """
         if not self.path.exists():
             return None
@@ -93,7 +93,7 @@ class Checkpoint:
         return state  # type: ignore[no-any-return]
 
     def _compare(self, written: Mapping[str, Any], image: Array) -> None:
-        """Refuse what belongs to something else."""
+        """Refuse a file of another problem."""
         for name in sorted(written.keys() | self.problem.keys()):
             then, now = written.get(name), self.problem.get(name)
             if then != now:
@@ -101,7 +101,7 @@ class Checkpoint:
                     f"checkpoint: {str(self.path)!r} was written with {name} = {then!r}, now it is {now!r}; "
                     f"resume with the same, or {REMEDY}."
                 )
-        # Another device or kernel may round differently: digits beyond half of them tell nothing.
+        # Another device or kernel may round differently: only half of the digits are compared.
         scale = float(np.abs(self.image).max(initial=0.0))
         allowed = float(np.sqrt(np.finfo(self.image.dtype).eps)) * scale
         if image.shape != self.image.shape or not np.abs(image - self.image).max(initial=0.0) <= allowed:
@@ -111,7 +111,7 @@ class Checkpoint:
             )
 
     def save(self, snapshot: Callable[[], dict[str, Any]], *, now: bool = False) -> None:
-        """Write what `snapshot` returns if it is time, or in any case."""
+        """Write the state from `snapshot` if the interval has passed, or `now`."""
         begin_s = time.monotonic()
         if not now and begin_s < self._next_s:
             return
@@ -125,7 +125,7 @@ class Checkpoint:
         self._next_s = end_s + max(self.interval_s, (end_s - begin_s) / WRITING_SHARE)
 
     def remove(self) -> None:
-        """Delete the file, and those of its stages: everything has been reached."""
+        """Delete the file and those of its stages."""
         for stage in self._stages:
             stage.remove()
         for path in (self.path, _part(self.path)):
@@ -133,7 +133,7 @@ class Checkpoint:
 
 
 def write_npz(path: Path, **arrays: Any) -> None:
-    """Write arrays into a .npz file that appears whole or not at all, also where the machine stops."""
+    """Write arrays to a .npz file atomically, also if the machine stops."""
     part = _part(path)
     try:
         with part.open("wb") as file:
@@ -150,13 +150,13 @@ def _part(path: Path) -> Path:
 
 
 def probe(operator: Operator, like: Block, locked: Block | None) -> Array:
-    """Return what an operator makes of a fixed vector, in the complement of locked columns, on the host.
+    """Apply an operator to a fixed vector, project out locked columns, and copy the result to the host.
 
     Parameters
     ----------
     operator : Operator
     like : BlockVector, shape (n, any)
-        Says size, type and device.
+        Block with the size, type and device.
     locked : BlockVector, shape (n, c), optional
     """
     v = type(like).random(like.shape[0], 1, like.dtype, device=like.device, rng=0)

@@ -1,4 +1,4 @@
-"""Ctrl-C at a safe point: remembered, and answered between two steps, when everything is consistent."""
+"""Deferral of Ctrl-C to the end of a step, where the state is consistent."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["deferred_interrupt"]
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Within the block, remember a first Ctrl-C; the function it yields says whether there was one.
+    """Defer the first Ctrl-C within a block; yield a function that tells whether it was pressed.
 
-    A second Ctrl-C raises KeyboardInterrupt at once. Nothing changes outside the main thread, or where a
-    program has its own handler.
+    A second Ctrl-C raises KeyboardInterrupt at once. Outside the main thread, or if a program has its own
+    handler, signals are handled as before.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How much memory is free, asked before a solver takes it."""
+"""Free memory of a device, checked before a solver allocates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["available_bytes", "require_memory"]
 
 
 def available_bytes(op: Operator) -> int | None:
-    """Return the free memory of an operator's device in bytes, or None where it cannot be known."""
+    """Query the free memory of an operator's device in bytes; None if it is unknown."""
     if op.device != "cpu":
         import cupy
 
@@ -32,7 +32,7 @@ def available_bytes(op: Operator) -> int | None:
 
 
 def require_memory(op: Operator, needed_bytes: int, purpose: str, remedy: str) -> None:
-    """Raise where a device has less memory than a solver is about to take.
+    """Raise if a device has less free memory than a solver needs.
 
     Raises
     ------

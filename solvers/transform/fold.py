@@ -1,4 +1,4 @@
-"""The folded operator (A - tau I)^2: how values around a target are looked for as an end of a spectrum."""
+"""The folded operator (A - tau I)^2, which maps eigenvalues around tau to the lower end of a spectrum."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class FoldedOperator:
     def __init__(self, operator: Operator, tau: float, locked: Block | None = None) -> None:
         self.operator, self.tau, self.locked = operator, tau, locked
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
-        self.nnz = getattr(operator, "nnz", None)  # says whether its products are a user's function
+        self.nnz = getattr(operator, "nnz", None)  # None for the function of a user
 
     def apply(
         self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: float = 0
     ) -> Block:
-        """Return ``alpha ((A - tau I)^2 - shift I) X + beta out`` for a shift that is not negative."""
+        """Compute ``alpha ((A - tau I)^2 - shift I) X + beta out`` for a shift that is not negative."""
         left, right = self._factors(shift)
         inner = project_out(self.locked, self.operator.apply(X, shift=right))
         return self.operator.apply(inner, out=out, alpha=alpha, beta=beta, shift=left)
 
     def affine(self, alpha: float, shift: float) -> _Product:
-        """Return ``alpha ((A - tau I)^2 - shift I)`` for those who apply it often."""
+        """Prepare ``alpha ((A - tau I)^2 - shift I)`` for repeated application."""
         left, right = self._factors(shift)
         return _Product(self.operator.affine(alpha, left), self.operator.affine(1, right), self.locked)
 
@@ -62,7 +62,7 @@ class _Product:
         self.left, self.right, self.locked = left, right, locked
 
     def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
-        """Return ``alpha L R X + beta out``."""
+        """Compute ``alpha L R X + beta out``."""
         inner = project_out(self.locked, self.right.apply(X))
         return self.left.apply(inner, out=out, alpha=alpha, beta=beta)
 
@@ -70,7 +70,7 @@ class _Product:
 def found_around(
     X: Block, state: IterationState, problem: Problem, norm: float, least: float, locked: Block | None
 ) -> Found:
-    """Describe what was found, around a target in terms of (A - target I)^2.
+    """Describe the pairs of a state for the search for missed ones, around a target as those of the square.
 
     Parameters
     ----------

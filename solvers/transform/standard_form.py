@@ -1,4 +1,4 @@
-"""Generalised problems and shift-invert as standard Hermitian ones, which the iterations solve.
+"""Generalised and shift-invert problems as standard Hermitian ones, and the way back.
 
 With a factor C C^H of the matrix of the inner product (M, or A in buckling mode) and y = C^H x,
 
@@ -8,8 +8,8 @@ With a factor C C^H of the matrix of the inner product (M, or A in buckling mode
     theta = lambda/(lambda - sigma),    C^H (A - sigma M)^-1 C y = theta y, A = C C^H,  buckling
 
 C may have fewer columns than rows: a singular M (massless degrees of freedom) makes the space of y smaller,
-and infinite eigenvalues never appear. Vectors come back by one more solve, x = (A - sigma M)^-1 C y, which
-is a step of inverse iteration and cleans them.
+and infinite eigenvalues never appear. Vectors are transformed back by one more solve,
+x = (A - sigma M)^-1 C y, a step of inverse iteration that reduces their errors.
 
 References
 ----------
@@ -43,9 +43,9 @@ from ..result import EigenResult
 
 __all__ = ["StandardForm", "form_at_zero", "solve_transformed", "standard_form"]
 
-DIGITS = 0.7  # share of the digits asked of a transformed problem at first: the way back adds some
+DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
-DOMINANT = 30.0  # times the least wanted magnitude: above it, a value drowns the digits of that one
+DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
 SMALL_SHIFT = 0.01  # times the square root of the roundoff and ||A||: the shift where A itself is singular
@@ -53,7 +53,7 @@ SMALL_SHIFT = 0.01  # times the square root of the roundoff and ||A||: the shift
 
 @dataclass(frozen=True)
 class StandardForm:
-    """A problem A x = lambda M x as S y = theta y.
+    """A problem A x = lambda M x in the form S y = theta y.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class StandardForm:
 
 
 def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> StandardForm:
-    """Transform a problem with a shift of zero, or as near to it as A allows where it is singular."""
+    """Transform a problem with a shift of zero, or of almost zero if A is singular."""
     try:
         return standard_form(A, M, 0.0, OPinv, mode, device)
     except SingularError:
@@ -112,7 +112,7 @@ def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> S
 def standard_form(
     A: Any, M: Any, sigma: float | None, OPinv: Any, mode: str, device: str | None
 ) -> StandardForm:
-    """Transform a problem.
+    """Transform A x = lambda M x, with or without a shift.
 
     Parameters
     ----------
@@ -123,15 +123,15 @@ def standard_form(
     sigma : float or None
         The shift.
     OPinv : LinearOperator, Operator or callable, or None
-        (A - sigma M)^-1 where the user has one.
+        (A - sigma M)^-1 if given.
     mode : {"normal", "buckling", "cayley"}
     device : str or None
 
     Raises
     ------
     OptionError
-        For an M that is not what it has to be, a shift that is an eigenvalue, or a matrix that is needed
-        explicitly and is not.
+        For an M of the wrong definiteness, a shift that is an eigenvalue, or a matrix that is not explicit
+        where a factorisation needs it.
     """
     operator = as_operator(A, device=device) if _is_matrix(A) or OPinv is None else _function(A, M, device)
     if operator.device != "cpu" and (M is not None or OPinv is None):
@@ -244,16 +244,18 @@ def _with_shift(
 
 
 def _is_matrix(A: Any) -> bool:
+    """Whether A is a matrix of SciPy, NumPy or CuPy."""
     return sp.issparse(A) or isinstance(A, np.ndarray) or hasattr(A, "tocsr")
 
 
 def _function(A: Any, like: Any, device: str | None) -> Operator:
+    """Convert to an operator with the shape and type of another one where it has none."""
     shape = getattr(A, "shape", None) or getattr(like, "shape", None)
     return as_operator(A, shape=shape, dtype=getattr(like, "dtype", None), device=device)
 
 
 def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
-    """Return an explicit matrix in compressed column form, which may share canonical arrays with A."""
+    """Convert to compressed column form, which may share canonical arrays with A."""
     if not (sp.issparse(A) or isinstance(A, np.ndarray)):
         raise OptionError(
             f"{name} is a {type(A).__name__}; a factorisation needs a sparse matrix or dense array of the "
@@ -303,7 +305,7 @@ def _inside(form: StandardForm, problem: Problem) -> Problem:
     unit = float(np.finfo(S.dtype).eps) / 2
     if problem.begins_with_corrections and asked.tol:
         tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
-    else:  # the last solve, which takes the vectors back, is a step of inverse iteration more
+    else:  # the solve that transforms the vectors back is one more step of inverse iteration
         tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
     if preconditioner is not None:
         transformed = following(form.preconditioner(preconditioner), preconditioner)
@@ -325,7 +327,7 @@ def _inside(form: StandardForm, problem: Problem) -> Problem:
 
 
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
-    """Go on from a result, in the complement of pairs so near to the shift that they drown the others."""
+    """Improve a result, in the complement of pairs near the shift, whose rounding errors limit the others."""
     saved, S, corrects = inside.checkpoint, inside.operator, inside.begins_with_corrections
     part = replace(
         inside,
@@ -348,7 +350,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
         k=len(far),
         start=tall_block("v0", xp.ascontiguousarray(W), S),
         locked=tall_block("orthogonal_to", xp.hstack(locked), S),
-        norm=float(size[far].max()),  # of the solves there, which lose nothing to what is locked
+        norm=float(size[far].max()),  # of the operator in the complement
     )
     rest = solve(part)
     costs = inner.with_info(**totals(inner, rest), stopped=rest.info["stopped"])
@@ -376,12 +378,12 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem)
     """
     values = form.values(to_host(result.eigenvalues).astype(np.float64))
     xp = array_namespace(result.eigenvectors)
-    # Errors of a solve lie along vectors near the shift: these come first, the others lose them to these.
+    # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
     order = np.argsort(-np.abs(to_host(result.eigenvalues)), kind="stable")
     Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
     X = BlockVector(xp.ascontiguousarray(form.vectors(Y)))
     X.normalize()
-    for _ in range(2):  # the first leaves what rounding did to a basis far from orthonormal in M
+    for _ in range(2):  # once is not enough for a basis far from orthonormal in M
         G = to_host(X.dot(_times(form.inner, X)))
         inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
         X = X.combine(xp.asarray(inverse.astype(X.dtype)))
@@ -404,6 +406,7 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem)
 
 
 def _times(M: Operator | None, X: BlockVector) -> BlockVector:
+    """Compute M X."""
     return X if M is None else M.apply(X)
 
 
