@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec.kernels.dense.tsmm_fma_config import Config, deals
+from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig, uses_queue
 from blockvec.kernels.problem import TsmmProblem
 
 GUARD = 64  # elements before and after a block
@@ -79,9 +79,10 @@ def wide(dtype: Any) -> type:
     return np.clongdouble if np.dtype(dtype).kind == "c" else np.longdouble
 
 
-def asks_for_chunks(problem: TsmmProblem, config: Config, blocks: int) -> bool:
-    """Whether a launch of `tsmm_fma` has more chunks than its warps begin with, and deals them out."""
-    return deals(problem, config) and -(-problem.K // config.rows) > config.stages * blocks * config.teams
+def asks_for_chunks(problem: TsmmProblem, config: TsmmFmaConfig, blocks: int) -> bool:
+    """Whether a launch of `tsmm_fma` has more chunks than its warps begin with, in a queue."""
+    chunks = -(-problem.K // config.rows)
+    return uses_queue(problem, config) and chunks > config.stages * blocks * config.teams
 
 
 def counters_are_ready(workspace: np.ndarray) -> bool:

@@ -23,6 +23,10 @@ class Model(ABC, Generic[P, C]):
     def space(self, problem: P, device: DeviceInfo) -> Iterable[C]:
         """Yield the configurations worth measuring; some may be refused."""
 
+    def has_choice(self, problem: P, device: DeviceInfo) -> bool:
+        """Check whether any configuration is valid for the shape of a problem."""
+        return True
+
     @abstractmethod
     def predict(self, problem: P, config: C, device: DeviceInfo, ceilings: Ceilings | None = None) -> float:
         """Predict the time of a valid configuration in seconds."""

@@ -1,49 +1,93 @@
 """Source text of a kernel: a prologue of constants, then a CUDA C++ body from ``kernels/cuda``.
 
-The bodies are ordinary files that any editor, linter or profiler can read; all that is generated is a
-line for each constant. Pure text: no GPU and no compiler are needed.
+The bodies are ordinary files for editors, linters and profilers; only one line per constant is generated.
+Pure text: no GPU and no compiler are needed.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import re
+import typing
 from collections.abc import Mapping
 from importlib import resources
-
-__all__ = ["C_TYPES", "SHORT_NAMES", "render"]
+from typing import Any, TypeAlias
 
 C_TYPES = {4: "float", 8: "double"}  # by the bytes of a real number
 SHORT_NAMES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
+
+Constant: TypeAlias = bool | int | float
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 _INT32_MAX = 2**31 - 1
 
 
+def short_names(*dtypes: str) -> str:
+    """Abbreviate types for a kernel's name, each once, as ``f64`` or ``f64_c128``."""
+    return "_".join(dict.fromkeys(SHORT_NAMES[dtype] for dtype in dtypes))
+
+
+def constants_of(record: Any, *names: str, omit: tuple[str, ...] = ()) -> dict[str, Constant]:
+    """Collect fields of a dataclass as constants of a kernel, by their names in capitals.
+
+    Parameters
+    ----------
+    record : dataclass instance
+        A configuration, a problem, a layout.
+    *names : str
+        Fields to take; all if none is given.
+    omit : tuple of str
+        Fields to leave out.
+
+    Returns
+    -------
+    dict
+        Integers and booleans as they are; the value of a `Literal` of strings becomes its position there.
+    """
+    literals = _literals(record.__class__)
+    fields = names or [field.name for field in dataclasses.fields(record) if field.name not in omit]
+    values = {name: getattr(record, name) for name in fields}
+    return {
+        name.upper(): literals[name].index(value) if name in literals else value
+        for name, value in values.items()
+    }
+
+
+@functools.cache
+def _literals(record_type: type) -> dict[str, tuple[str, ...]]:
+    hints = typing.get_type_hints(record_type)
+    return {
+        name: typing.get_args(hint)
+        for name, hint in hints.items()
+        if typing.get_origin(hint) is typing.Literal
+    }
+
+
 def render(
     name: str,
     body: str,
-    constants: Mapping[str, bool | int | float],
+    constants: Mapping[str, Constant],
     types: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the source of one kernel.
+    """Generate the source of one kernel.
 
     Parameters
     ----------
     name : str
-        Name of the kernel: what the body's ``KERNEL`` stands for.
+        Name of the kernel, the value of the body's ``KERNEL``.
     body : str
         File in ``blockvec/kernels/cuda`` with the kernel's body. Its ``#include "x.cuh"`` lines are
         replaced by those files of the same folder, each once; there are no other headers.
     constants : mapping of str to bool, int or float
-        Becomes ``constexpr`` lines, in the given order.
+        Values of the ``constexpr`` lines, in this order; see `constants_of`.
     types : mapping of str to str, optional
-        Becomes ``using`` lines ahead of the constants.
+        Values of the ``using`` lines ahead of the constants.
 
     Raises
     ------
     FileNotFoundError
-        If the body or a piece it includes does not exist.
+        If the body or a file that it includes does not exist.
 
     Examples
     --------
@@ -61,7 +105,7 @@ def render(
     return "\n".join(lines) + "\n" + _expanded(body)
 
 
-def _constant(key: str, value: bool | int | float) -> str:
+def _constant(key: str, value: Constant) -> str:
     if isinstance(value, bool):
         return f"constexpr bool {key} = {'true' if value else 'false'};"
     if isinstance(value, int):
@@ -72,7 +116,7 @@ def _constant(key: str, value: bool | int | float) -> str:
 
 @functools.cache
 def _expanded(body: str) -> str:
-    """Text of a body with its includes resolved; ``#line`` keeps compiler messages and profiles readable."""
+    """Resolve the includes of a body; ``#line`` keeps compiler messages and profiles readable."""
     seen: set[str] = set()
 
     def expand(filename: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from blockvec import BlockVector, as_operator, inverse_factor, products
 from blockvec.backends import backend_for
 from blockvec.kernels.compile import function
-from blockvec.kernels.dense import tsmm_fma, tsmm_mma
+from blockvec.kernels.families import FAMILIES
 from tests.contract.blocks import exact_values, host, on
 
 ROWS = 1999  # of which no tile height is a divisor
@@ -61,16 +61,16 @@ def run_dealt(M: int, N: int, dtype: str) -> int:
     a, c = exact_values(rng, (10 * ROWS, M), dtype), exact_values(rng, (M, N), dtype)
     A, C, B = on("gpu", a), on("gpu", c), on("gpu", np.full((len(a), N), np.nan, dtype))
     problem, queue = products.tsmm_problem(A, C, B, 1, 0), on("gpu", np.zeros(2, np.uint32))
-    for family in (tsmm_fma, tsmm_mma):
+    for family in (FAMILIES["tsmm_fma"], FAMILIES["tsmm_mma"]):
         config: Any = family.choose(problem, few)
-        teams = config.teams * config.blocks if family is tsmm_fma else config.groups
+        teams = config.teams * config.blocks if family.name == "tsmm_fma" else config.groups
         if len(a) // config.rows <= config.stages * few.multiprocessors * teams:
             raise SystemExit(f"{family.kernel_name(problem)}: too few rows to ask for more")
         source = family.source(problem, config, few)
         shared = family.shared_bytes(problem, config, few)
         kernel = function(source, family.kernel_name(problem), few.architecture, shared)
         addresses = (operand.data.ptr for operand in (A, C, B))
-        family.bind(kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)  # type: ignore[arg-type]
+        family.bind(kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)
         check(family.kernel_name(problem), B, a @ c)
         check("queue", queue, np.zeros(2, np.uint32))
     return 2

@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmm_fma as family
-from blockvec.kernels.dense.tsmm_fma import Config
+from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, promote, scalar_class
 from tests.blocks import UNIT_ROUNDOFF, alignment, asks_for_chunks, draw, framed, leading_dimension, wide
+
+family = FAMILIES["tsmm_fma"]
 
 pytestmark = pytest.mark.gpu
 

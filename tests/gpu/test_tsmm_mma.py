@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmm_mma as family
-from blockvec.kernels.dense.tsmm_mma import Config
+from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
 from tests.blocks import UNIT_ROUNDOFF, draw
+
+family = FAMILIES["tsmm_mma"]
 
 pytestmark = pytest.mark.gpu
 

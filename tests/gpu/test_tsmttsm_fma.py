@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmttsm_fma as family
-from blockvec.kernels.dense.tsmttsm_fma import Config
+from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, promote, scalar_class
 from tests.blocks import UNIT_ROUNDOFF, alignment, counters_are_ready, draw, framed, leading_dimension, wide
+
+family = FAMILIES["tsmttsm_fma"]
 
 pytestmark = pytest.mark.gpu
 

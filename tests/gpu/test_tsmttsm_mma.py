@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmttsm_mma as family
-from blockvec.kernels.dense.tsmttsm_mma import Config
+from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, scalar_class
 from tests.blocks import UNIT_ROUNDOFF, counters_are_ready, draw
+
+family = FAMILIES["tsmttsm_mma"]
 
 pytestmark = pytest.mark.gpu
 

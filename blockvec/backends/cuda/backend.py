@@ -145,7 +145,7 @@ class CudaBackend:
         return _winner_first(self._winner(problem), *own, vendor)
 
     def _generated(self, problem: generated.Product, winner: Winner | None) -> list[Candidate]:
-        return [generated.candidate(self._gpu, name, problem, winner) for name in families_of(problem)]
+        return [generated.candidate(self._gpu, family, problem, winner) for family in families_of(problem)]
 
     def _winner(self, problem: Problem) -> Winner | None:
         return find(problem, self.device, options().winners_dir)
@@ -232,9 +232,10 @@ class CudaBackend:
 
         None where it has no such kernel.
         """
-        if name not in ("tsmttsm_mma", "tsmttsm_fma"):
+        family = FAMILIES.get(name)
+        if family is None or not family.has_unsummed_kernel:
             return None
-        return generated.candidate(self._gpu, name, problem, self._winner(problem), is_summed=False)
+        return generated.candidate(self._gpu, family, problem, self._winner(problem), is_summed=False)
 
     def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
         """Return the seconds in which plain loads and stores move what a product of views moves.

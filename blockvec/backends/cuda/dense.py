@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...kernels.compile import function
-from ...kernels.families import FAMILIES
+from ...kernels.dense.family import DenseFamily
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
 from ...kernels.tuning.winners import Winner
 from ..base import Candidate
@@ -22,7 +22,12 @@ Launch = Callable[..., None]
 
 
 def candidate(
-    gpu: Gpu, name: str, problem: Product, winner: Winner | None = None, *, is_summed: bool = True
+    gpu: Gpu,
+    family: DenseFamily[Any, Any],
+    problem: Product,
+    winner: Winner | None = None,
+    *,
+    is_summed: bool = True,
 ) -> Candidate:
     """Return a family as a candidate for a problem, with the tuned configuration if it is the winner's.
 
@@ -30,11 +35,10 @@ def candidate(
     complex numbers as a real product. Where it is not summed, a kernel of A^H B ends with its last product
     and has no result: its time tells what sums over threads and blocks take.
     """
-    family = FAMILIES[name]
     if not isinstance(problem, SweepProblem) and family.supports(problem, gpu.info) is not None:
         problem = real_view(problem)
     refusal = "there are no rows" if problem.K == 0 else family.supports(problem, gpu.info) or ""
-    tuned = winner if winner is not None and winner.kernel == name else None
+    tuned = winner if winner is not None and winner.kernel == family.name else None
 
     @functools.cache
     def config() -> Any:
@@ -42,7 +46,7 @@ def candidate(
 
     @functools.cache
     def launch() -> Launch:
-        return launcher(gpu, name, problem, config(), is_summed)
+        return launcher(gpu, family, problem, config(), is_summed)
 
     def run(_problem: Any, *operands: Any) -> None:
         launch()(*operands)
@@ -53,29 +57,24 @@ def candidate(
         return f"{config()}, {origin}, predicted {predicted_s * 1e6:.1f} us"
 
     def source() -> str:
-        return _source(gpu, name, problem, config(), is_summed)
+        return family.source(problem, config(), gpu.info, is_summed=is_summed)
 
     def prepare(_problem: Any, *_operands: Any) -> None:
         launch()
 
     return Candidate(
-        name, gpu.here(run), refusal, configuration=text, source=source, prepare=gpu.here(prepare)
+        family.name, gpu.here(run), refusal, configuration=text, source=source, prepare=gpu.here(prepare)
     )
 
 
-def _source(gpu: Gpu, name: str, problem: Product, config: Any, is_summed: bool) -> str:
-    family: Any = FAMILIES[name]
-    how = {} if is_summed else {"is_summed": False}  # which those of A^H B know
-    return str(family.source(problem, config, gpu.info, **how))
-
-
 @functools.lru_cache(maxsize=4096)
-def launcher(gpu: Gpu, name: str, problem: Product, config: Any, is_summed: bool = True) -> Launch:
+def launcher(
+    gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any, is_summed: bool = True
+) -> Launch:
     """Compile and load a configuration; return what queues it on CuPy's current stream."""
-    family: Any = FAMILIES[name]
-    source = _source(gpu, name, problem, config, is_summed)
+    source = family.source(problem, config, gpu.info, is_summed=is_summed)
     shared = family.shared_bytes(problem, config, gpu.info)
-    carveout = family.carveout(problem, config, gpu.info) if name == "tsmttsm_mma" else None
+    carveout = family.carveout(problem, config, gpu.info)
     kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared, carveout)
     start = family.bind(kernel, problem, config, gpu.info)
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...errors import OptionError
-from ...kernels.dense import tsmm_fma, tsmttsm_fma
-from ...kernels.dense.layout import ceil_div
-from ...kernels.dense.tsmm_fma_config import Coefficients
+from ...kernels.dense.tsmm_fma import Coefficients, TsmmFmaConfig
+from ...kernels.dense.tsmttsm_fma import TsmttsmFmaConfig
 from ...kernels.device import DeviceInfo
 from ...kernels.families import FAMILIES, families_of
+from ...kernels.limits import ceil_div
 from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
 
 __all__ = ["FIGURES", "Point", "points"]
@@ -74,23 +74,23 @@ def _roofline(device: DeviceInfo) -> Iterator[Point]:
         for dtype in ("float64", "complex128"):
             for width in WIDTHS:
                 problem = make(width, dtype)
-                for name in families_of(problem):
-                    if FAMILIES[name].supports(problem, device) is None:
-                        config = FAMILIES[name].choose(problem, device)
-                        yield Point("roofline", problem, name, config)
+                for family in families_of(problem):
+                    if family.supports(problem, device) is None:
+                        config = family.choose(problem, device)
+                        yield Point("roofline", problem, family.name, config)
 
 
 def _direct_tsmttsm(
     problem: TsmttsmProblem, tm: int, tn: int, device: DeviceInfo, **options: Any
-) -> tsmttsm_fma.Config | None:
+) -> TsmttsmFmaConfig | None:
     """Create the paper's kernel with as many warps as fit; None if none fits."""
     tiles = ceil_div(problem.M, tm) * ceil_div(problem.N, tn)
     warps = 1 << max(0, ceil_div(tiles, 32) - 1).bit_length()
     teams = max(1, 8 // warps)
     for resident in RESIDENT_WARPS:
         blocks = resident // (teams * warps)
-        config = tsmttsm_fma.Config(tm, tn, warps=warps, teams=teams, blocks=blocks, **options)
-        if blocks and tsmttsm_fma.refuse(problem, config, device) is None:
+        config = TsmttsmFmaConfig(tm, tn, warps=warps, teams=teams, blocks=blocks, **options)
+        if blocks and FAMILIES["tsmttsm_fma"].refuse(problem, config, device) is None:
             return config
     return None
 
@@ -105,7 +105,7 @@ def _permutations(device: DeviceInfo) -> Iterator[Point]:
                 sizes = [t for t in TILES if 2 <= t <= min(width, 8)]
                 found = (_direct_tsmttsm(problem, tm, tn, device, **options) for tm in sizes for tn in sizes)
                 configs = [config for config in dict.fromkeys(found) if config]
-                configs.sort(key=lambda config: tsmttsm_fma.predict(problem, config, device))
+                configs.sort(key=lambda config: FAMILIES["tsmttsm_fma"].predict(problem, config, device))
                 for config in configs[:TILINGS]:
                     yield Point("permutations", problem, "tsmttsm_fma", config, options)
 
@@ -124,7 +124,7 @@ def _reductions(device: DeviceInfo) -> Iterator[Point]:
     """Yield the kinds of reduction over the number of rows."""
     for width in REDUCED_WIDTHS:
         for rows in (*REDUCED_ROWS, _tsmttsm(width).K):
-            config = tsmttsm_fma.choose(_tsmttsm(width, rows=rows), device)
+            config = FAMILIES["tsmttsm_fma"].choose(_tsmttsm(width, rows=rows), device)
             for reduction in REDUCTIONS:
                 setting: dict[str, Any] = {"reduction": reduction}
                 changed = replace(config, **setting)
@@ -150,12 +150,12 @@ def _combinations(device: DeviceInfo) -> Iterator[Point]:
 
 def _direct_tsmm(
     problem: TsmmProblem, device: DeviceInfo, *, spread: int, coefficients: Coefficients, unroll: int
-) -> tsmm_fma.Config | None:
+) -> TsmmFmaConfig | None:
     kt = min(problem.M, 2)
     tiles = ceil_div(problem.M, kt)
     for resident in RESIDENT_WARPS:
         teams = min(resident, 8)
-        config = tsmm_fma.Config(
+        config = TsmmFmaConfig(
             spread,
             ceil_div(problem.N, spread),
             unroll,
@@ -166,7 +166,7 @@ def _direct_tsmm(
             teams=teams,
             blocks=resident // teams,
         )
-        if tsmm_fma.refuse(problem, config, device) is None:
+        if FAMILIES["tsmm_fma"].refuse(problem, config, device) is None:
             return config
     return None
 

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..device import DeviceInfo
-from ..family import C, Family, P
+from ..family import Family, P
+from ..launch import bind_product
+
+
+class BlockConfig(Protocol):
+    """A configuration that determines the size of a block."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+
+
+C = TypeVar("C", bound=BlockConfig)
 
 
 class DenseFamily(Family[P, C]):
@@ -29,10 +41,15 @@ class DenseFamily(Family[P, C]):
         Where there is an unsummed kernel, `is_summed` false generates it.
         """
 
+    @abstractmethod
     def workspace_bytes(self, problem: P, config: C, device: DeviceInfo) -> int:
         """Compute the workspace of a launch in bytes, 0 if it takes none."""
-        return 0
 
     @abstractmethod
+    def grid(self, problem: P, config: C, device: DeviceInfo) -> int:
+        """Compute the number of blocks of a launch."""
+
     def bind(self, function: Any, problem: P, config: C, device: DeviceInfo) -> Callable[..., None]:
         """Bind a loaded kernel to everything but addresses and factors; see `launch.bind_product`."""
+        blocks, shared = self.grid(problem, config, device), self.shared_bytes(problem, config, device)
+        return bind_product(function, problem, blocks, config.threads, shared)  # type: ignore[arg-type]

@@ -1,152 +1,404 @@
 """A wide basis W times a narrow block V, and back, in one sweep over both on FP64 tensor cores (sm_90).
 
-The kernel (``sweep_mma.cu`` says how it works) serves three kinds of problems: TSMTTSM where one operand
-is wide (W^H V or V^H W), TSMM that leads from a wide block to a narrow one (V = alpha W C + beta V), and
-`SweepProblem`, two products of which the second takes up the rows that the first has just made. Here is the
-family's front; what can be chosen and the model that orders it are in ``sweep_mma_config``.
+The kernel (``sweep_mma.cu`` explains it) serves three kinds of problems: TSMTTSM where one operand is wide
+(W^H V or V^H W), TSMM from a wide block to a narrow one (V = alpha W C + beta V), and `SweepProblem`, two
+products of which the second takes the rows that the first has just computed.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..device import DeviceInfo
-from ..launch import partials_bytes
-from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem
-from ..source import render
-from .sweep_mma_config import (
-    Config,
-    SweepLike,
-    choose,
-    grid,
-    layout,
-    predict,
-    refuse,
-    shape_of,
-    shared_bytes,
-    space,
-    supports,
-)
-from .tsmttsm_mma_config import ceil_div
+from ..family import Model
+from ..launch import partials_bytes, partials_chain
+from ..limits import architecture_of, ceil_div, excess_registers, excess_shared, excess_threads, round_up
+from ..problem import BetaClass, ScalarClass, SweepProblem, TsmmProblem, TsmttsmProblem, is_complex
+from ..source import Constant, constants_of, render
+from .family import DenseFamily
 
-__all__ = [
-    "Config",
-    "bind",
-    "chain_length",
-    "choose",
-    "kernel_name",
-    "predict",
-    "refuse",
-    "shared_bytes",
-    "source",
-    "space",
-    "supports",
-    "workspace_bytes",
-]
+SweepLike = TsmttsmProblem | TsmmProblem | SweepProblem
 
-_MAX_SUMS = 16  # threads that share one element's sum over the blocks, as there
+MIN_BASIS_OF_PRODUCTS = 64  # columns; narrower ones run in the other families
+MAX_BASIS = 512
+MAX_BLOCK = 32
+
+STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
+BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
+_BULK_ROW_BYTES = 512  # rows of 128 bytes took 1.4 times the time of memory in bulk copies, 1.1 in pieces
+# With so few columns of V there is little work per tile, and bulk copies come in bursts: 512 columns by 1 or
+# 2 took 2 to 4 per cent longer than in pieces, with more spread; by 4 as long, but combine_dot 2 per cent
+# longer. By 16 pieces take the time of the products: up to 8 per cent longer if complex.
+_MAX_PIECES_COLUMNS = 4
 
 
-def chain_length(problem: SweepLike, config: Config, device: DeviceInfo) -> int:
-    """Return the longest chain of additions that an element of a result goes through, for error bounds."""
+@dataclass(frozen=True, slots=True)
+class SweepMmaConfig:
+    """One way to run the kernel.
+
+    Attributes
+    ----------
+    rows : int
+        Rows of a tile.
+    stages : int
+        Tiles in flight or in use.
+    warps : int
+        Warps of a thread block.
+    wc : int
+        Warps that share the columns of the basis; the others share the rows.
+    blocks : int
+        Thread blocks resident on a multiprocessor.
+    """
+
+    rows: int
+    stages: int
+    warps: int
+    wc: int
+    blocks: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A problem in the kernel's terms; the names are those of the .cu file."""
+
+    K: int
+    M: int
+    N: int
+    parts: int
+    ldw: int
+    ldv: int
+    w_piece: int
+    v_piece: int
+    update: bool = False
+    scale: bool = False
+    dot: bool = False
+    gram: bool = False
+    conj: bool = False
+    transposed: bool = False
+    alpha: ScalarClass = "one"
+    beta: BetaClass = "zero"
+
+    @property
+    def block(self) -> int:
+        """Rows of an UPDATE's product, columns of the basis in a DOT's."""
+        return 16 // self.parts
+
+    @property
+    def groups(self) -> int:
+        """Groups of 8 columns of the block."""
+        return ceil_div(self.N, 8)
+
+    @property
+    def outputs(self) -> int:
+        """Groups of 8 real columns of the block."""
+        return ceil_div(self.N * self.parts, 8)
+
+    @property
+    def has_sum(self) -> bool:
+        """Whether there is a small result."""
+        return self.dot or self.gram
+
+    @property
+    def sum_bytes(self) -> int:
+        """Bytes of the small result."""
+        return (self.N if self.gram else self.M) * self.N * 8 * self.parts
+
+    @property
+    def reads_v(self) -> bool:
+        """Whether the block is read."""
+        return not self.update or self.beta != "zero"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Bytes between rows in shared memory, of a stage, and of the buffers after the ring."""
+
+    w_pitch: int
+    v_pitch: int
+    stage_bytes: int
+    after_bytes: int
+
+
+@functools.lru_cache(maxsize=4096)
+def shape_of(problem: SweepLike) -> Shape:
+    """Translate a problem into the kernel's terms."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    match problem:
+        case TsmttsmProblem():
+            wide = (problem.M, problem.lda, problem.align_a)
+            narrow = (problem.N, problem.ldb, problem.align_b)
+            transposed = problem.M < problem.N
+            if transposed:
+                wide, narrow = narrow, wide
+            shape = _shape(problem.K, parts, wide, narrow)
+            conj = parts == 2 and problem.conj
+            return replace(
+                *(shape,), dot=True, conj=conj, transposed=transposed, alpha=problem.alpha, beta=problem.beta
+            )
+        case TsmmProblem():
+            wide = (problem.M, problem.lda, problem.align_a)
+            shape = _shape(problem.K, parts, wide, (problem.N, problem.ldb, problem.align_b))
+            return replace(shape, update=True, alpha=problem.alpha, beta=problem.beta)
+        case SweepProblem():
+            wide = (problem.M, problem.ldw, problem.align_w)
+            shape = _shape(problem.K, parts, wide, (problem.N, problem.ldv, problem.align_v))
+            shape = replace(shape, conj=parts == 2)
+            if problem.operation == "combine_dot":
+                return replace(shape, scale=True, dot=True)
+            return replace(shape, update=True, gram=True, alpha="general", beta="one")
+
+
+def _shape(K: int, parts: int, wide: tuple[int, int, int], narrow: tuple[int, int, int]) -> Shape:
+    size = 8 * parts
+    (M, ldw, align_w), (N, ldv, align_v) = wide, narrow
+    w_piece = 16 if min(align_w, 16) == 16 and ldw * size % 16 == 0 else 8
+    if (
+        w_piece == BULK_UNIT
+        and M * size % BULK_UNIT == 0
+        and M * size >= _BULK_ROW_BYTES
+        and N > _MAX_PIECES_COLUMNS
+    ):
+        w_piece = 0
+    v_piece = 16 if min(align_v, 16) == 16 and ldv * size % 16 == 0 else 8
+    return Shape(K, M, N, parts, ldw, ldv, w_piece, v_piece)
+
+
+def tiles_of(shape: Shape, config: SweepMmaConfig) -> int:
+    """Count the column tiles of a warp."""
+    return ceil_div(ceil_div(shape.M, shape.block), config.wc)
+
+
+def _pitch(row_bytes: int, rest: int, unit: int) -> int:
+    """Compute the least pitch of rows that is `rest` modulo `unit`, in bytes."""
+    return row_bytes + (rest - row_bytes) % unit
+
+
+@functools.lru_cache(maxsize=65536)
+def layout(problem: SweepLike, config: SweepMmaConfig) -> Layout:
+    """Lay out shared memory."""
     shape = shape_of(problem)
-    update = shape.parts * ceil_div(shape.M, config.wc) + config.wc + 1 if shape.update else 0
-    scale = shape.parts * shape.N if shape.scale else 0
-    if not shape.has_sum:
-        return update
-    blocks = grid(problem, config, device)
-    turns = ceil_div(ceil_div(shape.K, config.rows), blocks)
-    shares = config.warps if shape.gram else config.warps // config.wc
-    rows = turns * ceil_div(config.rows // 4, shares) * 4 * shape.parts
-    sums = 0 if blocks == 1 else ceil_div(blocks, min(_MAX_SUMS, blocks)) + min(_MAX_SUMS, blocks)
-    return update + scale + rows + shares + max(sums, blocks if sums else 0)
+    size = 8 * shape.parts
+    by_rows = shape.update and shape.parts == 2
+    columns = config.wc * tiles_of(shape, config) * shape.block
+    w_pitch = _pitch(columns * size, 64 if by_rows else 32, 128)
+    width = shape.groups * 8
+    if shape.gram:
+        width = max(width, round_up(shape.N, shape.block))
+    v_pitch = _pitch(width * size, 32, 64)
+    stage = config.rows * (w_pitch + (v_pitch if shape.reads_v else 0))
+    after = 0
+    if shape.update:
+        after += config.wc * config.rows * shape.outputs * 64 + shape.gram * config.rows * v_pitch
+    if shape.scale:
+        after += ceil_div(shape.N, 4) * shape.outputs * 256 + 2 * config.rows * v_pitch
+    return Layout(w_pitch, v_pitch, stage, after)
 
 
-def kernel_name(problem: SweepLike) -> str:
-    """Return the kernel's name, as ``combine_dot_mma_f64_m128_n8``."""
-    kind = "c128" if shape_of(problem).parts == 2 else "f64"
-    return f"{problem.operation}_sweep_{kind}_m{problem.M}_n{problem.N}"
-
-
-def source(problem: SweepLike, config: Config, device: DeviceInfo) -> str:
-    """Return the CUDA source of a configuration; it depends neither on K nor on the length of a pitch."""
-    shape, where = shape_of(problem), layout(problem, config)
-    constants: dict[str, bool | int | float] = {
-        "M": shape.M,
-        "N": shape.N,
-        "COMPLEX": shape.parts == 2,
-        "UPDATE": shape.update,
-        "SCALE": shape.scale,
-        "DOT": shape.dot,
-        "GRAM": shape.gram,
-        "CONJ": shape.conj,
-        "TRANSPOSED": shape.transposed,
-        "ALPHA_ONE": shape.alpha == "one",
-        "BETA": ("zero", "one", "general").index(shape.beta),
-        "W_PIECE": shape.w_piece,
-        "V_PIECE": shape.v_piece,
-        "ROWS": config.rows,
-        "STAGES": config.stages,
-        "WARPS": config.warps,
-        "WC": config.wc,
-        "BLOCKS": config.blocks,
-        "W_PITCH": where.w_pitch,
-        "V_PITCH": where.v_pitch,
-    }
-    return render(kernel_name(problem), "dense/sweep_mma.cu", constants)
-
-
-def workspace_bytes(problem: SweepLike, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch takes, 0 for A C: see `launch.partials_bytes`."""
+def shared_bytes(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+    """Compute the dynamic shared memory of a block: the ring and buffers of warps, later their sums."""
+    parts = layout(problem, config)
     shape = shape_of(problem)
-    if not shape.has_sum:
-        return 0
-    return partials_bytes(grid(problem, config, device), shape.sum_bytes // 8)
+    ring = config.stages * parts.stage_bytes + parts.after_bytes
+    return max(ring, shape.sum_bytes * shape.has_sum, 32 * config.warps * 8)
 
 
-def bind(function: Any, problem: SweepLike, config: Config, device: DeviceInfo) -> Callable[..., None]:
-    """Return what starts the kernel on CuPy's current stream.
+def grid(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+    """Compute the number of blocks of a launch."""
+    return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows))
+
+
+def registers(problem: SweepLike, config: SweepMmaConfig) -> int:
+    """Estimate the registers per thread, from above."""
+    shape = shape_of(problem)
+    tiles = tiles_of(shape, config)
+    doubles = 4 * tiles * shape.groups
+    if not shape.update:
+        return 2 * doubles + (2 * tiles + 4 * shape.groups) * shape.parts + 56
+    doubles += 4 * config.rows * config.wc // (shape.block * config.warps) * shape.outputs
+    if shape.gram:
+        doubles += 4 * ceil_div(ceil_div(shape.N, shape.block) * shape.groups, config.warps)
+    return 2 * doubles + 72
+
+
+def refuse(problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str | None:
+    """Explain why a configuration is invalid for a problem; None if it is valid."""
+    shape = shape_of(problem)
+    if config.warps % config.wc or config.wc > ceil_div(shape.M, shape.block):
+        return f"{config.wc} of {config.warps} warps cannot share {shape.M} columns"
+    unit = row_unit(shape, config.warps // config.wc)
+    if config.rows < 1 or config.rows % unit:
+        return f"{config.rows} rows are no multiple of {unit}"
+    if config.stages < 2:
+        return f"{config.stages} stages; a pipeline has at least two"
+    reason = excess_threads(config.threads, config.blocks, device)
+    reason = reason or excess_registers(registers(problem, config), config.threads, config.blocks, device)
+    if reason:
+        return reason
+    if config.rows * shape.M * 8 * shape.parts >= 1 << 20:
+        return "a stage is larger than a barrier can count"
+    shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES
+    return excess_shared(shared, config.blocks, device)
+
+
+def row_unit(shape: Shape, wr: int) -> int:
+    """Compute the unit of the rows per tile, which `wr` warps share."""
+    if shape.update:
+        return shape.block * wr
+    return max(4 * wr, shape.block if shape.scale else 4)
+
+
+class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
+    """The sweeps' family, for one of its three kinds of problems.
 
     Parameters
     ----------
-    function : Kernel
-        What `compile.function` made of `source`, with `shared_bytes` of dynamic shared memory.
-    problem, config, device
-        What `function` was made for; K and pitches may be others.
-
-    Returns
-    -------
-    callable
-        By type of problem, all pointers being device addresses: TSMTTSM ``(A, B, C, alpha, beta,
-        workspace)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S, workspace)``. Small matrices
-        are contiguous; the workspace has `workspace_bytes` that belong to the stream.
+    model : Model
+        Its search space and times.
+    name : str
+        Key in records.
+    problem_type : type
+        TsmttsmProblem, TsmmProblem or SweepProblem.
     """
-    shape = shape_of(problem)
-    blocks, threads = (grid(problem, config, device),), (32 * config.warps,)
-    shared = shared_bytes(problem, config, device)
-    size = 8 * shape.parts
-    extents = shape.K, shape.ldw * size, shape.ldv * size
 
-    def start(W: int, V: int, C: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
-        a, b = complex(alpha), complex(beta)
-        factors = a.real, a.imag, b.real, b.imag
-        function(blocks, threads, (W, V, C, S, *extents, *factors, workspace), shared)
+    Config = SweepMmaConfig
 
-    def dot(A: int, B: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
-        W, V = (B, A) if shape.transposed else (A, B)
-        start(W, V, 0, S, alpha, beta, workspace)
+    def __init__(
+        self, model: Model[SweepLike, SweepMmaConfig], name: str, problem_type: type[SweepLike]
+    ) -> None:
+        super().__init__(model)
+        self.name, self.problem_type = name, problem_type
 
-    def combine(W: int, C: int, V: int, alpha: complex, beta: complex) -> None:
-        start(W, V, C, 0, alpha, beta, 0)
+    def supports(self, problem: SweepLike, device: DeviceInfo) -> str | None:
+        """Explain why the family cannot run a problem; None if it can."""
+        if device.kind != "cuda" or architecture_of(device) < 90:
+            return f"needs bulk copies, which begin with sm_90; the device is {device.architecture}"
+        types: tuple[str, ...]
+        match problem:
+            case TsmttsmProblem():
+                types, align = (problem.dtype_a, problem.dtype_b), min(problem.align_a, problem.align_b)
+            case TsmmProblem():
+                types, align = (problem.dtype_a, problem.dtype_c), min(problem.align_a, problem.align_b)
+            case SweepProblem():
+                types = (problem.dtype_w, problem.dtype_v, problem.dtype_c)
+                align = min(problem.align_w, problem.align_v)
+        if len(set(types)) > 1 or types[0] not in ("float64", "complex128"):
+            return f"takes float64 or complex128 throughout, not {', '.join(types)}"
+        if align < 8:
+            return f"operands must be aligned to 8 bytes, not {align}"
+        shape = shape_of(problem)
+        if min(shape.K, shape.M, shape.N) < 1:
+            return "has no rows or columns to multiply"
+        if isinstance(problem, TsmttsmProblem) and problem.same:
+            return "one block alone: its Gram matrix needs no sweep over a basis"
+        columns, least = shape.M, max(shape.N, MIN_BASIS_OF_PRODUCTS)
+        if columns <= least and not isinstance(problem, SweepProblem):
+            return f"takes a basis of more than {least} columns for a block of {shape.N}, not {columns}"
+        if shape.M > MAX_BASIS or shape.N > MAX_BLOCK:
+            return f"at most {MAX_BASIS} and {MAX_BLOCK} columns, not {shape.M} and {shape.N}"
+        if not self.model.has_choice(problem, device):
+            return f"a basis of {shape.M} columns and a block of {shape.N} need more registers than there are"
+        return None
 
-    def sweep(W: int, V: int, C: int, S: int, workspace: int) -> None:
-        start(W, V, C, S, -1, 1, workspace)  # the factors of an update; the other sweep has none
+    def refuse(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return refuse(problem, config, device)
 
-    match problem:
-        case TsmttsmProblem():
-            return dot
-        case TsmmProblem():
-            return combine
-        case SweepProblem():
-            return sweep
+    def chain_length(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+        """Compute the longest chain of additions that makes an element of a result."""
+        shape = shape_of(problem)
+        update = shape.parts * ceil_div(shape.M, config.wc) + config.wc + 1 if shape.update else 0
+        scale = shape.parts * shape.N if shape.scale else 0
+        if not shape.has_sum:
+            return update
+        blocks = grid(problem, config, device)
+        turns = ceil_div(ceil_div(shape.K, config.rows), blocks)
+        shares = config.warps if shape.gram else config.warps // config.wc
+        rows = turns * ceil_div(config.rows // 4, shares) * 4 * shape.parts
+        sums = partials_chain(blocks)
+        return update + scale + rows + shares + max(sums, blocks if sums else 0)
+
+    def kernel_name(self, problem: SweepLike) -> str:
+        """Name the kernel, as ``combine_dot_sweep_f64_m128_n8``."""
+        kind = "c128" if shape_of(problem).parts == 2 else "f64"
+        return f"{problem.operation}_sweep_{kind}_m{problem.M}_n{problem.N}"
+
+    def source(
+        self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo, *, is_summed: bool = True
+    ) -> str:
+        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
+        shape = shape_of(problem)
+        constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": shape.alpha == "one"}
+        constants |= constants_of(shape, omit=("K", "parts", "ldw", "ldv", "alpha"))
+        constants |= constants_of(config) | constants_of(layout(problem, config), "w_pitch", "v_pitch")
+        return render(self.kernel_name(problem), "dense/sweep_mma.cu", constants)
+
+    def shared_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block."""
+        return shared_bytes(problem, config, device)
+
+    def workspace_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+        """Compute the workspace of a launch in bytes, 0 for A C; see `launch.partials_bytes`."""
+        shape = shape_of(problem)
+        if not shape.has_sum:
+            return 0
+        return partials_bytes(grid(problem, config, device), shape.sum_bytes // 8)
+
+    def grid(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
+        """Compute the number of blocks of a launch."""
+        return grid(problem, config, device)
+
+    def bind(
+        self, function: Any, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo
+    ) -> Callable[..., None]:
+        """Bind a loaded kernel to everything but addresses and factors.
+
+        Parameters
+        ----------
+        function : Kernel
+            The kernel of `source`, loaded with `shared_bytes` of dynamic shared memory.
+        problem, config, device
+            Those of `function`; K and pitches may differ.
+
+        Returns
+        -------
+        callable
+            By type of problem, all pointers being device addresses: TSMTTSM ``(A, B, C, alpha, beta,
+            workspace)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S, workspace)``. Small matrices
+            are contiguous; the workspace has `workspace_bytes` that belong to the stream.
+        """
+        shape = shape_of(problem)
+        blocks, threads = (grid(problem, config, device),), (32 * config.warps,)
+        shared = shared_bytes(problem, config, device)
+        size = 8 * shape.parts
+        extents = shape.K, shape.ldw * size, shape.ldv * size
+
+        def start(W: int, V: int, C: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
+            a, b = complex(alpha), complex(beta)
+            factors = a.real, a.imag, b.real, b.imag
+            function(blocks, threads, (W, V, C, S, *extents, *factors, workspace), shared)
+
+        def dot(A: int, B: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
+            W, V = (B, A) if shape.transposed else (A, B)
+            start(W, V, 0, S, alpha, beta, workspace)
+
+        def combine(W: int, C: int, V: int, alpha: complex, beta: complex) -> None:
+            start(W, V, C, 0, alpha, beta, 0)
+
+        def sweep(W: int, V: int, C: int, S: int, workspace: int) -> None:
+            start(W, V, C, S, -1, 1, workspace)  # the factors of an update; the other sweep has none
+
+        match problem:
+            case TsmttsmProblem():
+                return dot
+            case TsmmProblem():
+                return combine
+            case SweepProblem():
+                return sweep

@@ -2,112 +2,325 @@
 
 The kernel (``tsmm_fma.cu``) has the thread mappings of Ernst et al., "Performance engineering for real
 and complex tall & skinny matrix multiplication kernels on GPUs" (2021), section "TSMM", and beyond the
-paper a ring in shared memory through which rows come and go as contiguous ranges, so that odd widths cost
-nothing. What can be chosen, and which choices are valid, is in ``tsmm_fma_config``; the search space and
-the model that orders it are in ``tsmm_fma_model``; this file is the family's front and makes sources and
-launches.
+paper a ring in shared memory through which rows are loaded and stored as contiguous ranges, so that odd
+widths are as fast as even ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, bind_product, run_rows
+from ..launch import QUEUE_BYTES, run_rows
+from ..limits import ceil_div, excess, round_up
 from ..problem import TsmmProblem, is_complex, itemsize
-from ..source import C_TYPES, SHORT_NAMES, render
-from .layout import parts_of, supports
-from .tsmm_fma_config import Config, deals, grid_of, plan_of, refuse, shape_of, shared_bytes
-from .tsmm_fma_model import choose, predict, space
+from ..source import C_TYPES, Constant, constants_of, render, short_names
+from .family import DenseFamily
+from .layout import NAMED_BARRIERS, Operand, Slab, make_slab, parts_of, refuse_widths, widest
 
-__all__ = [
-    "Config",
-    "bind",
-    "chain_length",
-    "choose",
-    "kernel_name",
-    "predict",
-    "refuse",
-    "shared_bytes",
-    "source",
-    "space",
-    "supports",
-    "workspace_bytes",
-]
+_NARROW = 24  # columns up to which multiply-adds run single precision faster [H200]
+STATIC_SHARED_BYTES = 64  # bound on the variables of the kernel itself
+
+# 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
+# tile queue gains 3 to 7 per cent where memory limits, and costs up to 10 where products do.
+_QUEUED_PRODUCTS = 4.3
+
+Coefficients = Literal["registers", "shared", "cache"]
 
 
-def chain_length(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the longest chain of additions that an element of B goes through, for error bounds."""
-    both = is_complex(problem.dtype_a) and is_complex(problem.dtype_c)
-    return (2 if both else 1) * problem.M + (2 if problem.alpha != "one" or problem.beta != "zero" else 0)
+@dataclass(frozen=True, slots=True)
+class TsmmFmaConfig:
+    """One way to run the kernel.
 
-
-def kernel_name(problem: TsmmProblem) -> str:
-    """Return the kernel's name, as ``tsmm_fma_f64_m8_n8``."""
-    kind = SHORT_NAMES[problem.dtype_a]
-    if problem.dtype_c != problem.dtype_a:
-        kind += "_" + SHORT_NAMES[problem.dtype_c]
-    return f"tsmm_fma_{kind}_m{problem.M}_n{problem.N}"
-
-
-def source(problem: TsmmProblem, config: Config, device: DeviceInfo) -> str:
-    """Return the CUDA source of a configuration; it depends neither on K nor on the length of a pitch."""
-    plan = plan_of(shape_of(problem), config)
-    parts_c = parts_of(problem.dtype_c)
-    types = {
-        "RealA": C_TYPES[plan.a.real_bytes],
-        "RealC": C_TYPES[itemsize(problem.dtype_c) // parts_c],
-        "Real": C_TYPES[plan.b.real_bytes],
-    }
-    constants: dict[str, bool | int | float] = {
-        "M": problem.M,
-        "N": problem.N,
-        "PA": plan.a.parts,
-        "PC": parts_c,
-        "ALPHA_ONE": problem.alpha == "one",
-        "BETA": ("zero", "one", "general").index(problem.beta),
-        "SPREAD": config.spread,
-        "CT": config.ct,
-        "UNROLL": config.unroll,
-        "COUNT": config.count,
-        "KT": config.kt,
-        "UNROLL_K": config.unroll_k,
-        "INTERLEAVED": config.interleaved,
-        "COEFFICIENTS": ("registers", "shared", "cache").index(config.coefficients),
-        "WARPS": config.warps,
-        "TEAMS": config.teams,
-        "BLOCKS": config.blocks,
-        "STAGES": config.stages,
-        "STAGED_OUT": config.staged_out,
-        "DEALS": deals(problem, config),
-        "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
-    }
-    staged = (config.stages > 0, config.staged_out)
-    for name, operand, slab, vector, is_staged in zip(
-        "AB", (plan.a, plan.b), plan.slabs, plan.vectors, staged, strict=True
-    ):
-        constants[f"{name}_LINEAR"] = slab.is_linear if is_staged else operand.is_linear
-        constants[f"{name}_VECTOR"] = vector
-        constants |= slab.constants(name)
-    constants |= {
-        "C_VECTOR": plan.c_vector,
-        "B_OFFSET": plan.b_offset,
-        "STAGE_BYTES": plan.stage_bytes,
-        "C_OFFSET": plan.c_offset,
-    }
-    return render(kernel_name(problem), "dense/tsmm_fma.cu", constants, types)
-
-
-def workspace_bytes(problem: TsmmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch takes: counters, zero before the first launch and after each.
-
-    Kernels that deal nothing out leave them alone, so that all are launched alike.
+    Attributes
+    ----------
+    spread : int
+        Threads that share a row of B: a power of two up to 32.
+    ct : int
+        Columns of B per thread.
+    unroll : int
+        Rows per thread.
+    count : int
+        Consecutive rows among them.
+    kt : int
+        Columns of A that a thread loads at a time.
+    stages : int
+        Stages of a team's ring; 0 loads directly from memory.
+    staged_out : bool
+        Whether results are stored through shared memory.
+    coefficients : str
+        Memory of C: ``"registers"``, ``"shared"`` or ``"cache"``.
+    interleaved : bool
+        Whether columns of B are assigned to threads cyclically ("transposed" in the paper), not in blocks.
+    unroll_k : int
+        Unrolled sets of `kt` columns.
+    warps : int
+        Warps of a team.
+    teams : int
+        Teams of a block.
+    blocks : int
+        Blocks resident on a multiprocessor.
+    padded : bool
+        Whether contiguous rows are staged one by one, into aligned slabs.
     """
-    return QUEUE_BYTES
+
+    spread: int
+    ct: int
+    unroll: int
+    count: int = 1
+    kt: int = 1
+    stages: int = 0
+    staged_out: bool = False
+    coefficients: Coefficients = "shared"
+    interleaved: bool = True
+    unroll_k: int = 1
+    warps: int = 1
+    teams: int = 8
+    blocks: int = 1
+    padded: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a team."""
+        return 32 * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.teams
+
+    @property
+    def rows(self) -> int:
+        """Rows of a chunk."""
+        return self.lanes // self.spread * self.unroll
 
 
-def bind(function: Any, problem: TsmmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
-    """Return what starts the kernel, made of `source` with `shared_bytes`; see `launch.bind_product`."""
-    blocks, shared = grid_of(problem, config, device), shared_bytes(problem, config, device)
-    return bind_product(function, problem, blocks, config.threads, shared)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes.
+
+    `access_cycles` are the cycles in which shared memory serves one access of a warp, to A and to B.
+    """
+
+    a: Operand
+    b: Operand
+    slabs: tuple[Slab, Slab]
+    vectors: tuple[int, int]
+    access_cycles: tuple[int, int]
+    c_vector: int
+    c_bytes: int
+    b_offset: int
+    stage_bytes: int
+    c_offset: int
+    shared_bytes: int
+
+
+def shape_of(problem: TsmmProblem) -> TsmmProblem:
+    """Reduce a problem to what source and layout depend on: neither K nor the length of a pitch."""
+    return replace(
+        problem,
+        K=1,
+        lda=problem.M if problem.lda == problem.M else problem.M + 1,
+        ldb=problem.N if problem.ldb == problem.N else problem.N + 1,
+    )
+
+
+def operands_of(problem: TsmmProblem, kt: int, ct: int, spread: int) -> tuple[Operand, Operand]:
+    """Describe A and B, cut into the tiles of a thread."""
+    a = Operand.of(problem.M, problem.dtype_a, problem.lda, problem.align_a, kt)
+    b = Operand.of(problem.N, problem.dtype, problem.ldb, problem.align_b, ct)
+    return a, replace(b, tiles=spread)
+
+
+@functools.lru_cache(maxsize=16384)
+def _slab(
+    operand: Operand, rows: int, count: int, spread: int, is_a: bool, interleaved: bool, padded: bool
+) -> tuple[Slab, int, int]:
+    """Lay out the slab of an operand as `make_slab` does; the threads of a row share A."""
+
+    def lanes(slab: Slab, vector: int) -> Iterator[int]:
+        step = max(vector, operand.size) if interleaved else operand.tile * operand.size
+        for lane in range(32):
+            yield slab.offset(lane // spread * count) + (0 if is_a else lane % spread * step)
+
+    return make_slab(operand, rows, count, lanes, is_padded=padded, is_stored=not is_a)
+
+
+@functools.lru_cache(maxsize=16384)
+def plan_of(problem: TsmmProblem, config: TsmmFmaConfig) -> Plan:
+    """Compute the plan of a configuration; the problem is a `shape_of`."""
+    a, b = operands_of(problem, config.kt, config.ct, config.spread)
+    how = (config.rows, config.count, config.spread)
+    slab_a, vector_a, cycles_a = _slab(a, *how, True, False, config.padded)
+    slab_b, vector_b, cycles_b = _slab(b, *how, False, config.interleaved, config.padded)
+    if config.stages == 0:
+        vector_a = a.direct_vector(config.count)
+    if not config.staged_out:
+        vector_b = b.direct_vector(config.count)
+    c_row = config.ct * parts_of(problem.dtype_c) * b.real_bytes
+    c_vector = 16 if c_row > 16 else widest(c_row)
+    c_bytes = problem.M * round_up(c_row, c_vector) * config.spread if config.coefficients == "shared" else 0
+    reads_b = config.staged_out and problem.beta != "zero"
+    b_offset = round_up(slab_a.size, 128) if reads_b else 0
+    out = slab_b.size if config.staged_out else 0
+    stage_bytes = round_up(b_offset + out if reads_b else max(slab_a.size, out), 128) if config.stages else 0
+    ring = config.teams * config.stages * stage_bytes
+    # The last row's loads of columns past the width stay within the block's memory.
+    slack = a.tiles * a.tile * a.size + 16 if config.stages else 0
+    return Plan(
+        a=a,
+        b=b,
+        slabs=(slab_a, slab_b),
+        vectors=(vector_a, vector_b),
+        access_cycles=(cycles_a, cycles_b),
+        c_vector=c_vector,
+        c_bytes=c_bytes,
+        b_offset=b_offset,
+        stage_bytes=stage_bytes,
+        c_offset=ring,
+        shared_bytes=ring + max(c_bytes, slack),
+    )
+
+
+def registers(problem: TsmmProblem, config: TsmmFmaConfig) -> int:
+    """Estimate the registers per thread."""
+    a, b = operands_of(problem, config.kt, config.ct, config.spread)
+    words = b.real_bytes // 4
+    sums = config.unroll * config.ct * b.parts * words
+    rows = config.unroll * config.kt * a.size // 4
+    held = problem.M if config.coefficients == "registers" else 1
+    coefficients = held * config.ct * parts_of(problem.dtype_c) * words
+    old = sums * config.count // config.unroll if problem.beta != "zero" else 0
+    addresses = 44 if config.staged_out else 56 + 2 * config.unroll
+    if problem.dtype == "complex128" and problem.beta == "general":
+        addresses += 40  # scaled numbers of the next rows
+    return sums + max(rows + coefficients, old) + addresses
+
+
+def refuse(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str | None:
+    """Explain why a configuration is invalid for a problem; None if it is valid."""
+    reason = refuse_widths(problem, device) or misfit(problem, config)
+    if reason:
+        return reason
+    shared = plan_of(shape_of(problem), config).shared_bytes + STATIC_SHARED_BYTES
+    return excess(config.threads, config.blocks, registers(problem, config), shared, device)
+
+
+def misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
+    """Explain which options exclude each other."""
+    covered = config.spread * config.ct
+    is_covered = covered == problem.N if config.spread == 1 else problem.N <= covered < 2 * problem.N
+    if config.spread not in (1, 2, 4, 8, 16, 32) or not is_covered:
+        return f"{config.spread} threads a row of {config.ct} columns for {problem.N}"
+    if config.unroll % config.count:
+        return f"{config.unroll} rows a thread in sets of {config.count}"
+    if not 1 <= config.kt <= problem.M:
+        return f"{config.kt} columns at a time of {problem.M}"
+    if config.coefficients == "registers" and config.unroll_k < ceil_div(problem.M, config.kt):
+        return "coefficients in registers need the loop over columns of A unrolled"
+    if config.interleaved and config.spread == 1:
+        return "one thread a row has nothing to interleave"
+    if config.stages == 1 or (config.staged_out and not config.stages):
+        return f"{config.stages} stages{' and a staged result' if config.staged_out else ''}"
+    if config.padded and not (config.stages and (problem.lda == problem.M or problem.ldb == problem.N)):
+        return "only contiguous rows that are staged are padded"
+    if config.warps > 1 and config.teams > NAMED_BARRIERS:
+        return f"{config.teams} teams for {NAMED_BARRIERS} barriers"
+    return None
+
+
+def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
+    """Check whether warps take chunks from a tile queue, see ``cuda/common/queue.cuh``.
+
+    Teams of one warp only: a shuffle broadcasts the number of a chunk, where several warps need a barrier.
+    """
+    a, b = operands_of(problem, config.kt, config.ct, config.spread)
+    products = problem.M * problem.N * a.parts * parts_of(problem.dtype_c) * (b.real_bytes // 4)
+    is_light = products < _QUEUED_PRODUCTS * (a.row_bytes + b.row_bytes)
+    return config.warps == 1 and config.stages > 0 and is_light
+
+
+def grid_of(problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
+    """Compute the number of blocks of a launch."""
+    return max(1, min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows)))
+
+
+class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
+    """The multiply-add family of TSMM."""
+
+    name = "tsmm_fma"
+    Config = TsmmFmaConfig
+    problem_type = TsmmProblem
+
+    def supports(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
+        """Explain why the family cannot run a problem; None if it can."""
+        return refuse_widths(problem, device)
+
+    def is_faster(self, problem: TsmmProblem) -> bool:
+        """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
+        return problem.dtype in ("float32", "complex64") and max(problem.M, problem.N) <= _NARROW
+
+    def refuse(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return refuse(problem, config, device)
+
+    def chain_length(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the longest chain of additions that makes an element of B."""
+        both = is_complex(problem.dtype_a) and is_complex(problem.dtype_c)
+        is_scaled = problem.alpha != "one" or problem.beta != "zero"
+        return (2 if both else 1) * problem.M + (2 if is_scaled else 0)
+
+    def kernel_name(self, problem: TsmmProblem) -> str:
+        """Name the kernel, as ``tsmm_fma_f64_m8_n8``."""
+        return f"tsmm_fma_{short_names(problem.dtype_a, problem.dtype_c)}_m{problem.M}_n{problem.N}"
+
+    def source(
+        self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo, *, is_summed: bool = True
+    ) -> str:
+        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
+        plan = plan_of(shape_of(problem), config)
+        parts_c = parts_of(problem.dtype_c)
+        types = {
+            "RealA": C_TYPES[plan.a.real_bytes],
+            "RealC": C_TYPES[itemsize(problem.dtype_c) // parts_c],
+            "Real": C_TYPES[plan.b.real_bytes],
+        }
+        constants: dict[str, Constant] = {
+            "M": problem.M,
+            "N": problem.N,
+            "PA": plan.a.parts,
+            "PC": parts_c,
+            "ALPHA_ONE": problem.alpha == "one",
+        }
+        constants |= constants_of(problem, "beta") | constants_of(config, omit=("padded",))
+        constants |= {
+            "DEALS": uses_queue(problem, config),
+            "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
+        }
+        is_staged = (config.stages > 0, config.staged_out)
+        for name, operand, slab, vector, staged in zip(
+            "AB", (plan.a, plan.b), plan.slabs, plan.vectors, is_staged, strict=True
+        ):
+            constants[f"{name}_LINEAR"] = slab.is_linear if staged else operand.is_linear
+            constants[f"{name}_VECTOR"] = vector
+            constants |= slab.constants(name)
+        constants |= constants_of(plan, "c_vector", "b_offset", "stage_bytes", "c_offset")
+        return render(self.kernel_name(problem), "dense/tsmm_fma.cu", constants, types)
+
+    def shared_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block: the rings and the coefficients."""
+        return plan_of(shape_of(problem), config).shared_bytes
+
+    def workspace_bytes(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the workspace of a launch in bytes: the counters of the tile queue, zero between launches.
+
+        Kernels without a queue take them too, so that all have the same arguments.
+        """
+        return QUEUE_BYTES
+
+    def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the number of blocks of a launch."""
+        return grid_of(problem, config, device)

@@ -8,22 +8,15 @@ from dataclasses import dataclass, replace
 
 from ...errors import OptionError
 from ..device import DeviceInfo
+from ..family import Model
+from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmmProblem, itemsize, rounded_rows
 from ..roofline import Ceilings, memory_time, traffic
-from .layout import (
-    MAX_REGISTERS,
-    ceil_div,
-    covered_rate,
-    parts_of,
-    round_up,
-    smooth_max,
-    supports,
-    widest,
-)
-from .tsmm_fma_config import (
+from .layout import parts_of, refuse_widths, widest
+from .tsmm_fma import (
     Coefficients,
-    Config,
     Plan,
+    TsmmFmaConfig,
     grid_of,
     misfit,
     operands_of,
@@ -33,16 +26,7 @@ from .tsmm_fma_config import (
     shape_of,
 )
 
-__all__ = ["choose", "predict", "space"]
-
 _COEFFICIENTS: tuple[Coefficients, ...] = ("registers", "shared")
-
-
-def space(problem: TsmmProblem, device: DeviceInfo) -> tuple[Config, ...]:
-    """Return the valid configurations worth measuring, a few hundred."""
-    if supports(problem, device) is not None:
-        return ()
-    return _valid(shape_of(problem), device, _SPACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +45,12 @@ _SHORT_LIST = _Choices(6, (4, 8, 16), ("in and out",), (2, 3, 4))
 
 
 @functools.lru_cache(maxsize=1024)
-def _valid(problem: TsmmProblem, device: DeviceInfo, choices: _Choices) -> tuple[Config, ...]:
+def _valid(problem: TsmmProblem, device: DeviceInfo, choices: _Choices) -> tuple[TsmmFmaConfig, ...]:
     configs = dict.fromkeys(_enumerate(problem, choices))
     return tuple(config for config in configs if refuse(problem, config, device) is None)
 
 
-def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[Config]:
+def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[TsmmFmaConfig]:
     for base in _tilings(problem, choices.tilings):
         a, b = operands_of(problem, base.kt, base.ct, base.spread)
         for warps in choices.warps:
@@ -82,7 +66,7 @@ def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[Config]:
                         yield replace(config, stages=stages, padded=padded)
 
 
-def _tilings(problem: TsmmProblem, most: int) -> list[Config]:
+def _tilings(problem: TsmmProblem, most: int) -> list[TsmmFmaConfig]:
     """Return tiles of a thread by the cycles a row would take, if memory did not limit, the fewest first."""
     unit = max(1, 16 // itemsize(problem.dtype))  # columns of a 16-byte vector
     found = []
@@ -101,7 +85,7 @@ def _tilings(problem: TsmmProblem, most: int) -> list[Config]:
 
 def _tiling(
     problem: TsmmProblem, spread: int, ct: int, kt: int, unroll: int, coefficients: Coefficients
-) -> Config:
+) -> TsmmFmaConfig:
     """Return a configuration with the number of neighbouring rows and the unrolling that suit its tile."""
     row_bytes = problem.M * itemsize(problem.dtype_a) | problem.N * itemsize(problem.dtype)
     is_linear = problem.lda == problem.M or problem.ldb == problem.N
@@ -109,7 +93,7 @@ def _tiling(
     products = kt * unroll * ct * parts_of(problem.dtype_a) * parts_of(problem.dtype_c)
     tiles = ceil_div(problem.M, kt)
     unroll_k = tiles if coefficients == "registers" or tiles * products <= 256 else max(1, 128 // products)
-    return Config(
+    return TsmmFmaConfig(
         spread,
         ct,
         unroll,
@@ -121,38 +105,35 @@ def _tiling(
     )
 
 
-# ---- the model
-
-_CLOCK_HZ = 1.755e9  # a Hopper GPU under load
-_LAUNCH_S = 3.3e-6  # and the first bytes' latency
+_LAUNCH_S = 3.3e-6  # including the latency of the first bytes
 _SHARED_CYCLES = 30  # shared memory to register
 _COPY_CYCLES = 28  # of a warp's copies to or from a stage
 _CHUNK_INSTRUCTIONS = 130  # waiting for a stage and filling it again, besides its copies
 _SECTOR_BYTES = 32  # of memory, written as a whole or at a price:
 _PARTIAL_WRITES = 1.4  # times as long, where threads write less than that at a time
-_SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
+_SM_BYTES_PER_CYCLE = 64  # from L2 to one multiprocessor
 _CEILINGS = Ceilings(4650, 4400, 4240)
 
 
-def _tile_cycles(problem: TsmmProblem, config: Config) -> tuple[float, float, float]:
+def _tile_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float, float]:
     """Return cycles of a quadrant for a warp's rows when all four are busy: products, their issue, loads."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     parts_c = parts_of(problem.dtype_c)
     products = config.unroll * config.ct * problem.M * a.parts * parts_c
-    # 128 bytes a cycle into registers, for four quadrants: a cycle of one quadrant for a byte a thread.
+    # 128 bytes per cycle into registers, for four quadrants: one cycle of a quadrant per byte and thread.
     loaded = config.unroll * a.row_bytes
     if config.coefficients != "registers":
         loaded += problem.M * config.ct * parts_c * b.real_bytes
     return products * (b.real_bytes // 4), products + loaded / 16, loaded
 
 
-def _row_cycles(problem: TsmmProblem, config: Config) -> float:
+def _row_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> float:
     """Return cycles of a multiprocessor for a row: the busier of products and loads, part of the other."""
     fma, issue, loads = _tile_cycles(problem, config)
     return (max(fma, issue, loads) + 0.25 * min(fma, loads) + 30) / (4 * config.rows)
 
 
-def _row_tiles(problem: TsmmProblem, config: Config, plan: Plan) -> int:
+def _row_tiles(problem: TsmmProblem, config: TsmmFmaConfig, plan: Plan) -> int:
     """Return the loads of a thread from a stage for all columns of its neighbouring rows."""
     return ceil_div(problem.M, config.kt) * plan.a.accesses(
         config.count, plan.vectors[0], plan.slabs[0].is_linear
@@ -160,7 +141,7 @@ def _row_tiles(problem: TsmmProblem, config: Config, plan: Plan) -> int:
 
 
 @functools.lru_cache(maxsize=65536)
-def _chunk_cycles(problem: TsmmProblem, config: Config) -> tuple[float, float]:
+def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float]:
     """Return cycles of a chunk: of a quadrant while its warps take turns, and of a warp by itself."""
     plan = plan_of(problem, config)
     fma, issue, loads = _tile_cycles(problem, config)
@@ -191,57 +172,75 @@ def _chunk_cycles(problem: TsmmProblem, config: Config) -> tuple[float, float]:
     return max(fma, issue, loads) + overhead, max(fma, issue) + overhead + _SHARED_CYCLES * steps
 
 
-def predict(
-    problem: TsmmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
-) -> float:
-    """Return the modelled time in seconds of a valid configuration.
+class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig]):
+    """The model of the multiply-add family."""
 
-    The slowest of three limits, smoothed where they are close: memory, at the rate that the bytes in flight
-    allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and issue; a
-    warp's own latencies.
-    """
-    shape = shape_of(problem)
-    plan = plan_of(shape, config)
-    grid = grid_of(problem, config, device)
-    turns = ceil_div(ceil_div(problem.K, config.rows), grid * config.teams)
-    resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
-    moved = traffic(problem)
-    ahead = config.stages - 0.5 if config.stages else 0.6
-    row_bytes = plan.a.row_bytes + (plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0)
-    flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
-    limit = memory_time(moved, ceilings or _CEILINGS)
-    if not config.staged_out and config.spread * plan.vectors[1] < _SECTOR_BYTES:
-        limit *= _PARTIAL_WRITES
-    share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_A_CYCLE * _CLOCK_HZ)
-    quadrant, warp = _chunk_cycles(shape, config)
-    warps_a_quadrant = ceil_div(resident * config.teams * config.warps, 4)
-    return _LAUNCH_S + smooth_max(
-        moved.read_bytes / (busy * covered_rate(share, flight)),
-        turns * warps_a_quadrant * quadrant / _CLOCK_HZ,
-        turns * warp / _CLOCK_HZ,
-    )
+    def space(self, problem: TsmmProblem, device: DeviceInfo) -> tuple[TsmmFmaConfig, ...]:
+        """List the valid configurations worth measuring, a few hundred."""
+        if refuse_widths(problem, device) is not None:
+            return ()
+        return _valid(shape_of(problem), device, _SPACE)
+
+    def predict(
+        self,
+        problem: TsmmProblem,
+        config: TsmmFmaConfig,
+        device: DeviceInfo,
+        ceilings: Ceilings | None = None,
+    ) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        The slowest of three limits, smoothed where they are close: memory, at the rate that the bytes in
+        flight allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and
+        issue; the latencies of a warp.
+        """
+        shape = shape_of(problem)
+        plan = plan_of(shape, config)
+        grid = grid_of(problem, config, device)
+        turns = ceil_div(ceil_div(problem.K, config.rows), grid * config.teams)
+        resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
+        moved = traffic(problem)
+        ahead = config.stages - 0.5 if config.stages else 0.6
+        row_bytes = plan.a.row_bytes + (
+            plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0
+        )
+        flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
+        limit = memory_time(moved, ceilings or _CEILINGS)
+        if not config.staged_out and config.spread * plan.vectors[1] < _SECTOR_BYTES:
+            limit *= _PARTIAL_WRITES
+        share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_PER_CYCLE * CLOCK_HZ)
+        quadrant, warp = _chunk_cycles(shape, config)
+        warps_per_quadrant = ceil_div(resident * config.teams * config.warps, 4)
+        return _LAUNCH_S + smooth_max(
+            moved.read_bytes / (busy * covered_rate(share, flight)),
+            turns * warps_per_quadrant * quadrant / CLOCK_HZ,
+            turns * warp / CLOCK_HZ,
+        )
+
+    def choose(
+        self, problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None = None
+    ) -> TsmmFmaConfig:
+        """Choose the valid configuration with the shortest predicted time.
+
+        Raises
+        ------
+        OptionError
+            If the family does not support the problem on this device.
+        """
+        known = ceilings or _CEILINGS
+        normal = replace(shape_of(problem), K=rounded_rows(problem.K))
+        return _choose(self, normal, device, (known.read_gb_s, known.write_gb_s, known.copy_gb_s))
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(problem: TsmmProblem, device: DeviceInfo, rates: tuple[float, float, float]) -> Config:
+def _choose(
+    model: TsmmFmaModel, problem: TsmmProblem, device: DeviceInfo, rates: tuple[float, float, float]
+) -> TsmmFmaConfig:
     ceilings = Ceilings(*rates)
-    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or space(problem, device)
+    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or model.space(problem, device)
     if not candidates:
-        reason = supports(problem, device) or "no configuration fits its shared memory and registers"
+        reason = refuse_widths(problem, device) or "no configuration fits its shared memory and registers"
         raise OptionError(
-            f"tsmm_fma cannot run on {device.name}: {reason}; let dispatch take another family."
+            f"tsmm_fma cannot run on {device.name}: {reason}; let dispatch choose another family."
         )
-    return min(candidates, key=lambda config: predict(problem, config, device, ceilings))
-
-
-def choose(problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
-    """Return the valid configuration with the shortest modelled time.
-
-    Raises
-    ------
-    OptionError
-        If the family does not support the problem on this device.
-    """
-    known = ceilings or _CEILINGS
-    normal = replace(shape_of(problem), K=rounded_rows(problem.K))
-    return _choose(normal, device, (known.read_gb_s, known.write_gb_s, known.copy_gb_s))
+    return min(candidates, key=lambda config: model.predict(problem, config, device, ceilings))

@@ -2,134 +2,392 @@
 
 The kernel (``tsmttsm_fma.cu``) has the thread mappings of Ernst et al., "Performance engineering for
 real and complex tall & skinny matrix multiplication kernels on GPUs" (2021), section "TSMTTSM", and beyond
-the paper a ring in shared memory that feeds them. What can be chosen, and which choices are valid, is in
-``tsmttsm_fma_config``; the search space and the model that orders it are in ``tsmttsm_fma_model``; this
-file is the family's front and makes sources and launches.
+the paper a ring in shared memory from which they are fed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from ..device import DeviceInfo
-from ..launch import bind_product, partials_bytes
+from ..launch import partials_bytes, partials_chain
+from ..limits import ceil_div, excess, round_up
 from ..problem import TsmttsmProblem, is_complex
-from ..source import C_TYPES, SHORT_NAMES, render
-from .layout import ceil_div, parts_of, supports
-from .tsmttsm_fma_config import Config, grid_of, is_single, plan_of, refuse, shape_of, shared_bytes
-from .tsmttsm_fma_model import choose, predict, space
+from ..source import C_TYPES, Constant, constants_of, render, short_names
+from .family import DenseFamily
+from .layout import NAMED_BARRIERS, Operand, Slab, make_slab, parts_of, refuse_widths
 
-__all__ = [
-    "Config",
-    "bind",
-    "chain_length",
-    "choose",
-    "kernel_name",
-    "predict",
-    "refuse",
-    "shared_bytes",
-    "source",
-    "space",
-    "supports",
-    "workspace_bytes",
-]
+SCRATCH_BYTES = (
+    24 << 10
+)  # per block, for the sum of tiles over the block; with less the sum takes more passes
+_NARROW = 12  # columns up to which multiply-adds run single precision faster [H200]
+STATIC_SHARED_BYTES = 256  # bound on the variables of the kernel itself
 
-_MAX_SUMS = 16  # threads that share one element's sum over the blocks, as there
+_CHAIN_ROWS = {"registers": 128, "shared": 1024}  # that a thread adds up in single precision
+
+Sums = Literal["plain", "double", "registers", "shared"]
+Reduction = Literal["partials", "blocks", "threads", "none"]
 
 
-def chain_length(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the longest chain of additions, in the result's precision, that makes an element of C."""
-    plan = plan_of(shape_of(problem), config)
-    grid = grid_of(problem, config, device)
-    turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
-    products = (
-        config.steps
-        * config.count
-        * (2 if is_complex(problem.dtype_a) and is_complex(problem.dtype_b) else 1)
-    )
-    if plan.chain:
-        return min(turns, plan.chain) * products + 2  # the sums of chains are in double precision
-    if config.sums == "double":
-        return 2
-    groups = plan.groups * config.teams
-    sums = 0 if grid == 1 else ceil_div(grid, min(_MAX_SUMS, grid)) + min(_MAX_SUMS, grid)
-    if config.reduction != "partials":
-        sums = max(grid, grid * groups if config.reduction == "threads" else 0)
-    return turns * products + groups + sums + 2
+@dataclass(frozen=True, slots=True)
+class TsmttsmFmaConfig:
+    """One way to run the kernel.
 
-
-def kernel_name(problem: TsmttsmProblem) -> str:
-    """Return the kernel's name, as ``tsmttsm_fma_f64_m8_n8``."""
-    kind = SHORT_NAMES[problem.dtype_a]
-    if problem.dtype_b != problem.dtype_a:
-        kind += "_" + SHORT_NAMES[problem.dtype_b]
-    return f"{problem.operation}_fma_{kind}_m{problem.M}_n{problem.N}"
-
-
-def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo, *, is_summed: bool = True) -> str:
-    """Return the CUDA source of a configuration; it depends neither on K nor on the length of a pitch.
-
-    Not summed, it leaves no result, as with `Config.reduction` ``"none"``.
+    Attributes
+    ----------
+    tm, tn : int
+        Tile of C per thread.
+    count : int
+        Consecutive rows that a thread multiplies at a time.
+    steps : int
+        Sets of rows per chunk, loaded from memory or staged together.
+    stages : int
+        Stages of a team's ring; 0 loads directly from memory.
+    warps : int
+        Warps of a team, whose threads share the tiles of a row.
+    teams : int
+        Teams of a block.
+    blocks : int
+        Blocks resident on a multiprocessor.
+    leapfrog : bool
+        Whether a step's operands are loaded during the step before.
+    interleaved : bool
+        Whether columns are assigned to tiles cyclically ("transposed" in the paper), not in blocks.
+    unroll : int
+        Unrolled steps of a stage.
+    sums : str
+        Accumulation: ``"plain"`` in the result's type (double precision problems), ``"double"`` in double
+        precision, ``"registers"`` or ``"shared"`` in short single precision chains that are added to double
+        precision sums there.
+    reduction : str
+        ``"partials"`` over the blocks in a fixed order; ``"blocks"`` or ``"threads"`` by atomic additions of
+        each, in no fixed order; ``"none"`` leaves no result, to time the others against.
+    padded : bool
+        Whether contiguous rows are staged one by one, into aligned slabs.
     """
-    plan = plan_of(shape_of(problem), config)
-    a, b = plan.operands
-    single = is_single(problem)
-    types = {
-        "RealA": C_TYPES[a.real_bytes],
-        "RealB": C_TYPES[b.real_bytes],
-        "Real": "float" if single and config.sums != "double" else "double",
-        "Out": "float" if single else "double",
-    }
-    constants: dict[str, bool | int | float] = {
-        "M": problem.M,
-        "N": problem.N,
-        "PA": a.parts,
-        "PB": b.parts,
-        "CONJ": problem.conj and a.parts == 2,
-        "SAME": problem.same,
-        "ALPHA_ONE": problem.alpha == "one",
-        "BETA_ZERO": problem.beta == "zero",
-        "TM": config.tm,
-        "TN": config.tn,
-        "INTERLEAVED": config.interleaved,
-        "TRIANGLE": plan.triangle,
-        "COUNT": config.count,
-        "STEPS": config.steps,
-        "UNROLL": config.unroll,
-        "LEAPFROG": config.leapfrog,
-        "WARPS": config.warps,
-        "TEAMS": config.teams,
-        "BLOCKS": config.blocks,
-        "STAGES": config.stages,
-        "CHAIN": plan.chain,
-        "WIDE": config.sums == "registers",
-        "REDUCTION": ("partials", "blocks", "threads", "none").index(
-            config.reduction if is_summed else "none"
-        ),
-    }
-    for name, operand, slab, vector in zip("AB", plan.operands, plan.slabs, plan.vectors, strict=True):
-        constants[f"{name}_LINEAR"] = slab.is_linear if config.stages else operand.is_linear
-        constants[f"{name}_VECTOR"] = vector
-        constants |= slab.constants(name)
-    constants |= {
-        "B_OFFSET": plan.b_offset,
-        "STAGE_BYTES": plan.stage_bytes,
-        "PASS": plan.passed,
-        "PRODUCT_OFFSET": plan.product_offset,
-        "SCRATCH_OFFSET": plan.scratch_offset,
-    }
-    return render(kernel_name(problem), "dense/tsmttsm_fma.cu", constants, types)
+
+    tm: int
+    tn: int
+    count: int = 1
+    steps: int = 1
+    stages: int = 0
+    warps: int = 1
+    teams: int = 8
+    blocks: int = 1
+    leapfrog: bool = False
+    interleaved: bool = False
+    unroll: int = 1
+    sums: Sums = "plain"
+    reduction: Reduction = "partials"
+    padded: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a team."""
+        return 32 * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.teams
 
 
-def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch needs; see `launch.partials_bytes`."""
-    parts = parts_of(problem.dtype)
-    partials = grid_of(problem, config, device) if config.reduction == "partials" else 1
-    return partials_bytes(partials, problem.M * problem.N * parts)
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The mapping and memory layout of a problem and a configuration; sizes and offsets in bytes.
+
+    `load_cycles` are the cycles in which shared memory serves one load of a warp, of A and of B.
+    """
+
+    operands: tuple[Operand, Operand]
+    slabs: tuple[Slab, Slab]
+    vectors: tuple[int, int]
+    load_cycles: tuple[int, int]
+    tiles: int
+    groups: int
+    rows: int
+    is_same: bool
+    triangle: bool
+    b_offset: int
+    stage_bytes: int
+    passed: int
+    product_offset: int
+    scratch_offset: int
+    shared_bytes: int
+    chain: int
+
+    @property
+    def is_one_tile(self) -> bool:
+        """Whether one thread holds all of C: then equal operands are loaded once."""
+        return self.operands[0].tiles * self.operands[1].tiles == 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of A and B."""
+        a, b = self.operands
+        return a.row_bytes + (0 if self.is_same else b.row_bytes)
 
 
-def bind(function: Any, problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
-    """Return what starts the kernel, made of `source` with `shared_bytes`; see `launch.bind_product`."""
-    blocks, shared = grid_of(problem, config, device), shared_bytes(problem, config, device)
-    return bind_product(function, problem, blocks, config.threads, shared)
+def is_single(problem: TsmttsmProblem) -> bool:
+    """Whether the result is in single precision."""
+    return problem.dtype in ("float32", "complex64")
+
+
+def shape_of(problem: TsmttsmProblem) -> TsmttsmProblem:
+    """Reduce a problem to what source and layout depend on: neither K nor the length of a pitch."""
+    return replace(
+        problem,
+        K=1,
+        lda=problem.M if problem.lda == problem.M else problem.M + 1,
+        ldb=problem.N if problem.ldb == problem.N else problem.N + 1,
+    )
+
+
+def operands_of(problem: TsmttsmProblem, tm: int, tn: int) -> tuple[Operand, Operand]:
+    """Describe A and B, cut into the tiles of a thread."""
+    a = Operand.of(problem.M, problem.dtype_a, problem.lda, problem.align_a, tm)
+    if problem.same:
+        return a, replace(a, tile=tn, tiles=ceil_div(problem.N, tn))
+    return a, Operand.of(problem.N, problem.dtype_b, problem.ldb, problem.align_b, tn)
+
+
+def tiles_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
+    """Count the tiles of C; of A^H A with square tiles, none below the diagonal."""
+    across, down = ceil_div(problem.M, config.tm), ceil_div(problem.N, config.tn)
+    return across * (across + 1) // 2 if _is_triangle(problem, config) else across * down
+
+
+def _is_triangle(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> bool:
+    return problem.same and config.tm == config.tn and not config.interleaved
+
+
+@functools.lru_cache(maxsize=16384)
+def _slab(
+    operand: Operand,
+    rows: int,
+    count: int,
+    groups: int,
+    others: int,
+    first: bool,
+    interleaved: bool,
+    padded: bool,
+) -> tuple[Slab, int, int]:
+    """Lay out the slab of an operand as `make_slab` does; `others` tiles of C share each of its tiles."""
+
+    def lanes(slab: Slab, vector: int) -> Iterator[int]:
+        step = max(vector, operand.size) if interleaved else operand.tile * operand.size
+        tiles = operand.tiles * others
+        for lane in range(32):
+            tile = lane % tiles % operand.tiles if first else lane % tiles // others
+            yield slab.offset(min(lane // tiles, groups - 1) * count) + tile * step
+
+    return make_slab(operand, rows, count, lanes, is_padded=padded)
+
+
+@functools.lru_cache(maxsize=16384)
+def plan_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> Plan:
+    """Compute the plan of a configuration; the problem is a `shape_of`."""
+    a, b = operands_of(problem, config.tm, config.tn)
+    parts = max(a.parts, b.parts)
+    tiles = tiles_of(problem, config)
+    groups = max(1, config.lanes // tiles)
+    rows = config.steps * groups * config.count
+    how = (rows, config.count, groups)
+    slab_a, vector_a, cycles_a = _slab(a, *how, b.tiles, True, config.interleaved, config.padded)
+    slab_b, vector_b, cycles_b = _slab(b, *how, a.tiles, False, config.interleaved, config.padded)
+    if config.stages == 0:
+        vector_a, vector_b = a.direct_vector(config.count), b.direct_vector(config.count)
+    if problem.same:
+        slab_b, vector_a, cycles_b = slab_a, min(vector_a, vector_b), max(cycles_a, cycles_b)
+        vector_b = vector_a
+    b_offset = 0 if problem.same else round_up(slab_a.size, 128)
+    stage_bytes = round_up(b_offset + slab_b.size, 128) if config.stages else 0
+    ring = config.teams * config.stages * stage_bytes
+    # The last row's loads of columns past the width stay within the block's memory.
+    slack = (
+        max(operand.tiles * operand.tile * operand.size for operand in (a, b)) + 16 if config.stages else 0
+    )
+
+    values = config.tm * config.tn * parts
+    pitch = 8 * tiles * (groups * config.teams | 1)  # of one value of all threads
+    is_kept = config.sums == "shared"
+    passed = max(1, min(values, (SCRATCH_BYTES if is_kept else max(ring, SCRATCH_BYTES)) // pitch))
+    passed = ceil_div(values, ceil_div(values, passed))  # passes of equal length
+    product_offset = round_up(ring + slack, 128) if is_kept else 0
+    scratch_offset = round_up(product_offset + problem.M * problem.N * parts * 8, 128)
+    return Plan(
+        operands=(a, b),
+        slabs=(slab_a, slab_b),
+        vectors=(vector_a, vector_b),
+        load_cycles=(cycles_a, cycles_b),
+        tiles=tiles,
+        groups=groups,
+        rows=rows,
+        is_same=problem.same,
+        triangle=_is_triangle(problem, config),
+        b_offset=b_offset,
+        stage_bytes=stage_bytes,
+        passed=passed,
+        product_offset=product_offset,
+        scratch_offset=scratch_offset,
+        shared_bytes=max(ring + slack, scratch_offset + max(passed * pitch, config.threads * 8)),
+        chain=max(1, _CHAIN_ROWS.get(config.sums, 0) // (config.steps * config.count))
+        * (config.sums in _CHAIN_ROWS),
+    )
+
+
+def registers(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
+    """Estimate the registers per thread."""
+    a, b = operands_of(problem, config.tm, config.tn)
+    is_one = problem.same and a.tiles * b.tiles == 1
+    values = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
+    words = 2 if not is_single(problem) or config.sums == "double" else 1
+    sums = values * max(a.parts, b.parts) * (words + (2 if config.sums == "registers" else 0))
+    stored = config.tm * a.size // 4 + (0 if is_one else config.tn * b.size // 4)
+    ahead = (1 if config.stages else config.steps) * (2 if config.leapfrog else 1)
+    converted = (
+        (config.tm * a.parts + config.tn * b.parts) * words
+        if 4 * words > min(a.real_bytes, b.real_bytes)
+        else 0
+    )
+    addresses = 36 + 44 * config.leapfrog if config.stages else 32 + 4 * ahead
+    chunk = (8 if config.stages else 24) if config.sums == "shared" else 0  # of the loop over chains
+    return sums + stored * config.count * ahead + converted + addresses + chunk
+
+
+def refuse(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str | None:
+    """Explain why a configuration is invalid for a problem; None if it is valid."""
+    reason = refuse_widths(problem, device) or _misfit(problem, config)
+    if reason:
+        return reason
+    shared = plan_of(shape_of(problem), config).shared_bytes + STATIC_SHARED_BYTES
+    return excess(config.threads, config.blocks, registers(problem, config), shared, device)
+
+
+def _misfit(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> str | None:
+    """Explain which options exclude each other."""
+    if not (1 <= config.tm <= problem.M and 1 <= config.tn <= problem.N):
+        return f"tiles of {config.tm} x {config.tn} for a result of {problem.M} x {problem.N}"
+    a, b = operands_of(problem, config.tm, config.tn)
+    if tiles_of(problem, config) > config.lanes:
+        return f"{tiles_of(problem, config)} tiles a row for {config.lanes} threads"
+    if config.interleaved and a.tiles * b.tiles == 1:
+        return "one tile has nothing to interleave"
+    if (config.sums == "plain") == is_single(problem):
+        return f"sums {config.sums!r} are not for {problem.dtype}"
+    if config.reduction == "none":
+        return "without a reduction there is no result"
+    if config.sums == "shared" and config.reduction == "threads":
+        return "sums kept by a block cannot be added up by its threads"
+    if config.stages == 1 or (config.stages and config.steps % config.unroll):
+        return f"{config.stages} stages of {config.steps} steps, unrolled {config.unroll} times"
+    if config.stages and config.leapfrog and config.steps == 1:
+        return "one step a stage has no next one to load ahead"
+    if config.padded and not (config.stages and (a.is_linear or b.is_linear)):
+        return "only contiguous rows that are staged are padded"
+    if config.stages and config.warps > 1 and config.teams > NAMED_BARRIERS:
+        return f"{config.teams} teams for {NAMED_BARRIERS} barriers"
+    return None
+
+
+def grid_of(problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
+    """Compute the number of blocks of a launch."""
+    chunks = ceil_div(problem.K, plan_of(shape_of(problem), config).rows)
+    return max(1, min(device.multiprocessors * config.blocks, chunks))
+
+
+class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
+    """The multiply-add family of TSMTTSM."""
+
+    name = "tsmttsm_fma"
+    Config = TsmttsmFmaConfig
+    problem_type = TsmttsmProblem
+    has_unsummed_kernel = True
+
+    def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
+        """Explain why the family cannot run a problem; None if it can."""
+        return refuse_widths(problem, device)
+
+    def is_faster(self, problem: TsmttsmProblem) -> bool:
+        """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
+        return is_single(problem) and max(problem.M, problem.N) <= _NARROW
+
+    def refuse(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return refuse(problem, config, device)
+
+    def chain_length(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the longest chain of additions, in the result's precision, that makes an element of C."""
+        plan = plan_of(shape_of(problem), config)
+        grid = grid_of(problem, config, device)
+        turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
+        products = config.steps * config.count
+        if is_complex(problem.dtype_a) and is_complex(problem.dtype_b):
+            products *= 2
+        if plan.chain:
+            return min(turns, plan.chain) * products + 2  # the sums of chains are in double precision
+        if config.sums == "double":
+            return 2
+        groups = plan.groups * config.teams
+        sums = partials_chain(grid)
+        if config.reduction != "partials":
+            sums = max(grid, grid * groups if config.reduction == "threads" else 0)
+        return turns * products + groups + sums + 2
+
+    def kernel_name(self, problem: TsmttsmProblem) -> str:
+        """Name the kernel, as ``tsmttsm_fma_f64_m8_n8``."""
+        kind = short_names(problem.dtype_a, problem.dtype_b)
+        return f"{problem.operation}_fma_{kind}_m{problem.M}_n{problem.N}"
+
+    def source(
+        self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo, *, is_summed: bool = True
+    ) -> str:
+        """Generate the CUDA source; it depends neither on K nor on the length of a pitch.
+
+        Where it is not summed, it leaves no result, as with `TsmttsmFmaConfig.reduction` ``"none"``.
+        """
+        plan = plan_of(shape_of(problem), config)
+        a, b = plan.operands
+        single = is_single(problem)
+        types = {
+            "RealA": C_TYPES[a.real_bytes],
+            "RealB": C_TYPES[b.real_bytes],
+            "Real": "float" if single and config.sums != "double" else "double",
+            "Out": "float" if single else "double",
+        }
+        constants: dict[str, Constant] = {
+            "M": problem.M,
+            "N": problem.N,
+            "PA": a.parts,
+            "PB": b.parts,
+            "CONJ": problem.conj and a.parts == 2,
+            "SAME": problem.same,
+            "ALPHA_ONE": problem.alpha == "one",
+            "BETA_ZERO": problem.beta == "zero",
+        }
+        summed = config if is_summed else replace(config, reduction="none")
+        constants |= constants_of(summed, omit=("sums", "padded"))
+        constants |= {"TRIANGLE": plan.triangle, "CHAIN": plan.chain, "WIDE": config.sums == "registers"}
+        for name, operand, slab, vector in zip("AB", plan.operands, plan.slabs, plan.vectors, strict=True):
+            constants[f"{name}_LINEAR"] = slab.is_linear if config.stages else operand.is_linear
+            constants[f"{name}_VECTOR"] = vector
+            constants |= slab.constants(name)
+        constants |= constants_of(plan, "b_offset", "stage_bytes", "product_offset", "scratch_offset")
+        constants["PASS"] = plan.passed
+        return render(self.kernel_name(problem), "dense/tsmttsm_fma.cu", constants, types)
+
+    def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block: the rings, and the sums of tiles over the block."""
+        return plan_of(shape_of(problem), config).shared_bytes
+
+    def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
+        partials = grid_of(problem, config, device) if config.reduction == "partials" else 1
+        return partials_bytes(partials, problem.M * problem.N * parts_of(problem.dtype))
+
+    def grid(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
+        """Compute the number of blocks of a launch."""
+        return grid_of(problem, config, device)

@@ -8,24 +8,16 @@ from dataclasses import dataclass, replace
 
 from ...errors import OptionError
 from ..device import DeviceInfo
+from ..family import Model
+from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmttsmProblem, rounded_rows
 from ..roofline import Ceilings
-from .layout import (
-    MAX_REGISTERS,
-    Operand,
-    ceil_div,
-    covered_rate,
-    parts_of,
-    round_up,
-    smooth_max,
-    supports,
-    widest,
-)
-from .tsmttsm_fma_config import (
+from .layout import Operand, parts_of, refuse_widths, widest
+from .tsmttsm_fma import (
     SCRATCH_BYTES,
-    Config,
     Plan,
     Sums,
+    TsmttsmFmaConfig,
     grid_of,
     is_single,
     operands_of,
@@ -35,15 +27,6 @@ from .tsmttsm_fma_config import (
     shape_of,
     tiles_of,
 )
-
-__all__ = ["choose", "predict", "space"]
-
-
-def space(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[Config, ...]:
-    """Return the valid configurations worth measuring, a few hundred."""
-    if supports(problem, device) is not None:
-        return ()
-    return _valid(shape_of(problem), device, _SPACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +50,12 @@ _SHORT_LIST = _Choices(4, (8, 16), (4 << 10,), (), (False,))
 
 
 @functools.lru_cache(maxsize=1024)
-def _valid(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> tuple[Config, ...]:
+def _valid(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> tuple[TsmttsmFmaConfig, ...]:
     configs = dict.fromkeys(_enumerate(problem, device, choices))
     return tuple(config for config in configs if refuse(problem, config, device) is None)
 
 
-def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[Config]:
+def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[TsmttsmFmaConfig]:
     for base in _tilings(problem, choices.tilings):
         a, b = operands_of(problem, base.tm, base.tn)
         is_dealt = a.tiles * b.tiles > 1 and not (problem.same and base.tm == base.tn)
@@ -87,7 +70,7 @@ def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -
                     yield from _staged(problem, replace(config, padded=padded), device, choices)
 
 
-def _tilings(problem: TsmttsmProblem, most: int) -> list[Config]:
+def _tilings(problem: TsmttsmProblem, most: int) -> list[TsmttsmFmaConfig]:
     """Tiles by the cycles they would take a row, if memory did not limit, the fewest first."""
     found = []
     sizes_m, sizes_n = _tile_sizes(problem.M), _tile_sizes(problem.N)
@@ -99,7 +82,7 @@ def _tilings(problem: TsmttsmProblem, most: int) -> list[Config]:
             if warps > 8:
                 continue
             for count in _counts(a, b):
-                config = Config(tm, tn, count=count, warps=warps, sums=_sums(problem, tm * tn))
+                config = TsmttsmFmaConfig(tm, tn, count=count, warps=warps, sums=_sums(problem, tm * tn))
                 if registers(problem, replace(config, stages=2)) <= MAX_REGISTERS:
                     cycles = _row_cycles(problem, config, a, b, tiles)
                     found.append((cycles, config))
@@ -127,7 +110,7 @@ def _sums(problem: TsmttsmProblem, values: int) -> Sums:
     return "registers" if values * parts_of(problem.dtype) <= 48 else "shared"
 
 
-def _residence(config: Config, warps: int) -> Iterator[Config]:
+def _residence(config: TsmttsmFmaConfig, warps: int) -> Iterator[TsmttsmFmaConfig]:
     """Blocks of about eight warps that put `warps` on a multiprocessor."""
     teams = max(1, 8 // config.warps)
     blocks = warps // (teams * config.warps)
@@ -136,8 +119,8 @@ def _residence(config: Config, warps: int) -> Iterator[Config]:
 
 
 def _staged(
-    problem: TsmttsmProblem, config: Config, device: DeviceInfo, choices: _Choices
-) -> Iterator[Config]:
+    problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo, choices: _Choices
+) -> Iterator[TsmttsmFmaConfig]:
     """Yield steps that make stages of the wanted sizes, and as many stages as fit."""
     size_a, size_b = (operand.row_bytes for operand in operands_of(problem, config.tm, config.tn))
     row_bytes = size_a + (0 if problem.same else size_b)
@@ -157,7 +140,7 @@ def _staged(
                     yield replace(resident, stages=stages, unroll=_unroll(problem, resident))
 
 
-def _unroll(problem: TsmttsmProblem, config: Config) -> int:
+def _unroll(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
     """Return steps unrolled so that loads of one hide behind products of another, where tiles are small.
 
     A step that was loaded ahead is not moved to where the next one reads it if there are two of them.
@@ -169,33 +152,32 @@ def _unroll(problem: TsmttsmProblem, config: Config) -> int:
     return 2 if config.leapfrog and config.steps % 2 == 0 else 1
 
 
-# ---- the model
-
-_CLOCK_HZ = 1.755e9  # a Hopper GPU under load
-_LAUNCH_S = 3.3e-6  # and the first bytes' latency
+_LAUNCH_S = 3.3e-6  # including the latency of the first bytes
 _SHARED_CYCLES = 30  # shared memory to register
 _CONVERSION_CYCLES = 9  # of a quadrant: float32 -> float64 of a warp, 14 a clock and multiprocessor
 _STEP_INSTRUCTIONS = 10  # addresses and loop of a step
 _COPY_CYCLES = 28  # of a warp's copies to a stage
 _CHUNK_INSTRUCTIONS = 160  # waiting for a stage and filling it again, besides its copies
-_SM_BYTES_A_CYCLE = 64  # from L2 to one multiprocessor
+_SM_BYTES_PER_CYCLE = 64  # from L2 to one multiprocessor
 
 
 def _step_cycles(
-    problem: TsmttsmProblem, config: Config, a: Operand, b: Operand
+    problem: TsmttsmProblem, config: TsmttsmFmaConfig, a: Operand, b: Operand
 ) -> tuple[float, float, float]:
     """Return cycles of a quadrant for a warp's step when all four are busy: products, loads, conversions."""
     is_one = problem.same and a.tiles * b.tiles == 1
     products = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
     is_double = not is_single(problem) or config.sums == "double"
     fma = config.count * products * a.parts * b.parts * (2 if is_double else 1)
-    # 128 bytes a cycle into registers, for four quadrants: a cycle of one quadrant for a byte a thread.
+    # 128 bytes per cycle into registers, for four quadrants: one cycle of a quadrant per byte and thread.
     load = config.count * (config.tm * a.size + (0 if is_one else config.tn * b.size))
     narrow = [tile for tile, x in ((config.tm * a.parts, a), (config.tn * b.parts, b)) if x.real_bytes == 4]
     return fma, load, _CONVERSION_CYCLES * config.count * sum(narrow) if is_double else 0
 
 
-def _row_cycles(problem: TsmttsmProblem, config: Config, a: Operand, b: Operand, tiles: int) -> float:
+def _row_cycles(
+    problem: TsmttsmProblem, config: TsmttsmFmaConfig, a: Operand, b: Operand, tiles: int
+) -> float:
     """Return cycles of a multiprocessor for a row: the busier of products and loads, part of the other."""
     fma, load, converted = _step_cycles(problem, config, a, b)
     busy = max(fma, load + converted) + 0.25 * min(fma, load)
@@ -203,7 +185,7 @@ def _row_cycles(problem: TsmttsmProblem, config: Config, a: Operand, b: Operand,
 
 
 @functools.lru_cache(maxsize=65536)
-def _chunk_cycles(problem: TsmttsmProblem, config: Config) -> tuple[float, float]:
+def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> tuple[float, float]:
     """Return cycles of a chunk: of a quadrant while its warps take turns, and of a warp by itself."""
     plan = plan_of(problem, config)
     a, b = plan.operands
@@ -237,67 +219,83 @@ def _chunk_cycles(problem: TsmttsmProblem, config: Config) -> tuple[float, float
     return work + overhead, config.steps * max(fma, issue) + overhead + exposed
 
 
-def predict(
-    problem: TsmttsmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
-) -> float:
-    """Return the modelled time in seconds of a valid configuration.
-
-    The slowest of three limits, smoothed where they are close: memory, at the rate that the bytes in flight
-    allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and issue; a
-    warp's own latencies. Then what does not overlap: the launch, the sums over groups of threads and over
-    blocks.
-    """
-    plan = plan_of(shape_of(problem), config)
-    read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
-    grid = grid_of(problem, config, device)
-    turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
-    resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
-    # A ring fills a stage again once it is read; direct loads wait for their products unless they leap ahead.
-    ahead = config.stages - 0.5 if config.stages else 1.0 if config.leapfrog else 0.6
-    flight = resident * config.teams * min(ahead, turns) * plan.rows * plan.row_bytes
-    rate = covered_rate(min(read / busy, _SM_BYTES_A_CYCLE * _CLOCK_HZ), flight)
-    quadrant, warp = _chunk_cycles(shape_of(problem), config)
-    warps_a_quadrant = ceil_div(resident * config.teams * config.warps, 4)
-    body = smooth_max(
-        problem.K * plan.row_bytes / (busy * rate),
-        turns * warps_a_quadrant * quadrant / _CLOCK_HZ,
-        turns * warp / _CLOCK_HZ,
-    )
-    return _LAUNCH_S + body + _tail(problem, config, plan, grid)
-
-
-def _tail(problem: TsmttsmProblem, config: Config, plan: Plan, grid: int) -> float:
+def _tail(problem: TsmttsmProblem, config: TsmttsmFmaConfig, plan: Plan, grid: int) -> float:
     """Seconds after the last chunk: the sum over a block, then over blocks."""
     values = config.tm * config.tn * parts_of(problem.dtype)
     cycles = 16 * config.threads * values / 128 + 200 * ceil_div(values, plan.passed)
     if config.sums == "shared":
         cycles *= 1 + problem.K // (plan.rows * grid * config.teams * plan.chain)
     if grid == 1:
-        return cycles / _CLOCK_HZ
+        return cycles / CLOCK_HZ
     result = problem.M * problem.N * parts_of(problem.dtype) * 8
     shared = grid if result > 256 else 1  # blocks that share the last sum
-    return 2.5e-6 + (cycles + result / 32 + grid * result / shared / 32) / _CLOCK_HZ
+    return 2.5e-6 + (cycles + result / 32 + grid * result / shared / 32) / CLOCK_HZ
+
+
+class TsmttsmFmaModel(Model[TsmttsmProblem, TsmttsmFmaConfig]):
+    """The model of the multiply-add family."""
+
+    def space(self, problem: TsmttsmProblem, device: DeviceInfo) -> tuple[TsmttsmFmaConfig, ...]:
+        """List the valid configurations worth measuring, a few hundred."""
+        if refuse_widths(problem, device) is not None:
+            return ()
+        return _valid(shape_of(problem), device, _SPACE)
+
+    def predict(
+        self,
+        problem: TsmttsmProblem,
+        config: TsmttsmFmaConfig,
+        device: DeviceInfo,
+        ceilings: Ceilings | None = None,
+    ) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        The slowest of three limits, smoothed where they are close: memory, at the rate that the bytes in
+        flight allow (Little's law); the busiest quadrant of a multiprocessor, whose pipes multiply, load and
+        issue; the latencies of a warp. Then the parts that do not overlap: the launch, the
+        sums over groups of threads and over blocks.
+        """
+        plan = plan_of(shape_of(problem), config)
+        read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
+        grid = grid_of(problem, config, device)
+        turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
+        resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
+        # A ring refills a stage once it is read; direct loads wait for their products unless they leap ahead.
+        ahead = config.stages - 0.5 if config.stages else 1.0 if config.leapfrog else 0.6
+        flight = resident * config.teams * min(ahead, turns) * plan.rows * plan.row_bytes
+        rate = covered_rate(min(read / busy, _SM_BYTES_PER_CYCLE * CLOCK_HZ), flight)
+        quadrant, warp = _chunk_cycles(shape_of(problem), config)
+        warps_per_quadrant = ceil_div(resident * config.teams * config.warps, 4)
+        body = smooth_max(
+            problem.K * plan.row_bytes / (busy * rate),
+            turns * warps_per_quadrant * quadrant / CLOCK_HZ,
+            turns * warp / CLOCK_HZ,
+        )
+        return _LAUNCH_S + body + _tail(problem, config, plan, grid)
+
+    def choose(
+        self, problem: TsmttsmProblem, device: DeviceInfo, ceilings: Ceilings | None = None
+    ) -> TsmttsmFmaConfig:
+        """Choose the valid configuration with the shortest predicted time.
+
+        Raises
+        ------
+        OptionError
+            If the family does not support the problem on this device.
+        """
+        normal = replace(shape_of(problem), K=rounded_rows(problem.K), alpha="one", beta="zero")
+        return _choose(self, normal, device, ceilings.read_gb_s if ceilings else 4600.0)
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(problem: TsmttsmProblem, device: DeviceInfo, read: float) -> Config:
+def _choose(
+    model: TsmttsmFmaModel, problem: TsmttsmProblem, device: DeviceInfo, read: float
+) -> TsmttsmFmaConfig:
     ceilings = Ceilings(read, read, read)
-    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or space(problem, device)
+    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or model.space(problem, device)
     if not candidates:
-        reason = supports(problem, device) or "no configuration fits its shared memory and registers"
+        reason = refuse_widths(problem, device) or "no configuration fits its shared memory and registers"
         raise OptionError(
-            f"tsmttsm_fma cannot run on {device.name}: {reason}; let dispatch take another family."
+            f"tsmttsm_fma cannot run on {device.name}: {reason}; let dispatch choose another family."
         )
-    return min(candidates, key=lambda config: predict(problem, config, device, ceilings))
-
-
-def choose(problem: TsmttsmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
-    """Return the valid configuration with the shortest modelled time.
-
-    Raises
-    ------
-    OptionError
-        If the family does not support the problem on this device.
-    """
-    normal = replace(shape_of(problem), K=rounded_rows(problem.K), alpha="one", beta="zero")
-    return _choose(normal, device, ceilings.read_gb_s if ceilings else 4600.0)
+    return min(candidates, key=lambda config: model.predict(problem, config, device, ceilings))

@@ -3,139 +3,377 @@
 Single precision is converted on its way to the tensor cores, whose peak is that of its own multiply-adds:
 products are exact and sums in double precision.
 
-The kernel (``tsmttsm_mma.cu`` says how it works) streams A and B through a ring of stages in shared
-memory, filled by bulk copies where an operand is contiguous and 16-byte aligned and by ``cp.async``
-elsewhere, and sums over the blocks in a fixed order in the same launch. What can be chosen, and which choices
-are valid, is in ``tsmttsm_mma_config``; the search space and the model that orders it are in
-``tsmttsm_mma_model``; this file is the family's front and makes sources and launches.
+The kernel (``tsmttsm_mma.cu`` explains it) streams A and B through a ring of stages in shared memory, filled
+by bulk copies where an operand is contiguous and 16-byte aligned and by ``cp.async`` elsewhere, and sums over
+the blocks in a fixed order in the same launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import functools
+from dataclasses import dataclass
 
 from ..device import DeviceInfo
-from ..launch import bind_product, partials_bytes
-from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, SHORT_NAMES, render
-from .tsmttsm_mma_config import (
-    Config,
+from ..launch import partials_bytes, partials_chain
+from ..limits import (
+    BANK_ROW_BYTES,
+    MAX_REGISTERS,
+    MAX_THREADS,
+    RESERVED_SHARED_BYTES,
     architecture_of,
-    carveout,
     ceil_div,
-    grid,
-    layout,
-    refuse,
-    shared_bytes,
+    excess_shared,
+    excess_threads,
+    register_limit,
+    round_up,
 )
-from .tsmttsm_mma_model import choose, has_choice, predict, space
+from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
+from ..source import C_TYPES, Constant, constants_of, render, short_names
+from .family import DenseFamily
 
-__all__ = [
-    "Config",
-    "bind",
-    "carveout",
-    "chain_length",
-    "choose",
-    "kernel_name",
-    "predict",
-    "refuse",
-    "shared_bytes",
-    "source",
-    "space",
-    "supports",
-    "workspace_bytes",
-]
-
-_MAX_SUMS = 16  # threads that share one element's sum over the blocks, as there
+STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
+BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
+# With fewer blocks each product of a warp depends on the one before, and there the assembler of CUDA 13.0
+# was seen to omit the scoreboard wait for an accumulator across the end of such a loop.
+_MIN_AHEAD = 4
+_GAP = 32  # bytes per row of a fragment load, which has four rows
 
 
-def supports(problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-    """Say why this family cannot run a problem, or None when it can."""
-    if device.kind != "cuda" or architecture_of(device) < 80:
-        return f"{device.name} has no FP64 tensor cores"
-    if problem.dtype_a != problem.dtype_b:
-        return f"takes operands of one type, not {problem.dtype_a} and {problem.dtype_b}"
-    if min(problem.K, problem.M, problem.N) < 1:
-        return "has no rows or columns to multiply"
+@dataclass(frozen=True, slots=True)
+class TsmttsmMmaConfig:
+    """One way to run the kernel.
+
+    Attributes
+    ----------
+    rows : int
+        Folded rows of a stage, a multiple of 4.
+    stages : int
+        Stages of the ring.
+    wm, wn, wk : int
+        Warps that share the columns of A, the columns of B, and the rows of a stage (but see `takes_turns`).
+    kstep : int
+        Sets of 4 rows in one tensor product: 1, 2 or 4.
+    fold : int
+        Consecutive rows of narrow operands treated as one row.
+    unroll : int
+        Unrolled steps.
+    blocks : int
+        Blocks resident on a multiprocessor.
+    producers : int
+        Warps that only copy; with 0 the last warp that reads a stage refills it.
+    gapless : bool
+        Whether one copy loads the rows of a stage, even where a gap in their middle would halve the bank
+        conflicts.
+    ahead : bool
+        Whether a warp loads the columns of a step while it multiplies the step before, also across stages;
+        else the compiler moves loads ahead within `unroll` steps of a stage.
+    """
+
+    rows: int
+    stages: int
+    wm: int
+    wn: int
+    wk: int
+    kstep: int = 1
+    fold: int = 1
+    unroll: int = 2
+    blocks: int = 1
+    producers: int = 0
+    gapless: bool = False
+    ahead: bool = False
+
+    @property
+    def warps(self) -> int:
+        """Warps that multiply."""
+        return self.wm * self.wn * self.wk
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the `wk` warps of a tile process whole stages cyclically."""
+        return self.ahead and self.stages > self.wk
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * (self.warps + self.producers)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Layout of a stage in shared memory, in bytes; the names are those of the kernel."""
+
+    a_piece: int
+    b_piece: int
+    a_row: int
+    b_row: int
+    a_pitch: int
+    b_pitch: int
+    a_gap: int
+    b_gap: int
+    b_offset: int
+    stage_bytes: int
+
+
+def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
+    """Compute the bytes per cp.async of A and of B, 0 where bulk copies are possible."""
+    architecture = architecture_of(device)
+    piece_a = _piece(problem.M, itemsize(problem.dtype), problem.lda, problem.align_a, architecture)
+    if problem.same:
+        return piece_a, piece_a
+    return piece_a, _piece(problem.N, itemsize(problem.dtype), problem.ldb, problem.align_b, architecture)
+
+
+def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int:
+    if architecture >= 90 and ld == width and align >= BULK_UNIT:
+        return 0
+    return min(align, 16, 1 << ((width * size).bit_length() - 1))
+
+
+def goes_through_l1(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
+    """Check for copies of 4 or 8 bytes, each of which occupies a line of L1 until it completes."""
+    return any(0 < piece < 16 for piece in pieces(problem, device))
+
+
+def carveout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int | None:
+    """Compute the percentage of the largest shared memory to configure; None for all of it.
+
+    Where copies go through L1, its lines limit how many are in flight, and it gets what the ring leaves.
+    """
+    if not goes_through_l1(problem, device):
+        return None
+    shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES
+    return ceil_div(100 * config.blocks * shared, device.shared_bytes_per_multiprocessor)
+
+
+def groups(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
+    """Count the groups of 8 columns of A and of B."""
+    return ceil_div(config.fold * problem.M, 8), ceil_div(config.fold * problem.N, 8)
+
+
+def grid(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+    """Compute the number of blocks of a launch."""
+    return min(device.multiprocessors * config.blocks, ceil_div(problem.K, config.rows * config.fold))
+
+
+def _spacing(chunk_bytes: int, piece: int, size: int, gapless: bool) -> tuple[int, int]:
+    """Compute the pitch of chunks, and the gap between the second and the third."""
+    if piece:  # copies of pieces allow any pitch: 32 bytes modulo 128 avoid all conflicts
+        free = chunk_bytes % BANK_ROW_BYTES in (32, 96)
+        return (chunk_bytes if free else round_up(chunk_bytes, BANK_ROW_BYTES) + _GAP), 0
+    helps = conflicts(chunk_bytes, _GAP, size) < conflicts(chunk_bytes, 0, size)
+    return chunk_bytes, _GAP if helps and not gapless else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def layout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Layout:
+    """Compute the layout of a stage in shared memory."""
     size = itemsize(problem.dtype)
-    real = real_bytes(problem.dtype)
-    if min(problem.align_a, problem.align_b) < real:
-        return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
-    if not has_choice(problem, device):
-        return (
-            f"rows of {(problem.M + problem.N) * size} bytes or a {problem.M} x {problem.N} result do not fit"
-        )
+    a_piece, b_piece = pieces(problem, device)
+    groups_m, groups_n = groups(problem, config)
+    chunk = config.rows // 4
+    a_row = round_up(config.fold * problem.M * size, max(a_piece, size))
+    b_row = round_up(config.fold * problem.N * size, max(b_piece, size))
+    a_pitch, a_gap = _spacing(chunk * a_row, a_piece, size, config.gapless)
+    b_pitch, b_gap = _spacing(chunk * b_row, b_piece, size, config.gapless)
+    # The last row's loads of columns past the width stay within the stage.
+    over_a = round_up(groups_m, config.wm) * 8 * size - a_row
+    over_b = round_up(groups_n, config.wn) * 8 * size - b_row
+    b_offset = round_up(4 * a_pitch + a_gap + over_a, BANK_ROW_BYTES)
+    if problem.same:
+        b_offset = 0
+        stage_bytes = round_up(4 * a_pitch + a_gap + max(over_a, over_b), BANK_ROW_BYTES)
+    else:
+        stage_bytes = round_up(b_offset + 4 * b_pitch + b_gap + over_b, BANK_ROW_BYTES)
+    return Layout(a_piece, b_piece, a_row, b_row, a_pitch, b_pitch, a_gap, b_gap, b_offset, stage_bytes)
+
+
+def copies(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+    """Count the bulk copies of a stage: one per operand, or two with a gap between them."""
+    stage = layout(problem, config, device)
+    gaps = ((stage.a_piece, stage.a_gap), (stage.b_piece, stage.b_gap))
+    return sum(2 if gap else 1 for piece, gap in gaps[: 2 - problem.same] if not piece)
+
+
+def conflicts(pitch: int, gap: int, size: int) -> int:
+    """Count the bank conflicts of a fragment load of elements of `size` bytes: 1, 2 or 4 cycles."""
+    starts = [t * pitch + t // 2 * gap for t in range(4)]
+    slots = [
+        (start + column * size) % BANK_ROW_BYTES // size for start in starts for column in range(_GAP // size)
+    ]
+    return max(slots.count(slot) for slot in slots)
+
+
+def _tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
+    groups_m, groups_n = groups(problem, config)
+    return ceil_div(groups_m, config.wm), ceil_div(groups_n, config.wn)
+
+
+def is_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
+    """Check whether only blocks of C on and above the diagonal are computed."""
+    return problem.same and config.wm * config.wn == 1
+
+
+def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
+    """Count the 8 x 8 blocks of C that a warp accumulates."""
+    im, in_ = _tile(problem, config)
+    return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
+
+
+def shared_bytes(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+    """Compute the dynamic shared memory of a block: the ring, later reused for the sums over its warps."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    im, in_ = _tile(problem, config)
+    ring = config.stages * layout(problem, config, device).stage_bytes
+    slabs = config.wk // 2 * config.wm * config.wn * im * in_ * parts * 512
+    product = config.fold**2 * problem.M * problem.N * parts * 8
+    return max(ring, slabs, product, 32 * config.warps * 8)
+
+
+def registers(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
+    """Estimate the registers per thread, from above."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    im, in_ = _tile(problem, config)
+    fragments = 2 * parts * (im + (0 if is_triangle(problem, config) else in_)) * config.kstep
+    fragments *= 1 + config.ahead
+    more = 8 * config.kstep if parts == 2 else 8 * _is_uneven(problem, config)
+    return 4 * parts * tile_blocks(problem, config) + fragments + more + (48 if config.ahead else 40)
+
+
+def _is_uneven(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
+    """Check whether warps have different numbers of groups."""
+    groups_m, groups_n = groups(problem, config)
+    return groups_m % config.wm > 0 or groups_n % config.wn > 0
+
+
+def refuse(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str | None:
+    """Explain why a configuration is invalid for a problem; None if it is valid."""
+    return _refuse_shape(problem, config, device) or _refuse_resources(problem, config, device)
+
+
+def _refuse_shape(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str | None:
+    groups_m, groups_n = groups(problem, config)
+    chunk = config.rows // 4
+    if config.rows % 4 or chunk % config.kstep:
+        return f"{config.rows} rows are not whole steps of {4 * config.kstep}"
+    stage = layout(problem, config, device)
+    for piece, row in ((stage.a_piece, stage.a_row), (stage.b_piece, stage.b_row)):
+        if not piece and chunk * row % BULK_UNIT:
+            return f"a chunk of {chunk * row} bytes; bulk copies take multiples of {BULK_UNIT}"
+    if config.wm > groups_m or config.wn > groups_n:
+        return f"{config.wm} x {config.wn} warps for {groups_m} x {groups_n} groups of columns"
+    if config.wk > chunk // config.kstep and not config.takes_turns:
+        return f"{config.wk} warps for {chunk // config.kstep} steps"
+    if config.ahead:
+        if tile_blocks(problem, config) < _MIN_AHEAD or not is_complex(problem.dtype):
+            return f"loading ahead is for complex tiles of at least {_MIN_AHEAD} blocks"
+        if not config.takes_turns and chunk // config.kstep % config.wk:
+            return f"loading ahead needs equal shares of {chunk // config.kstep} steps for {config.wk} warps"
+    in_pieces = bool(stage.a_piece or stage.b_piece)
+    if config.fold > 1 and in_pieces:
+        return "only contiguous aligned operands can be folded"
+    if in_pieces and config.producers == 0:
+        return "operands copied in pieces need producer warps"
+    if 4 * chunk * config.fold * (problem.M + problem.N) * itemsize(problem.dtype) >= 1 << 20:
+        return "a stage is larger than a barrier can count"
     return None
 
 
-def chain_length(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the longest chain of additions, in the result's precision, that makes an element of C."""
-    if real_bytes(problem.dtype) == 4:
-        return 2  # sums are in double precision
-    blocks = grid(problem, config, device)
-    turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
-    steps = config.rows // 4 // config.kstep
-    chain = ceil_div(turns, config.wk) * steps if config.takes_turns else turns * ceil_div(steps, config.wk)
-    products = chain * 4 * config.kstep * (2 if is_complex(problem.dtype) else 1)
-    sums = 0 if blocks == 1 else ceil_div(blocks, min(_MAX_SUMS, blocks)) + min(_MAX_SUMS, blocks)
-    return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
+def _refuse_resources(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str | None:
+    if config.threads > MAX_THREADS:
+        return f"{config.threads} threads; a block has at most {MAX_THREADS}"
+    if reason := excess_threads(config.threads, config.blocks, device):
+        return reason
+    needed, limit = registers(problem, config), register_limit(config.threads * config.blocks, device)
+    if limit < 64:
+        return f"tensor products need 64 registers of {limit}"
+    # Where a warp loads ahead, the assembler spills if that nearly fits.
+    if needed > limit - (8 if config.ahead and limit < MAX_REGISTERS else 0):
+        return f"needs {needed} registers of {limit}"
+    shared = shared_bytes(problem, config, device) + STATIC_SHARED_BYTES
+    return excess_shared(shared, config.blocks, device)
 
 
-def kernel_name(problem: TsmttsmProblem) -> str:
-    """Return the kernel's name, as ``tsmttsm_mma_f64_m8_n8``."""
-    return f"{problem.operation}_mma_{SHORT_NAMES[problem.dtype]}_m{problem.M}_n{problem.N}"
+class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
+    """The tensor-core family of TSMTTSM."""
 
+    name = "tsmttsm_mma"
+    Config = TsmttsmMmaConfig
+    problem_type = TsmttsmProblem
+    has_unsummed_kernel = True
 
-def source(problem: TsmttsmProblem, config: Config, device: DeviceInfo, *, is_summed: bool = True) -> str:
-    """Return the CUDA source of a configuration; it does not depend on K.
+    def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
+        """Explain why the family cannot run a problem; None if it can."""
+        if device.kind != "cuda" or architecture_of(device) < 80:
+            return f"{device.name} has no FP64 tensor cores"
+        if problem.dtype_a != problem.dtype_b:
+            return f"takes operands of one type, not {problem.dtype_a} and {problem.dtype_b}"
+        if min(problem.K, problem.M, problem.N) < 1:
+            return "has no rows or columns to multiply"
+        size = itemsize(problem.dtype)
+        real = real_bytes(problem.dtype)
+        if min(problem.align_a, problem.align_b) < real:
+            return f"operands must be aligned to {real} bytes, not {min(problem.align_a, problem.align_b)}"
+        if not self.model.has_choice(problem, device):
+            result = f"{problem.M} x {problem.N}"
+            return f"rows of {(problem.M + problem.N) * size} bytes or a {result} result do not fit"
+        return None
 
-    Without its sums over warps and blocks the kernel has no result: it tells what these take.
-    """
-    where = layout(problem, config, device)
-    constants = {
-        "M": problem.M,
-        "N": problem.N,
-        "COMPLEX": is_complex(problem.dtype),
-        "CONJ": is_complex(problem.dtype) and problem.conj,
-        "SAME": problem.same,
-        "ALPHA_ONE": problem.alpha == "one",
-        "BETA_ZERO": problem.beta == "zero",
-        "SUMMED": is_summed,
-        "ROWS": config.rows,
-        "STAGES": config.stages,
-        "WM": config.wm,
-        "WN": config.wn,
-        "WK": config.wk,
-        "KSTEP": config.kstep,
-        "FOLD": config.fold,
-        "UNROLL": config.unroll,
-        "AHEAD": config.ahead,
-        "BLOCKS": config.blocks,
-        "PRODUCERS": config.producers,
-        "A_PIECE": where.a_piece,
-        "B_PIECE": where.b_piece,
-        "A_ROW": where.a_row,
-        "B_ROW": where.b_row,
-        "A_PITCH": where.a_pitch,
-        "B_PITCH": where.b_pitch,
-        "A_GAP": where.a_gap,
-        "B_GAP": where.b_gap,
-        "B_OFFSET": where.b_offset,
-        "STAGE_BYTES": where.stage_bytes,
-    }
-    return render(
-        kernel_name(problem), "dense/tsmttsm_mma.cu", constants, {"Real": C_TYPES[real_bytes(problem.dtype)]}
-    )
+    def refuse(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return refuse(problem, config, device)
 
+    def chain_length(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+        """Compute the longest chain of additions, in the result's precision, that makes an element of C."""
+        if real_bytes(problem.dtype) == 4:
+            return 2  # sums are in double precision
+        blocks = grid(problem, config, device)
+        turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
+        steps = config.rows // 4 // config.kstep
+        chain = (
+            ceil_div(turns, config.wk) * steps if config.takes_turns else turns * ceil_div(steps, config.wk)
+        )
+        products = chain * 4 * config.kstep * (2 if is_complex(problem.dtype) else 1)
+        sums = partials_chain(blocks)
+        return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
 
-def workspace_bytes(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> int:
-    """Return the bytes of workspace a launch needs; see `launch.partials_bytes`."""
-    doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
-    return partials_bytes(grid(problem, config, device), doubles)
+    def kernel_name(self, problem: TsmttsmProblem) -> str:
+        """Name the kernel, as ``tsmttsm_mma_f64_m8_n8``."""
+        return f"{problem.operation}_mma_{short_names(problem.dtype)}_m{problem.M}_n{problem.N}"
 
+    def source(
+        self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo, *, is_summed: bool = True
+    ) -> str:
+        """Generate the CUDA source; it does not depend on K.
 
-def bind(function: Any, problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> Callable[..., None]:
-    """Return what starts the kernel, made of `source` with `shared_bytes`; see `launch.bind_product`."""
-    blocks, shared = grid(problem, config, device), shared_bytes(problem, config, device)
-    return bind_product(function, problem, blocks, config.threads, shared)
+        Without its sums over warps and blocks the kernel has no result.
+        """
+        constants: dict[str, Constant] = {
+            "M": problem.M,
+            "N": problem.N,
+            "COMPLEX": is_complex(problem.dtype),
+            "CONJ": is_complex(problem.dtype) and problem.conj,
+            "SAME": problem.same,
+            "ALPHA_ONE": problem.alpha == "one",
+            "BETA_ZERO": problem.beta == "zero",
+            "SUMMED": is_summed,
+        }
+        constants |= constants_of(config, omit=("gapless",)) | constants_of(layout(problem, config, device))
+        types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
+        return render(self.kernel_name(problem), "dense/tsmttsm_mma.cu", constants, types)
+
+    def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block."""
+        return shared_bytes(problem, config, device)
+
+    def carveout(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int | None:
+        """Compute the percentage of shared memory to configure, the rest being L1; None for all of it."""
+        return carveout(problem, config, device)
+
+    def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+        """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
+        doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
+        return partials_bytes(grid(problem, config, device), doubles)
+
+    def grid(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
+        """Compute the number of blocks of a launch."""
+        return grid(problem, config, device)

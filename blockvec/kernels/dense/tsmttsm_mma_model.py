@@ -1,7 +1,6 @@
-"""Tensor-core TSMTTSM: the configurations worth a try, and a model of their time that orders them.
+"""The search space of the tensor-core TSMTTSM and the model of its time.
 
-Nothing here touches a GPU. `space` is what a tuner measures; `choose` takes the model's best of a short
-list, at once, where nothing was measured.
+Tuning measures `space`; where nothing was measured, `choose` takes the best of a short list.
 """
 
 from __future__ import annotations
@@ -12,16 +11,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ..device import DeviceInfo
+from ..family import Model
 from ..launch import FLAGGED_DOUBLES
+from ..limits import (
+    BANK_ROW_BYTES,
+    LINE_BYTES,
+    MAX_REGISTERS,
+    RESERVED_SHARED_BYTES,
+    TENSOR_CLOCK_HZ,
+    architecture_of,
+    ceil_div,
+    covered_rate,
+    smooth_max,
+)
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..roofline import Ceilings
-from .tsmttsm_mma_config import (
-    RESERVED_SHARED_BYTES,
+from .tsmttsm_mma import (
+    BULK_UNIT,
     STATIC_SHARED_BYTES,
-    Config,
-    architecture_of,
+    TsmttsmMmaConfig,
     carveout,
-    ceil_div,
     conflicts,
     copies,
     goes_through_l1,
@@ -35,25 +44,16 @@ from .tsmttsm_mma_config import (
     tile_blocks,
 )
 
-__all__ = ["choose", "has_choice", "predict", "short_list", "space"]
-
 _PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant
-_BULK_UNIT = 16  # bytes: granularity of bulk copies
 _UNUSED_BYTES = STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES + 2048
 _GAP_BYTES = 640  # bound on what gaps between chunks and loads past the widths add to a stage
 _MAX_STAGES = 24
 _L1_BYTES = 28 << 10  # beside all of shared memory, on sm_80 and sm_90
-_LINE_BYTES = 128
-_BANK_ROW = 128  # bytes of shared memory served in a cycle
-_MAX_REGISTERS = 255
-
-
-# ---- the space
 
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """What `_enumerate` combines; sizes in bytes."""
+    """The values that `_enumerate` combines; sizes in bytes."""
 
     ksteps: tuple[int, ...]
     stage_bytes: tuple[int, ...]
@@ -73,7 +73,7 @@ _SPACE = _Choices(
     piece_producers=(4, 8),
     gapless=True,
 )
-# What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
+# The space of `choose`: settings whose effect the model does not describe are fixed to the best measured.
 _SHORT_LIST = _Choices(
     ksteps=(1,),
     stage_bytes=(8 << 10, 16 << 10, 32 << 10, 40 << 10, 64 << 10),
@@ -85,17 +85,12 @@ _SHORT_LIST = _Choices(
 )
 
 
-def space(problem: TsmttsmProblem, device: DeviceInfo) -> Iterator[Config]:
-    """Yield the configurations worth measuring, a few hundred, some of them not valid."""
-    return _enumerate(problem, device, _SPACE)
-
-
-def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[Config]:
+def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[TsmttsmMmaConfig]:
     in_pieces = any(pieces(problem, device))
     if goes_through_l1(problem, device):
         choices = replace(choices, ring_bytes=_SPACE.ring_bytes)
     for fold in _folds(problem, in_pieces):
-        single = Config(4, 2, 1, 1, 1, fold=fold)
+        single = TsmttsmMmaConfig(4, 2, 1, 1, 1, fold=fold)
         for wm, wn, wk in _splits(*groups(problem, single)):
             for kstep in choices.ksteps:
                 base = replace(single, wm=wm, wn=wn, wk=wk, kstep=kstep)
@@ -106,9 +101,9 @@ def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -
 
 
 def _placed(
-    problem: TsmttsmProblem, config: Config, device: DeviceInfo, choices: _Choices, in_pieces: bool
-) -> Iterator[Config]:
-    """Yield the ways to place a stage's size in rings, blocks and producers."""
+    problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo, choices: _Choices, in_pieces: bool
+) -> Iterator[TsmttsmMmaConfig]:
+    """Yield the rings, blocks and producers for a size of stages."""
     size = itemsize(problem.dtype)
     row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * size
     for ring in choices.ring_bytes:
@@ -122,9 +117,9 @@ def _placed(
 
 
 def _folds(problem: TsmttsmProblem, in_pieces: bool) -> list[int]:
-    """How many rows to take as one: powers of two that fill one group of 8 columns, or half of it.
+    """List the rows to treat as one: powers of two that fill one group of 8 columns, or half of it.
 
-    Half of it wastes tensor products that are not scarce, and rows of 32 bytes need no gaps.
+    Half a group wastes tensor products, which do not limit here, but its rows of 32 bytes need no gaps.
     """
     most = 8 // max(problem.M, problem.N)
     if most <= 1 or in_pieces:
@@ -134,7 +129,7 @@ def _folds(problem: TsmttsmProblem, in_pieces: bool) -> list[int]:
 
 
 def _splits(groups_m: int, groups_n: int) -> Iterator[tuple[int, int, int]]:
-    """Yield ways to share 4, 8 or 16 warps between columns and rows, with the squarest tiles."""
+    """Yield the splits of 4, 8 or 16 warps between columns and rows, with the squarest tiles."""
     for tiles in (1, 2, 4, 8, 16):
         pairs = [(wm, tiles // wm) for wm in (1, 2, 4, 8, 16) if tiles % wm == 0]
         pairs = [(wm, wn) for wm, wn in pairs if wm <= groups_m and wn <= groups_n]
@@ -146,28 +141,28 @@ def _splits(groups_m: int, groups_n: int) -> Iterator[tuple[int, int, int]]:
                 yield wm, wn, warps // tiles
 
 
-def _schedules(problem: TsmttsmProblem, config: Config) -> Iterator[Config]:
-    """Yield ways to hide the latency of loads that registers allow."""
+def _schedules(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> Iterator[TsmttsmMmaConfig]:
+    """Yield the schedules of loads that registers allow."""
     blocks = tile_blocks(problem, config)
     choices = [replace(config, unroll=1 if blocks > 8 else 2 if blocks > 2 else 4)]
     groups_m, groups_n = groups(problem, config)
-    # Where products take less than two thirds of memory's time, waiting early for a stage costs more than it
-    # gains.
+    # Where products take less than two thirds of the time of memory, waiting early for a stage costs more
+    # than it gains.
     if is_complex(problem.dtype) and groups_m * groups_n > 2.3 * (groups_m + groups_n):
         choices.append(replace(config, unroll=1, ahead=True))
-    yield from (choice for choice in choices if registers(problem, choice) <= _MAX_REGISTERS)
+    yield from (choice for choice in choices if registers(problem, choice) <= MAX_REGISTERS)
 
 
 def _row_counts(
-    problem: TsmttsmProblem, config: Config, choices: _Choices, device: DeviceInfo
+    problem: TsmttsmProblem, config: TsmttsmMmaConfig, choices: _Choices, device: DeviceInfo
 ) -> list[tuple[int, bool]]:
-    """Rows of stages near the wanted sizes, and whether one copy brings them in spite of bank conflicts."""
+    """List the rows per stage near the wanted sizes, and whether they are gapless."""
     size = itemsize(problem.dtype)
     widths = {config.fold * problem.M, config.fold * (problem.M if problem.same else problem.N)}
     row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * size
-    whole = math.lcm(*(_BULK_UNIT // math.gcd(width * size, _BULK_UNIT) for width in widths))
+    whole = math.lcm(*(BULK_UNIT // math.gcd(width * size, BULK_UNIT) for width in widths))
     even = math.lcm(config.wk * config.kstep, whole)  # equal shares for all warps
-    # Chunks of an odd multiple of 32 bytes, or of 64, meet the fewest banks twice.
+    # Chunks of an odd multiple of 32 bytes, or of 64, have the fewest bank conflicts.
     odd = math.lcm(*(32 // math.gcd(width * size, 32) for width in widths))
     found: set[tuple[int, bool]] = set()
     for target in choices.stage_bytes:
@@ -184,63 +179,54 @@ def _row_counts(
 
 
 @functools.lru_cache(maxsize=4096)
-def short_list(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[Config, ...]:
-    """Return the valid configurations that `choose` takes from; K does not matter."""
-    found: dict[Config, None] = {}
+def short_list(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[TsmttsmMmaConfig, ...]:
+    """List the valid configurations from which `choose` takes one; K does not matter."""
+    found: dict[TsmttsmMmaConfig, None] = {}
     for config in _enumerate(problem, device, _SHORT_LIST):
-        # A warp that only copies never loses, but it can cost the others their registers.
+        # A warp that only copies is never slower, but it takes registers from the others.
         better = config.producers == 0 and replace(config, producers=1) in found
         if not better and refuse(problem, config, device) is None:
             found[config] = None
     return tuple(found)
 
 
-def has_choice(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
-    """Return whether any configuration of the short list is valid."""
-    return bool(short_list(_shape(problem), device))
-
-
 def _shape(problem: TsmttsmProblem) -> TsmttsmProblem:
-    """Return what candidates depend on: all but the number of rows and the classes of the factors."""
+    """Reduce a problem to what its configurations depend on: neither K nor the classes of the factors."""
     return replace(problem, K=1, alpha="one", beta="zero", conj=False)
 
 
-# ---- the model
-
 # Fitted to 1,850 timed configurations of 60 problems on an H200: the model's first choice is within 1 per
 # cent (geometric mean) of the best that was seen, and the best of its first ten within 0.1.
-_CLOCK_HZ = 1.93e9  # a Hopper GPU under load; only where no arithmetic ceiling was measured
-_MEMORY_LATENCY_S = 0.9e-6  # of a loaded memory system: what bytes in flight must cover (Little's law)
-_LAUNCH_S = 2.0e-6
-_STAGE_CYCLES = 180  # waiting for a stage and giving it back, by a warp
+_MEMORY_LATENCY_S = 0.9e-6  # as fitted here, see limits.MEMORY_LATENCY_S
+_LAUNCH_S = 2.0e-6  # as fitted here, without the latency of the first stage
+_STAGE_CYCLES = 180  # per stage, to wait for it and to release it, of a warp
 _BUBBLE_CYCLES = 175  # of a tensor pipe where warps go on to the next stage together ...
 _AHEAD_BUBBLE_CYCLES = 300  # ... and where they wait for it a step early, which costs more when it is late
-_FILL_CYCLES = 300  # finding a stage empty and announcing its bytes, by the warp that fills it ...
-_COPY_CYCLES = 16  # ... and each bulk copy
+_FILL_CYCLES = 300  # to wait for an empty stage and announce its bytes, of the warp that fills it ...
+_COPY_CYCLES = 16  # ... and per bulk copy
 _REFILL_CYCLES = 165  # more where the last reader fills a stage: a fence and an atomic
-_PIECE_CYCLES = 50  # a producer warp's 32 cp.async and their addresses
-_SM_BYTES_A_CYCLE = 32  # from L2 to one multiprocessor, where few blocks leave it the choice
-# Share of the read rate that stages of 32 KB were seen to reach, by copies that keep the place in a 128-byte
-# line and by others, and the exponent with which it grows with a stage's size.
+_PIECE_CYCLES = 50  # per 32 cp.async of a producer warp, with their addresses
+_SM_BYTES_PER_CYCLE = 32  # from L2 to one multiprocessor, with few blocks on the device
+# Share of the read rate that stages of 32 KB reach, with copies that keep the offset in a 128-byte line and
+# with others, and the exponent of its growth with the size of a stage.
 _GAPLESS_RATE, _GAPPED_RATE, _SIZE_EXPONENT = 0.976, 0.969, 0.0076
-_PIPE_RATE, _AHEAD_PIPE_RATE = 0.82, 0.95  # of the rate of tensor products by themselves
-# Where conversions lie on the way to the fragments: one block, whose warps have registers to load far ahead
-# of the products, and several.
+_PIPE_RATE, _AHEAD_PIPE_RATE = 0.82, 0.95  # of the rate of tensor products alone
+# Where fragments are converted: with one block, whose warps have registers to load far ahead of the products,
+# and with several.
 _CONVERTING_RATE = (0.93, 0.82)
-_CONVERSIONS = 14  # float32 -> float64, a cycle and multiprocessor
-_SMOOTHNESS = 8  # exponent of the norm that joins the limits
+_CONVERSIONS = 14  # float32 -> float64, per cycle and multiprocessor
 
 
 @functools.lru_cache(maxsize=65536)
-def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> tuple[float, ...]:
-    """Cycles a stage takes: the busiest tensor pipe, a warp, shared memory, what fills it, conversions."""
+def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> tuple[float, ...]:
+    """Estimate the cycles per stage: the busiest tensor pipe, a warp, shared memory, copies, conversions."""
     parts = 2 if is_complex(problem.dtype) else 1
     size = itemsize(problem.dtype)
     product_cycles = 16 if architecture_of(device) == 90 else 32  # of an m16n8k4 in a quadrant
     groups_m, groups_n = groups(problem, config)
-    where = layout(problem, config, device)
+    stage = layout(problem, config, device)
     chunk = config.rows // 4
-    # Of a warp, a stage: the mean where warps take stages in turn.
+    # Per warp and stage; the mean where warps process stages cyclically.
     steps = (
         chunk / config.kstep / config.wk if config.takes_turns else ceil_div(chunk // config.kstep, config.wk)
     )
@@ -251,11 +237,11 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
         for n in range(config.wn)
     ]
     products = [_products(im, in_, parts, triangle) * config.kstep for im, in_ in tiles]
-    conflicts_a = conflicts(where.a_pitch, where.a_gap, size)
-    conflicts_b = conflicts_a if problem.same else conflicts(where.b_pitch, where.b_gap, size)
+    conflicts_a = conflicts(stage.a_pitch, stage.a_gap, size)
+    conflicts_b = conflicts_a if problem.same else conflicts(stage.b_pitch, stage.b_gap, size)
     groups_a, groups_b = sum(im for im, _ in tiles), 0 if triangle else sum(in_ for _, in_ in tiles)
     read = groups_a * conflicts_a + groups_b * conflicts_b
-    shared = (config.rows * read * 8 * size + where.stage_bytes) / _BANK_ROW
+    shared = (config.rows * read * 8 * size + stage.stage_bytes) / BANK_ROW_BYTES
 
     single = real_bytes(problem.dtype) == 4
     converted = config.rows * (groups_a + groups_b) * 8 * parts / _CONVERSIONS if single else 0.0
@@ -278,8 +264,8 @@ def _stage_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -
     return pipe, warp, shared, fill, converted
 
 
-def _busiest_pipe(config: Config, products: list[float]) -> float:
-    """Return the products of a step in the busiest quadrant, the mean over the blocks of a multiprocessor."""
+def _busiest_pipe(config: TsmttsmMmaConfig, products: list[float]) -> float:
+    """Count the products per step in the busiest quadrant, the mean over the blocks of a multiprocessor."""
     pipes = [0.0] * 4
     for block in range(config.blocks):
         for index in range(config.warps):
@@ -289,8 +275,8 @@ def _busiest_pipe(config: Config, products: list[float]) -> float:
     return max(pipes)
 
 
-def _fill_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> float:
-    """Cycles of the warp that fills a stage, or of the busiest of those that share it."""
+def _fill_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:
+    """Estimate the cycles of the warp that fills a stage, or of the busiest of several."""
     cycles = _FILL_CYCLES + _COPY_CYCLES * copies(problem, config, device)
     size = itemsize(problem.dtype)
     operands = tuple(zip(pieces(problem, device), (problem.M, problem.N), strict=True))
@@ -302,12 +288,12 @@ def _fill_cycles(problem: TsmttsmProblem, config: Config, device: DeviceInfo) ->
 
 
 def _share(count: int, warps: int, warp: int) -> int:
-    """Return the groups of one warp."""
+    """Count the groups of one warp."""
     return count // warps + (warp < count % warps)
 
 
 def _products(im: int, in_: int, parts: int, triangle: bool) -> float:
-    """Return the m16n8k4 products of a tile of im x in_ blocks, a step of 4 rows."""
+    """Count the m16n8k4 products of a tile of im x in_ blocks per step of 4 rows."""
     if parts == 2:
         return im * (im + 1) if triangle else 2 * im * in_
     if triangle:
@@ -315,65 +301,18 @@ def _products(im: int, in_: int, parts: int, triangle: bool) -> float:
     return ceil_div(im * in_, 2)
 
 
-def predict(
-    problem: TsmttsmProblem, config: Config, device: DeviceInfo, ceilings: Ceilings | None = None
-) -> float:
-    """Return the modelled time in seconds of a valid configuration.
-
-    The slowest of seven resources, smoothed where two are close: memory, at the rate that the bytes in flight
-    and the size of the copies allow; the busiest tensor pipe, tile padding and uneven shares included; a
-    warp's own latencies; shared memory with its conflicts; the warps that issue copies; conversions of
-    single precision. Then what does not overlap: the launch, the first stage's latency, the last one's
-    products, the sums over warps and blocks.
-    """
-    read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
-    peak = ceilings.gflop_s.get("float64") if ceilings else None
-    multiprocessors = device.multiprocessors
-    clock = peak * 1e9 / (256 * multiprocessors) if peak and architecture_of(device) == 90 else _CLOCK_HZ
-    shape = _shape(problem)
-    size = itemsize(problem.dtype)
-    operands = 1 if problem.same else 2
-    stage_bytes = config.rows * config.fold * (problem.M + (0 if problem.same else problem.N)) * size
-    blocks = grid(problem, config, device)
-    turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
-    resident = ceil_div(blocks, multiprocessors)
-    busy = min(blocks, multiprocessors)
-
-    flight = min(resident * min(config.stages, turns) * stage_bytes, _l1_flight(problem, config, device))
-    quality = _GAPLESS_RATE if copies(shape, config, device) <= operands else _GAPPED_RATE
-    quality *= (stage_bytes / (32 << 10)) ** _SIZE_EXPONENT
-    share = min(read * quality / busy, _SM_BYTES_A_CYCLE * clock)
-    cover = flight / (share * _MEMORY_LATENCY_S)
-    rate = share * cover / (1 + cover**4) ** 0.25
-    pipe, warp, shared, fill, converted = _stage_cycles(shape, config, device)
-    # Products that take as long as memory leave a ring of two stages no time to be filled again.
-    refill = 0.8 * resident * stage_bytes / share + _MEMORY_LATENCY_S if config.ahead else 0.0
-    times = (
-        turns * resident * stage_bytes / rate,
-        turns * refill / max(config.stages - 1, 1),
-        turns * resident * pipe / clock,
-        turns * warp / clock,
-        turns * resident * shared / clock,
-        turns * fill / clock,
-        turns * resident * converted / clock,
-    )
-    body: float = max(times) * sum((time / max(times)) ** _SMOOTHNESS for time in times) ** (1 / _SMOOTHNESS)
-    last = warp / clock  # nothing is left to copy meanwhile
-    return _LAUNCH_S + _MEMORY_LATENCY_S + body + last + _tail(problem, config, device, clock)
-
-
-def _l1_flight(problem: TsmttsmProblem, config: Config, device: DeviceInfo) -> float:
-    """Return the bytes that L1 has lines for, where copies go through it: rows begin anywhere in a line."""
+def _l1_flight(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:
+    """Compute the bytes in flight that the lines of L1 allow, where copies go through it."""
     percent = carveout(problem, config, device)
     if percent is None:
         return math.inf
     row_bytes = min(problem.M, problem.N) * itemsize(problem.dtype)
     l1_bytes = device.shared_bytes_per_multiprocessor * (1 - percent / 100) + _L1_BYTES
-    return l1_bytes / _LINE_BYTES * row_bytes / (1 + row_bytes / _LINE_BYTES)
+    return l1_bytes / LINE_BYTES * row_bytes / (1 + row_bytes / LINE_BYTES)
 
 
-def _tail(problem: TsmttsmProblem, config: Config, device: DeviceInfo, clock: float) -> float:
-    """Seconds after the last stage: the sum over warps, then over blocks."""
+def _tail(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo, clock: float) -> float:
+    """Estimate the seconds after the last stage: the sum over warps, then over blocks."""
     doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
     rounds = (config.wk - 1).bit_length()
     cycles = 200 + rounds * (100 + 3 * config.warps * tile_blocks(problem, config) * 8)
@@ -381,21 +320,88 @@ def _tail(problem: TsmttsmProblem, config: Config, device: DeviceInfo, clock: fl
     if blocks == 1:
         return cycles / clock
     slices = min(blocks, ceil_div(doubles, 8))
-    moved = 8 * doubles * (1 + blocks / slices)  # by a block that sums a slice
+    moved = 8 * doubles * (1 + blocks / slices)  # by each block that sums a slice
     if doubles <= FLAGGED_DOUBLES:
         return cycles / clock + 0.5e-6 + 2 * moved / (32 * clock)
     return cycles / clock + 1.5e-6 + 4e-9 * blocks + moved / (32 * clock)  # arrivals on one counter
 
 
+class TsmttsmMmaModel(Model[TsmttsmProblem, TsmttsmMmaConfig]):
+    """The model of the tensor-core family."""
+
+    def space(self, problem: TsmttsmProblem, device: DeviceInfo) -> Iterator[TsmttsmMmaConfig]:
+        """Yield the configurations worth measuring, a few hundred; some may be refused."""
+        return _enumerate(problem, device, _SPACE)
+
+    def has_choice(self, problem: TsmttsmProblem, device: DeviceInfo) -> bool:
+        """Check whether any configuration of the short list is valid."""
+        return bool(short_list(_shape(problem), device))
+
+    def predict(
+        self,
+        problem: TsmttsmProblem,
+        config: TsmttsmMmaConfig,
+        device: DeviceInfo,
+        ceilings: Ceilings | None = None,
+    ) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        The slowest of seven resources, smoothed where two are close: memory, at the rate that the bytes in
+        flight and the size of the copies allow; the busiest tensor pipe, tile padding and uneven shares
+        included; the latencies of a warp; shared memory with its conflicts; the warps that issue copies;
+        conversions of single precision. Then the parts that do not overlap: the launch, the latency of the
+        first stage, the products of the last one, the sums over warps and blocks.
+        """
+        read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
+        peak = ceilings.gflop_s.get("float64") if ceilings else None
+        multiprocessors = device.multiprocessors
+        clock = (
+            peak * 1e9 / (256 * multiprocessors)
+            if peak and architecture_of(device) == 90
+            else TENSOR_CLOCK_HZ
+        )
+        shape = _shape(problem)
+        size = itemsize(problem.dtype)
+        operands = 1 if problem.same else 2
+        stage_bytes = config.rows * config.fold * (problem.M + (0 if problem.same else problem.N)) * size
+        blocks = grid(problem, config, device)
+        turns = ceil_div(ceil_div(problem.K, config.rows * config.fold), blocks)
+        resident = ceil_div(blocks, multiprocessors)
+        busy = min(blocks, multiprocessors)
+
+        flight = min(resident * min(config.stages, turns) * stage_bytes, _l1_flight(problem, config, device))
+        quality = _GAPLESS_RATE if copies(shape, config, device) <= operands else _GAPPED_RATE
+        quality *= (stage_bytes / (32 << 10)) ** _SIZE_EXPONENT
+        share = min(read * quality / busy, _SM_BYTES_PER_CYCLE * clock)
+        rate = covered_rate(share, flight, _MEMORY_LATENCY_S)
+        pipe, warp, shared, fill, converted = _stage_cycles(shape, config, device)
+        # Products that take as long as memory leave no time to refill a ring of two stages.
+        refill = 0.8 * resident * stage_bytes / share + _MEMORY_LATENCY_S if config.ahead else 0.0
+        body = smooth_max(
+            turns * resident * stage_bytes / rate,
+            turns * refill / max(config.stages - 1, 1),
+            turns * resident * pipe / clock,
+            turns * warp / clock,
+            turns * resident * shared / clock,
+            turns * fill / clock,
+            turns * resident * converted / clock,
+        )
+        last = warp / clock  # without copies meanwhile
+        return _LAUNCH_S + _MEMORY_LATENCY_S + body + last + _tail(problem, config, device, clock)
+
+    def choose(
+        self, problem: TsmttsmProblem, device: DeviceInfo, ceilings: Ceilings | None = None
+    ) -> TsmttsmMmaConfig:
+        """Choose the valid configuration with the shortest predicted time; the problem is supported."""
+        normal = replace(problem, alpha="one", beta="zero", conj=False)
+        read = ceilings.read_gb_s if ceilings else 4600.0
+        return _choose(self, normal, device, read, ceilings.gflop_s.get("float64") if ceilings else None)
+
+
 @functools.lru_cache(maxsize=4096)
-def _choose(problem: TsmttsmProblem, device: DeviceInfo, read: float, peak: float | None) -> Config:
+def _choose(
+    model: TsmttsmMmaModel, problem: TsmttsmProblem, device: DeviceInfo, read: float, peak: float | None
+) -> TsmttsmMmaConfig:
     ceilings = Ceilings(read, read, read, {"float64": peak} if peak else {})
     candidates = short_list(_shape(problem), device)
-    return min(candidates, key=lambda config: predict(problem, config, device, ceilings))
-
-
-def choose(problem: TsmttsmProblem, device: DeviceInfo, ceilings: Ceilings | None = None) -> Config:
-    """Return the valid configuration with the shortest modelled time; the problem must be supported."""
-    normal = replace(problem, alpha="one", beta="zero", conj=False)
-    read = ceilings.read_gb_s if ceilings else 4600.0
-    return _choose(normal, device, read, ceilings.gflop_s.get("float64") if ceilings else None)
+    return min(candidates, key=lambda config: model.predict(problem, config, device, ceilings))

@@ -134,15 +134,17 @@ def entrants(
     families : str
         Only those whose names end so, such as ``"fma"``.
     """
-    names = [
-        name
-        for name in families_of(problem)
-        if name.endswith(families) and FAMILIES[name].supports(problem, device) is None
+    supporting = [
+        family
+        for family in families_of(problem)
+        if family.name.endswith(families) and family.supports(problem, device) is None
     ]
     timed = [
-        (time_s, name, config) for name in names for time_s, config in ranked(name, problem, device, ceilings)
+        (time_s, family.name, config)
+        for family in supporting
+        for time_s, config in ranked(family, problem, device, ceilings)
     ]
-    choice = names and (names[0], FAMILIES[names[0]].choose(problem, device, ceilings))
+    choice = supporting and (supporting[0].name, supporting[0].choose(problem, device, ceilings))
     timed.sort(key=lambda entry: (entry[1:] != choice, entry[0]))
     order = [Entrant(name, config, time_s, place) for place, (time_s, name, config) in enumerate(timed)]
     rest = order[first:]

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ....errors import BlockvecError
+from ....kernels.families import FAMILIES
 from ....kernels.measure import Stopwatch, Timing, measure, measure_beside
 from ....kernels.probes import ViewProbe
 from ....kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
@@ -136,7 +137,7 @@ class Arena:
     def _runner(self, entrant: Entrant, problem: Product) -> Callable[..., None]:
         if entrant.config is None:
             return lambda *operands: self._others[entrant.kernel].run(problem, *operands)
-        return dense.launcher(self._gpu, entrant.kernel, problem, entrant.config)
+        return dense.launcher(self._gpu, FAMILIES[entrant.kernel], problem, entrant.config)
 
 
 def is_view(problem: Product) -> bool:

@@ -11,14 +11,17 @@ import numpy as np
 import pytest
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import sweep_mma as family
-from blockvec.kernels.dense import sweep_mma_config as settings
-from blockvec.kernels.dense.sweep_mma import Config
+from blockvec.kernels.dense import sweep_mma as settings
+from blockvec.kernels.dense.sweep_mma import SweepMmaConfig as Config
 from blockvec.kernels.device import H200
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import partials_bytes
+from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from tests.blocks import address, aligned, counters_are_ready, draw, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
+
+family = FAMILIES["sweep_mma"]
 
 ROWS = 1 << 20
 KINDS = ("dot", "combine", "combine_dot", "update_gram")
@@ -106,8 +109,8 @@ needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs NVR
 def assert_compiles_clean(p: Any, config: Config) -> None:
     used = compiler.compile_source(family.source(p, config, H200), "sm_90").resources
     assert used.spill_bytes == used.stack_bytes == 0, (p, config, used)
-    assert used.registers <= settings.register_limit(config, H200)
-    assert used.shared_bytes <= settings._STATIC_SHARED_BYTES
+    assert used.registers <= register_limit(config.threads * config.blocks, H200)
+    assert used.shared_bytes <= settings.STATIC_SHARED_BYTES
 
 
 @needs_compiler

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmm_fma as family
-from blockvec.kernels.dense import tsmm_fma_config as settings
+from blockvec.kernels.dense import tsmm_fma as settings
 from blockvec.kernels.dense import tsmm_fma_model as model
-from blockvec.kernels.dense.tsmm_fma import Config
+from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig as Config
 from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import run_rows
 from blockvec.kernels.problem import TsmmProblem, itemsize, promote
 from tests.blocks import address, alignment, asks_for_chunks, draw, framed, leading_dimension, parts
@@ -32,6 +32,9 @@ A100 = replace(
 )
 TYPES = ("float32", "float64", "complex64", "complex128")
 OPERAND_BYTES = 2 << 30
+
+
+family = FAMILIES["tsmm_fma"]
 
 
 def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmmProblem:
@@ -187,12 +190,12 @@ def test_choices_for_other_problems_compile_without_spills(p: TsmmProblem) -> No
 def test_chunks_are_dealt_out_to_single_warps_where_memory_decides() -> None:
     staged = family.choose(problem(16), H200)
     assert (staged.warps, staged.stages > 0) == (1, True)
-    assert settings.deals(problem(16), staged)
-    assert not settings.deals(problem(16), replace(staged, warps=2))
-    assert not settings.deals(problem(16), replace(staged, stages=0, staged_out=False))
+    assert settings.uses_queue(problem(16), staged)
+    assert not settings.uses_queue(problem(16), replace(staged, warps=2))
+    assert not settings.uses_queue(problem(16), replace(staged, stages=0, staged_out=False))
     for dtype, dealt, by_products in (("float32", 34, 35), ("complex64", 17, 18), ("complex128", 17, 18)):
-        assert settings.deals(problem(dealt, dtype=dtype), staged)
-        assert not settings.deals(problem(by_products, dtype=dtype), staged)
+        assert settings.uses_queue(problem(dealt, dtype=dtype), staged)
+        assert not settings.uses_queue(problem(by_products, dtype=dtype), staged)
 
 
 def test_runs_have_16_kilobytes_of_the_wider_matrix_or_more_of_it_for_8_of_a_narrow_one() -> None:

@@ -13,15 +13,18 @@ import pytest
 
 from blockvec.errors import LayoutError, OptionError
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmm_mma as family
 from blockvec.kernels.dense import tsmm_mma_model as model
-from blockvec.kernels.dense.tsmm_mma import Config
-from blockvec.kernels.dense.tsmm_mma_config import is_complex_kernel, register_limit, registers, shape_of
+from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Config
+from blockvec.kernels.dense.tsmm_mma import is_complex_kernel, registers, shape_of
 from blockvec.kernels.device import H200
+from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, time_limit
 from tests.blocks import address, aligned, draw, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
+
+family = FAMILIES["tsmm_mma"]
 
 OPERAND_BYTES = 2 << 30
 CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
@@ -200,7 +203,7 @@ def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
     agree = f'static_assert(FRAGMENT_BYTES + GROUPS * ({group}) == {total}, "shared memory");\n'
     cubin = compiler.compile_source(family.source(p, config, H200) + agree, H200.architecture)
     assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
-    assert cubin.resources.registers <= register_limit(config.warps)
+    assert cubin.resources.registers <= register_limit(config.threads, H200)
 
 
 @needs_compiler
@@ -209,7 +212,7 @@ def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:
 def test_configurations_of_the_space_compile_without_spills(width: int, dtype: str) -> None:
     p = problem(width, dtype=dtype)
     configs = family.space(p, H200)
-    room = {c: register_limit(c.warps) - registers(p, c, H200) for c in configs}
+    room = {c: register_limit(c.threads, H200) - registers(p, c, H200) for c in configs}
     tightest = sorted(configs, key=room.__getitem__)[:20]
     draw = random.Random(width)
     for config in {family.choose(p, H200), draw.choice(tightest), *draw.sample(configs, 2)}:

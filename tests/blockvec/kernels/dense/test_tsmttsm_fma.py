@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmttsm_fma as family
-from blockvec.kernels.dense import tsmttsm_fma_config as settings
+from blockvec.kernels.dense import tsmttsm_fma as settings
 from blockvec.kernels.dense import tsmttsm_fma_model as model
-from blockvec.kernels.dense.tsmttsm_fma import Config
+from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as Config
 from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
 from tests.blocks import address, alignment, counters_are_ready, draw, framed, leading_dimension, parts
@@ -32,6 +32,9 @@ A100 = replace(
 )
 TYPES = ("float32", "float64", "complex64", "complex128")
 OPERAND_BYTES = 2 << 30
+
+
+family = FAMILIES["tsmttsm_fma"]
 
 
 def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmttsmProblem:

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense import tsmttsm_mma as family
-from blockvec.kernels.dense import tsmttsm_mma_config as settings
+from blockvec.kernels.dense import tsmttsm_mma as settings
 from blockvec.kernels.dense import tsmttsm_mma_model as model
-from blockvec.kernels.dense.tsmttsm_mma import Config
+from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
 from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
+from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize
 from tests.blocks import address, aligned, counters_are_ready, draw, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
@@ -31,6 +32,9 @@ A100 = replace(
     shared_bytes_per_multiprocessor=167936,
 )
 OPERAND_BYTES = 2 << 30
+
+
+family = FAMILIES["tsmttsm_mma"]
 
 
 def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmttsmProblem:
@@ -150,7 +154,7 @@ def assert_compiles_clean(p: TsmttsmProblem, config: Config, device: DeviceInfo 
     cubin = compiler.build(family.source(p, config, device), device.architecture)
     assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
     assert cubin.resources.shared_bytes <= settings.STATIC_SHARED_BYTES
-    assert cubin.resources.registers <= settings.register_limit(config, device)
+    assert cubin.resources.registers <= register_limit(config.threads * config.blocks, device)
 
 
 @needs_compiler
@@ -162,7 +166,7 @@ def test_configurations_of_the_space_compile_without_spills_or_are_refused(width
     assert 50 < len(configs) < 2000
     valid = [config for config in configs if family.refuse(p, config, H200) is None]
     # Of those that differ in more than sizes, the ones closest to the limit of registers and a draw.
-    pressure = {c: settings.register_limit(c, H200) - settings.registers(p, c) for c in valid}
+    pressure = {c: register_limit(c.threads * c.blocks, H200) - settings.registers(p, c) for c in valid}
     drawn = random.Random(width).sample(valid, 1)
     for config in {min(valid, key=pressure.__getitem__), *drawn}:
         assert_compiles_clean(p, config)

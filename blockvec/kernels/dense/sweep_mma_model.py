@@ -1,0 +1,150 @@
+"""The search space of sweeps and the model of their time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ..device import DeviceInfo
+from ..family import Model
+from ..limits import CLOCK_HZ, LAUNCH_S, RESERVED_SHARED_BYTES, ceil_div
+from ..roofline import Ceilings, memory_time, traffic
+from .sweep_mma import (
+    STATIC_SHARED_BYTES,
+    Shape,
+    SweepLike,
+    SweepMmaConfig,
+    grid,
+    layout,
+    refuse,
+    row_unit,
+    shape_of,
+)
+
+_MAX_STAGES = 12
+
+
+@functools.lru_cache(maxsize=4096)
+def _short_list(model: SweepMmaModel, problem: SweepLike, device: DeviceInfo) -> tuple[SweepMmaConfig, ...]:
+    """List the valid configurations, from which `choose` takes one; K does not matter."""
+    return tuple(config for config in model.space(problem, device) if refuse(problem, config, device) is None)
+
+
+def _kind(problem: SweepLike) -> SweepLike:
+    """Reduce a problem to what its valid configurations depend on: all but the number of rows."""
+    return replace(problem, K=1)
+
+
+# Fitted to 350 timed configurations of 76 problems on an H200, in cycles; 8 per cent (RMS) off on others.
+_CEILINGS = Ceilings(4680, 4570, 4260, {"float64": 65e3})
+_MEMORY_RATE = 0.92  # of the ceilings that was reached
+_MEMORY_LATENCY_S = 0.7e-6  # as fitted here, see limits.MEMORY_LATENCY_S
+_FEW_STAGES = 0.03  # of that time, more: few large tiles are loaded in bursts
+_MMA_CYCLES = 18  # of a quadrant's tensor pipe per m16n8k4, beside loads
+_TURN_CYCLES = 350  # waiting for a tile, barriers, loops
+_COPY_CYCLES = 40  # per bulk copy, of the warp that starts it
+_PIECE_CYCLES = (
+    100  # per copy of a piece by each thread, with its address: one row of the block at a time ...
+)
+_LONG_PIECE_CYCLES = 25  # ... and of neighbouring pieces of a basis
+_SCALE_CYCLES = 470  # per product of SCALE, from loads to stores
+_GRAM_CYCLES = 280  # per four rows of GRAM
+_FINISH_CYCLES = 90  # to add up one element per thread, and as much again for every three partial results
+_SHARPNESS = 8  # exponent of the norm that combines the limits
+
+
+def _products(shape: Shape, config: SweepMmaConfig) -> int:
+    """Count the tensor products of a warp in a tile of DOT or UPDATE."""
+    wr, tiles = config.warps // config.wc, ceil_div(ceil_div(shape.M, shape.block), config.wc)
+    if shape.dot:
+        return ceil_div(config.rows // 4, wr) * tiles * shape.groups * shape.parts
+    return config.rows // (shape.block * wr) * (tiles * shape.block // 4) * shape.outputs
+
+
+def _copy_cycles(shape: Shape, config: SweepMmaConfig) -> float:
+    """Estimate the cycles in which a warp starts its share of the copies of a tile."""
+    threads, size = 32 * config.warps, 8 * shape.parts
+    if shape.w_piece:
+        cycles = _LONG_PIECE_CYCLES * ceil_div(config.rows * shape.M * size, shape.w_piece * threads)
+    else:
+        cycles = _COPY_CYCLES * ceil_div(config.rows, config.warps)
+    if shape.reads_v:
+        cycles += _PIECE_CYCLES * ceil_div(config.rows * shape.N * size, shape.v_piece * threads)
+    return cycles
+
+
+def _extra_cycles(shape: Shape, config: SweepMmaConfig) -> float:
+    """Estimate the cycles of SCALE, the end of UPDATE, and GRAM."""
+    cycles = 0.0
+    if shape.scale:
+        items = config.rows // shape.block * shape.outputs
+        cycles += _SCALE_CYCLES * ceil_div(items, config.warps)
+    if shape.update:
+        elements = ceil_div(config.rows * shape.N, 32 * config.warps)
+        cycles += _FINISH_CYCLES * elements * (1 + config.wc / 3)
+    if shape.gram:
+        cycles += _GRAM_CYCLES * ceil_div(config.rows // 4, config.warps)
+    return cycles
+
+
+class SweepMmaModel(Model[SweepLike, SweepMmaConfig]):
+    """The model of the sweeps' family."""
+
+    def space(self, problem: SweepLike, device: DeviceInfo) -> Iterator[SweepMmaConfig]:
+        """Yield the configurations worth measuring; some may be refused."""
+        shape = shape_of(problem)
+        tiles = ceil_div(shape.M, shape.block)
+        row_bytes = shape.M * 8 * shape.parts
+        for warps, blocks in ((8, 1), (4, 2), (8, 2), (16, 1)):
+            for wc in (1, 2, 4, 8, 16):
+                if wc > min(warps, tiles):
+                    continue
+                unit = row_unit(shape, warps // wc)
+                counts = {unit}
+                for target in (16 << 10, 32 << 10, 64 << 10, 96 << 10):
+                    counts.add(max(1, round(target // blocks / (unit * row_bytes))) * unit)
+                for rows in sorted(counts):
+                    base = SweepMmaConfig(rows, 2, warps, wc, blocks)
+                    parts = layout(problem, base)
+                    share = device.shared_bytes_per_multiprocessor // blocks
+                    share -= STATIC_SHARED_BYTES + RESERVED_SHARED_BYTES + parts.after_bytes
+                    stages = min(share // parts.stage_bytes, _MAX_STAGES)
+                    yield replace(base, stages=max(stages, 2))
+
+    def has_choice(self, problem: SweepLike, device: DeviceInfo) -> bool:
+        """Check whether any configuration is valid."""
+        return bool(_short_list(self, _kind(problem), device))
+
+    def predict(
+        self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo, ceilings: Ceilings | None = None
+    ) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        The time of a block per tile is the longer of its share of memory time and of its work, the sum of the
+        tensor products of the busiest quadrant, copies, and the additional work of each mode. Blocks on one
+        multiprocessor share the tensor pipes only.
+        """
+        shape = shape_of(problem)
+        ceilings = ceilings or _CEILINGS
+        blocks = grid(problem, config, device)
+        tiles = ceil_div(shape.K, config.rows)
+        turns = ceil_div(tiles, blocks)
+        resident = ceil_div(blocks, device.multiprocessors)
+        memory_s = memory_time(traffic(problem), ceilings) / _MEMORY_RATE * turns * blocks / tiles
+        flight = resident * (config.stages - 1) * config.rows * shape.M * 8 * shape.parts
+        wanted = ceilings.read_gb_s * 1e9 / min(blocks, device.multiprocessors) * _MEMORY_LATENCY_S
+        memory_s *= (1 + (wanted / flight) ** 4) ** 0.25 + _FEW_STAGES / (config.stages - 1)
+        products = _products(shape, config) * ceil_div(config.warps * resident, 4) * _MMA_CYCLES
+        cycles = products + _TURN_CYCLES + _copy_cycles(shape, config) + _extra_cycles(shape, config)
+        work_s = turns * cycles / CLOCK_HZ
+        body: float = (memory_s**_SHARPNESS + work_s**_SHARPNESS) ** (1 / _SHARPNESS)
+        tail = 2e-6 + 2 * blocks * shape.sum_bytes / 3e12 if shape.has_sum and blocks > 1 else 0.0
+        return LAUNCH_S + _MEMORY_LATENCY_S + body + tail
+
+    def choose(
+        self, problem: SweepLike, device: DeviceInfo, ceilings: Ceilings | None = None
+    ) -> SweepMmaConfig:
+        """Choose the valid configuration with the shortest predicted time; the problem is supported."""
+        candidates = _short_list(self, _kind(problem), device)
+        return min(candidates, key=lambda config: self.predict(problem, config, device, ceilings))
