@@ -1,4 +1,4 @@
-"""What all tests share: where the GPU and the real matrices are, and how hypothesis draws."""
+"""Fixtures and options of all tests: the GPU, the real matrices, the profile of hypothesis."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Set before anything imports blockvec, inherited by commands under test: the user's cache stays as it is.
+    # Set before blockvec is imported and inherited by commands under test, so the user's cache is unchanged.
     # Processes that share the tests inherit it too.
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_cache] = tempfile.TemporaryDirectory(prefix="blockvec-tests-")
@@ -52,9 +52,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _no_gpu() -> str:
-    """Why tests marked gpu cannot run here; empty where they can."""
+    """Reason why tests marked gpu cannot run on this machine; empty if they can."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # CuPy speaks up on import where it finds no CUDA
+        warnings.simplefilter("ignore")  # CuPy warns on import if it finds no CUDA
         try:
             import cupy
         except ImportError as error:
@@ -63,7 +63,7 @@ def _no_gpu() -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say once for each reason what was skipped: pytest lists hundreds of places where there is no GPU."""
+    """Report each reason for skipped tests once: without a GPU pytest lists hundreds of places."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     for reason, count in sorted(reasons.items()):
@@ -101,7 +101,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Leave with the verdict of the tests, without unloading the kernels that were compiled for the host.
+    """Exit with the status of the tests, without unloading the kernels that were compiled for the host.
 
     Dozens of C++ libraries are in this process by then, and tearing them down beside the compiler's own
     library was seen to abort after every test had passed.

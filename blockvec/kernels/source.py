@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any, TypeAlias
 
-C_TYPES = {4: "float", 8: "double"}  # by the bytes of a real number
+C_TYPES = {4: "float", 8: "double"}  # by bytes per real number
 SHORT_NAMES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 
 Constant: TypeAlias = bool | int | float
@@ -78,7 +78,7 @@ def render(
         Name of the kernel, the value of the body's ``KERNEL``.
     body : str
         File in ``blockvec/kernels/cuda`` with the kernel's body. Its ``#include "x.cuh"`` lines are
-        replaced by those files of the same folder, each once; there are no other headers.
+        replaced by these files of ``blockvec/kernels/cuda``, each once; there are no other headers.
     constants : mapping of str to bool, int or float
         Values of the ``constexpr`` lines, in this order; see `constants_of`.
     types : mapping of str to str, optional

@@ -56,8 +56,8 @@ class Counting(Operator):
     def __init__(self, inner: Operator, total: Counting | None = None) -> None:
         super().__init__(inner.shape, inner.dtype, inner.backend)
         self.inner, self.columns = inner, 0
-        self.total = total or self  # where columns count, those of what was made of it too
-        self.nnz = getattr(inner, "nnz", None)  # says what a column costs
+        self.total = total or self  # counts the columns of operators derived from this one too
+        self.nnz = getattr(inner, "nnz", None)  # from which the cost per column follows
 
     def sparse_product(self) -> Any:
         return self.inner.sparse_product()

@@ -1,4 +1,4 @@
-"""What tests of kernels on a GPU share."""
+"""Fixtures of the tests on a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def device(cp: Any) -> DeviceInfo:
 
 @pytest.fixture(scope="module")
 def workspace(cp: Any) -> Any:
-    """Memory for sums over blocks, ready for its first launch, whose rest holds anything."""
+    """Workspace for sums over blocks: zero counters, as before a first launch, then NaN."""
     memory = cp.full((64 << 20) // 8, cp.nan)
     memory[: GRID_HEADER_BYTES // 8] = 0
     return memory
@@ -31,6 +31,6 @@ def workspace(cp: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def memory_goes_back(cp: Any) -> Iterator[None]:
-    """Return what a test took: other processes test on the same GPU, some with tens of gigabytes."""
+    """Free the memory of each test: other processes test on the same GPU, some with tens of gigabytes."""
     yield
     cp.get_default_memory_pool().free_all_blocks()

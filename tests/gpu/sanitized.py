@@ -1,4 +1,4 @@
-"""Runs every family of kernels on small exact operands, for `test_sanitizer.py`."""
+"""Run every family of kernels on small exact operands, for `test_sanitizer.py`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ LD = 3  # columns of a view's parent beside it
 
 
 def tall(rng: np.random.Generator, width: int, dtype: str, view: bool) -> tuple[np.ndarray, Any]:
-    """Return exact values and a block of them on the GPU, as a view at an odd offset where asked."""
+    """Draw exact values and copy them to a block on the GPU, optionally a view at an odd offset."""
     values = exact_values(rng, (ROWS, width + (LD if view else 0)), dtype)
     columns = slice(1, 1 + width) if view else slice(None)
     return values[:, columns], on("gpu", values)[:, columns]
 
 
 def check(name: str, got: Any, expected: np.ndarray) -> None:
-    """Fail where a product of small integers is not exact."""
+    """Fail if a product of small integers is not exact."""
     if not np.array_equal(host(got), expected):
         raise SystemExit(f"{name}: wrong result")
 
 
 def run_products(M: int, N: int, dtype: str, view: bool) -> int:
-    """Run all own kernels for both products of blocks; return how many there were."""
+    """Run all own kernels for both products of blocks; return their number."""
     rng, backend, count = np.random.default_rng(M), backend_for("gpu"), 0
     (x, A), (y, B), c = tall(rng, M, dtype, view), tall(rng, N, dtype, view), exact_values(rng, (M, N), dtype)
     dot = products.tsmttsm_problem(A, B, True)
@@ -54,7 +54,7 @@ def run_products(M: int, N: int, dtype: str, view: bool) -> int:
 
 
 def run_dealt(M: int, N: int, dtype: str) -> int:
-    """Run kernels of A C on so few blocks that these ask for tiles many times."""
+    """Run kernels of A C on so few blocks that each takes tiles from the queue many times."""
     backend: Any = backend_for("gpu")
     few = replace(backend.device, multiprocessors=2)
     rng = np.random.default_rng(M)
@@ -93,7 +93,7 @@ def run_sweeps(M: int, N: int, dtype: str) -> int:
 
 
 def run_sparse(width: int) -> int:
-    """Run a sparse product with the sums that come beside it."""
+    """Run a sparse product with its fused sums."""
     import cupyx.scipy.sparse as gpu_sparse
     import scipy.sparse as sp
 
@@ -118,7 +118,7 @@ def run_small(width: int, dtype: str) -> int:
 
 
 def main() -> None:
-    """Run them all and say how many kernels there were."""
+    """Run all kernels and print their number."""
     count = 0
     for M, N, dtype, view in (
         *((8, 8, "float64", False), (13, 7, "float64", True), (33, 33, "float64", False)),

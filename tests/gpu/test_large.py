@@ -15,7 +15,7 @@ NEEDED_BYTES = 45 << 30
 
 @pytest.fixture(autouse=True)
 def memory() -> None:
-    """Skip where there is too little of it."""
+    """Skip if the GPU has too little free memory."""
     import cupy
 
     if cupy.cuda.runtime.memGetInfo()[0] < NEEDED_BYTES:

@@ -1,4 +1,4 @@
-"""The kernels under NVIDIA's checkers of memory accesses and of races in shared memory."""
+"""Kernels under compute-sanitizer: memory accesses and races in shared memory."""
 
 from __future__ import annotations
 

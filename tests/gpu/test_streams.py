@@ -1,4 +1,4 @@
-"""How the CUDA backend queues work: on CuPy's current stream, without waiting, and into graphs."""
+"""The CUDA backend queues work on CuPy's current stream, without waiting, and into graphs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gpu
 
 
 def all_operations(V: BlockVector) -> dict[str, Callable[[], Any]]:
-    """One call of every operation, on V and on operands that are ready."""
+    """One call per operation, on V and on operands that exist already."""
     W, C = V.copy(), V.gram()
     S = as_operator(sp.eye_array(V.n_rows, format="csr", dtype=V.dtype), device="gpu")
     factors = V.backend.xp.arange(6.0).astype(V.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib import resources
 
 import pytest
 
@@ -49,3 +50,14 @@ def test_line_directives_name_the_line_of_the_file_that_follows() -> None:
 def test_a_body_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError):
         render("probe", "no_such_kernel.cu", {})
+
+
+def test_inline_ptx_and_shared_memory_stand_in_the_header_that_the_emulator_replaces() -> None:
+    folder = resources.files("blockvec.kernels").joinpath("cuda")
+    found = {
+        f"{group.name}/{file.name}"
+        for group in folder.iterdir()
+        for file in group.iterdir()
+        if re.search(r"\basm\b|__shared__", re.sub(r"//.*", "", file.read_text(encoding="utf-8")))
+    }
+    assert found == {"common/ptx.cuh"}
