@@ -1,4 +1,4 @@
-"""blockvec: block-vector linear algebra at the hardware's limit, on NumPy and CuPy arrays.
+"""blockvec: block-vector linear algebra at hardware limits, on NumPy and CuPy arrays.
 
 Examples
 --------

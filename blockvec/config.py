@@ -1,8 +1,8 @@
 """Options: a frozen record in a context variable over a process-wide default.
 
-A change made with :func:`option_context` is seen by the code it encloses only, also under threads and
-asyncio; :func:`set_default_options` changes what every thread sees that set nothing itself. No other
-module reads the ``BLOCKVEC_*`` environment variables.
+:func:`option_context` changes options for the enclosed code only, also under threads and asyncio;
+:func:`set_default_options` changes them for every thread that is in no such context. No other module reads
+the ``BLOCKVEC_*`` environment variables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ import platformdirs
 
 from .errors import OptionError
 
-__all__ = ["Options", "named_commit", "option_context", "options", "set_default_options"]
+__all__ = [
+    "Options",
+    "named_commit",
+    "option_context",
+    "options",
+    "options_from_environment",
+    "set_default_options",
+]
 
 
 TUNE_MODES = ("cached", "auto", "model")
@@ -27,24 +34,24 @@ TUNE_MODES = ("cached", "auto", "model")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What a user can set.
+    """Options of blockvec.
 
     Attributes
     ----------
     threads : int
-        Threads the host backend spreads a block operation over. Default: the cores this process may
-        run on (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed count.
+        Threads per block operation on the host. Default: the number of cores that this process may run
+        on (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed count.
     cache_dir : Path
         Folder for measured ceilings, compiled kernels and tuned configurations
         (``BLOCKVEC_CACHE_DIR``; default: the platform's user cache).
     vendor : bool
         Whether dispatch may choose vendor libraries (BLAS, cuBLAS, cuSPARSE) beside blockvec's own
-        kernels (``BLOCKVEC_VENDOR``, 0 or 1). Off is for measuring; where no own kernel covers a
-        problem the vendor's still runs.
+        kernels (``BLOCKVEC_VENDOR``, 0 or 1). Off is for benchmarks; a problem that no own kernel covers
+        still runs on the vendor's.
     tune : str
-        How GPU kernels for large products are configured (``BLOCKVEC_TUNE``): ``"cached"`` takes winners of
+        Configuration of GPU kernels for large products (``BLOCKVEC_TUNE``): ``"cached"`` takes winners of
         this device's own tuning, then those that ship with blockvec, then the model's choice; ``"auto"``
-        measures before the first product of a kind that nobody tuned; ``"model"`` ignores what was measured.
+        tunes before the first product of a kind without a winner; ``"model"`` ignores all measurements.
     tune_budget_s : float
         Seconds that ``tune="auto"`` may spend on such a first product (``BLOCKVEC_TUNE_BUDGET``).
     """
@@ -57,7 +64,7 @@ class Options:
 
     @property
     def winners_dir(self) -> Path | None:
-        """Where this device's own winners are looked for; None where nothing that was measured counts."""
+        """Folder of this device's own winners; None if ``tune="model"`` ignores them."""
         return None if self.tune == "model" else self.cache_dir
 
     def __post_init__(self) -> None:
@@ -80,8 +87,8 @@ def _available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _from_environment(environ: Mapping[str, str]) -> Options:
-    """Options with what the environment sets; raises `OptionError` naming the variable."""
+def options_from_environment(environ: Mapping[str, str]) -> Options:
+    """Make options from environment variables; an `OptionError` names the variable."""
     changes: dict[str, Any] = {}
     if text := environ.get("BLOCKVEC_THREADS"):
         if not text.isdecimal() or int(text) < 1:
@@ -105,12 +112,12 @@ def _from_environment(environ: Mapping[str, str]) -> Options:
     return Options(**changes)
 
 
-_default = _from_environment(os.environ)
+_default = options_from_environment(os.environ)
 _context: contextvars.ContextVar[Options | None] = contextvars.ContextVar("blockvec_options", default=None)
 
 
 def options() -> Options:
-    """Return the options in force here.
+    """Look up the options of the current context.
 
     Examples
     --------
@@ -123,7 +130,7 @@ def options() -> Options:
 
 
 def named_commit() -> str:
-    """Return what ``BLOCKVEC_COMMIT`` names as the commit of a source tree without git; empty without it."""
+    """Read the commit of a source tree without git from ``BLOCKVEC_COMMIT``; empty if it is not set."""
     return os.environ.get("BLOCKVEC_COMMIT", "")
 
 
@@ -152,7 +159,7 @@ def option_context(**changes: Any) -> Iterator[Options]:
 
 
 def set_default_options(**changes: Any) -> Options:
-    """Change the process-wide default, seen by all threads that set nothing themselves.
+    """Change the process-wide default, which holds outside of `option_context` in every thread.
 
     Raises
     ------

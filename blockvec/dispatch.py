@@ -70,7 +70,7 @@ def accepts(problem: Problem, backend: Backend) -> bool:
 
 
 def preferred(problem: Problem, backend: Backend) -> Candidate | None:
-    """Return the candidate that the options in force prefer, without tuning; None if there is none."""
+    """Choose a candidate under the current options without tuning; None if none accepts the problem."""
     current = options()
     return _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
 

@@ -1,16 +1,16 @@
 """Exceptions of blockvec.
 
-Each one also derives from the built-in exception a NumPy user would expect, so an existing
+Each class also derives from the built-in exception that NumPy raises in such cases, so that an existing
 ``except ValueError`` keeps working.
 """
 
 
 class BlockvecError(Exception):
-    """Base class of every error that blockvec raises on purpose."""
+    """Base class of all errors that blockvec raises itself."""
 
 
 class ShapeError(BlockvecError, ValueError):
-    """Extents of the operands do not match."""
+    """Shapes of the operands do not match."""
 
 
 class LayoutError(BlockvecError, ValueError):
@@ -22,7 +22,7 @@ class DTypeError(BlockvecError, TypeError):
 
 
 class DeviceError(BlockvecError, ValueError):
-    """Operands live on different devices, or the device asked for is not there."""
+    """Operands are on different devices, or a device does not exist."""
 
 
 class OptionError(BlockvecError, ValueError):
@@ -38,4 +38,4 @@ class CompileError(BlockvecError, RuntimeError):
 
 
 class BreakdownError(BlockvecError, RuntimeError):
-    """An iteration met a state it cannot continue from (NaN or Inf from an operator, say)."""
+    """An iteration cannot continue, for example because an operator returned NaN or Inf."""

@@ -20,7 +20,7 @@ from .kernels.measure import Stopwatch, measure_ceilings
 from .kernels.problem import Problem
 from .kernels.roofline import Ceilings, time_limit, traffic
 
-__all__ = ["Profile", "ProfileRow", "active_profile", "ceilings", "profile"]
+__all__ = ["Profile", "ProfileRow", "active_profile", "ceilings", "known_ceilings", "profile"]
 
 MAX_PENDING = 4096  # intervals not read yet; reading waits for the work, which for the oldest is complete
 
@@ -135,7 +135,8 @@ def profile() -> Iterator[Profile]:
         active_profile.reset(token)
 
 
-_known_ceilings: dict[str, Ceilings] = {}
+known_ceilings: dict[str, Ceilings] = {}
+"""Ceilings that this process has measured or read, by fingerprint of the device."""
 
 
 def ceilings(
@@ -157,16 +158,16 @@ def ceilings(
     key = backend.device.fingerprint
     path = options().cache_dir / "ceilings" / f"{key}.json"
     if not refresh:
-        if key in _known_ceilings:
-            return _known_ceilings[key]
+        if key in known_ceilings:
+            return known_ceilings[key]
         record = load_json(path)
         known = _parse_ceilings(record["ceilings"]) if record and "ceilings" in record else None
         if known is not None:
-            _known_ceilings[key] = known
+            known_ceilings[key] = known
             return known
     measured = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
     store_json(path, {"device": dataclasses.asdict(backend.device), "ceilings": dataclasses.asdict(measured)})
-    _known_ceilings[key] = measured
+    known_ceilings[key] = measured
     return measured
 
 

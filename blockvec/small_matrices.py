@@ -1,8 +1,8 @@
-"""Small matrices on the device of a tall block, without waiting for it.
+"""Small matrices on the device of a tall block: asynchronous copies to the host and Cholesky factors.
 
-What a block method decides by small matrices it decides on the host, and a wait for one leaves the device
-idle for as long as the host works on it. So a copy to the host is started here and waited for later, and the
-inverse of a Cholesky factor, which the next product of the tall block needs, is made on the device.
+Block methods make decisions on the host from small matrices, and the device is idle while the host waits for
+one and works on it. So copies to the host are started early and waited for later, and the inverse of a
+Cholesky factor, which the next product of the tall block needs, is computed on the device.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["FactorReport", "InverseFactor", "inverse_factor", "start_copy"]
 
 @dataclass(frozen=True, slots=True)
 class FactorReport:
-    """What `inverse_factor` has found: NumPy arrays in double precision.
+    """The factorisation of `inverse_factor`, as NumPy arrays in double precision.
 
     Attributes
     ----------
     G : array, shape (b, b)
-        Made Hermitian.
+        The Hermitian part of G.
     R, T : array, shape (b, b)
-        Upper triangular, G = R^H R and T = R^-1; the identity where that is refused.
+        Upper triangular, G = R^H R and T = R^-1; the identity if the factorisation is refused.
     growth : float
         The sum of g_ii abs(t_ij)^2: the squared Frobenius norm of T for columns scaled to unit length. A
         block with the Gram matrix G, times T, is orthonormal to about this many units of rounding. Infinite
-        where T is refused.
+        if the factorisation is refused.
     """
 
     G: Array
@@ -41,19 +41,19 @@ class FactorReport:
 
 @dataclass(frozen=True, slots=True)
 class InverseFactor:
-    """The inverse of a Cholesky factor, made on the device.
+    """The inverse of a Cholesky factor, computed on the device.
 
     Attributes
     ----------
     T : array, shape (b, b)
-        On the device and of the type of G, not waited for.
+        On the device and of the type of G.
     """
 
     T: Array
     _report: Callable[[], Array]
 
     def wait(self) -> FactorReport:
-        """Wait for the factorisation and return it on the host; later work may be on its way."""
+        """Wait for the factorisation and return it on the host; work queued later is not waited for."""
         report = self._report()
         b = report.shape[1]
         return FactorReport(
@@ -62,19 +62,19 @@ class InverseFactor:
 
 
 def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
-    """Return T = R^-1 for the Cholesky factor of a Gram matrix G = R^H R, on the device and without a wait.
+    """Compute T = R^-1 for the Cholesky factor of a Gram matrix G = R^H R, on the device and asynchronously.
 
-    It is made in double precision whatever the type of G. Where G is not positive definite, holds NaN, or T
-    amplifies rounding by more than a limit, T is the identity: a block that was multiplied by it before the
-    host knew is as it was.
+    The computation is in double precision for all types of G. If G is not positive definite, holds NaN, or T
+    amplifies rounding by more than a limit, T is the identity: a block that was multiplied by it in the
+    meantime is unchanged.
 
     Parameters
     ----------
     G : array, shape (b, b)
-        Of one of the four types; its Hermitian part counts. On a GPU from about 110 columns on (168 real
-        ones) the host makes T, and this waits.
+        Of one of the four types; its Hermitian part is factorised. On a GPU from about 110 columns on (168
+        real ones) the host computes T, and this call waits.
     limit : float
-        For the growth, see `FactorReport`.
+        Largest growth that is accepted, see `FactorReport`.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
     Raises
     ------
     ShapeError, DTypeError
-        Where G is not square or of another type.
+        If G is not square or of another type.
 
     Examples
     --------
@@ -105,10 +105,9 @@ def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
 
 
 def start_copy(array: Array) -> Callable[[], Array]:
-    """Start a copy of a small array to the host; return what waits for it and returns it.
+    """Start a copy of a small array to the host; the function returned waits for it and returns it.
 
-    The copy is queued behind what computes the array. Work that is queued after it may be under way when the
-    copy is there.
+    The copy is queued after the work that computes the array. It does not wait for work that is queued later.
 
     Examples
     --------

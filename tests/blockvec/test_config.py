@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -20,9 +21,9 @@ from blockvec.errors import OptionError
 @pytest.fixture
 def default() -> Iterator[None]:
     """Put the process-wide default back."""
-    before = config._default
+    before = blockvec.options()
     yield
-    config._default = before
+    blockvec.set_default_options(**dataclasses.asdict(before))
 
 
 def test_a_context_changes_options_inside_it_only() -> None:
@@ -91,13 +92,13 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
 
 def test_options_come_from_the_environment() -> None:
     environment = {"BLOCKVEC_THREADS": "3", "BLOCKVEC_CACHE_DIR": "~/x", "BLOCKVEC_VENDOR": "0"}
-    found = config._from_environment(environment)
+    found = config.options_from_environment(environment)
     assert (found.threads, found.vendor) == (3, False)
     assert found.cache_dir == Path("~/x").expanduser()
 
 
 def test_an_empty_environment_gives_the_machine_s_cores_and_the_user_s_cache() -> None:
-    found = config._from_environment({})
+    found = config.options_from_environment({})
     assert 1 <= found.threads <= (os.cpu_count() or 1)
     assert found.vendor
     assert found.cache_dir.name == "blockvec"
@@ -109,7 +110,7 @@ def test_an_empty_environment_gives_the_machine_s_cores_and_the_user_s_cache() -
 )
 def test_a_bad_variable_is_named_with_its_value(name: str, value: str) -> None:
     with pytest.raises(OptionError, match=f"{name}: got '{value}'"):
-        config._from_environment({name: value})
+        config.options_from_environment({name: value})
 
 
 def test_the_environment_reaches_a_new_process() -> None:

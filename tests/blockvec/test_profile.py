@@ -38,9 +38,12 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
 
     monkeypatch.setattr(profile, "measure_ceilings", measure)
     monkeypatch.setattr(type(HOST), "ceiling_probes", lambda self: ())
-    monkeypatch.setattr(profile, "_known_ceilings", {})
+    before = dict(profile.known_ceilings)
+    profile.known_ceilings.clear()
     with blockvec.option_context(cache_dir=tmp_path):
         yield counted
+    profile.known_ceilings.clear()
+    profile.known_ceilings.update(before)
 
 
 def record_path(folder: Path) -> Path:
@@ -48,7 +51,7 @@ def record_path(folder: Path) -> Path:
 
 
 def forget() -> None:
-    profile._known_ceilings.clear()
+    profile.known_ceilings.clear()
 
 
 def test_ceilings_are_measured_once_and_then_remembered(measurements: list[int], tmp_path: Path) -> None:

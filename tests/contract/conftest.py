@@ -22,4 +22,4 @@ def known_ceilings(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings on record, so that a test of profiles need not measure any."""
     known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
     profile = importlib.import_module("blockvec.profile")  # the package's own name is the function's
-    monkeypatch.setattr(profile, "_known_ceilings", {backend.device.fingerprint: known})
+    monkeypatch.setitem(profile.known_ceilings, backend.device.fingerprint, known)
