@@ -10,7 +10,7 @@ from .backends.base import Backend, Candidate
 from .config import Options, options
 from .errors import OptionError
 from .kernels.problem import Problem
-from .kernels.request_log import note
+from .kernels.requests import note
 from .profile import active_profile, ceilings
 
 __all__ = ["accepts", "choose", "forget", "preferred", "run"]

@@ -13,7 +13,7 @@ import contextvars
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import resources
 from typing import Any
@@ -25,8 +25,7 @@ from .config import options
 from .dispatch import preferred
 from .kernels.cache import load_json, store_json
 from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from .kernels.request_lists import MATRIX, Entry, Request, decode, encode
-from .kernels.request_log import logged
+from .kernels.requests import MATRIX, Entry, Request, decode, encode, logged
 
 __all__ = ["Precompilation", "precompiled"]
 
@@ -136,7 +135,7 @@ class Precompilation:
         threads = _threads(options().threads)
         return [
             threads.submit(contextvars.copy_context().run, self._prepare, request)
-            for request in self.requests(self._stored or shipped(self._method))
+            for request in self.requests(self._stored or shipped(self._method, self._dtype))
         ]
 
     def requests(self, entries: Sequence[Entry]) -> list[Request]:
@@ -154,7 +153,7 @@ class Precompilation:
         elif chosen := preferred(request, self._backend):
             chosen.prepare(request, *([self._matrix] if isinstance(request, SpmmvProblem) else []))
 
-    def store(self, requests: Any) -> None:
+    def store(self, requests: Iterable[object]) -> None:
         """Add what a run has asked for to the list, and write it if that is anything new."""
         entries = [encode(request, self._rows, self._product) for request in requests]
         merged = {json.dumps(entry, sort_keys=True): entry for entry in (*self._stored, *entries) if entry}
@@ -164,9 +163,10 @@ class Precompilation:
 
 
 @functools.cache
-def shipped(method: str) -> Sequence[Entry]:
-    """Return the list that ships for a method; empty where there is none."""
-    file = resources.files("blockvec.kernels") / "precompiled" / f"{method}.json"
+def shipped(method: str, dtype: str) -> Sequence[Entry]:
+    """Return the list that ships for a method in the precision of a type; empty if there is none."""
+    precision = "single" if dtype in ("float32", "complex64") else "double"
+    file = resources.files("blockvec.kernels") / "precompiled" / precision / f"{method}.json"
     return json.loads(file.read_text(encoding="utf-8"))["entries"] if file.is_file() else ()
 
 

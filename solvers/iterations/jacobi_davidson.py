@@ -125,7 +125,8 @@ class JacobiDavidson(VerifiedIteration):
         return self.space.locked
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        space = self.space
+        space, ahead = self.space, self._seen()
+        width = min(self.options.block_size, ahead)
         sizes = {
             "p": space.padding,
             "locked": space.n_locked,
@@ -134,7 +135,10 @@ class JacobiDavidson(VerifiedIteration):
             "vectors": space.capacity,
             "kept": self.kept,
             "after": min(self.kept + self.retained, space.capacity),
-            "ahead": self._seen(),
+            "ahead": ahead,
+            "width": width,  # of a block of corrections, and of what is left of it as columns finish
+            "half": width // 2,
+            "quarter": width // 4,
         }
         return "jd" if self.target is None else "jd-inside", self.operator, space.buffer.dtype, sizes
 

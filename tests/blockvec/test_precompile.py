@@ -19,8 +19,7 @@ from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.elementwise import AxpbyKernel, Factor, FoldKernel
 from blockvec.kernels.inverse_factor import InverseFactorKernel
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.request_lists import decode, encode
-from blockvec.kernels.request_log import logged, note
+from blockvec.kernels.requests import decode, encode, logged, note
 from blockvec.precompile import Precompilation, shipped
 
 A = as_operator(models.model("laplace2d:n=30"))
@@ -232,4 +231,4 @@ def test_an_operator_without_a_matrix_is_not_called() -> None:
 
 
 def test_there_is_no_list_for_methods_that_are_not_known() -> None:
-    assert not shipped("own")
+    assert not shipped("own", "float64")

@@ -13,7 +13,7 @@ from ...kernels.compile import function
 from ...kernels.device import DeviceInfo
 from ...kernels.elementwise import Kernel
 from ...kernels.problem import is_complex, itemsize
-from ...kernels.request_log import note
+from ...kernels.requests import note
 from ..base import DeviceArray as Array
 
 __all__ = ["MAX_INT", "TYPE_NAMES", "Gpu", "scalar_pointers", "type_name"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...kernels.compile import function
 from ...kernels.inverse_factor import InverseFactorKernel
-from ...kernels.request_log import note
+from ...kernels.requests import note
 from ..base import Array, DeviceArray
 from ..host import small_matrices as host
 from .device import Gpu, type_name

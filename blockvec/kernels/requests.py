@@ -1,15 +1,17 @@
-"""Lists of requests, problems and choice-free kernels, in a form that fits runs of other sizes.
+"""Requests of a run, problems and kernels without choices: their log, and lists of them for other runs.
 
-An entry is ``[type, fields]``. Fields that are left out have their default. Row counts are ``"n"``. Of a
-sparse matrix extents, type and structure are left out and taken from the matrix at hand. Element types may
-be ``"T"``, that of the run, or ``"R"``, the real one of its precision. Column counts, leading dimensions and
-column offsets may be sums of named sizes, as in ``"keep+2b"``, and one of them a range of such sums:
-``"1b..capacity"`` stands for b, 2b, ... up to the capacity. An offset stands for the alignment that follows
-from it, ``offset_a`` for ``align_a``.
+A list is made of entries ``[type, fields]``. Fields that are left out have their default. Row counts are
+``"n"``. Of a sparse matrix, extents, type and structure are left out and taken from the matrix at hand.
+Element types may be ``"T"``, that of the run, ``"R"``, the real one of its precision, and ``"TT"`` and
+``"RR"``, the same in double precision. Column counts, leading dimensions and column offsets may be sums of
+named sizes, as in ``"keep+2b"``, and one of them a range of such sums: ``"1b..capacity"`` stands for b, 2b,
+... up to the capacity. An offset stands for the alignment that follows from it, ``offset_a`` for ``align_a``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
@@ -27,7 +29,7 @@ from .problem import (
     itemsize,
 )
 
-__all__ = ["MATRIX", "Entry", "Request", "decode", "encode", "evaluate"]
+__all__ = ["MATRIX", "Entry", "Request", "decode", "encode", "evaluate", "logged", "note", "type_names"]
 
 Request: TypeAlias = (
     TsmttsmProblem
@@ -43,7 +45,6 @@ Request: TypeAlias = (
 Entry: TypeAlias = list[Any]
 
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in Request.__args__}
-_REAL = {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64"}
 MATRIX = ("n_rows", "n_cols", "nnz", "dtype_matrix", "index_bytes", "pattern", "longest")
 OPERANDS = {  # its letter: the fields that hold its width and its element type, by type of problem
     TsmttsmProblem: {"a": ("M", "dtype_a"), "b": ("N", "dtype_b")},
@@ -53,6 +54,33 @@ OPERANDS = {  # its letter: the fields that hold its width and its element type,
 }
 EXTENTS = re.compile(r"K|M|N|width|ld\w|offset_\w")
 SIZES = re.compile(r"([+-]?)(\d*)([A-Za-z_]*)")
+
+
+_log: contextvars.ContextVar[dict[int, Any] | None] = contextvars.ContextVar(
+    "blockvec_requests", default=None
+)
+
+
+def note(request: Any) -> None:
+    """Add a frozen description to the log in force, if there is one.
+
+    Entries are found by identity, because hashing a description takes longer than a call should. The log
+    keeps each object alive, so that its identity stays its own.
+    """
+    log = _log.get()
+    if log is not None:
+        log[id(request)] = request
+
+
+@contextlib.contextmanager
+def logged() -> Iterator[dict[int, Any]]:
+    """Collect what operations inside the ``with`` block ask for, in their order."""
+    log: dict[int, Any] = {}
+    token = _log.set(log)
+    try:
+        yield log
+    finally:
+        _log.reset(token)
 
 
 def encode(request: object, rows: int, product: SpmmvProblem | None) -> Entry | None:
@@ -109,13 +137,20 @@ def decode(
         if product is None:
             return
         fields = {field: getattr(product, field) for field in MATRIX} | fields
-    names = {"T": dtype, "R": _REAL[dtype]}
+    names = type_names(dtype)
     values = {field: _value(field, value, sizes, names) for field, value in fields.items()}
     ranged = next((field for field, value in values.items() if isinstance(value, range)), None)
     for step in (None,) if ranged is None else values[ranged]:
         request = _request(kind, values if ranged is None else values | {ranged: step})
         if _is_possible(request):
             yield request
+
+
+def type_names(dtype: str) -> dict[str, str]:
+    """List the element types that entries name, for a run of one of the four types."""
+    single = dtype in ("float32", "complex64")
+    double = "complex128" if is_complex(dtype) else "float64"
+    return {"T": dtype, "R": "float32" if single else "float64", "TT": double, "RR": "float64"}
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:

@@ -1,0 +1,114 @@
+"""Time first calls of `eigsh` on a GPU in fresh processes, with an empty and with a full kernel cache.
+
+Which source tree is measured is up to PYTHONPATH, so that two of them can be compared:
+
+    PYTHONPATH=/trees/old python tests/benchmarks/first_call.py --json old.json
+    PYTHONPATH=/trees/new python tests/benchmarks/first_call.py --json new.json --compare old.json
+
+Every solve runs in three processes on a cache folder of its own: the first finds it empty, the second and the
+third full. The import of the packages, the start of CUDA and the matrix are timed apart from the solve.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+KINDS: dict[str, dict[str, Any]] = {
+    "filter": {"matrix": "laplace3d:n=60,periodic=True", "k": 14, "method": "filter"},
+    "lanczos": {"matrix": "laplace3d:n=40", "k": 10, "method": "lanczos"},
+    "jd": {"matrix": "laplace3d:n=40", "k": 10, "method": "jd"},
+    "jd inside": {"matrix": "laplace3d:n=24", "k": 5, "method": "jd", "sigma": 2.0},
+    "lanczos z": {"matrix": "laplace3d:n=40", "k": 10, "method": "lanczos", "dtype": "complex128"},
+    "filter z": {"matrix": "laplace3d:n=40", "k": 10, "method": "filter", "dtype": "complex128"},
+    "filter s": {"matrix": "laplace3d:n=40", "k": 10, "method": "filter", "dtype": "float32", "tol": 1e-4},
+    "lanczos b=3": {"matrix": "laplace3d:n=40", "k": 7, "method": "lanczos", "block_size": 3},
+    "filter b=5": {"matrix": "laplace3d:n=40", "k": 12, "method": "filter", "block_size": 5},
+}
+PARTS = ("import_s", "cuda_s", "matrix_s", "solve_s", "again_s")
+
+CHILD = """
+import json, sys, time
+how = json.loads(sys.argv[1])
+matrix, k, dtype = how.pop("matrix"), how.pop("k"), how.pop("dtype", "float64")
+begin = time.perf_counter()
+import blockvec, solvers
+imported = time.perf_counter()
+import cupy
+cupy.zeros(1).get()
+started = time.perf_counter()
+A = blockvec.as_operator(blockvec.models.model(matrix).astype(dtype), device="gpu")
+cupy.cuda.Device().synchronize()
+ready = time.perf_counter()
+times = []
+for _ in range(2):
+    since = time.perf_counter()
+    w = solvers.eigsh(A, k, rng=0, return_eigenvectors=False, **how)
+    cupy.cuda.Device().synchronize()
+    times.append(time.perf_counter() - since)
+print(json.dumps({
+    "import_s": imported - begin, "cuda_s": started - imported, "matrix_s": ready - started,
+    "solve_s": times[0], "again_s": times[1], "tree": blockvec.__file__, "least": float(w.min()),
+}))
+"""
+
+
+def measure(how: dict[str, Any], cache: Path) -> dict[str, Any]:
+    """Run a solve twice in a process of its own, and return its times in seconds."""
+    how = {"tol": 1e-8, **how} if "sigma" in how else {"tol": 1e-8, "which": "SA", **how}
+    environment = os.environ | {"BLOCKVEC_CACHE_DIR": str(cache), "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, json.dumps(how)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{how} failed:\n{done.stderr[-2000:]}")
+    times: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return times
+
+
+def main() -> None:
+    """Measure, print a table, and write or compare records."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--repeats", type=int, default=1, help="caches per kind; the fastest solve counts")
+    parser.add_argument("--cache", type=Path, help="folder for the caches; default a temporary one")
+    parser.add_argument("--json", type=Path, help="file to write the times to")
+    parser.add_argument("--compare", type=Path, help="file with the times of another tree")
+    arguments = parser.parse_args()
+    other = json.loads(arguments.compare.read_text()) if arguments.compare else {}
+    found: dict[str, dict[str, Any]] = {}
+    columns = "".join(f"{part:>10}" for part in PARTS)
+    print(f"{'kind':14}{'cache':8}{columns}{'other':>10}{'ratio':>8}")
+    for name in arguments.kinds:
+        runs: dict[str, list[dict[str, Any]]] = {"empty": [], "full": []}
+        for _ in range(arguments.repeats):
+            with tempfile.TemporaryDirectory(dir=arguments.cache) as cache:
+                runs["empty"].append(measure(KINDS[name], Path(cache)))
+                runs["full"] += [measure(KINDS[name], Path(cache)) for _ in range(2)]
+        for state, times in runs.items():
+            best = min(times, key=lambda one: float(one["solve_s"]))
+            found[f"{name}, {state}"] = best
+            before = other.get(f"{name}, {state}", {}).get("solve_s")
+            ratio = f"{before:10.2f}{best['solve_s'] / before:8.2f}" if before else ""
+            parts = "".join(f"{best[part]:10.2f}" for part in PARTS)
+            print(f"{name:14}{state:8}{parts}{ratio}", flush=True)
+    print("tree:", {Path(one["tree"]).parents[1].as_posix() for one in found.values()})
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The lists that ship name most kernels of a solve, and few others; solves on a pretended GPU tell."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blockvec
+from blockvec import models
+from blockvec.precompile import shipped
+from solvers import eigsh
+from tests.benchmarks.precompiled_lists import missed_and_wasted, solves
+from tests.pretended_gpu import pretended_gpu
+
+FEW = 6  # kernels of the checks at the end, and of blocks that lost columns
+SOME = 10  # products of a search for missed copies, which not all solves need
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex64"])
+@pytest.mark.parametrize(
+    ("method", "b", "k"),
+    [
+        ("lanczos", 8, 10),
+        ("lanczos", 4, 6),
+        ("filter", 8, 5),
+        ("filter", 8, 20),
+        ("filter", 6, 10),
+    ],
+)
+def test_most_kernels_of_a_solve_are_compiled_ahead_and_few_others(
+    method: str, b: int | None, k: int, dtype: str
+) -> None:
+    tol = 1e-8 if dtype == "float64" else 1e-4
+    verify = "never" if method == "jd" else "auto"
+    found = list(solves(method, [b], [k], dtype, n=12, tol=tol, verify=verify))
+    assert [solve.method for solve in found] == ["check", method]
+    for solve in found:
+        missed, wasted = missed_and_wasted(solve, shipped(solve.method, dtype))
+        assert len(missed) <= FEW, missed
+        products = [request for request in wasted if type(request).__name__.endswith("Problem")]
+        assert len(products) <= max(SOME, len(solve.requests) / 4), products
+
+
+def test_recorded_solves_return_what_others_do() -> None:
+    A = models.model("laplace3d:n=10")
+    options: dict[str, Any] = {"which": "SA", "method": "lanczos", "rng": 0, "tol": 1e-10}
+    w = eigsh(A, 5, return_eigenvectors=False, **options)
+    with pretended_gpu():
+        again = eigsh(A, 5, return_eigenvectors=False, **options)
+    assert np.allclose(again, w, rtol=1e-12)
+
+
+def test_a_kind_is_precompiled_once_per_process_and_its_list_is_kept(tmp_path: Any) -> None:
+    A = blockvec.as_operator(models.model("laplace2d:n=20"))
+    with blockvec.option_context(cache_dir=tmp_path), pretended_gpu(modules=()):
+        V = blockvec.BlockVector.random(A.shape[0], 4, rng=0)
+        B = blockvec.as_operator(models.model("laplace2d:n=20"))
+        for _ in range(2):
+            with blockvec.precompiled("powers", B, b=4):
+                (B @ V).gram()
+    (path,) = (tmp_path / "precompiled").iterdir()
+    assert path.read_text().count("Problem") == 2
+    assert A.device == "cpu"
