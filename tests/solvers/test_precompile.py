@@ -27,6 +27,7 @@ SOME = 10  # products of a search for missed copies, which not all solves need
         ("filter", 8, 5),
         ("filter", 8, 20),
         ("filter", 6, 10),
+        ("jd", 4, 5),
     ],
 )
 def test_most_kernels_of_a_solve_are_compiled_ahead_and_few_others(
