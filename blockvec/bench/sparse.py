@@ -50,7 +50,7 @@ FUSED: dict[str, Any] = {"alpha": "general", "beta": "general", "shift": "scalar
 
 @dataclass(frozen=True)
 class Table:
-    """What one run measures.
+    """The products that one run measures.
 
     Attributes
     ----------
@@ -129,10 +129,9 @@ def sparse_cases(
 
 
 def open_matrices(table: Table, backend: Backend) -> Callable[[str], Any]:
-    """Make all matrices and return what gives one by name, where it is used.
+    """Make all matrices; return a function that gets one by name.
 
-    Beside a GPU processes of their own make them, and compile the kernels for them, so that neither is waited
-    for in turn.
+    For a GPU separate processes make them and compile their kernels, in parallel.
     """
     if backend.device.kind != "cuda":
         return {name: _compressed(name, open_matrix(name)) for name in table.matrices}.__getitem__
@@ -153,7 +152,7 @@ def open_matrices(table: Table, backend: Backend) -> Callable[[str], Any]:
 
 
 def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
-    """Return a matrix when the kernels for its products are in the cache."""
+    """Make a matrix, and compile the kernels of its products into the cache."""
     A = open_matrix(name)
     if isinstance(A, np.ndarray):
         return A
@@ -197,7 +196,7 @@ def _cases_of(
     copies: list[Any] = []
     operators: list[SparseOperator] = []
     for width in widths:
-        # What is larger than the caches together is larger than what they keep from one run to the next.
+        # Operands larger than all caches together cannot stay in them from one run to the next.
         n_bytes = A.data.nbytes + A.indices.nbytes + sum(A.shape) * width * itemsize(dtype)
         count = min(max(-(-sizes.footprint(backend) // n_bytes), 1), MAX_COPIES)
         while len(operators) < count:
@@ -222,7 +221,7 @@ def _compressed(name: str, A: Any) -> Any:
 
 
 class _Sets:
-    """Copies of a matrix and of blocks, and the calls on them."""
+    """Copies of a matrix and of blocks, and the cases that call products of them."""
 
     def __init__(
         self,
@@ -248,7 +247,7 @@ class _Sets:
         return self.operators, self.X, self.Y
 
     def warm_up(self, seconds: float) -> None:
-        """Keep a GPU busy until it runs at the rate of long work, and its matrices are in their last form."""
+        """Keep a GPU busy until its clocks are those of long work, and its matrices are converted."""
         call, begin = turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()), time.perf_counter()
         family = SPARSE_FAMILIES.get(choose(self.problem, self.backend).name)
         if family is not None and family.converts_after is not None:
@@ -259,7 +258,7 @@ class _Sets:
             self.backend.synchronize()
 
     def _case(self, operation: str, calls: dict[str, Call], **more: Any) -> Case:
-        if self.backend.name == "cpu":  # what each operator works out once and keeps is not timed
+        if self.backend.name == "cpu":  # the first product of each operator is not timed
             for call in calls.values():
                 for _ in self.operators:
                     call()
@@ -270,7 +269,7 @@ class _Sets:
         return Case(operation, problem, chosen.name, calls, chosen.configuration(), self.name)
 
     def plain(self) -> Case:
-        """Return Y = A X, beside the libraries."""
+        """Make the case of Y = A X, with the libraries as peers."""
         calls = {"blockvec": turns(lambda S, V, W: S.apply(V, out=W), *self._blocks())}
         if self.backend.name == "cpu":
             calls["scipy"] = turns(operator.matmul, self.copies, arrays(self.X))
@@ -284,12 +283,12 @@ class _Sets:
 
     @staticmethod
     def _own(S: SparseOperator, V: BlockVector, W: BlockVector) -> BlockVector:
-        """Call blockvec's own kernels where a vendor's measured better."""
+        """Call blockvec's own kernels where a vendor's kernel is faster."""
         with option_context(vendor=False):
             return S.apply(V, out=W)
 
     def fused(self) -> Case:
-        """Return all but Gram matrices in one call, beside the plain update and separate passes."""
+        """Make the case of all but Gram matrices in one call, with the plain update and separate passes."""
 
         def together(S: SparseOperator, V: BlockVector, W: BlockVector) -> Any:
             return S.apply(V, W, ALPHA, BETA, SHIFT, dots=FUSED["dots"])
@@ -307,7 +306,7 @@ class _Sets:
         return self._case("apply_fused", calls, **FUSED)
 
     def gram(self) -> Case:
-        """Return both Gram matrices in the call of the product, beside three calls."""
+        """Make the case of both Gram matrices in the call of the product, with three separate calls."""
 
         def separate(S: SparseOperator, V: BlockVector, W: BlockVector) -> Any:
             S.apply(V, out=W)

@@ -1,4 +1,4 @@
-"""Sparse products as others call them on a GPU: cuSPARSE by algorithm and order of the block, and CuPy."""
+"""Sparse products of other libraries on a GPU: cuSPARSE by algorithm and order of the block, and CuPy."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .case import Call, arrays, turns
 
 __all__ = ["peers"]
 
-# Values of cusparseSpMMAlg_t that CuPy's binding does not name.
+# Values of cusparseSpMMAlg_t that CuPy's binding lacks.
 SPMM_CSR_ALG1, SPMM_CSR_ALG3 = 4, 12
 
 
 def peers(
     operators: Sequence[SparseOperator], X: Sequence[BlockVector], Y: Sequence[BlockVector]
 ) -> dict[str, Call]:
-    """Return calls of Y = A X on sets of operands, by the name of who does it.
+    """Make calls of Y = A X on sets of operands, by name of the peer.
 
-    Column-major ones read the memory of X as a column-major block of the same shape: the result is another,
-    the work is what a user of such blocks has.
+    Column-major ones read the memory of X as a column-major block of the same shape: the result differs, the
+    work is that of column-major blocks.
     """
     matrices: list[Any] = [operator.prepared for operator in operators]
     calls = {"cupy": turns(lambda S, V: S @ V, [_cupy_matrix(S) for S in matrices], arrays(X))}
@@ -49,7 +49,7 @@ def _cupy_matrix(S: DeviceCsr) -> Any:
 
 
 class _Product:
-    """One product, described to cuSPARSE once, so that a call is the kernel's launch and no more."""
+    """One product, described to cuSPARSE once, so that a call only launches the kernel."""
 
     def __init__(self, S: DeviceCsr, X: BlockVector, Y: BlockVector, algorithm: int, row_major: bool) -> None:
         import cupy
@@ -88,6 +88,6 @@ class _Product:
         self._library.spMM(*self._operands, *self._how)
 
     def __del__(self) -> None:
-        """Drop the descriptions of the blocks."""
+        """Destroy the descriptors of the blocks."""
         for block in getattr(self, "_blocks", ()):
             self._library.destroyDnMat(block)

@@ -47,7 +47,7 @@ def tune_matrices(
     Parameters
     ----------
     matrices, dtypes, widths : sequence
-        What to tune, all of all.
+        All combinations are tuned.
     matrix_of : callable
         Returns a matrix by name, as `SparseOperator` takes it.
     backend : Backend
@@ -57,7 +57,7 @@ def tune_matrices(
     budget_s : float
         Seconds of measuring for each.
     first : int
-        Configurations by the model's order.
+        Number of configurations per family, in the order of the model.
     limit_s : float
         Seconds after which no further product is begun.
     """
@@ -82,7 +82,7 @@ def tune_matrices(
                 break
             name, tuning = ahead.popleft()
             if representative(tuning.problem) is None:
-                continue  # too small for anything to be on record
+                continue  # too small to be on record
             outcome = tuning.measure(budget_s)
             forget()
             yield _record(name, tuning, outcome, ceilings), _line(name, tuning.problem, outcome, ceilings)
@@ -90,7 +90,7 @@ def tune_matrices(
 
 
 def _kinds(plain: SpmmvProblem, backend: Backend) -> list[SpmmvProblem]:
-    """Return what is tuned of a product: itself, and what of the fused ones on record kernels take."""
+    """List the problems to tune for a product: itself, and the supported fused ones on record."""
     if plain.dtype != "float64" or plain.width not in FUSED_WIDTHS:
         return [plain]
     kinds = [dataclasses.replace(plain, **sums).kind for sums in (FUSED, {"gram": GRAMS})]
@@ -107,7 +107,7 @@ def _record(name: str, tuning: Any, outcome: Outcome, ceilings: Ceilings) -> Rec
 
 
 def heading() -> str:
-    """Return the head of the table; fractions are of the memory roofline."""
+    """Format the head of the table; fractions are of the memory roofline."""
     return (
         f"{'matrix':17} {'type':10} {'M':>3} {'best':>7} {'model':>7} {'own':>7} {'others':>7} {'runs':>4} "
         f"{'bad':>3}  winner"

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
-from blockvec.backends.cuda.tuning.sparse import SparseArena
+from blockvec.backends.cuda.tuning.sparse import SparseOperands
 from blockvec.kernels.families import CSR, SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr import CsrConfig
@@ -101,7 +101,7 @@ def main(words: Sequence[str]) -> int:
         for dtype, width in SHAPES if not named or name in named else ():
             operator = as_operator(matrix.astype(dtype), device="gpu")
             problem, _ = operator.explain(BlockVector.empty(matrix.shape[1], width, dtype, device="gpu"))
-            arena = SparseArena(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
+            arena = SparseOperands(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
             field = [Entrant("spmmv_csr", config) for config in configurations(problem, backend.device)]
             field += [Entrant("spmmv_sell", config) for config in converted(problem, backend.device)]
             field += [Entrant("spmmv_planes", config) for config in sweeps(problem, backend.device)]

@@ -15,7 +15,7 @@ from blockvec import BlockVector, as_operator, models, products
 from blockvec.backends import backend_for
 from blockvec.backends.cuda import dense as generated
 from blockvec.backends.cuda.tuning.dense import Arena
-from blockvec.backends.cuda.tuning.sparse import SparseArena
+from blockvec.backends.cuda.tuning.sparse import SparseOperands
 from blockvec.bench import tuning
 from blockvec.kernels.families import CSR, FAMILIES
 from blockvec.kernels.measure import measure_beside
@@ -95,7 +95,7 @@ def test_a_wrong_sparse_product_is_noticed(
     S = as_operator(models.laplace2d(n=300), device="gpu")
     plain, _ = S.explain(BlockVector.empty(S.shape[1], 3, device="gpu"))
     problem = dataclasses.replace(plain, **sums).kind
-    arena = SparseArena(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
+    arena = SparseOperands(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
     entrant = Entrant("spmmv_csr", CSR.choose(problem, backend.device), 1.0, 0)
     assert arena.check(entrant) == ""
     bind = CSR.bind

@@ -1,4 +1,4 @@
-"""What the tuner runs sparse products on: the matrix itself, and one of its pattern with small integers."""
+"""Tuning of sparse products on a matrix, checked on one of the same pattern with small integers."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ from ..device_csr import DeviceCsr
 from ..probes import hold
 from ..workspace import GRID_HEADER_BYTES, workspace
 
-__all__ = ["SparseArena", "SparseTuning"]
+__all__ = ["SparseOperands", "SparseTuning"]
 
 WORTH = 0.98  # of the time without: a second copy of the matrix must gain more than timings scatter
 
 
-class SparseArena:
-    """A matrix and blocks for every entrant of one problem, and the product that each must match.
+class SparseOperands:
+    """A matrix and blocks on which to check and time all kernels of one problem, and their exact product.
 
     Parameters
     ----------
     gpu : Gpu
         CuPy's current device.
     problem : SpmmvProblem
-        A `kind` of them.
+        The problem's `kind`.
     matrix : DeviceCsr
-        What is timed.
+        The matrix for timings.
     others : dict of str to Candidate
         Kernels that are not blockvec's, by name.
     stopwatch : callable
-        Starts timing on the device.
+        Starts a timer on the device.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SparseArena:
         self._X = _block(problem.n_cols, problem.width, problem.ldx, problem.align_x, problem.dtype_x)
         self._Y = _block(problem.n_rows, problem.width, problem.ldy, problem.align_y, problem.dtype)
         _fill_exact(gpu, self._X, 1)
-        # Sums of products of small integers are the same in any order.
+        # Sums of products of small integers are exact in any order.
         cusparse.spmmv(gpu, problem.plain, self._exact, self._X, self._Y, 1, 0, 0)
         self._factors, self._expected = (1, 0, 0), self._Y.copy()
         if problem.beta != "zero":
@@ -85,7 +85,7 @@ class SparseArena:
         ]
 
     def check(self, entrant: Entrant) -> str:
-        """Run an entrant on small integers; return what is wrong, "" for nothing."""
+        """Run a kernel on small integers; describe the error, "" if there is none."""
         import cupy
 
         self._Y[...] = float("nan") if self.problem.beta == "zero" else self._X
@@ -98,8 +98,8 @@ class SparseArena:
             return f"{type(error).__name__}: {error}"
         return "" if right else "differs from the reference"
 
-    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
-        """Time entrants in turns."""
+    def time(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
+        """Time kernels in turns."""
         calls = {str(i): self._call(entrant, self._matrix) for i, entrant in enumerate(field)}
         timings = measure_beside(
             *(calls, self._stopwatch),
@@ -127,26 +127,26 @@ class SparseArena:
 
 
 class SparseTuning:
-    """A product with one matrix to be tuned: its kernels are being compiled while others are measured.
+    """The tuning of products with one matrix; its kernels are compiled while others are measured.
 
     Parameters
     ----------
     gpu : Gpu
         The device, CuPy's current one.
     problem : SpmmvProblem
-        What to tune, or rather the `kind` that stands for it.
+        The problem; its `kind` is tuned.
     matrix : DeviceCsr
         The matrix.
     candidates : sequence of Candidate
-        What the backend offers for it.
+        The backend's candidates for the problem.
     ceilings : Ceilings
         Measured limits.
     stopwatch : callable
-        Starts timing on the device.
+        Starts a timer on the device.
     executor : Executor
-        Compiles.
+        Runs the compiler.
     first : int
-        Configurations by the model's order.
+        Number of configurations per family, in the order of the model.
     """
 
     def __init__(
@@ -165,8 +165,8 @@ class SparseTuning:
         self._gpu, self._matrix, self._ceilings, self._stopwatch = gpu, matrix, ceilings, stopwatch
         self._others = {c.name: c for c in candidates if not c.refusal and c.name not in SPARSE_FAMILIES}
         self._cache_dir = options().cache_dir
-        self._field = _field(self.problem, gpu.info, ceilings, first)
-        sources = {text for entrant in self._field for text in self._sources(entrant)}
+        self._variants = _variants(self.problem, gpu.info, ceilings, first)
+        sources = {text for entrant in self._variants for text in self._sources(entrant)}
         self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
 
     def _sources(self, entrant: Entrant) -> list[str]:
@@ -175,7 +175,7 @@ class SparseTuning:
         return [family.source(problem, config, self._gpu.info, part) for part in parts]
 
     def measure(self, budget_s: float) -> Outcome:
-        """Find the fastest right kernel and put it into the user's store; waits for the device.
+        """Select the fastest correct kernel and put it into the user's store; waits for the device.
 
         Raises
         ------
@@ -184,8 +184,8 @@ class SparseTuning:
         """
         concurrent.futures.wait(self._jobs)
         forms = self._matrix.forms
-        kept = set(forms)  # which captured graphs may refer to
-        outcome: Outcome | None = self._gpu.here(self._tournament)(budget_s)
+        kept = set(forms)  # captured graphs may refer to them
+        outcome: Outcome | None = self._gpu.here(self._select_fastest)(budget_s)
         if outcome is None:
             raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
         winner = self.winner(outcome)
@@ -197,21 +197,21 @@ class SparseTuning:
             del forms[key]
         return outcome
 
-    def _tournament(self, budget_s: float) -> Outcome | None:
-        arena = SparseArena(self._gpu, self.problem, self._matrix, self._others, self._stopwatch)
-        everyone = [*map(Entrant, self._others), *self._field]
-        outcome = tournament(everyone, arena.check, arena.race, budget_s=budget_s)
+    def _select_fastest(self, budget_s: float) -> Outcome | None:
+        operands = SparseOperands(self._gpu, self.problem, self._matrix, self._others, self._stopwatch)
+        variants = [*map(Entrant, self._others), *self._variants]
+        outcome = tournament(variants, operands.check, operands.time, budget_s=budget_s)
         return outcome if outcome is None else _without_conversion(outcome)
 
     def winner(self, outcome: Outcome) -> Winner:
-        """Return what goes on record."""
+        """Make the record of an outcome."""
         best = outcome.best.entrant
         share = fraction(self.problem, outcome.seconds, self._ceilings)
         return Winner(best.kernel, best.config, self.problem.n_rows, outcome.seconds, share, "")
 
 
 def _without_conversion(outcome: Outcome) -> Outcome:
-    """Return an outcome whose best takes the matrix as it is, unless a converted one gains enough."""
+    """Prefer the best kernel that takes the matrix as it is, unless a converted one gains enough."""
     as_it_is = [t for t in outcome.trials if t.timing is not None and not _converts(t.entrant.kernel)]
     best = min(as_it_is, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
     worth = outcome.seconds < WORTH * Outcome(best, ()).seconds
@@ -223,21 +223,21 @@ def _converts(kernel: str) -> bool:
     return family is not None and family.converts_after is not None
 
 
-def _field(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Entrant]:
-    """Return the first of each family by modelled time, ahead the choice where nothing was measured."""
-    field = [
+def _variants(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Entrant]:
+    """List the first configurations of each family by predicted time, after the model's choice."""
+    found = [
         (family.name, *timed)
         for family in sparse_families_of(problem)
         if family.supports(problem, device) is None
         for timed in _ranked(family, problem, device, ceilings)[:first]
     ]
-    return [Entrant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(field)]
+    return [Entrant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(found)]
 
 
 def _ranked(
     family: SparseFamily[Any], problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings
 ) -> list[tuple[float, Any]]:
-    """Return a family's choice, then its other configurations by modelled time, the shortest first."""
+    """List a family's choice, then its other configurations by predicted time, the shortest first."""
     choice = family.choose(problem, device, ceilings)
     valid = (c for c in family.space(problem, device) if family.refuse(problem, c, device) is None)
     every = dict.fromkeys(itertools.chain([choice], valid))
@@ -255,7 +255,7 @@ def _build(source: str, device: DeviceInfo, cache_dir: Path) -> bool:
 
 
 def _block(rows: int, width: int, ld: int, align: int, dtype: str) -> Array:
-    """Return memory for a block at a pitch and an alignment, and no better one."""
+    """Allocate a block with a pitch and exactly an alignment."""
     import cupy
 
     offset = max(1, align // itemsize(dtype)) if align < MAX_ALIGNMENT else 0
@@ -264,7 +264,7 @@ def _block(rows: int, width: int, ld: int, align: int, dtype: str) -> Array:
 
 
 def _sums(problem: SpmmvProblem, X: Array, Y: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Return the column dots and Gram matrices of a problem."""
+    """Compute the column dots and Gram matrices of a problem."""
     wide = promote(problem.dtype, "float64")
     blocks = {"x": X.astype(wide), "y": Y.astype(wide)}
     dots, gram = {}, {}
@@ -279,7 +279,7 @@ def _sums(problem: SpmmvProblem, X: Array, Y: Array) -> tuple[dict[str, Array], 
 
 
 def _fill_exact(gpu: Gpu, array: Array, seed: int) -> None:
-    """Fill with -1, 0 and 1, in the parts of complex numbers too."""
+    """Fill with -1, 0 and 1, also the real and imaginary parts of complex numbers."""
     import cupy
 
     values = cupy.empty(array.size, array.dtype)

@@ -1,4 +1,4 @@
-"""Who meets in a tournament of sparse products, and whether a converted matrix is worth its memory."""
+"""Which kernels of sparse products are measured, and whether a converted matrix is worth its memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ NARROW = SpmmvProblem(10**7, 10**7, 7 * 10**7, 2, "float64", "float64", 2, 2, pa
 
 
 def test_both_families_meet_the_preferred_one_first() -> None:
-    field = sparse_tuner._field(NARROW, H200, LIMITS, 3)
+    field = sparse_tuner._variants(NARROW, H200, LIMITS, 3)
     assert [entrant.kernel for entrant in field] == ["spmmv_sell"] * 3 + ["spmmv_csr"] * 3
     assert [entrant.place for entrant in field] == list(range(6))
     for problem in (replace(NARROW, dots=("xy",)), replace(NARROW, pattern="uneven", longest=10**5)):
-        assert {entrant.kernel for entrant in sparse_tuner._field(problem, H200, LIMITS, 3)} == {"spmmv_csr"}
+        assert {entrant.kernel for entrant in sparse_tuner._variants(problem, H200, LIMITS, 3)} == {
+            "spmmv_csr"
+        }
 
 
 @pytest.mark.parametrize(("sell_s", "winner"), [(0.9, "spmmv_sell"), (0.99, "cusparse"), (1.2, "cusparse")])

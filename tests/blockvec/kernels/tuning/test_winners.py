@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +229,16 @@ def _sizes(problem: Any, rows: int) -> dict[str, int]:
         "lda": problem.lda or problem.M + 1,
         "ldb": problem.ldb or max(problem.M, problem.N) + 1,
     }
+
+
+def test_records_with_the_former_name_of_a_family_still_load() -> None:
+    problem = dataclasses.replace(sparse(), width=16, ldx=16, ldy=16, pattern="planes")
+    config = families.SPARSE_FAMILIES["spmmv_planes"].choose(problem, H200)
+    found = Winner("spmmv_planes", config, 10**7, 1e-3, 0.8, "").record(problem)
+    assert winners.refusal("spmmv", found | {"kernel": "spmmv_march"}, H200) is None
+    assert "spmmv_marsh" in str(winners.refusal("spmmv", found | {"kernel": "spmmv_marsh"}, H200))
+    shipped = resources.files("blockvec.kernels") / "tuned" / "sm_90" / "spmmv.json"
+    records = json.loads(shipped.read_text())["records"]
+    former = [record for record in records if record["kernel"] == "spmmv_march"]
+    assert former
+    assert all(winners.refusal("spmmv", record, H200) is None for record in former)
