@@ -86,7 +86,7 @@ def eigsh(
     sigma : float, optional
         Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
         With ``method="jd"`` or ``method="filter"`` the eigenvalues nearest to sigma, without a factorisation
-        ("auto" takes the former where there can be none); what a filter shows of its iteration is that of
+        ("auto" takes the former where none is possible); the history of a filter is that of
         (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Largest magnitude, largest or smallest (algebraic) values, both ends (half of them from each, the
@@ -99,13 +99,15 @@ def eigsh(
         with 8 in place of 14 for block sizes above 4, rounded up to whole blocks.
         Fewer save memory, more save applications of the operator.
     maxiter : int, optional
-        Restarts at most (default 5000), outer iterations of Jacobi-Davidson (default 100 000).
+        Maximum number of restarts (default 5000), or of outer iterations of Jacobi-Davidson (default
+        100 000).
     tol : float
-        Tolerance of `convergence`; 0 asks for what rounding allows.
+        Tolerance of `convergence`; 0 for the limit that rounding sets.
     return_eigenvectors : bool
         Whether to return vectors beside the values.
     rng : Generator, int or None
-        Seeds everything random: same seed, same device, same bits. None takes fresh entropy.
+        Source of all random numbers: the same seed gives the same bits on the same device. None takes fresh
+        entropy.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
         "auto" takes Jacobi-Davidson where `preconditioner` or `jd_options` is given, or `sigma` for a
@@ -136,12 +138,12 @@ def eigsh(
     time_limit : float, optional
         Seconds after which to stop.
     on_unconverged : {"raise", "warn", "return"}
-        What to do where some pairs did not converge: raise `NoConvergence`, return all pairs with a
+        Response to pairs that did not converge: raise `NoConvergence`, return all pairs with a
         `ConvergenceWarning`, or return them silently (flagged in the result's `converged`).
     return_info : bool
         Return an `EigenResult` instead of arrays.
     device : {"cpu", "gpu"}, optional
-        Where a callable works, or where to move a matrix of the host.
+        Device of a callable, or to move a matrix of the host to.
     shape, dtype
         Of a callable A.
     verify : {"auto", "always", "never"}
@@ -152,18 +154,18 @@ def eigsh(
     OPinv : LinearOperator, Operator or callable, optional
         (A - sigma M)^-1, on the device of A.
     mode : {"normal", "buckling", "cayley"}
-        What `sigma` makes of an eigenvalue: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
+        Transformation of an eigenvalue by `sigma`: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
         sigma)/(lambda - sigma).
     preconditioner : matrix, LinearOperator, Operator or callable, optional
         For Jacobi-Davidson: Hermitian, about (A - sigma M)^-1, or A^-1 less something beyond the wanted end.
         A callable maps a row-major array of shape (n, b) to one.
     jd_options : JacobiDavidsonOptions, optional
-        How Jacobi-Davidson computes corrections, extracts vectors and restarts.
+        Options of Jacobi-Davidson: corrections, extraction of vectors, restarts.
     checkpoint : path-like, optional
-        A file that the state of the iteration is written to between restarts, in one step each time. Where it
-        exists, the run goes on from it, bit for bit as if it had never ended; one that is broken or belongs
-        to another matrix or other options is refused. `maxiter`, `time_limit`, `callback` and `v0` may be
-        others (`maxiter` counts restarts before and after). The file holds about ``ncv`` vectors; it is
+        A file for the state of the iteration, replaced atomically between restarts. If it exists, the run is
+        resumed from it, with the same bits as an uninterrupted one; a file that is broken or belongs
+        to another matrix or other options is refused. `maxiter`, `time_limit`, `callback` and `v0` may
+        change (`maxiter` counts restarts before and after). The file holds about ``ncv`` vectors; it is
         deleted once everything has converged. Solves in several stages add files ``<checkpoint>.<stage>``.
     checkpoint_interval : float
         Seconds between two writings (default 60), more where writing takes over a twentieth of the time. A
@@ -184,11 +186,11 @@ def eigsh(
     NoConvergence
         A subclass of SciPy's ArpackNoConvergence, with the converged pairs and the whole result.
     OptionError, ShapeError, DTypeError, DeviceError
-        For arguments that cannot be used; the message names the argument and the remedy.
+        For invalid arguments; the message names the argument and the remedy.
     BreakdownError
-        Where A returns NaN or Inf.
+        If A returns NaN or Inf.
     Interrupted
-        A KeyboardInterrupt with what was reached, after Ctrl-C.
+        A KeyboardInterrupt with the pairs computed so far, after Ctrl-C.
 
     References
     ----------
