@@ -129,6 +129,7 @@ class JacobiDavidson(VerifiedIteration):
         width = min(self.options.block_size, ahead)
         sizes = {
             "p": space.padding,
+            "inside": int(self.target is not None),
             "locked": space.n_locked,
             "capacity": space.buffer.shape[1],
             "basis": space.padded(space.capacity),
@@ -140,7 +141,7 @@ class JacobiDavidson(VerifiedIteration):
             "half": width // 2,
             "quarter": width // 4,
         }
-        return "jd" if self.target is None else "jd-inside", self.operator, space.buffer.dtype, sizes
+        return "jd", self.operator, space.buffer.dtype, sizes
 
     def _run(self) -> IterationResult:
         if not self._resumed():
