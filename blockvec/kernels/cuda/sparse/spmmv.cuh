@@ -1,11 +1,10 @@
-// What the SpMMV kernels share: Y = alpha (S - shift I) X + beta Y, then Z = delta Z + eta Y, as a lane sees it that owns some columns of
-// a row.
+// Shared by the SpMMV kernels: Y = alpha (S - shift I) X + beta Y, then Z = delta Z + eta Y, for a lane that has some columns of a row.
 //
 // LANES neighbouring lanes hold the columns of a row, VECTORS packs of VECTOR columns each; lane l owns packs l, l + LANES, ...
 // Together they cover a tile of TILE columns.
 //
 // Types:   SReal, XReal, YReal: of the parts of elements of S, X and Y, complex under S_COMPLEX, X_COMPLEX or either; Index: of S's columns.
-// Problem: WIDTH; ALPHA_ONE; BETA_ZERO (Y is not read), BETA_ONE; SHIFT: 0 none, 1 one for all columns, 2 one a column;
+// Problem: WIDTH; ALPHA_ONE; BETA_ZERO (Y is not read), BETA_ONE; SHIFT: 0 none, 1 one for all columns, 2 one per column;
 //          CHAIN: 0 no Z, 1 Z = delta Z + eta Y, 2 Z = eta Y (Z is not read);
 //          DOTS: sums over the rows in each column, 1 of |x|^2, 2 of conj(x) y, 4 of |y|^2, or several; GRAM: see spmmv_gram.cuh;
 //          X_ALIGNED, Y_ALIGNED: packs of X, of Y and Z start at multiples of their size.
@@ -94,7 +93,7 @@ __device__ __forceinline__ Dot square(T x) {
         return convert<Dot>(a * a);
 }
 
-// What a lane has summed up over its rows.
+// The sums of a lane over its rows.
 struct Dots {
     Dot at[DOT_KINDS > 0 ? DOT_KINDS : 1][VECTORS][VECTOR] = {};
 

@@ -1,33 +1,34 @@
 // Y = alpha (S - shift I) X + beta Y for a sparse S in CSR form and row-major X, Y.
 //
-//   for each patch of units, dealt out to the blocks of each tile of columns
-//     for each unit of the patch, dealt out to the warps of the block, see spmmv_walk.cuh
+//   for each patch of units, assigned in turn to the blocks of each tile of columns
+//     for each unit of the patch, assigned in turn to the warps of the block, see spmmv_walk.cuh
 //       (a unit has at most ROWS rows with at most ENTRIES entries)
 //       its column indices and values are copied to shared memory, STAGES - 1 units ahead of their use
-//       for each row i of the unit, dealt out to GROUPS = 32 / (LANES SPLIT) groups of lanes
-//         for each entry k of the row, dealt out to SPLIT parts of a group, UNROLL of them in flight
+//       for each row i of the unit, shared by GROUPS = 32 / (LANES SPLIT) groups of lanes
+//         for each entry k of the row, shared by SPLIT parts of a group, UNROLL of them in flight
 //           sum[:] += value[k] X[column[k]][:]                                      LANES lanes, VECTORS packs of VECTOR columns each
 //         the parts are added up, in a fixed order, and the first one stores Y[i][:]
 //
-// The matrix is one stream of whole lines whatever the row lengths, and a warp finds its entries in shared memory: what it waits for are
-// the rows of X alone. Wide blocks are held up by the rate at which rows of X cross from L2 to L1, so they should cross seldom: the
-// warps of a block work on neighbouring units, or on a grid on units of neighbouring lines and planes, and L1 serves what those
-// share. Tiles of the same rows are worked on at the same time, so that L2 serves the matrix to all but one. Warps
-// never wait for each other. Units: `cuts` holds the first row of each, and the number of rows at the end; without it they all have ROWS
-// rows. A row of more than LONG_ROW entries is a unit of its own, passed over here and left to spmmv_csr_long.cu.
+// The matrix is read as one stream of whole lines for any row lengths, and a warp reads its entries from shared memory, so it waits only
+// for rows of X. Products of wide blocks are limited by the bandwidth between L2 and L1. To reuse rows of X in L1, the warps of a block
+// process neighbouring units, or, for a matrix of a grid, units of neighbouring lines and planes. All tiles of the same rows are processed
+// at the same time, so that only one of them reads the matrix from memory and the others from L2. Warps never wait for each other.
 //
-// FLAT: the entries of a unit are dealt out to groups of LANES lanes whatever row they are of, so that no lane waits for a long row; their
-// products take the way to the rows' sums through shared memory.
+// Units: `cuts` has the first row of each, and the number of rows at the end; without it they all have ROWS rows. A row of more than LONG_ROW
+// entries is a unit of its own, which this kernel skips and spmmv_csr_long.cu computes.
 //
-// SWIZZLE: the 16-byte pieces of every 128 bytes of a slot change places, in another way in each of eight such lines, so that rows
-// whose lengths are multiples of a power of two do not begin in one bank.
+// FLAT: the entries of a unit are shared by groups of LANES lanes regardless of their rows, so that no lane waits for a long row; the products
+// are added to the rows' sums through shared memory.
+//
+// SWIZZLE: the 16-byte pieces of every 128 bytes of a slot are permuted, differently in each of eight such lines, so that rows whose lengths
+// are multiples of a power of two do not all start in one bank.
 //
 // DOTS: a lane sums up over its rows in registers, in double precision; at the end the groups of a warp and the warps of a block are
 // added up in a fixed order, and parts[number][kind][column] takes the sums of the blocks of that number, one of each tile. Not for
 // matrices with long rows.
 //
 // Types and problem: see spmmv.cuh.
-// Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS a block, BLOCKS a
+// Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS per block, BLOCKS a
 //          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
 // Shared:  WARPS STAGES (ENTRIES + 6) entries; FLAT: and as many times WARPS rows of a tile.
@@ -48,7 +49,7 @@ struct alignas(SWIZZLE ? 128 : 16) Slot {
 };
 static_assert(UNROLL * SPLIT <= SLOT && SLOT < 1 << 16);
 
-// Where byte `at` of a slot's columns or values is kept.
+// The offset of byte `at` of a slot's columns or values.
 __device__ __forceinline__ int place(int at) { return SWIZZLE ? at ^ (at >> 3 & 0x70) : at; }
 
 template <class T>

@@ -1,15 +1,15 @@
-// The long rows of Y = alpha (S - shift I) X + beta Y, cut into tasks that are summed up by a block each.
+// The long rows of Y = alpha (S - shift I) X + beta Y, cut into tasks, each summed by one block.
 //
-//   for each task (row, begin, end, slot) and tile of columns, a block each
-//     for k in [begin, end), dealt out to the GROUPS groups of LANES lanes of the block, UNROLL of them in flight
+//   for each task (row, begin, end, slot) and tile of columns, one block each
+//     for k in [begin, end), shared by the GROUPS groups of LANES lanes of the block, UNROLL of them in flight
 //       sum[:] += value[k] X[column[k]][:]          (SUMS: sum[:] += partials[k][:], the sums of earlier tasks)
 //     the groups are added up, in a fixed order
 //     slot >= 0: partials[slot][:] = sum[:]; else the row is complete: Y[row][:] = alpha (sum[:] - shift X[row][:]) + beta Y[row][:]
 //
-// A row of one task is complete at once; of the others a second launch, with SUMS, adds up the parts.
+// A row of one task is complete after the first launch; a second launch, with SUMS, adds up the parts of the other rows.
 //
 // Types and problem: see spmmv.cuh.
-// Config:  LANES, VECTORS, VECTOR; UNROLL; WARPS a block.
+// Config:  LANES, VECTORS, VECTOR; UNROLL; WARPS per block.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, and ~35 more.
 #include "sparse/spmmv.cuh"
 

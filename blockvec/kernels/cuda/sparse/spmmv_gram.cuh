@@ -1,15 +1,15 @@
 // Gram matrices X^H Y and Y^H Y in the pass over a sparse matrix: FP64 tensor-core products of the rows that a warp has just completed.
 //
-// A warp completes GROUPS = 32 / LANES rows at a time, lane l holding ELEMENTS columns of row l / LANES. A fragment (mma.cuh) wants four rows
-// along t = l % 4 and eight columns along g = l / 4. With eight lanes a row every element makes a fragment; with fewer the rows fill FOLD
+// A warp completes GROUPS = 32 / LANES rows at a time, and lane l has ELEMENTS columns of row l / LANES. A fragment (mma.cuh) has four
+// rows along t = l % 4 and eight columns along g = l / 4. With eight lanes per row every element makes a fragment; with fewer the rows fill FOLD
 // fragments, each of FOLD elements of a lane and of SETS sets of four rows:
 //
 //   lane (g, t) with g = (set, position, e), e < FOLD:  fragment b, tile a  <-  row 4 (FOLD set + b) + t, lane `position` of it, its
 //                                                                            element FOLD a + e
 //
-// Elements of Y get there by FOLD shuffles a tile: in the n-th, a lane takes from the row set b = e ^ n, whose lanes offer element e = b ^ n.
-// The product of two fragments has the wanted products of a set with itself on SETS diagonal blocks, which are added up at the end; what
-// the others hold is dropped.
+// Elements of Y are exchanged by FOLD shuffles per tile: in the n-th, a lane takes from the row set b = e ^ n, whose lanes offer element e = b ^ n.
+// The product of two fragments has the wanted products of a set with itself on SETS diagonal blocks, which are added up at the end; the
+// other blocks are dropped.
 //
 // Problem: GRAM: 1 X^H Y, 2 Y^H Y, 3 both. One tile of columns, SPLIT = 1.
 // Registers: 4 for each of the A_SIDE^2 tiles and parts (re, im) of X^H Y, and of those on and above the diagonal of Y^H Y.
@@ -48,7 +48,7 @@ __device__ __forceinline__ T element_of(const Parts& x) {
         return x.re;
 }
 
-// What a warp has summed up over its rows.
+// The sums of a warp over its rows.
 struct Grams {
     Tile xy[A_SIDE][A_SIDE], yy[A_SIDE][A_SIDE];  // yy: the tiles on and above the diagonal
 

@@ -2,7 +2,7 @@
 //
 //   for each step of a block's plane sweep, see spmmv_planes.cuh
 //     rows of X that the next step needs and the ring lacks are copied into it, and that step's slots and values beside it
-//     for each row of the step's patch, dealt out to groups of LANES lanes
+//     for each row of the step's patch, shared by groups of LANES lanes
 //       for each entry k of the row, UNROLL of them in flight
 //         sum[:] += value[k] ring[slot[k]][:]                                      LANES lanes, VECTORS packs of VECTOR columns each
 //       the row of Y is stored

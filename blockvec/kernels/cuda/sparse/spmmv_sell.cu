@@ -1,19 +1,19 @@
 // Y = alpha (S - shift I) X + beta Y for a sparse S in SELL-C-sigma form, C = 32, and row-major X, Y of few columns.
 //
-//   for each chunk of C rows, dealt out to the warps of all blocks, see spmmv_walk.cuh
+//   for each chunk of C rows, assigned in turn to the warps of all blocks, see spmmv_walk.cuh
 //     lane i:  for each entry k of row i of the chunk, UNROLL of them in flight
 //                sum[:] += value[k] X[column[k]][:]                                 VECTORS packs of VECTOR columns
 //              the row of Y is stored
 //
 // Entry k of row i of a chunk is kept at starts[chunk] + C k + i, so neighbouring lanes read neighbouring entries straight into
-// registers. Rows shorter than the longest of their chunk are filled up with entries of column -1, for which nothing is loaded and nothing
+// registers. Rows shorter than the longest of their chunk are padded with entries of column -1, for which nothing is loaded or
 // added. A row is summed up in the order in which its entries are stored, as spmmv_csr.cu does with SPLIT = 1: the results are the same to
 // the last bit.
 //
-// SIGMA > C: the rows of every SIGMA are sorted by length, `order` holds the place that each had among them.
+// SIGMA > C: the rows of every SIGMA are sorted by length, `order` has the original position of each among them.
 //
 // Types and problem: see spmmv.cuh.
-// Config:  VECTORS, VECTOR, LANES = 1: one tile of columns; UNROLL; SIGMA, a multiple of C; WARPS a block, BLOCKS a multiprocessor; PLANES
+// Config:  VECTORS, VECTOR, LANES = 1: one tile of columns; UNROLL; SIGMA, a multiple of C; WARPS per block, BLOCKS per multiprocessor; PLANES
 //          divides WARPS.
 // Registers: UNROLL packs of X for each of VECTORS, UNROLL entries, VECTORS packs of sums, and ~35 more.
 #include "sparse/spmmv.cuh"

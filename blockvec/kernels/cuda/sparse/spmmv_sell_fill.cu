@@ -1,12 +1,12 @@
 // The entries of a matrix in SELL-C-sigma form, C = 32, from those in compressed rows; see spmmv_sell.cu.
 //
-//   for each chunk of C rows, a warp each
+//   for each chunk of C rows, one warp each
 //     for BATCH entries of each row, to the longest of the chunk
 //       the entries are read to shared memory, those of a row by neighbouring lanes
 //       lane i:  entry k of row i, or the column -1, is stored for each k of the batch
 //
 // Types: SReal of the parts of values, complex under S_COMPLEX; Index.
-// Config: SIGMA; BATCH, a divisor of C; WARPS a block.
+// Config: SIGMA; BATCH, a divisor of C; WARPS per block.
 #include "common/stream.cuh"
 
 using S = ElementOf<S_COMPLEX, SReal>;

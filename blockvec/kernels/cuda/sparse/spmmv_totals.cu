@@ -1,6 +1,6 @@
-// Column dots and Gram matrices of an SpMMV from the sums that its blocks left, in a fixed order.
+// Column dots and Gram matrices of an SpMMV from the partial sums of its blocks, in a fixed order.
 //
-//   for each sum (LANES neighbouring ones to a block, which has THREADS / LANES threads a sum)
+//   for each sum (LANES neighbouring ones per block, with THREADS / LANES threads per sum)
 //     thread (run, lane):  sum += partials[p][sum]   for p = run, run + RUNS, ...
 //     the runs are added up in shared memory as a binary tree
 //

@@ -1,16 +1,16 @@
-// The order in which the warps of a tile's blocks come by units of neighbouring rows.
+// The order in which the warps of a tile's blocks process units of neighbouring rows.
 //
-//   for each patch of units, dealt out to the blocks
-//     for each unit of the patch, dealt out to the warps of the block: `passes` neighbours a warp; LINES = WARPS / PLANES warps work `line`
+//   for each patch of units, assigned in turn to the blocks
+//     for each unit of the patch, assigned in turn to the warps of the block: `passes` neighbours per warp; LINES = WARPS / PLANES warps work `line`
 //       units apart, PLANES such lots of lines `plane` units apart, and a plane has `lots` of them
 //
-// Config: WARPS a block; PLANES divides WARPS.
+// Config: WARPS per block; PLANES divides WARPS.
 #pragma once
 #include "common/stream.cuh"
 
 static_assert(WARPS % PLANES == 0);
 
-// n / d for n < 2^31, where `by` is ceil(2^(31 + l) / d) + 2^32 l and l = ceil(log2 d): a warp asks for its next unit too often to divide.
+// n / d for n < 2^31, where `by` is ceil(2^(31 + l) / d) + 2^32 l and l = ceil(log2 d): a division per unit would be too slow.
 __device__ __forceinline__ int divide(int n, i64 by) {
     return static_cast<int>(__umulhi(2 * static_cast<u32>(n), static_cast<u32>(by)) >> static_cast<int>(by >> 32));
 }
