@@ -169,7 +169,7 @@ def _block_product(A: Any) -> Callable[[Array], Array]:
         matmat: Callable[[Array], Array] = A.matmat
         return matmat
     warnings.warn(
-        f"{type(A).__name__} has matvec only: it is called once a column, which forfeits what blocks gain. "
+        f"{type(A).__name__} has matvec only: it is called once per column, which forfeits what blocks gain. "
         "Define matmat.",
         stacklevel=3,
     )

@@ -530,10 +530,10 @@ class BlockVector:
             raise DTypeError(f"{operation}: got a transposed block; both operands are tall, as in V.T @ W.")
         return memory_of(as_rows(other))
 
-    def _plus(self, other: Any, alpha: int, beta: int) -> Any:
+    def _plus(self, other: Any, alpha: int, beta: int) -> Self:
         """Compute alpha V + beta W; W may also be a number or hold one value per column."""
         if not _is_operand(other):
-            return NotImplemented
+            return NotImplemented  # type: ignore[no-any-return]
         if not _is_block(other):
             return (self if alpha == 1 else self * alpha)._apply(operator.add, beta * other)
         W = self._tall("+", other)
@@ -550,13 +550,13 @@ class BlockVector:
         return self._wrap(as_rows(result))
 
     def __add__(self, other: Any) -> Self:
-        return self._plus(other, 1, 1)  # type: ignore[no-any-return]
+        return self._plus(other, 1, 1)
 
     def __sub__(self, other: Any) -> Self:
-        return self._plus(other, 1, -1)  # type: ignore[no-any-return]
+        return self._plus(other, 1, -1)
 
     def __rsub__(self, other: Any) -> Self:
-        return self._plus(other, -1, 1)  # type: ignore[no-any-return]
+        return self._plus(other, -1, 1)
 
     def __mul__(self, other: Any) -> Self:
         if not _is_operand(other):

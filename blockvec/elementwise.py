@@ -90,7 +90,7 @@ def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
     if factor.shape != (out.n_cols,):
         raise ShapeError(
             f"{operation}: got factors of shape {factor.shape} for {out.n_cols} columns; give a scalar or "
-            "one value a column."
+            "one value per column."
         )
     # Factors that are a row of the block itself must be read before it changes.
     return factor.copy() if overlaps(factor[None], out.array) else factor, (2, factor.dtype)

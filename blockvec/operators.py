@@ -306,7 +306,7 @@ class Operator(ABC):
             kind = (PER_COLUMN, shift.dtype)
             if shift.shape != (X.n_cols,):
                 raise ShapeError(
-                    f"apply: got shifts of shape {shift.shape} for {X.n_cols} columns; give one, or one a "
+                    f"apply: got shifts of shape {shift.shape} for {X.n_cols} columns; give one, or one per "
                     "column."
                 )
         if kind[0] != 0 and self.shape[0] != self.shape[1]:
