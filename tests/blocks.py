@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from blockvec.kernels.dense.family import DenseFamily
 from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig, uses_queue
+from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.problem import TsmmProblem
 
 GUARD = 64  # elements before and after a block
@@ -89,3 +92,17 @@ def counters_are_ready(workspace: np.ndarray) -> bool:
     """Whether the counters at the head of a workspace are as a launch must leave them for the next one."""
     header = workspace[:4].view(np.uint64)
     return not header[:2].any() and bool(header[2] == header[3])
+
+
+def bind(
+    family: DenseFamily[Any, Any], kernel: Any, problem: Any, config: Any, device: DeviceInfo
+) -> Callable[..., None]:
+    """Bind a loaded kernel to its launch; the result takes device addresses and factors."""
+    launch = family.launch(problem, config, device)
+
+    def run(*operands: Any) -> None:
+        arguments = launch.pack(*operands)
+        if arguments is not None:
+            kernel(launch.grid, launch.block, arguments, launch.shared_bytes)
+
+    return run

@@ -1,40 +1,29 @@
-"""Launches of generated product kernels: what does not change from one to the next is worked out once."""
+"""Launches of generated kernels, with everything but the operands prepared once."""
 
 from __future__ import annotations
 
 import ctypes
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import LayoutError
 from .limits import ceil_div
 from .problem import TsmmProblem, TsmttsmProblem, itemsize
 
-__all__ = [
-    "FLAGGED_DOUBLES",
-    "GRID_HEADER_BYTES",
-    "QUEUE_BYTES",
-    "Kernel",
-    "bind_product",
-    "partials_bytes",
-    "run_rows",
-]
-
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/common/reduce.cuh
-FLAGGED_DOUBLES = 2048  # of a result whose partial sums have flags, as there
+FLAGGED_DOUBLES = 2048  # most numbers of a result whose partial sums have flags, as there
 _MAX_SUMS = 16  # threads that share the sum of one element over the blocks, as there
-QUEUE_BYTES = (
-    8  # counters at the head of the workspace of a kernel that deals out tiles: cuda/common/queue.cuh
-)
+QUEUE_BYTES = 8  # counters at the head of the workspace of a kernel with a tile queue: cuda/common/queue.cuh
 
 
 def partials_bytes(blocks: int, doubles: int) -> int:
-    """Return the workspace of a kernel that sums a result of so many doubles over its blocks.
+    """Compute the workspace in bytes of a kernel that sums a result of `doubles` numbers over its blocks.
 
-    One workspace serves all launches of one stream. It is zero before the first one, and every launch leaves
-    the counters in its first `GRID_HEADER_BYTES` as the next one needs them. The rest is scratch.
+    All launches of a stream share one workspace. It is zero before the first launch, and every launch leaves
+    the counters in its first `GRID_HEADER_BYTES` ready for the next one. The rest is scratch.
     """
     return GRID_HEADER_BYTES + blocks * doubles * (16 if doubles <= FLAGGED_DOUBLES else 8)
 
@@ -46,10 +35,10 @@ def partials_chain(blocks: int) -> int:
 
 
 def run_rows(problem: TsmmProblem) -> int:
-    """Return about how many rows a team of warps takes at a time where tiles are dealt out.
+    """Choose the rows that a team of warps takes from the tile queue at a time.
 
-    16 KB of the wider matrix: more costs order, less asks the queue too often. A narrow B is written by 8 KB
-    where 64 KB of A make them.
+    16 KB of the wider matrix: with more, tiles are less in order; with less, the queue limits. A narrow B is
+    written in units of 8 KB if these take no more than 64 KB of A.
     """
     row_a, row_b = problem.M * itemsize(problem.dtype_a), problem.N * itemsize(problem.dtype)
     return max((16 << 10) // max(row_a, row_b), min((8 << 10) // row_b, (64 << 10) // row_a))
@@ -58,9 +47,9 @@ def run_rows(problem: TsmmProblem) -> int:
 class Kernel:
     """A loaded kernel: ``kernel(grid, block, arguments, shared_mem)`` queues it on CuPy's current stream.
 
-    CuPy takes a quarter of a microsecond to look at each argument. Where all are Python's integers and
-    floats, of 8 bytes each, and the grid has one dimension, they are packed into memory that the driver
-    reads; else CuPy launches.
+    CuPy takes a quarter of a microsecond per argument. Integers and floats of Python, of 8 bytes each, are
+    therefore packed here into memory that the driver reads, where the grid has one dimension; all other
+    launches are CuPy's.
 
     Parameters
     ----------
@@ -76,7 +65,7 @@ class Kernel:
         self._function, self._launch, self._current_stream = function, driver.launchKernel, get_current_stream
         self._error = driver.CUDADriverError
         self._packers: dict[tuple[type, ...], Callable[..., None] | None] = {}
-        self._free: list[tuple[Any, Any, int]] = []  # memory for arguments that no thread is using
+        self._free: list[tuple[Any, Any, int]] = []  # argument memory that no thread is using
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
@@ -102,7 +91,7 @@ class Kernel:
         except self._error as error:
             if error.status != NO_CONTEXT:
                 raise
-            # This is the first that its thread does with CUDA: CuPy's own launch gives it a context.
+            # The first CUDA call of this thread: CuPy's own launch creates its context.
             self._function(grid, block, arguments, shared_mem)
         self._free.append(memory)
 
@@ -114,62 +103,73 @@ def _packer(kinds: tuple[type, ...]) -> Callable[..., None] | None:
 
 
 def _argument_memory(count: int) -> tuple[Any, Any, int]:
-    """Return memory for arguments of 8 bytes, pointers to each, and the address of these."""
+    """Allocate memory for arguments of 8 bytes, pointers to each, and the address of the pointers."""
     values = (ctypes.c_int64 * count)()
     pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
     return values, pointers, ctypes.addressof(pointers)
 
 
-def bind_product(
-    function: Any,
-    problem: TsmttsmProblem | TsmmProblem,
-    blocks: int,
-    threads: int,
-    shared_bytes: int,
-    pitches: tuple[int, int] | None = None,
-) -> Callable[..., None]:
-    """Return what starts the kernel of a product on CuPy's current stream.
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The launch of a product's kernel, but for its operands.
+
+    Attributes
+    ----------
+    grid, block : tuple of int
+        Blocks of the grid, threads of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    pack : callable
+        Takes device addresses and factors, in the order of a `Candidate`'s operands, and the address of the
+        workspace where the family takes one; returns the kernel's arguments, None if nothing is to be done.
+        Raises `LayoutError` for an address that is less aligned than the problem says.
+    """
+
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int
+    pack: Callable[..., tuple[Any, ...] | None]
+
+
+def pack_product(
+    problem: TsmttsmProblem | TsmmProblem, pitches: tuple[int, int] | None = None
+) -> Callable[..., tuple[Any, ...] | None]:
+    """Create the `Launch.pack` of a product.
 
     Parameters
     ----------
-    function : Kernel
-        What `compile.function` made of the family's source.
     problem : TsmttsmProblem or TsmmProblem
-        What is launched; K and pitches may differ from what `function` was made for.
-    blocks, threads, shared_bytes : int
-        The grid, a block, and its dynamic shared memory.
+        The product; its K and pitches may differ from those that the kernel was compiled for.
     pitches : (int, int), optional
-        Of A and B as the kernel takes them; by default in elements.
+        Pitches of A and B in the kernel's unit; by default in elements.
 
     Returns
     -------
     callable
-        ``launch(A, B, C, alpha, beta, workspace)`` for TSMTTSM and ``launch(A, C, B, alpha, beta,
-        workspace)`` for TSMM, with device addresses and the factors in the problem's classes. C is
-        contiguous; the workspace has the family's `workspace_bytes`, belongs to the stream, and is left out
-        where they are 0. Raises `LayoutError` for an address that is less aligned than the problem says.
+        ``pack(A, B, C, alpha, beta, *workspace)`` for TSMTTSM and ``pack(A, C, B, alpha, beta, *workspace)``
+        for TSMM, with the factors in the problem's classes. C is contiguous.
     """
-    grid, block = (blocks,), (threads,)
     extents = problem.K, *(pitches or (problem.lda, problem.ldb))
     combines = isinstance(problem, TsmmProblem)
+    is_empty = problem.K == 0 and combines
     align_a, align_b = (problem.align_a, problem.align_b) if problem.K > 0 else (1, 1)
     plain = problem.alpha == "one" and problem.beta == "zero"
     scalars = (*extents, 1.0, 0.0, 0.0, 0.0)
 
-    def launch(A: int, second: int, third: int, alpha: complex, beta: complex, *workspace: int) -> None:
-        if problem.K == 0 and combines:
-            return
+    def pack(
+        A: int, second: int, third: int, alpha: complex, beta: complex, *workspace: int
+    ) -> tuple[Any, ...] | None:
+        if is_empty:
+            return None
         B = third if combines else second
         if A % align_a or B % align_b:
             _refuse(problem, A, B)
         if plain:
-            function(grid, block, (A, second, third, *scalars, *workspace), shared_bytes)
-            return
+            return A, second, third, *scalars, *workspace
         a, b = complex(alpha), complex(beta)
-        factors = a.real, a.imag, b.real, b.imag
-        function(grid, block, (A, second, third, *extents, *factors, *workspace), shared_bytes)
+        return A, second, third, *extents, a.real, a.imag, b.real, b.imag, *workspace
 
-    return launch
+    return pack
 
 
 def _refuse(problem: TsmttsmProblem | TsmmProblem, A: int, B: int) -> None:

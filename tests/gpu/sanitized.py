@@ -11,6 +11,7 @@ from blockvec import BlockVector, as_operator, inverse_factor, products
 from blockvec.backends import backend_for
 from blockvec.kernels.compile import function
 from blockvec.kernels.families import FAMILIES
+from tests.blocks import bind
 from tests.contract.blocks import exact_values, host, on
 
 ROWS = 1999  # of which no tile height is a divisor
@@ -70,7 +71,7 @@ def run_dealt(M: int, N: int, dtype: str) -> int:
         shared = family.shared_bytes(problem, config, few)
         kernel = function(source, family.kernel_name(problem), few.architecture, shared)
         addresses = (operand.data.ptr for operand in (A, C, B))
-        family.bind(kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)
+        bind(family, kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)
         check(family.kernel_name(problem), B, a @ c)
         check("queue", queue, np.zeros(2, np.uint32))
     return 2

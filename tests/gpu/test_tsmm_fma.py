@@ -15,7 +15,16 @@ from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, promote, scalar_class
-from tests.blocks import UNIT_ROUNDOFF, alignment, asks_for_chunks, draw, framed, leading_dimension, wide
+from tests.blocks import (
+    UNIT_ROUNDOFF,
+    alignment,
+    asks_for_chunks,
+    bind,
+    draw,
+    framed,
+    leading_dimension,
+    wide,
+)
 
 family = FAMILIES["tsmm_fma"]
 
@@ -51,7 +60,7 @@ def run(
     addresses = [operand.data.ptr for operand in operands]
     if queue is None:
         queue = cupy.zeros(family.workspace_bytes(problem, config, device), cupy.uint8)
-    family.bind(function, problem, config, device)(*addresses, *factors, queue.data.ptr)
+    bind(family, function, problem, config, device)(*addresses, *factors, queue.data.ptr)
     if not cupy.cuda.get_current_stream().is_capturing():
         assert not queue.any()  # as the next launch needs it
 

@@ -14,7 +14,7 @@ from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
-from tests.blocks import UNIT_ROUNDOFF, draw
+from tests.blocks import UNIT_ROUNDOFF, bind, draw
 
 family = FAMILIES["tsmm_mma"]
 
@@ -70,7 +70,7 @@ def run(
     addresses = [operand.data.ptr for operand in operands]
     if counters is None:
         counters = cupy.zeros(family.workspace_bytes(problem, config, device), cupy.uint8)
-    family.bind(function, problem, config, device)(*addresses, alpha, beta, counters.data.ptr)
+    bind(family, function, problem, config, device)(*addresses, alpha, beta, counters.data.ptr)
     if not cupy.cuda.get_current_stream().is_capturing():
         assert not counters.any()
 

@@ -15,7 +15,16 @@ from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, promote, scalar_class
-from tests.blocks import UNIT_ROUNDOFF, alignment, counters_are_ready, draw, framed, leading_dimension, wide
+from tests.blocks import (
+    UNIT_ROUNDOFF,
+    alignment,
+    bind,
+    counters_are_ready,
+    draw,
+    framed,
+    leading_dimension,
+    wide,
+)
 
 family = FAMILIES["tsmttsm_fma"]
 
@@ -49,7 +58,7 @@ def run(
     )
     addresses = [operand.data.ptr for operand in operands]
     assert family.workspace_bytes(problem, config, device) <= workspace.nbytes
-    family.bind(function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
+    bind(family, function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
 
 
 def reference(

@@ -15,7 +15,7 @@ from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, scalar_class
-from tests.blocks import UNIT_ROUNDOFF, counters_are_ready, draw
+from tests.blocks import UNIT_ROUNDOFF, bind, counters_are_ready, draw
 
 family = FAMILIES["tsmttsm_mma"]
 
@@ -66,7 +66,7 @@ def run(
     )
     addresses = [operand.data.ptr for operand in operands]
     assert family.workspace_bytes(problem, config, device) <= workspace.nbytes
-    family.bind(function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
+    bind(family, function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
 
 
 @st.composite

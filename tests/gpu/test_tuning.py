@@ -49,15 +49,15 @@ def test_a_wrong_kernel_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch
     (entrant, *_) = entrants(problem, backend.device, first=1)
     arena = Arena(backend._gpu, problem, {}, backend.stopwatch)
     assert arena.check(entrant) == ""
-    bind = FAMILIES[entrant.kernel].bind
+    launch = FAMILIES[entrant.kernel].launch
 
-    def lossy(function: Any, problem: Any, *rest: Any) -> Any:
-        return bind(function, dataclasses.replace(problem, K=problem.K - 1), *rest)
+    def lossy(problem: Any, *rest: Any) -> Any:
+        return launch(dataclasses.replace(problem, K=problem.K - 1), *rest)
 
-    monkeypatch.setattr(FAMILIES[entrant.kernel], "bind", lossy)
-    generated.launcher.cache_clear()
+    monkeypatch.setattr(FAMILIES[entrant.kernel], "launch", lossy)
+    generated.load.cache_clear()
     assert arena.check(entrant) == "differs from the reference"
-    generated.launcher.cache_clear()
+    generated.load.cache_clear()
 
 
 def test_the_first_product_tunes_where_that_is_asked_for(

@@ -1,10 +1,10 @@
-"""Products of tall blocks through blockvec's own generated kernels, on CuPy arrays."""
+"""Products of tall blocks through blockvec's generated kernels, on CuPy arrays."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...kernels.compile import function
 from ...kernels.dense.family import DenseFamily
@@ -14,11 +14,18 @@ from ..base import Candidate
 from .device import Gpu
 from .workspace import Scratch
 
-__all__ = ["candidate", "launcher"]
-
 Product = TsmttsmProblem | TsmmProblem | SweepProblem
-Launch = Callable[..., None]
-"""Takes the operands of a `Candidate` after the problem."""
+
+
+class Loaded(NamedTuple):
+    """A kernel loaded on a device and its launch; `workspace` is None where it takes none."""
+
+    kernel: Callable[..., None]
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    shared_bytes: int
+    pack: Callable[..., tuple[Any, ...] | None]
+    workspace: Callable[[], int] | None
 
 
 def candidate(
@@ -29,11 +36,11 @@ def candidate(
     *,
     is_summed: bool = True,
 ) -> Candidate:
-    """Return a family as a candidate for a problem, with the tuned configuration if it is the winner's.
+    """Create the candidate of a family for a problem, with the tuned configuration if it is the winner's.
 
-    Nothing is compiled before the first run. A family that takes no mixed types may take a real block times
-    complex numbers as a real product. Where it is not summed, a kernel of A^H B ends with its last product
-    and has no result: its time tells what sums over threads and blocks take.
+    Nothing is compiled before the first run. A family without mixed types may run a real block times complex
+    numbers as a real product. Where it is not summed, a kernel of A^H B ends with its last product and has no
+    result: its time shows what the sums over threads and blocks take.
     """
     if not isinstance(problem, SweepProblem) and family.supports(problem, gpu.info) is not None:
         problem = real_view(problem)
@@ -45,11 +52,8 @@ def candidate(
         return tuned.config if tuned else family.choose(problem, gpu.info)
 
     @functools.cache
-    def launch() -> Launch:
-        return launcher(gpu, family, problem, config(), is_summed)
-
-    def run(_problem: Any, *operands: Any) -> None:
-        launch()(*operands)
+    def loaded() -> Loaded:
+        return load(gpu, family, problem, config(), is_summed)
 
     def text() -> str:
         origin = tuned.origin if tuned else "the model's choice"
@@ -60,29 +64,55 @@ def candidate(
         return family.source(problem, config(), gpu.info, is_summed=is_summed)
 
     def prepare(_problem: Any, *_operands: Any) -> None:
-        launch()
+        loaded()
 
     return Candidate(
-        family.name, gpu.here(run), refusal, configuration=text, source=source, prepare=gpu.here(prepare)
+        family.name,
+        runner(gpu, problem, loaded),
+        refusal,
+        configuration=text,
+        source=source,
+        prepare=gpu.here(prepare),
     )
+
+
+def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable[..., None]:
+    """Create the `Candidate.run` of a product: one function down to the kernel, for short calls.
+
+    `loaded` is cached; its first call, on the device, compiles the kernel.
+    """
+    import cupy
+
+    current_device, device_id = cupy.cuda.runtime.getDevice, gpu.id
+    is_sweep = isinstance(problem, SweepProblem)
+
+    def run(problem: Any, first: Any, second: Any, third: Any, *rest: Any) -> None:
+        if current_device() != device_id:
+            with cupy.cuda.Device(device_id):
+                run(problem, first, second, third, *rest)
+            return
+        kernel, grid, block, shared_bytes, pack, workspace = loaded()
+        if is_sweep:  # four arrays; products have three and their factors
+            rest = (rest[0].data.ptr,)
+        if workspace is not None:
+            rest = (*rest, workspace())
+        arguments = pack(first.data.ptr, second.data.ptr, third.data.ptr, *rest)
+        if arguments is not None:
+            kernel(grid, block, arguments, shared_bytes)
+
+    return run
 
 
 @functools.lru_cache(maxsize=4096)
-def launcher(
+def load(
     gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any, is_summed: bool = True
-) -> Launch:
-    """Compile and load a configuration; return what queues it on CuPy's current stream."""
+) -> Loaded:
+    """Compile and load a configuration on the current device."""
     source = family.source(problem, config, gpu.info, is_summed=is_summed)
-    shared = family.shared_bytes(problem, config, gpu.info)
+    launch = family.launch(problem, config, gpu.info)
     carveout = family.carveout(problem, config, gpu.info)
-    kernel = function(source, family.kernel_name(problem), gpu.info.architecture, shared, carveout)
-    start = family.bind(kernel, problem, config, gpu.info)
+    name = family.kernel_name(problem)
+    kernel = function(source, name, gpu.info.architecture, launch.shared_bytes, carveout)
     bytes_needed = family.workspace_bytes(problem, config, gpu.info)
-    if not bytes_needed:
-        return lambda A, B, C, alpha, beta: start(A.data.ptr, B.data.ptr, C.data.ptr, alpha, beta)
-    scratch = Scratch(gpu, bytes_needed)
-    if isinstance(problem, SweepProblem):
-        return lambda W, V, C, S: start(W.data.ptr, V.data.ptr, C.data.ptr, S.data.ptr, scratch.address())
-    return lambda A, B, C, alpha, beta: start(
-        A.data.ptr, B.data.ptr, C.data.ptr, alpha, beta, scratch.address()
-    )
+    workspace = Scratch(gpu, bytes_needed).address if bytes_needed else None
+    return Loaded(kernel, launch.grid, launch.block, launch.shared_bytes, launch.pack, workspace)

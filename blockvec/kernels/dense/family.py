@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..device import DeviceInfo
 from ..family import Family, P
-from ..launch import bind_product
+from ..launch import Launch
 
 
 class BlockConfig(Protocol):
@@ -49,7 +49,11 @@ class DenseFamily(Family[P, C]):
     def grid(self, problem: P, config: C, device: DeviceInfo) -> int:
         """Compute the number of blocks of a launch."""
 
-    def bind(self, function: Any, problem: P, config: C, device: DeviceInfo) -> Callable[..., None]:
-        """Bind a loaded kernel to everything but addresses and factors; see `launch.bind_product`."""
-        blocks, shared = self.grid(problem, config, device), self.shared_bytes(problem, config, device)
-        return bind_product(function, problem, blocks, config.threads, shared)  # type: ignore[arg-type]
+    @abstractmethod
+    def pack(self, problem: P) -> Callable[..., tuple[Any, ...] | None]:
+        """Create the function that packs the kernel's arguments; see `Launch.pack`."""
+
+    def launch(self, problem: P, config: C, device: DeviceInfo) -> Launch:
+        """Prepare the launch of the kernel of `source` on a problem, whose K and pitches may differ."""
+        grid, shared = (self.grid(problem, config, device),), self.shared_bytes(problem, config, device)
+        return Launch(grid, (config.threads,), shared, self.pack(problem))

@@ -355,45 +355,29 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         """Compute the number of blocks of a launch."""
         return grid(problem, config, device)
 
-    def bind(
-        self, function: Any, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo
-    ) -> Callable[..., None]:
-        """Bind a loaded kernel to everything but addresses and factors.
+    def pack(self, problem: SweepLike) -> Callable[..., tuple[Any, ...] | None]:
+        """Create the function that packs the kernel's arguments.
 
-        Parameters
-        ----------
-        function : Kernel
-            The kernel of `source`, loaded with `shared_bytes` of dynamic shared memory.
-        problem, config, device
-            Those of `function`; K and pitches may differ.
-
-        Returns
-        -------
-        callable
-            By type of problem, all pointers being device addresses: TSMTTSM ``(A, B, C, alpha, beta,
-            workspace)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S, workspace)``. Small matrices
-            are contiguous; the workspace has `workspace_bytes` that belong to the stream.
+        By type of problem, all pointers being device addresses: TSMTTSM ``(A, B, C, alpha, beta,
+        workspace)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S, workspace)``. Small matrices are
+        contiguous.
         """
         shape = shape_of(problem)
-        blocks, threads = (grid(problem, config, device),), (32 * config.warps,)
-        shared = shared_bytes(problem, config, device)
         size = 8 * shape.parts
         extents = shape.K, shape.ldw * size, shape.ldv * size
 
-        def start(W: int, V: int, C: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
-            a, b = complex(alpha), complex(beta)
-            factors = a.real, a.imag, b.real, b.imag
-            function(blocks, threads, (W, V, C, S, *extents, *factors, workspace), shared)
-
-        def dot(A: int, B: int, S: int, alpha: complex, beta: complex, workspace: int) -> None:
+        def dot(A: int, B: int, S: int, alpha: complex, beta: complex, workspace: int) -> tuple[Any, ...]:
             W, V = (B, A) if shape.transposed else (A, B)
-            start(W, V, 0, S, alpha, beta, workspace)
+            a, b = complex(alpha), complex(beta)
+            return W, V, 0, S, *extents, a.real, a.imag, b.real, b.imag, workspace
 
-        def combine(W: int, C: int, V: int, alpha: complex, beta: complex) -> None:
-            start(W, V, C, 0, alpha, beta, 0)
+        def combine(W: int, C: int, V: int, alpha: complex, beta: complex) -> tuple[Any, ...]:
+            a, b = complex(alpha), complex(beta)
+            return W, V, C, 0, *extents, a.real, a.imag, b.real, b.imag, 0
 
-        def sweep(W: int, V: int, C: int, S: int, workspace: int) -> None:
-            start(W, V, C, S, -1, 1, workspace)  # the factors of an update; the other sweep has none
+        def sweep(W: int, V: int, C: int, S: int, workspace: int) -> tuple[Any, ...]:
+            # The factors of an update; the other sweep has none.
+            return W, V, C, S, *extents, -1.0, 0.0, 1.0, 0.0, workspace
 
         match problem:
             case TsmttsmProblem():

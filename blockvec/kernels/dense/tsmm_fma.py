@@ -9,12 +9,12 @@ widths are as fast as even ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, run_rows
+from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import ceil_div, excess, round_up
 from ..problem import TsmmProblem, is_complex, itemsize
 from ..source import C_TYPES, Constant, constants_of, render, short_names
@@ -324,3 +324,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         """Compute the number of blocks of a launch."""
         return grid_of(problem, config, device)
+
+    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
+        """Create the function that packs the kernel's arguments; see `launch.pack_product`."""
+        return pack_product(problem)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..device import DeviceInfo
-from ..launch import QUEUE_BYTES, bind_product, run_rows
+from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round_up
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, Constant, constants_of, render, short_names
@@ -317,11 +317,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         """Compute the number of blocks of a launch."""
         return min(device.multiprocessors, ceil_div(problem.K, config.rows))
 
-    def bind(
-        self, function: Any, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo
-    ) -> Callable[..., None]:
-        """Bind a loaded kernel, which takes pitches in bytes; see `launch.bind_product`."""
+    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
+        """Create the function that packs the kernel's arguments, with pitches in bytes."""
         size = itemsize(problem.dtype)
-        pitches = problem.lda * size, problem.ldb * size
-        blocks, shared = self.grid(problem, config, device), shared_bytes(problem, config, device)
-        return bind_product(function, problem, blocks, config.threads, shared, pitches)
+        return pack_product(problem, (problem.lda * size, problem.ldb * size))

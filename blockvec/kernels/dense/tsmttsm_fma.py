@@ -8,12 +8,12 @@ the paper a ring in shared memory from which they are fed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ..device import DeviceInfo
-from ..launch import partials_bytes, partials_chain
+from ..launch import pack_product, partials_bytes, partials_chain
 from ..limits import ceil_div, excess, round_up
 from ..problem import TsmttsmProblem, is_complex
 from ..source import C_TYPES, Constant, constants_of, render, short_names
@@ -391,3 +391,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     def grid(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
         """Compute the number of blocks of a launch."""
         return grid_of(problem, config, device)
+
+    def pack(self, problem: TsmttsmProblem) -> Callable[..., tuple[Any, ...] | None]:
+        """Create the function that packs the kernel's arguments; see `launch.pack_product`."""
+        return pack_product(problem)

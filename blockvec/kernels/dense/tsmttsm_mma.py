@@ -11,10 +11,12 @@ the blocks in a fixed order in the same launch.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from ..device import DeviceInfo
-from ..launch import partials_bytes, partials_chain
+from ..launch import pack_product, partials_bytes, partials_chain
 from ..limits import (
     BANK_ROW_BYTES,
     MAX_REGISTERS,
@@ -377,3 +379,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     def grid(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         """Compute the number of blocks of a launch."""
         return grid(problem, config, device)
+
+    def pack(self, problem: TsmttsmProblem) -> Callable[..., tuple[Any, ...] | None]:
+        """Create the function that packs the kernel's arguments; see `launch.pack_product`."""
+        return pack_product(problem)

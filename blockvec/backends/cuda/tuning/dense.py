@@ -137,7 +137,8 @@ class Arena:
     def _runner(self, entrant: Entrant, problem: Product) -> Callable[..., None]:
         if entrant.config is None:
             return lambda *operands: self._others[entrant.kernel].run(problem, *operands)
-        return dense.launcher(self._gpu, FAMILIES[entrant.kernel], problem, entrant.config)
+        loaded = dense.load(self._gpu, FAMILIES[entrant.kernel], problem, entrant.config)
+        return functools.partial(dense.runner(self._gpu, problem, lambda: loaded), problem)
 
 
 def is_view(problem: Product) -> bool:

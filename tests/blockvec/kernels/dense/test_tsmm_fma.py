@@ -19,7 +19,7 @@ from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import run_rows
 from blockvec.kernels.problem import TsmmProblem, itemsize, promote
-from tests.blocks import address, alignment, asks_for_chunks, draw, framed, leading_dimension, parts
+from tests.blocks import address, alignment, asks_for_chunks, bind, draw, framed, leading_dimension, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 A100 = replace(
@@ -142,7 +142,7 @@ def test_a_chain_is_a_row_of_coefficients() -> None:
 def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> None:
     p = problem(8)
     with pytest.raises(ValueError, match="described as aligned to 16 bytes"):
-        family.bind(None, p, family.choose(p, H200), H200)(1 << 20, 1 << 21, (1 << 20) + 8, 1, 0)
+        bind(family, None, p, family.choose(p, H200), H200)(1 << 20, 1 << 21, (1 << 20) + 8, 1, 0)
 
 
 # ---- compilation

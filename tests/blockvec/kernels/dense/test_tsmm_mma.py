@@ -21,7 +21,7 @@ from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, time_limit
-from tests.blocks import address, aligned, draw, parts
+from tests.blocks import address, aligned, bind, draw, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 family = FAMILIES["tsmm_mma"]
@@ -166,16 +166,16 @@ class Recorder:
 def test_a_launch_fills_the_device_and_passes_pitches_in_bytes() -> None:
     p = problem(8, 4, "complex128", ldb=6, alpha="general", beta="general")
     config, kernel = family.choose(p, H200), Recorder()
-    family.bind(kernel, p, config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
+    bind(family, kernel, p, config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
     arguments = (1 << 20, 2 << 20, 3 << 20, p.K, 8 * 16, 6 * 16, 0.0, 2.0, 3.0, 0.0, 4 << 20)
     shared = family.shared_bytes(p, config, H200)
     assert kernel.calls == [((132,), (32 * config.warps,), arguments, shared)]
-    family.bind(kernel, replace(p, K=1), config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
+    bind(family, kernel, replace(p, K=1), config, H200)(1 << 20, 2 << 20, 3 << 20, 2j, 3, 4 << 20)
     assert kernel.calls[1][0] == (1,)
-    family.bind(kernel, replace(p, K=0), config, H200)(0, 0, 0, 2j, 3)
+    bind(family, kernel, replace(p, K=0), config, H200)(0, 0, 0, 2j, 3)
     assert len(kernel.calls) == 2
     with pytest.raises(LayoutError, match="A lies at address 0x8"):
-        family.bind(kernel, p, config, H200)(8, 0, 0, 2j, 3)
+        bind(family, kernel, p, config, H200)(8, 0, 0, 2j, 3)
 
 
 @BOTH

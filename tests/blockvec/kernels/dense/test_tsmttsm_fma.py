@@ -19,7 +19,7 @@ from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
-from tests.blocks import address, alignment, counters_are_ready, draw, framed, leading_dimension, parts
+from tests.blocks import address, alignment, bind, counters_are_ready, draw, framed, leading_dimension, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 A100 = replace(
@@ -169,7 +169,7 @@ def test_the_workspace_holds_a_partial_result_of_every_block() -> None:
 def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> None:
     p = problem(8)
     with pytest.raises(ValueError, match="described as aligned to 16 bytes"):
-        family.bind(None, p, family.choose(p, H200), H200)(1 << 20, (1 << 20) + 8, 1 << 21, 1, 0, 1 << 22)
+        bind(family, None, p, family.choose(p, H200), H200)(1 << 20, (1 << 20) + 8, 1 << 21, 1, 0, 1 << 22)
 
 
 # ---- compilation
