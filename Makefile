@@ -1,5 +1,5 @@
-# From a clean clone: `make demo` shows the library at work, `make test` checks all of it.
-# Both first set up .venv here, with CUDA's packages where a GPU answers. `make help` lists the rest.
+# From a clean clone: `make demo` runs an example, `make test` runs all checks.
+# Both first set up .venv here, with the CUDA packages if there is a GPU. `make help` lists the rest.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,35 +11,35 @@ DEMO ?= laplace3d:n=48 -k 10 --which SA
 .DELETE_ON_ERROR:
 .PHONY: help demo test docs bench format clean
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-demo: $(READY) ## the ten lowest eigenvalues of a 3-D Laplacian, multiple ones included; draws demo.png
+demo: $(READY) ## compute the ten lowest eigenvalues of a 3-D Laplacian with multiplicities; draws demo.png
 	$(BIN)/blockvec-eigs $(DEMO) --plot demo.png
 
-test: $(READY) ## lint, types, documentation, all tests and doctests
+test: $(READY) ## check lint, types, documentation, all tests and doctests
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 	$(BIN)/pytest -q --tb=short -n auto --maxprocesses 8 --dist worksteal
 
-docs: $(READY) ## the documentation, in docs/_build/html
+docs: $(READY) ## build the documentation in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
-bench: $(READY) ## dot, combine and apply over widths, beside NumPy or cuBLAS
+bench: $(READY) ## time dot, combine and apply over widths, beside NumPy or cuBLAS
 	$(BIN)/blockvec bench
 
-format: $(READY) ## put the code in its standard form
+format: $(READY) ## format the code
 	$(BIN)/ruff check --quiet --fix
 	$(BIN)/ruff format --quiet
 
-clean: ## remove .venv, caches and everything built
+clean: ## remove .venv, caches and build results
 	rm -rf .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks demo.png
 	find blockvec solvers tests docs -name __pycache__ -prune -exec rm -rf {} +
 
-# pip compiles nothing: Python does it on first import, for what is imported.
+# pip does not byte-compile: Python does so on the first import of a module.
 $(READY): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "blockvec needs Python 3.11 or newer; '$(PYTHON)' is not: make PYTHON=python3.12 ..."; exit 1; }
@@ -49,7 +49,7 @@ $(READY): pyproject.toml
 	@cuda=$$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA[A-Z ]*Version: *\([0-9]*\).*/\1/p' | head -n 1); \
 	case "$$cuda" in \
 	    '') extra= ;; \
-	    [1-9]|1[01]) extra=; echo "This driver's CUDA $$cuda is older than 12: going on without the GPU." ;; \
+	    [1-9]|1[01]) extra=; echo "This driver's CUDA $$cuda is older than 12: continuing without the GPU." ;; \
 	    12) extra=,cuda12 ;; \
 	    *) extra=,cuda13 ;; \
 	esac; \

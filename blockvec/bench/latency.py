@@ -1,4 +1,4 @@
-"""What a product of short blocks costs: the call from Python, and the kernel in a replayed CUDA graph."""
+"""Latency of products of short blocks: calls from Python, and kernels in a replayed CUDA graph."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .precompile import compile_ahead
 __all__ = ["ROWS", "heading", "line", "measure_latency"]
 
 ROWS = (*(10**e * m for e in range(7) for m in (1, 3)), 10**7)
-LEAST_S = 0.02  # of calls in a row
+LEAST_S = 0.02  # per series of calls
 MOST_CALLS = 2000
 GRAPH_NODES = 20
 
@@ -27,11 +27,11 @@ GRAPH_NODES = 20
 def measure_latency(
     backend: Backend, ceilings: Ceilings, widths: Sequence[int], dtype: str, rows: Sequence[int] = ROWS
 ) -> Iterator[dict[str, Any]]:
-    """Yield a record for A^H B of each width and number of rows.
+    """Yield a record of A^H B per width and number of rows.
 
-    ``time_s`` is the wall time of a call among many in a row, ``replay_s`` that of a node in a graph of the
-    same calls (None on a CPU), ``unsummed_s`` that of the same kernel without its sums over threads and
-    blocks (None where there is none); ``peers`` and ``peers_replay`` hold the same for NumPy's or CuPy's
+    ``time_s`` is the wall time per call in a series, ``replay_s`` the time per node in a graph of the same
+    calls (None on a CPU), ``unsummed_s`` that of the same kernel without its sums over threads and blocks
+    (None if there is no such kernel); ``peers`` and ``peers_replay`` are the times of NumPy's or CuPy's
     product.
     """
     _compile(widths, dtype, rows, backend)
@@ -84,7 +84,7 @@ def _theirs(A: Array, B: Array, C: Array, backend: Backend) -> Callable[[], obje
 
 
 def _call_time(call: Callable[[], object], backend: Backend) -> float:
-    """Return the wall time of a call in seconds: the best of three series."""
+    """Measure the wall time per call in seconds: the best of three series."""
     call()
     backend.synchronize()
     begin = time.perf_counter()
@@ -102,7 +102,7 @@ def _call_time(call: Callable[[], object], backend: Backend) -> float:
 
 
 def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
-    """Return the time of a call in a graph of several; None without graphs, or where none can hold it."""
+    """Measure the time of a call in a graph of several; None if it cannot be captured."""
     if backend.device.kind != "cuda":
         return None
     cuda: Any = backend
@@ -111,7 +111,7 @@ def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
 
 
 def _unsummed(problem: TsmttsmProblem, kernel: str, backend: Backend) -> Candidate | None:
-    """Return the kernel without its sums; None where there is none."""
+    """Create the kernel without its sums; None if there is no such kernel."""
     cuda: Any = backend
     return cuda.without_sums(problem, kernel) if backend.device.kind == "cuda" else None
 
@@ -119,7 +119,7 @@ def _unsummed(problem: TsmttsmProblem, kernel: str, backend: Backend) -> Candida
 def _unsummed_time(
     problem: TsmttsmProblem, kernel: str, operands: tuple[Array, ...], backend: Backend
 ) -> float | None:
-    """Return the replay time of a kernel without its sums; None without one."""
+    """Measure the replay time of the kernel without its sums; None if there is no such kernel."""
     unsummed = _unsummed(problem, kernel, backend)
     if unsummed is None:
         return None
@@ -127,7 +127,7 @@ def _unsummed_time(
 
 
 def heading() -> str:
-    """Return the head of the table; times in microseconds."""
+    """Format the table header; times are in microseconds."""
     return (
         f"{'type':10} {'M=N':>4} {'rows':>9}  {'kernel':14} {'call':>9} {'replay':>9} {'unsummed':>9} "
         f"{'peer call':>10} {'peer replay':>12}"
@@ -135,7 +135,7 @@ def heading() -> str:
 
 
 def line(record: dict[str, Any]) -> str:
-    """Return the row of the table."""
+    """Format the table row."""
     (theirs,) = record["peers"].values()
     (their_replay,) = record["peers_replay"].values()
 

@@ -1,7 +1,7 @@
-"""The tables of dense products on record: which problems each one has, and how long each is searched.
+"""Tables of recorded dense products: their problems, and the number of configurations to measure.
 
-Where a family's model orders its configurations well few are measured, where it lags more. Seconds are those
-of one H200 with 16 cores to compile on, which is what tuning waits for.
+If the model of a family orders its configurations well, few are measured, otherwise more. Budgets in seconds
+are for one H200 with 16 CPU cores; compilation dominates the time of tuning.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WIDE: Shapes = [(M, N) for M in (96, 128, 192, 256, 512) for N in (1, 2, 4, 8, 1
 def _todo(
     operations: str, dtypes: Sequence[str], shapes: Shapes, first: int, sample: int = 0, **more: Any
 ) -> Iterator[Todo]:
-    """Yield problems of which the first and some of the other configurations are measured."""
+    """Yield problems, each with its number of first and of sampled configurations to measure."""
     families = more.pop("families", "")
     choose = {"first": first, "sample": sample, "families": families}
     for problem in problems(operations.split(), dtypes, shapes, **more):
@@ -66,25 +66,25 @@ def _rectangular() -> Iterator[Todo]:
 
 
 def _wide() -> Iterator[Todo]:
-    """Yield a basis times a block, and back."""
+    """Yield products of a basis with a block, in both directions."""
     yield from _todo("dot", BOTH, WIDE, 4, 1)
     yield from _todo("combine", BOTH, WIDE, 4, 1)
 
 
 def _update() -> Iterator[Todo]:
-    """Yield products added to what is there, and in place."""
+    """Yield products with beta != 0, and in place."""
     yield from _todo("combine", BOTH, FEW, 4, 1, beta=True)
     yield from _todo("inplace", BOTH, FEW, 4, 1)
 
 
 def _views() -> Iterator[Todo]:
-    """Yield columns of wider blocks, from odd offsets on."""
+    """Yield columns of wider blocks at odd offsets."""
     for ld in (64, 61):
         yield from _todo("dot gram combine", BOTH, [(8, 8), (13, 13)], 10, 2, ld=ld)
 
 
 def _fma() -> Iterator[Todo]:
-    """Yield narrow products by multiply-adds alone."""
+    """Yield narrow products with multiply-adds only."""
     narrow = [(width, width) for width in range(1, 21)]
     yield from _todo("dot combine", [DOUBLE], narrow, 5, 1, families="fma")
 
@@ -102,21 +102,21 @@ TABLES: dict[str, Callable[[], Iterator[Todo]]] = {
 
 
 def todo(names: Sequence[str]) -> Iterator[Todo]:
-    """Yield what some tables are made of, one table after the other."""
+    """Yield the problems of some tables, one table after the other."""
     for name in names:
         for each in TABLES[name]():
             yield dataclasses.replace(each, table=name)
 
 
 class Ledger:
-    """What a run has tuned, written to a file a table as it comes.
+    """Tuned problems of a run, written to one file per table as they arrive.
 
     Parameters
     ----------
     place : Path, optional
-        The file, or where there are tables the folder of their files; nothing is written without it.
+        The file, or for tables the folder of their files; without it nothing is written.
     resume : bool
-        Whether what these files hold is kept, and not measured again.
+        Keep the records of these files and do not measure their problems again.
     """
 
     def __init__(self, place: Path | None, environment: Record, *, resume: bool = False) -> None:
@@ -124,7 +124,7 @@ class Ledger:
         self._books: dict[str, Book] = {}
 
     def left(self, todo: Iterable[Todo]) -> Iterator[Todo]:
-        """Yield what is not on record yet."""
+        """Yield the problems without a record."""
         for each in todo:
             records = self._book(each.table).records
             known = {_kind(problem_of(r), r.get("families", "")) for r in records}
@@ -132,16 +132,16 @@ class Ledger:
                 yield each
 
     def add(self, tuned: Tuned) -> None:
-        """Put a result on record."""
+        """Append the record of a tuned problem."""
         self._book(tuned.todo.table).add(tuned.record(), tuned.ceilings)
 
     def write(self) -> None:
-        """Write what came since the last time."""
+        """Write the documents."""
         for book in self._books.values():
             book.write()
 
     def documents(self) -> list[Record]:
-        """Return the documents of the tables."""
+        """Return the documents, one per table."""
         return [book.document() for book in self._books.values()]
 
     def _book(self, table: str) -> Book:
