@@ -1,13 +1,13 @@
-"""Corrections: what approximate eigenvectors lack, so that a search space can grow by it.
+"""Correction methods of Jacobi-Davidson: new directions for the search space.
 
-For pairs (theta, x) with residuals r = A x - theta x, from the cheapest to the most thorough:
+For pairs (theta, x) with residuals r = A x - theta x, in order of increasing cost:
 
 - davidson: t = K^-1 r;
-- olsen: t = K^-1 r less its skew projection along the vectors x;
-- minres, gmres: (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r, solved to a point, where Q holds the converged
-  vectors and the vectors x;
+- olsen: t = K^-1 r, projected obliquely with respect to the vectors x;
+- minres, gmres: (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r, solved approximately, where Q consists of the
+  converged vectors and the vectors x;
 
-or a function of the user's.
+or a user's function.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ __all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
 Stop = Literal["adaptive", "power"]
 
-MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum: systems are indefinite, a new shift serves better
+MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum systems are indefinite: a new shift gains more
 GMRES_STEPS = 30  # one cycle
-GAIN = {1: 0.1, 0: 0.3}  # share of its residual that is enough for a pair, at an end and inside a spectrum
-BELOW_LIMIT = 1 / 1.8  # a correction may end once the pair is expected to be this far below its limit
-# Corrections a pair by one application of a preconditioner, after which equations are solved instead: good
-# preconditioners were seen to take 6 to 24, Jacobi's 48 to 114.
+GAIN = {1: 0.1, 0: 0.3}  # sufficient reduction of the residual of a pair, at an end and inside a spectrum
+BELOW_LIMIT = 1 / 1.8  # a correction may end if the expected residual is this far below its limit
+# Corrections per pair by one application of a preconditioner, after which equations are solved instead: good
+# preconditioners took 6 to 24 in tests, Jacobi's 48 to 114.
 PATIENCE = 40
-SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is not computed again
+SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is reused
 
 
 @dataclass(frozen=True)
 class CorrectionProblem:
-    """What a correction solver is given.
+    """Arguments of a correction solver.
 
     Attributes
     ----------
     operator : Operator
-        A. Applying it is counted.
+        A, with its applications counted.
     X : BlockVector, shape (n, b)
         Orthonormal: the approximate eigenvectors.
     R : BlockVector, shape (n, b)
@@ -58,10 +58,10 @@ class CorrectionProblem:
     shift : array, shape (b,)
         theta, or the initial shift.
     tol : array, shape (b,)
-        The share of each residual that the linear systems are to be solved to, where "power" rules.
+        Tolerances of the linear systems, relative to the residuals, for the "power" rule.
     preconditioner : callable or None
     deflation : callable
-        Returns the orthonormal `Q`: converged vectors, then X, and on a GPU perhaps zeros.
+        Returns the orthonormal `Q`: converged vectors, then X, and on a GPU zero columns for padding.
     """
 
     operator: SystemOperator
@@ -74,7 +74,7 @@ class CorrectionProblem:
 
     @functools.cached_property
     def Q(self) -> Block:
-        """Converged vectors, then X, orthonormal: made once, for those who solve in their complement."""
+        """Converged vectors, then X, orthonormal; formed once, on first use."""
         return self.deflation()
 
 
@@ -82,7 +82,7 @@ CorrectionSolver = Callable[[CorrectionProblem], Block]
 
 
 class _Counted:
-    """An operator that counts the blocks and columns it is applied to, or told of by `count`."""
+    """An operator that counts the blocks and columns it is applied to; `count` adds others."""
 
     def __init__(self, operator: SystemOperator) -> None:
         self.counted = operator
@@ -99,15 +99,15 @@ class _Counted:
 
 
 class AdaptiveStop:
-    """Stop a correction as soon as more steps would serve the linear system and not the eigenpair.
+    """Stop a correction when further steps reduce the linear residual but not that of the eigenpair.
 
-    The residual of the pair (theta, x) after the correction, x + t, follows from numbers that MINRES has at
-    hand. It falls with the residual of the linear system at first, and stays behind later.
+    The residual of the pair after the correction, x + t, is computed from scalars of MINRES. It decreases
+    with the residual of the linear system at first, and stagnates later.
 
     Parameters
     ----------
     norms, limits : array, shape (b,)
-        Residual norms of the pairs, and at which they count as converged.
+        Residual norms of the pairs, and their limits of convergence.
     offset : array, shape (b,)
         theta less the shift of its system.
     direction : array, shape (b,)
@@ -129,7 +129,7 @@ class AdaptiveStop:
         self.pair = np.full(len(norms), np.inf)
 
     def __call__(self, progress: Progress) -> NDArray[np.bool_]:
-        """Return which systems are to stop after this step."""
+        """Return a mask of the systems to stop after this step."""
         self.step += 1
         linear = progress.residuals * self.norms
         scale = 1 + progress.xx
@@ -153,24 +153,24 @@ class AdaptiveStop:
 
 
 class Corrector:
-    """Compute corrections by one method, and note what they cost.
+    """Compute corrections by one method and count their cost.
 
     Parameters
     ----------
     operator : Operator
     method : {"auto", "davidson", "olsen", "minres", "gmres"} or callable
         A callable maps a `CorrectionProblem` to a block of shape (n, b). "auto" is "minres"; with a
-        preconditioner it begins with "davidson" and changes where that takes too many corrections a pair.
+        preconditioner it begins with "davidson" and changes if that takes too many corrections per pair.
     preconditioner : callable or None
     steps : int or None
-        Of MINRES or GMRES at most.
+        Maximum number of MINRES or GMRES steps.
     stop : {"adaptive", "power"}
     together : bool
         Whether corrections of a block end as soon as one has.
     interior : bool
         Whether the wanted values are inside the spectrum.
     padded : callable
-        Rounds a width of Q up to one that kernels exist for.
+        Rounds a width of Q up to one for which kernels are compiled.
 
     Attributes
     ----------
@@ -214,7 +214,7 @@ class Corrector:
         return self.operator.applications
 
     def solve(self, problem: CorrectionProblem, stop: AdaptiveStop, converged: int) -> Block:
-        """Return a block of corrections, shape (n, b), where so many pairs have converged."""
+        """Compute a block of corrections, shape (n, b); `converged` is the number of converged pairs."""
         if self.undecided:
             self._decide(problem.R.shape[1], converged)
         if callable(self.method):
@@ -236,7 +236,7 @@ class Corrector:
     def problem(
         self, X: Block, R: Block, converged: Callable[[], Block], shift: RealArray, tol: RealArray
     ) -> CorrectionProblem:
-        """Return the problem of some pairs beside those that have converged."""
+        """Return the correction problem of some pairs in the complement of converged ones."""
 
         def deflation() -> Block:
             known = converged()
@@ -250,7 +250,7 @@ class Corrector:
         return CorrectionProblem(self.operator, X, R, shift, tol, self.preconditioner, deflation)
 
     def _solved(self, problem: CorrectionProblem, stop: AdaptiveStop) -> Block:
-        """Solve the correction equations by MINRES, or by GMRES where that is not possible."""
+        """Solve the correction equations by MINRES, or by GMRES if the preconditioner is indefinite."""
         projection = Projection(problem.Q, self.preconditioner, self._preconditioned(problem))
         B = problem.R.copy().scale(-1)
         adaptive = self.stop == "adaptive" and self.method == "minres"
@@ -276,7 +276,7 @@ class Corrector:
             self.method, adaptive = "gmres", False
 
     def _decide(self, corrections: int, converged: int) -> None:
-        """Solve equations from now on where applying the preconditioner once does not get on."""
+        """Change to MINRES if single applications of the preconditioner make too little progress."""
         self.corrections += corrections
         if self.corrections > PATIENCE * (converged + corrections):
             self.undecided, self.method = False, "minres"
@@ -293,7 +293,7 @@ class Corrector:
         )
 
     def _preconditioned(self, problem: CorrectionProblem) -> Block | None:
-        """Return K^-1 Q, of which only columns are computed that have changed since the last time."""
+        """Return K^-1 Q; only columns that have changed since the last call are computed."""
         if self.preconditioner is None:
             return None
         Q, q = problem.Q, problem.Q.shape[1]
@@ -319,7 +319,7 @@ class Corrector:
         return KQ
 
     def snapshot(self) -> dict[str, Any]:
-        """Return what later corrections depend on."""
+        """Return the state that later corrections depend on."""
         known = {}
         if self._known is not None:
             Q, KQ = (to_host(block.array) for block in self._known)
@@ -331,7 +331,7 @@ class Corrector:
         }
 
     def resume(self, saved: dict[str, Any], like: Block) -> None:
-        """Take up a state that `snapshot` has returned; blocks are to be as `like`."""
+        """Restore a state returned by `snapshot`, with blocks like `like`."""
         self.method = saved["correction"] or self.method
         self.undecided, self.corrections = saved["undecided"], saved["corrections"]
         if "preconditioned_from" in saved:
@@ -343,7 +343,7 @@ class Corrector:
             self._known = (blocks[0], blocks[1])
 
     def forget(self) -> None:
-        """Drop what is known of K^-1, which has changed."""
+        """Discard stored columns of K^-1 Q after a change of K."""
         self._known = None
 
     def _note(self, projection: Projection) -> None:
@@ -352,7 +352,7 @@ class Corrector:
 
 
 def _checked(who: str, T: Block, R: Block) -> Block:
-    """Refuse what a user's function must not return."""
+    """Check the return value of a user's function."""
     if getattr(T, "shape", None) != R.shape:
         raise ShapeError(
             f"{who}: returned shape {getattr(T, 'shape', None)} for residuals of shape {R.shape}; "

@@ -1,24 +1,24 @@
-"""Chebyshev-filtered block Lanczos: the same iteration on a polynomial of A that amplifies the wanted end.
+"""Chebyshev-filtered block Lanczos: thick restart with a polynomial of A that amplifies the wanted end.
 
-A Chebyshev polynomial F = T_d of A has A's eigenvectors; it squeezes the unwanted part of the spectrum into
-[-1, 1] and spreads the wanted end out. A step of Lanczos on F does what d steps on A do, and
-orthogonalises once: where applying A costs less than orthogonalising the result, as on every machine that
-waits for memory, this is the better operator. A Rayleigh-Ritz step with A itself on the kept vectors gives
-values and true residuals, after some cycles and always before the end.
+A Chebyshev polynomial F = T_d of A has A's eigenvectors; it maps the unwanted part of the spectrum to [-1, 1]
+and separates the values of the wanted end. A Lanczos step with F corresponds to d steps with A and needs only
+one orthogonalisation: this is faster if applying A costs less than orthogonalising the result, as on
+memory-bound machines. A Rayleigh-Ritz step with A on the kept vectors gives values and true residuals, after
+some cycles and always before the end.
 
-The interval to damp need not be known well. Its edge comes from a sketch of the density of eigenvalues and
-lies well inside the unwanted part: what F does not damp, Lanczos on F still separates. Degrees are even, so
-that whatever lies beyond a wrong far end is amplified too: it shows among the kept vectors as a Ritz value
-outside the interval, and the filter is made anew. Rounding limits what a filter that amplifies the first of
-the wanted values far more than the last can do for the last; when that limit is above what is asked for,
-plain Lanczos on A goes on from the kept vectors.
+The damped interval need not be accurate. Its edge is computed from a sketch of the density of eigenvalues and
+lies inside the unwanted part: what F does not damp is separated by Lanczos. Degrees are even, so that values
+beyond a wrong far end are amplified, too: they appear among the kept vectors as Ritz values outside the
+interval, and the filter is designed again. If a filter amplifies the first wanted value far more than the
+last, rounding errors limit the accuracy of the last; if this limit exceeds the tolerance, plain Lanczos on A
+continues from the kept vectors.
 
 References
 ----------
 Zhou, Saad, Tiago, Chelikowsky, J. Comput. Phys. 219 (2006) 172 (Chebyshev-filtered subspaces); Li, Xi,
 Vecharynski, Yang, Saad, SIAM J. Sci. Comput. 38 (2016) A2512 (thick-restart Lanczos on a filter). Deviations:
-(1) blocks; (2) the interval is only rough, chosen for the number of values outside it; (3) Rayleigh-Ritz with
-A on all kept vectors where the filter's residuals promise convergence, which is that of true residuals.
+(1) blocks; (2) the interval is approximate, chosen for the number of values outside it; (3) Rayleigh-Ritz
+with A on all kept vectors if the filter's residuals predict convergence, which is defined by true residuals.
 """
 
 from __future__ import annotations
@@ -43,30 +43,30 @@ __all__ = ["ChebyshevOperator", "FilteredRestart"]
 
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
 SKETCH_WIDTH = 2  # vectors
-OUTSIDE = 2.0  # eigenvalues outside the damped interval, in sizes of the basis
-CROWDED = 4.0  # times as many as shall be outside ask for a longer sketch, which tells the first ones apart
+OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
+CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
-UNFORESEEN = 10.0  # times the spread that was planned for: more means a wrong sketch
-KEPT_SHARE = 0.4  # of the basis: more kept vectors would leave no room for steps
-PROMISE = 0.5  # residual of A in units of ||A|| r/phi: two to five times what was seen
-BROKEN_PROMISE = 2.0  # times what would have been needed is asked of the next one
+UNFORESEEN = 10.0  # ratio of the spread to the planned one above which the sketch was wrong
+KEPT_SHARE = 0.4  # share of the basis kept by a restart: more would leave no room for steps
+PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
+BROKEN_PROMISE = 2.0  # safety factor after a prediction that was too small
 MAX_DOUBT = 1e6
-STALLED = 3  # cycles without a gain after which rounding is what limits a filter, and A itself takes over
-ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be what rounding leaves
+STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
+ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
 MAX_DESIGNS = 6
-CYCLES_BETWEEN_LOOKS = 4  # at values and residuals of A, which cost as much as a third of a cycle
-WIDE_START = 4  # a Krylov space may start from as many vectors as fit this often into the basis
+CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
+WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
 
 
 class ChebyshevOperator:
-    """T_d of an operator, positive and large at the wanted end.
+    """The Chebyshev polynomial T_d of an operator, positive and large at the wanted end.
 
     Parameters
     ----------
     operator : Operator
     filter : Filter
     locked : BlockVector or None
-        Columns to whose complement the operator is restricted.
+        The operator is restricted to their complement.
     """
 
     def __init__(self, operator: Operator, filter: Filter, locked: Block | None) -> None:
@@ -83,7 +83,7 @@ class ChebyshevOperator:
 
 
 class FilteredRestart(ThickRestart):
-    """Thick-restart block Lanczos on a filtered operator; on A itself where a filter cannot help."""
+    """Thick-restart block Lanczos on a filtered operator, or on A itself if a filter gains nothing."""
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
@@ -92,12 +92,12 @@ class FilteredRestart(ThickRestart):
 
     filter: Filter | None = None
     designs = 0
-    retired = False  # whether the filter has done what it can
+    retired = False  # whether filters are no longer used
     best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
     stalled = 0
-    promised = np.inf  # the largest residual, relative to its limit, that the end of a cycle promised
-    doubt = 1.0  # factor between what was found and what had been promised
-    looked = True  # whether values and residual estimates are A's, not the filter's
+    promised = np.inf  # predicted largest residual after a cycle, relative to its limit
+    doubt = 1.0  # ratio of computed to predicted residuals
+    looked = True  # whether values and residual estimates were computed with A
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
         _, operator, dtype, sizes = super()._kind()
@@ -112,18 +112,18 @@ class FilteredRestart(ThickRestart):
         super()._begin()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state after a restart, the filter included."""
+        """Return the state after a restart, including the filter."""
         return super().snapshot() | {"filter": None if self.filter is None else asdict(self.filter)}
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Take up a state that `snapshot` has returned."""
+        """Restore a state returned by `snapshot`."""
         if saved["filter"] is not None:
             self.filter = Filter(**saved["filter"])
             self.krylov = self._filtered_krylov(self.filter)
         super().resume(saved)
 
     def _sketch(self) -> None:
-        """Learn the bounds of the spectrum and place the edge of the filter."""
+        """Estimate the bounds of the spectrum and design the filter."""
         k, which = self.problem.k, self.which
         outside = max(OUTSIDE * self.options.ncv, k + self.options.block_size)
 
@@ -170,16 +170,16 @@ class FilteredRestart(ThickRestart):
         )
 
     def _seems_done(self) -> bool:
-        """Whether residuals of the filter promise those of A that are asked for: the cycle may end early."""
+        """Whether the residuals of the filter predict convergence for A: the cycle may end early."""
         if self.filter is None or self.krylov.m < self.problem.k + self.options.block_size:
             return False
         return self._promises(self.krylov.ritz())
 
     def _promises(self, ritz: Ritz) -> bool:
-        """Whether residuals of A may be expected to be small enough, from those of the filter.
+        """Predict from the residuals of the filter whether those of A are within their limits.
 
-        A residual r of the filter at the value phi is an error of r/phi in the vector, and one of up to
-        2 r/phi ||A|| in the residual of A. A quarter of that is still on the safe side in practice.
+        A residual r of the filter at the value phi is an error of r/phi in the vector, and of up to
+        2 r/phi ||A|| in the residual of A. In practice a quarter of that is still an upper bound.
         """
         assert self.filter is not None
         best = select(ritz.theta, "LA")[: self.problem.k]
@@ -193,7 +193,7 @@ class FilteredRestart(ThickRestart):
         return self.doubt * self.promised <= 1
 
     def _rayleigh_ritz(self) -> IterationState:
-        """Restart; where it may be the end, and once in a while, take values and residuals from A itself."""
+        """Restart; if convergence is predicted, and periodically, compute values and residuals with A."""
         filter = self.filter
         if filter is None:
             self.looked = True
@@ -202,7 +202,7 @@ class FilteredRestart(ThickRestart):
         ritz = krylov.ritz()
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
         krylov.restart(ritz, kept)
-        promising = self._promises(ritz) or which == "LM"  # whose values may have either sign
+        promising = self._promises(ritz) or which == "LM"  # values may have either sign
         self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
         if self.looked:
             self._look()
@@ -214,7 +214,7 @@ class FilteredRestart(ThickRestart):
         return self._current_state()
 
     def _look(self) -> None:
-        """Rotate the kept vectors to Ritz vectors of A, for their values and residuals."""
+        """Rotate the kept vectors to Ritz vectors of A and compute their values and residuals."""
         krylov, which = self.krylov, self.which
         X = krylov.columns(0, krylov.m)
         AX = self._image_space(krylov.m, krylov.m + krylov.w)
@@ -249,7 +249,7 @@ class FilteredRestart(ThickRestart):
         return super()._result(state, reason)
 
     def _image_space(self, columns: int, begin: int) -> Block:
-        """Return a block for A X: the end of the buffer, unused from `begin` on, where it is wide enough."""
+        """Return a block for A X: the buffer from `begin` on if it is wide enough, or a new one."""
         krylov = self.krylov
         if begin + columns <= krylov.capacity:
             return krylov.columns(begin, begin + columns)
@@ -276,7 +276,7 @@ class FilteredRestart(ThickRestart):
         k, state = self.problem.k, self.history[-1]
         if self.retired or len(self.theta) <= k:
             return
-        if self.filter is None:  # a given start has been looked at
+        if self.filter is None:  # the given start has been checked
             self._sketch()
             self._adopt()
             return
@@ -288,7 +288,7 @@ class FilteredRestart(ThickRestart):
         stalled = self.stalled >= STALLED
         values = ranking_key(self.theta, self.which)
         wrong = self.least < self.filter.low and self.which != "LM"
-        # A first value further out than the sketch has seen drowns the others in its rounding errors.
+        # Rounding errors of a first value further out than predicted by the sketch dominate the others.
         spread = self.filter.growth(values[0]) - self.filter.growth(values[k - 1])
         wrong = wrong or spread > math.log(UNFORESEEN * max(self.filter.spread, LEAST_SPREAD))
         if wrong or (stalled and values[k - 1] <= self.filter.edge):
@@ -300,30 +300,30 @@ class FilteredRestart(ThickRestart):
                 self._retire()
 
     def _adopt(self) -> None:
-        """Go over to a new filter; its Krylov space starts from what is kept."""
+        """Start a Krylov space of a new filter from the kept vectors."""
         if self.filter is None:
             self._retire()
             return
         krylov = self.krylov
         width = max(self.problem.k, self.options.block_size)
         if not self.random_start and self.designs == 1 and WIDE_START * width <= krylov.capacity:
-            start = krylov.columns(0, min(width, krylov.m)).copy()  # a good guess must not be mixed up
+            start = krylov.columns(0, min(width, krylov.m)).copy()  # preserve a good start
         else:
             start = self._mixture()
         self.krylov = self._filtered_krylov(self.filter)
         self.krylov.append(start, keep_random=True)
 
     def _mixture(self) -> Block:
-        """Return a block of combinations of all kept vectors."""
+        """Return a block of random combinations of all kept vectors."""
         krylov = self.krylov
-        # The worst vectors weigh most; the others must be there too, a new space knows nothing of the old.
+        # The worst vectors get the largest weights; all are needed, because the old space is discarded.
         largest = max(float(self.estimates.max()), np.finfo(float).tiny)
         weights = np.minimum(1.0, self.estimates / largest) + 1e-3
         mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.options.block_size))
         return krylov.columns(0, krylov.m).combine(small_matrix(mixture, krylov.buffer))
 
     def _retire(self) -> None:
-        """Go on with A itself from the wanted vectors, which A is applied to at once if there is room."""
+        """Continue with A itself from the wanted vectors; apply A to them at once if there is room."""
         krylov, b = self.krylov, self.options.block_size
         plain = krylov.operator is self.operator
         self.filter, self.retired = None, True

@@ -1,10 +1,9 @@
-"""Where Jacobi-Davidson begins inside a spectrum: what filtered block Lanczos steps find around the target.
+"""The initial space of Jacobi-Davidson inside a spectrum, by filtered block Lanczos around the target.
 
-Far from eigenvectors a correction hardly knows where to go, and its residual falls slowly: a third of the
-operator columns, and more than half of the time, went by before the first of the wanted vectors stood out.
-The lowest eigenvectors of (A - tau I)^2 by a Chebyshev filter come at the price of products alone, to a
-residual that is small beside their distance from tau: from there on corrections converge fast, and filters,
-which know of A only what its square says, slowly.
+Far from eigenvectors corrections reduce the residual slowly: a third of the operator columns, and more than
+half of the time, was spent before the first wanted vector was isolated. A Chebyshev filter computes the
+lowest eigenvectors of (A - tau I)^2 by products alone, until residuals are small compared with the
+distances from tau: from there on corrections converge fast, and filters of the square slowly.
 """
 
 from __future__ import annotations
@@ -26,25 +25,25 @@ from .search_space import SearchSpace
 __all__ = ["filtered_start", "is_cheap"]
 
 
-NEAR = 0.03  # residual of the square, in squares of the last wanted distance, that is near enough
-BLOCK, STEPS = 8, 8  # columns of a step, and steps in a basis
-SPARE = 4  # vectors beyond the wanted ones
+NEAR = 0.03  # sufficient residual of the square, relative to the square of the last wanted distance
+BLOCK, STEPS = 8, 8  # columns per step, and steps per basis
+SPARE = 4  # vectors in addition to the wanted ones
 MAX_RESTARTS = 60
-MIN_DEGREE = 6  # as dear as orthogonalising: products of which fewer are so are not cheap
+MIN_DEGREE = 6  # products are cheap if at least so many cost as much as orthogonalising
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing(Tolerance):
-    """Residuals at which eigenvectors of (A - tau I)^2 stand out among those further away."""
+    """Residuals at which eigenvectors of (A - tau I)^2 are separated from those further away."""
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
-        """Return the largest residual for each value of the square, given the norm of the square."""
+        """Compute the residual limits of values of the square from the norm of the square."""
         limits: RealArray = np.maximum(NEAR * np.abs(theta).max(initial=0.0), self.floor(theta, norm))
         return limits
 
 
 def is_cheap(operator: Operator, basis: int) -> bool:
-    """Whether many applications of an operator cost no more than orthogonalising one block."""
+    """Whether `MIN_DEGREE` applications of an operator cost no more than orthogonalising one block."""
     return choose_degree(operator, BLOCK, basis) >= MIN_DEGREE
 
 
@@ -64,7 +63,7 @@ def filtered_start(
     counts : Counts
         The costs are added here.
     interrupted : callable
-        Asked between steps whether to stop.
+        Called between steps; True stops the iteration.
     """
     operator, rng = space.operator, problem.rng
     count = min(max(problem.k, min(problem.k + SPARE, space.capacity - block_size)), space.room)

@@ -1,12 +1,12 @@
-"""Block Jacobi-Davidson: a search space, grown by what its best vectors lack.
+"""Block Jacobi-Davidson: a search space that is extended by corrections of its best vectors.
 
-For each of a few approximate pairs (theta, x) with residual r = A x - theta x, a correction t joins it:
-a few steps of MINRES or GMRES on the correction equation
+For each of a few approximate pairs (theta, x) with residual r = A x - theta x, a correction t is appended,
+computed by a few steps of MINRES or GMRES on the correction equation
 
     (I - Q Q^H) (A - theta I) (I - Q Q^H) t = -r,    Q = [converged vectors, the block of x],
 
-or one application of a preconditioner. This needs no factorisation inside a spectrum, takes a preconditioner
-anywhere, and keeps few vectors.
+or by one application of a preconditioner. The method needs no factorisation inside a spectrum, can use a
+preconditioner for all eigenvalues, and stores few vectors.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ from .verification import Found
 
 __all__ = ["JacobiDavidson"]
 
-
-STALLED = 240  # corrections without a gain, of
-STALLED_COLUMNS = 2000  # operator columns, after which the space is made anew, and then given up
-GAIN = 0.1  # decades of all residuals together that count as a gain
-RESTARTS_BETWEEN_CLEANING = 10  # loses at most this many u of orthogonality
-WIDTHS = 8  # pairs are looked at in multiples of it: every width is a kernel to compile
+STALLED = 240  # corrections and ...
+STALLED_COLUMNS = 2000  # ... operator columns without a gain, after which the space is refreshed or given up
+GAIN = 0.1  # sum of the decrease of all residuals, in decades, that counts as a gain
+RESTARTS_BETWEEN_CLEANING = 10  # the loss of orthogonality is at most this many u
+WIDTHS = 8  # pairs are formed in multiples of it: every width needs a compiled kernel
 
 
 class JacobiDavidson(VerifiedIteration):
     """Block Jacobi-Davidson for the wanted eigenpairs of a Hermitian operator.
 
-    Where ``problem.start`` is given and has k columns or more, no Lanczos steps are taken. The reason of the
-    result is "stagnated" where the residuals had stopped falling.
+    If ``problem.start`` has k columns or more, no Lanczos steps are taken. The reason of the result is
+    "stagnated" if the residuals no longer decrease.
 
     Raises
     ------
@@ -111,10 +110,10 @@ class JacobiDavidson(VerifiedIteration):
             self.space.padded,
         )
         self.attempts = np.zeros(k, np.intp)
-        self.n_converged = 0  # pairs that had converged in the last iteration
+        self.n_converged = 0  # converged pairs of the last iteration
         self.previous = np.zeros((0, 0))  # coefficients of the last iteration's vectors
-        self.updated_for = -1  # the pair that the preconditioner follows, and
-        self.followed = 0.0  # its value when it was told
+        self.updated_for = -1  # the pair that the preconditioner was last updated for, and
+        self.followed = 0.0  # its value at the time
         self.least = 0.0
         self.shrunk = 0
         self.best, self.best_at, self.refreshed = np.inf, (0, 0), False
@@ -152,7 +151,7 @@ class JacobiDavidson(VerifiedIteration):
             if not reason and state.converged == self.problem.k and self._settled(state):
                 reason = self._stopped() or "converged"
             if not reason and self.space.room == 0 and not self.missing:
-                reason = "converged"  # the basis spans the space: nothing can be added to what it says
+                reason = "converged"  # the basis spans the space
             reason = reason or self._stalled(state)
             if not reason and state.converged < self.problem.k:
                 self._grow(state)
@@ -168,7 +167,7 @@ class JacobiDavidson(VerifiedIteration):
         return super().snapshot() | self.space.snapshot() | self.corrector.snapshot()
 
     def resume(self, saved: dict[str, Any]) -> None:
-        """Take up a state that `snapshot` has returned."""
+        """Restore a state returned by `snapshot`."""
         super().resume(saved)
         self.space.resume(saved)
         self.corrector.resume(saved, self.start)
@@ -179,7 +178,7 @@ class JacobiDavidson(VerifiedIteration):
     # --- start ----------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Take block Lanczos steps until the basis is as large as after a restart, or those of a filter."""
+        """Take filtered or plain block Lanczos steps until the basis is as large as after a restart."""
         space, b = self.space, self.options.block_size
         if self._filters():
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
@@ -197,7 +196,7 @@ class JacobiDavidson(VerifiedIteration):
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
 
     def _filters(self) -> bool:
-        """Whether the basis begins with what a filter finds around the target."""
+        """Whether the initial basis is computed by a filter around the target."""
         if self.target is None or not self.random_start or self.how.start != "auto":
             return False
         return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
@@ -208,13 +207,13 @@ class JacobiDavidson(VerifiedIteration):
         return self.space.norm if self.problem.norm is None else self.problem.norm
 
     def _extract(self) -> IterationState:
-        """Extract the wanted pairs, and the residuals of those that are looked at."""
+        """Extract the wanted pairs, and compute residuals of the first of them."""
         k = self.problem.k
         self.extracted: Extracted = self.space.extract()
         self._note_far_end()
         theta = self.extracted.theta[:k]
         limits = self._limits(theta)
-        residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # until they are known
+        residuals = np.maximum(self._norm(), 2 * limits) + np.finfo(np.float64).tiny  # placeholders
         seen = self._seen()
         if self.counts.restarts + 1 == self.options.maxiter:
             seen = k
@@ -222,7 +221,7 @@ class JacobiDavidson(VerifiedIteration):
         residuals[:seen] = to_host(self.R.norms())
         self.counts.reductions += 1
         self.n_converged = int(np.count_nonzero(residuals <= limits))
-        if self.n_converged == seen < k:  # there may be more
+        if self.n_converged == seen < k:  # further pairs may have converged
             self._form(k)
             residuals[:] = to_host(self.R.norms())
             self.counts.reductions += 1
@@ -230,11 +229,11 @@ class JacobiDavidson(VerifiedIteration):
         return self._state(theta, residuals, limits)
 
     def _together(self) -> int:
-        """Return the number whose multiples of pairs are looked at."""
+        """Return the number whose multiples of pairs are formed."""
         return max(WIDTHS, self.space.padding)
 
     def _seen(self) -> int:
-        """Return how many pairs to look at."""
+        """Return the number of pairs to form."""
         together = self._together()
         return min(self.problem.k, -(-(self.n_converged + self.look_ahead) // together) * together)
 
@@ -246,14 +245,14 @@ class JacobiDavidson(VerifiedIteration):
         self.residuals = None
 
     def _note_far_end(self) -> None:
-        """Remember the least wanted Ritz value that was seen: a search for missed values damps up to it."""
+        """Update the smallest ranking key of all Ritz values: the far end of a search for missed values."""
         values = self.extracted.theta if self.target is None else self.space.ritz_values()
         self.space.norm = max(self.space.norm, float(np.abs(values).max(initial=0)))
         least = float(self._wanted(values).min())
         self.least = least if not self.history else min(self.least, least)
 
     def _wanted(self, theta: RealArray) -> RealArray:
-        """Return numbers that grow towards the wanted values; those of the folded operator at a target."""
+        """Compute ranking keys; with a target those of the folded operator."""
         target = self.target
         values = ranking_key(theta, self.which) if target is None else -((theta - target) ** 2)
         return np.asarray(values)
@@ -263,11 +262,11 @@ class JacobiDavidson(VerifiedIteration):
         space, b = self.space, self.options.block_size
         seen = self.X.shape[1]
         failing = np.flatnonzero(state.residuals[:seen] > state.limits[:seen])[:b]
-        if space.padding > 1:  # there are kernels for blocks of b: others that are looked at join the last
+        if space.padding > 1:  # kernels are compiled for blocks of b: fill up with other pairs
             others = np.setdiff1d(np.arange(seen), failing)
             failing = np.append(failing, others[::-1][: b - len(failing)])
         T = self._corrections(state, failing)
-        whole = space.capacity == space.m + space.room  # it may grow until it spans everything
+        whole = space.capacity == space.m + space.room  # the space may grow until it spans everything
         Y = self.extracted.Y[:, : self.problem.k]
         if space.m + len(failing) > space.capacity and not whole:
             self._shrink(failing)
@@ -276,7 +275,7 @@ class JacobiDavidson(VerifiedIteration):
         space.extend(T)
 
     def _shrink(self, failing: NDArray[np.intp]) -> None:
-        """Restart from the best vectors, and from what those being corrected were an iteration before."""
+        """Restart from the best vectors and the previous approximations of the corrected ones (GD+k)."""
         m, p = self.space.m, len(self.previous)
         kept = min(self.kept, self.space.capacity - self.options.block_size)
         Y = self.extracted.Y[:, :kept]
@@ -285,14 +284,14 @@ class JacobiDavidson(VerifiedIteration):
             older = np.zeros((m, min(room, len(failing))), Y.dtype)
             older[:p] = self.previous[:, failing[:room]]
             Y = extended(Y, older)
-        # Rotations accumulate rounding errors, which are cleaned away.
+        # Rounding errors of rotations accumulate: reorthonormalise from time to time.
         self.space.shrink(Y)
         self.shrunk += 1
         if self.shrunk % RESTARTS_BETWEEN_CLEANING == 0:
             self.space.reorthonormalize()
 
     def _corrections(self, state: IterationState, failing: NDArray[np.intp]) -> Block:
-        """Return corrections of the pairs with these indices."""
+        """Compute corrections of the pairs with these indices."""
         how, corrector = self.how, self.corrector
         converged = np.setdiff1d(np.flatnonzero(state.residuals <= state.limits), failing)
         self.attempts[converged] = 0
@@ -325,7 +324,7 @@ class JacobiDavidson(VerifiedIteration):
         return T
 
     def _update_preconditioner(self, first: int, state: IterationState) -> None:
-        """Tell a preconditioner that follows the shift, once that has moved beyond its error."""
+        """Call the preconditioner's `update` if the first value has changed by more than its residual."""
         update = getattr(self.preconditioner, "update", None)
         theta = float(state.eigenvalues[first])
         moved = abs(theta - self.followed) > state.residuals[first]
@@ -335,7 +334,7 @@ class JacobiDavidson(VerifiedIteration):
             self.updated_for, self.followed = first, theta
 
     def _deflated(self, converged: NDArray[np.intp]) -> Block:
-        """Return the locked columns and the converged ones of X side by side."""
+        """Return the locked columns and the converged ones of X in one block."""
         locked, c = self.space.locked, self.space.n_locked
         Q = self.X.like(c + len(converged))
         if locked is not None:
@@ -346,7 +345,7 @@ class JacobiDavidson(VerifiedIteration):
     # --- before the end -------------------------------------------------------------------------
 
     def _stalled(self, state: IterationState) -> str:
-        """Say so where residuals no longer fall; before that, take drift out of the basis once."""
+        """Return "stagnated" if residuals no longer decrease, after one attempt to refresh the basis."""
         excess = np.maximum(state.residuals, state.limits) / np.maximum(state.limits, np.finfo(float).tiny)
         measure = float(np.log10(excess).sum())
         now = (self.counts.restarts * self.options.block_size, self.counts.operator_columns)

@@ -14,12 +14,12 @@ __all__ = ["JacobiDavidsonOptions", "least_basis"]
 
 Start = Literal["auto", "lanczos"]
 
-KEPT_SHARE = 0.4  # of the basis beyond the wanted vectors survives a restart
+KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JacobiDavidsonOptions:
-    """How Jacobi-Davidson goes about it; every default suits without tuning.
+    """Options of Jacobi-Davidson; the defaults are suitable without tuning.
 
     Attributes
     ----------
@@ -27,36 +27,36 @@ class JacobiDavidsonOptions:
         How corrections are computed. "davidson" applies the preconditioner to the residuals once, "olsen"
         projects that skew to the vectors, "minres" and "gmres" solve the correction equation; a callable
         maps a `CorrectionProblem` to a block. "auto" takes "minres"; with a preconditioner
-        it begins with "davidson", and changes where that takes more than 40 corrections a pair.
+        it begins with "davidson", and changes if that takes more than 40 corrections per pair.
     inner_steps : int, optional
-        Steps of MINRES or GMRES at most; default 100 (60 around `sigma`) for MINRES, 30 for GMRES.
+        Maximum number of MINRES or GMRES steps; default 100 (60 around `sigma`) for MINRES, 30 for GMRES.
     inner_stop : {"adaptive", "power"}
-        When a correction by MINRES ends before: by Stathopoulos' tests (JDQMR), or where the linear residual
-        is ``inner_base**j`` of what it was, the j-th time the pair comes up. GMRES has the second only.
+        Stopping test of a correction by MINRES: Stathopoulos' tests (JDQMR), or a linear residual reduced by
+        ``inner_base**j`` in the j-th correction of the pair. GMRES has the second only.
     inner_base : float
     inner_together : bool
         Whether all corrections of a block end as soon as one has.
     extraction : {"auto", "ritz", "harmonic", "refined"}
-        How vectors are taken from the space. At an end of the spectrum "ritz" is all there is; around
-        `sigma` "auto" is "refined".
+        How vectors are extracted from the space. At an end of the spectrum it is always "ritz"; around
+        `sigma` "auto" means "refined".
     retained : int, optional
-        Previous approximations of the vectors being corrected that a restart keeps beside the best vectors,
+        Number of previous approximations of corrected vectors that a restart keeps besides the best vectors,
         the "+k" of GD+k; default the block size.
     min_basis : int, optional
-        Vectors that a restart keeps; default k and two fifths of the rest of the basis.
+        Number of vectors that a restart keeps; default k and two fifths of the rest of the basis.
     look_ahead : int, optional
-        Wanted pairs beyond those converged that are examined in an iteration; default twice the block size.
+        Number of pairs beyond the converged ones that are formed per iteration; default twice the block size.
     start : {"auto", "lanczos"}
-        Where the search space begins that is not given: with block Lanczos steps; "auto" takes those of a
-        filter around `sigma` where applying A is cheap beside orthogonalising (a sparse matrix) and there
-        is no preconditioner.
+        Initial search space without a given start: by block Lanczos steps; "auto" filters them around `sigma`
+        if applying A is cheap compared with orthogonalising (a sparse matrix) and there is no
+        preconditioner.
     start_basis : int, optional
-        Vectors that block Lanczos steps make before the first correction, at least k; default `min_basis`,
-        and k where there is a preconditioner or a start.
+        Number of vectors that block Lanczos steps compute before the first correction, at least k; default
+        `min_basis`, or k with a preconditioner or a start.
     initial_shift : float, optional
-        Shift of the first corrections in place of theta, default `sigma`, for
+        Shift of the first corrections instead of theta; default `sigma`.
     initial_shift_iterations : int
-        outer iterations.
+        Number of outer iterations with `initial_shift`.
     """
 
     correction: Correction | CorrectionSolver = "auto"
@@ -74,7 +74,7 @@ class JacobiDavidsonOptions:
     initial_shift_iterations: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no problem can use."""
+        """Check values that do not depend on a problem."""
         known = {
             "correction": ("auto", "davidson", "olsen", "minres", "gmres"),
             "inner_stop": ("adaptive", "power"),
@@ -94,12 +94,12 @@ class JacobiDavidsonOptions:
             raise OptionError(f"inner_base: got {self.inner_base}; give a number between 0 and 1.")
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return the options as plain values, those that are functions by their names."""
+        """Return the options as plain values, functions by their names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return values | {"correction": getattr(self.correction, "__qualname__", self.correction)}
 
     def check(self, k: int, ncv: int, block_size: int, target: float | None) -> None:
-        """Refuse what a problem cannot use.
+        """Check options against a problem's sizes and target.
 
         Raises
         ------
@@ -124,5 +124,5 @@ class JacobiDavidsonOptions:
 
 
 def least_basis(k: int, ncv: int, block_size: int) -> int:
-    """Return how many vectors survive a restart."""
+    """Return the default number of vectors that a restart keeps."""
     return max(k, min(k + int(KEPT_SHARE * (ncv - k)), ncv - 2 * block_size))

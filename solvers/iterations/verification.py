@@ -1,14 +1,14 @@
-"""Looking for eigenvalues that an iteration has missed.
+"""Search for eigenvalues that an iteration has missed.
 
-A Krylov space holds at most as many copies of a multiple eigenvalue as its start block has columns; the
-others come in through rounding, late or never. So before a result is believed, a random vector, orthogonal
-to what was found, goes through a Chebyshev filter that damps everything less wanted than the last wanted
-value and amplifies everything else by a known factor. What was missed would grow until nobody can overlook
-it; a vector that does not grow proves, with a probability that the factor was chosen for, that nothing was.
+A Krylov space contains at most as many copies of a multiple eigenvalue as its start block has columns;
+further copies enter through rounding errors, late or never. Before a result is returned, a Chebyshev filter
+is therefore applied to random vectors orthogonal to the computed eigenvectors. It damps everything less
+wanted than the last wanted value and amplifies everything else by a known factor. Missed eigenvectors would
+grow by this factor; if no vector grows, none was missed, with a probability that determines the factor.
 
-The filter costs applications of the operator and almost no orthogonalisation: unlike a Lanczos run in the
-complement it needs no basis, because a component along what was found stays small if it is projected out
-before it has grown.
+The filter costs applications of the operator and almost no orthogonalisation. Unlike a Lanczos run in the
+complement it needs no basis: components along computed eigenvectors stay small if they are projected out
+before they have grown.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from .rayleigh_ritz import Which, clusters, ranking_key
 __all__ = ["Found", "Interval", "Verdict", "choose_interval", "look_for_missed", "may_have_missed"]
 
 
-UNLUCKY = 1e-4  # probability that a random direction has less than UNLUCKY / sqrt(n) along a given one
+UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
 SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
-DECISIVE = 10.0  # growth that damped components cannot show
-LEAK = 0.1  # component along found vectors, relative to the rest, at which they are projected out again
-TRUSTED = 1e-2  # sine of the angle up to which an unconverged vector stands for an eigenvector
-MARGIN = 0.05  # of the interval's length, added at its far end
-OVERFLOW_GROWTH = 1e8  # growth between two looks at the norms, whose squares single precision must hold
+DECISIVE = 10.0  # growth that damped components cannot reach
+LEAK = 0.1  # relative size of components along computed vectors at which they are projected out again
+TRUSTED = 1e-2  # maximum sine of the angle of an unconverged vector that is used like an eigenvector
+MARGIN = 0.05  # share of the interval's length added at its far end
+OVERFLOW_GROWTH = 1e8  # maximum growth between two checks of norms, whose squares must not overflow float32
 ROUNDS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What an iteration knows, the wanted pairs first.
+    """Computed eigenpairs of an iteration, the wanted ones first.
 
     Attributes
     ----------
     X : BlockVector, shape (n, q)
-        Orthonormal: k converged vectors and further, less converged ones.
+        Orthonormal: k converged vectors and further, unconverged ones.
     theta, residuals : array, shape (q,)
     k : int
     which : {"LA", "SA", "LM"}
     limits : array, shape (k,)
-        Residuals that counted as converged.
+        Residual limits of convergence.
     norm : float
         ||A||.
     least : float
-        How little wanted eigenvalues can be (`ranking_key` of the far end), as far as is known.
+        Ranking key of the far end of the spectrum, as far as it is known.
     locked : BlockVector, shape (n, c), optional
         Columns whose complement the operator is restricted to.
     """
@@ -83,22 +83,22 @@ class Found:
 
     @property
     def wanted(self) -> float:
-        """How wanted the last wanted value is."""
+        """Ranking key of the last wanted eigenvalue."""
         return float(ranking_key(self.theta[self.k - 1], self.which))
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What the filter damps and what it keeps out.
+    """The damped interval and the number of deflated vectors.
 
     Attributes
     ----------
     low, edge : float
-        Values of `ranking_key` between which everything not found should lie.
+        Ranking keys between which all eigenvalues that were not computed should lie.
     target : float
-        From this value of `ranking_key` on, everything is amplified by the full factor.
+        Ranking key from which on everything is amplified by the full factor.
     deflated : int
-        Vectors of X that are kept out.
+        Number of vectors of X that are projected out.
     """
 
     low: float
@@ -108,7 +108,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of its length."""
+        """Half of the interval's length."""
         return (self.edge - self.low) / 2
 
 
@@ -119,11 +119,11 @@ class Verdict:
     Attributes
     ----------
     missed : BlockVector or None
-        Orthonormal vectors, orthogonal to X, in which there is more of the wanted end.
+        Orthonormal vectors, orthogonal to X, with Ritz values that are wanted.
     columns, applications, reductions : int
-        Operator columns and calls it took, and inner products.
+        Operator columns, calls of the operator, and inner products of the search.
     text : str
-        What was found, for people.
+        Outcome in words.
     """
 
     missed: Block | None
@@ -134,18 +134,18 @@ class Verdict:
 
 
 def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> bool:
-    """Whether a multiple eigenvalue beyond the last one can have more copies than the k that were found.
+    """Whether an eigenvalue before the last wanted one can have more copies than were computed.
 
-    A block of b random columns meets min(b, multiplicity) copies of every eigenvalue, with probability one,
-    and they converge together. Only where as many as b copies were found there may be more. Further copies
-    of the last wanted value itself would change nothing.
+    The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
+    probability one, and they converge together. Only an eigenvalue of which b copies or more were computed
+    can have further ones. Further copies of the last wanted value do not change the result.
 
     Parameters
     ----------
     theta : array, shape (k,)
         Converged values, wanted first.
     limits : array, shape (k,)
-        Limits of their residuals: values that differ by a few of them may be copies of one.
+        Residual limits: values that differ by a few of them may be copies.
     which : {"LA", "SA", "LM"}
     block_size : int
 
@@ -162,19 +162,19 @@ def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_siz
 
 
 def choose_interval(found: Found, growth: float, budget: int) -> Interval:
-    """Choose what to damp and what to keep out so that the gap behind the last wanted value is widest."""
+    """Choose the interval and the deflated vectors for the widest gap behind the last wanted value."""
     values = ranking_key(found.theta, found.which)
     k, wanted = found.k, found.wanted
     edge, deflated = wanted, k
     for d in range(k, len(values)):
-        # The first value that stays in, with the room that its residual leaves for the eigenvalue near it.
+        # Upper bound of the eigenvalue near the first Ritz value that is not deflated.
         candidate = float(values[d] + found.residuals[d])
         extra = slice(k, d)
         trusted = found.residuals[extra] <= TRUSTED * (values[extra] - candidate)
         if candidate < edge and trusted.all():
             edge, deflated = candidate, d
     low = -edge if found.which == "LM" else found.least - MARGIN * (edge - found.least)
-    # A spectrum of one point has no width: what lies within a thousandth of ||A|| is then one point too.
+    # The width must not vanish for a spectrum of one point: it is at least a thousandth of ||A||.
     half_width = max((edge - low) / 2, 1e-3 * found.norm) or 1.0
     if found.which == "LM":
         edge = max(edge, half_width)
@@ -191,26 +191,26 @@ def look_for_missed(
     rng: Any,
     stop: Callable[[], object] = lambda: False,
 ) -> Verdict:
-    """Look for eigenvalues more wanted than the last wanted one, orthogonal to what was found.
+    """Search for eigenvalues more wanted than the last wanted one, in the complement of the computed vectors.
 
     Parameters
     ----------
     operator : Operator
     found : Found
     width : int
-        Random vectors to start from: as many missed copies can be found at a time.
+        Number of random start vectors, and thus of missed copies that can be found.
     budget : int
-        Degree of the filter at most; where the gap behind the last wanted value would need more, only what
-        lies further out is excluded.
+        Maximum degree of the filter. If the gap behind the last wanted value needs a higher degree, the
+        search covers only values further out.
     rng : numpy.random.Generator
     stop : callable, optional
-        Asked after every application whether to give up.
+        Called after every application; a true value aborts the search.
     """
     return _Search(operator, found, width, budget, rng, stop).run()
 
 
 class _Search:
-    """One search: the filter's interval, its vectors, and what it has cost."""
+    """One search, with the filter's interval and operation counts."""
 
     def __init__(
         self, operator: Operator, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
@@ -229,7 +229,7 @@ class _Search:
         self.interval = choose_interval(found, self.growth, self.budget)
         self.deflated = found.X[:, : self.interval.deflated]
         distance = 1 + (self.interval.target - self.interval.edge) / self.interval.half_width
-        self.outgrown = 0.0  # logarithm of what a missed value has gained on what has grown
+        self.outgrown = 0.0  # logarithm of the growth of a missed value relative to that observed
         self.degree = max(1, math.ceil(min(degree_for(self.growth, distance), self.budget)))
 
     def run(self) -> Verdict:
@@ -249,7 +249,7 @@ class _Search:
         return self._verdict(None, f"undecided after {ROUNDS} rounds: a cluster surrounds the last value")
 
     def _reach(self) -> str:
-        """Say how far the search was sharp, where the gap was too narrow for its budget."""
+        """Describe the range of the search if the gap was too narrow for the budget."""
         if self.interval.target <= self.found.wanted:
             return ""
         value = float(ranking_key(self.interval.target, self.found.which))
@@ -262,7 +262,7 @@ class _Search:
         return self._normalized(Y)
 
     def _filter(self, Y: Block) -> Block:
-        """Apply the filter to columns of norm one, keeping what was found out of them."""
+        """Apply the filter to columns of norm one, projecting out the deflated vectors."""
         interval = self.interval
         project_every = self._steps_between_projections()
         reach = 1 + 2 * (self.found.norm + abs(interval.edge)) / interval.half_width
@@ -271,7 +271,7 @@ class _Search:
         def after_step(step: int, current: Block, previous: Block) -> bool:
             self.applications += 1
             self.columns += current.shape[1]
-            if self.found.locked is not None:  # they need not be invariant: A leads back to them
+            if self.found.locked is not None:  # they need not be invariant under A
                 self._project_out(self.found.locked, current)
             if step % project_every == 0:
                 self._project_out(self.deflated, current)
@@ -285,7 +285,7 @@ class _Search:
         return filtered(self.operator, Y, centre, interval.half_width, self.degree, after_step)
 
     def _steps_between_projections(self) -> int:
-        """How long components along what was found, which start as small as its errors, stay small."""
+        """Return the steps in which components along deflated vectors, initially their errors, stay small."""
         found, interval = self.found, self.interval
         values = ranking_key(found.theta[: interval.deflated], found.which)
         unit = float(np.finfo(found.X.dtype).eps)
@@ -299,7 +299,7 @@ class _Search:
         return every
 
     def _judge(self, Y: Block) -> tuple[Block, Verdict | None]:
-        """Look at the Ritz values of what has grown."""
+        """Compute Ritz values of the grown vectors; return the vectors and a verdict, or None."""
         found = self.found
         result = orthogonalize(Y, self.deflated, rng=self.rng)
         self.reductions += result.reductions
@@ -309,7 +309,7 @@ class _Search:
         self.columns += Y.shape[1]
         if found.locked is not None:
             self._project_out(found.locked, AY)
-        # For both ends at once the wanted values are those of A^2.
+        # For "LM" the Ritz values of A^2 are computed.
         small = to_host(AY.gram() if found.which == "LM" else Y.dot(AY)).astype(complex)
         self.reductions += 1
         values, Z = np.linalg.eigh((small + small.conj().T) / 2)
@@ -318,7 +318,7 @@ class _Search:
         if missed.any():
             return Y, self._verdict(_combined(Y, Z[:, missed]), f"found {int(missed.sum())} more")
         if values.min() < self.interval.low:
-            # The far end lies further out than the iteration has seen: leave more room each time.
+            # The far end is beyond the interval: extend it, further each time.
             self.far_ends += 1
             reach = float(values.min()) - 2**self.far_ends * MARGIN * self.interval.half_width
             self._set_interval(replace(found, least=reach))
@@ -327,7 +327,7 @@ class _Search:
         spread = _combined(AY, Z[:, [best]])
         spread.axpy(-float(ranking_key(values[best], found.which)), _combined(Y, Z[:, [best]]))
         residual = 0.0 if found.which == "LM" else float(self._norms(spread)[0])
-        # What is as wanted as the last value would have outgrown this by now, by the factor that decides.
+        # A missed value as wanted as the last one would have outgrown this one by the decisive factor.
         gain = self._rate(found.wanted) - self._rate(values[best])
         self.outgrown += self.degree * max(gain, 0.0)
         decided = values[best] + residual < found.wanted or residual <= found.limits[-1]
@@ -337,7 +337,7 @@ class _Search:
         return self._normalized(Y), None
 
     def _rate(self, value: float) -> float:
-        """Return the logarithm of the growth a step that the filter gives to a value of `ranking_key`."""
+        """Return the logarithm of the growth per step of the filter at a ranking key."""
         return math.acosh(max(1.0, 1 + (value - self.interval.edge) / self.interval.half_width))
 
     def _project(self, Y: Block) -> None:
@@ -368,6 +368,6 @@ class _Search:
 
 
 def _combined(Y: Block, Z: NDArray[Any]) -> Block:
-    """Return Y Z for a small host matrix."""
+    """Compute Y Z for a small host matrix."""
     C = Z if Y.dtype.kind == "c" else Z.real
     return Y.combine(small_matrix(C, Y))
