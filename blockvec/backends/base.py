@@ -208,8 +208,8 @@ class Backend(Protocol):
     def stopwatch(self) -> Stopwatch:
         """Start timing work on this device."""
 
-    def hold(self) -> None:
-        """Keep the device busy while a burst of calls is queued: their times are not the host's then."""
+    def block_stream(self) -> None:
+        """Keep the device busy while a burst of calls is queued, so that no call waits for the host."""
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Whether a problem's kind has not been tuned yet and `tune` may run now."""

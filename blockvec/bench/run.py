@@ -99,6 +99,6 @@ def measure_case(case: Case, backend: Backend, ceilings: Ceilings, *, quick: boo
         min_rounds=1 if quick else 2 if on_gpu else 3,
         max_rounds=2 if quick else 6,
         pause_s=0.0 if on_gpu or quick else BLAS_SPIN_S,
-        before_burst=backend.hold,
+        before_burst=backend.block_stream,
     )
     return Measured(case, timings, ceilings)

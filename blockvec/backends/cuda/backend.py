@@ -49,12 +49,12 @@ class CudaStopwatch:
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self._begin = gpu.here(_recorded_event)()
+        self._begin = gpu.on_device(_recorded_event)()
         self._end: Any = None
 
     def stop(self) -> None:
         """Mark the end of the interval, without waiting for the work."""
-        self._end = self._gpu.here(_recorded_event)()
+        self._end = self._gpu.on_device(_recorded_event)()
 
     def seconds(self) -> float:
         """Return the length of the interval; waits for the work."""
@@ -83,7 +83,7 @@ class CudaBackend:
         self.xp = cupy
         self.name = f"cuda:{gpu.id}"
         self._gpu = gpu
-        self._empty = gpu.here(cupy.empty)
+        self._empty = gpu.on_device(cupy.empty)
 
     @property
     def device_id(self) -> int:
@@ -187,7 +187,7 @@ class CudaBackend:
     ) -> SparseTuning:
         """Start compiling what is to be measured for products with a matrix; see `SparseTuning`."""
         candidates = self.candidates(problem.kind)
-        make = self._gpu.here(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
+        make = self._gpu.on_device(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
         return make(self._gpu, problem, matrix, candidates, ceilings, self.stopwatch, executor)  # type: ignore[no-any-return]
 
     def prepare(self, problem: Problem, ceilings: Ceilings, executor: Executor, **choose: Any) -> Preparation:
@@ -224,7 +224,7 @@ class CudaBackend:
             return arena.check(entrant)
 
         meet = functools.partial(tournament, budget_s=budget_s)
-        outcome: Outcome | None = self._gpu.here(meet)(entrants, check, arena.race)
+        outcome: Outcome | None = self._gpu.on_device(meet)(entrants, check, arena.race)
         return outcome
 
     def without_sums(self, problem: TsmttsmProblem, name: str) -> Candidate | None:
@@ -242,20 +242,20 @@ class CudaBackend:
 
         None where rows are contiguous, whose limit is the roofline.
         """
-        return float(self._gpu.here(self.arena(problem).plain_s)()) if is_view(problem) else None
+        return float(self._gpu.on_device(self.arena(problem).plain_s)()) if is_view(problem) else None
 
     def replay(self, call: Callable[[], object], count: int) -> Timing | None:
         """Time one of `count` calls in a CUDA graph; None where none can hold it."""
-        timing: Timing | None = self._gpu.here(replay)(self._gpu, call, count, self.stopwatch)
+        timing: Timing | None = self._gpu.on_device(replay)(self._gpu, call, count, self.stopwatch)
         return timing
 
     def arena(self, problem: TsmttsmProblem | TsmmProblem) -> Arena:
         """Return operands to check and time kernels on: any configuration, and all candidates by name."""
         others = {c.name: c for c in self.candidates(problem) if not c.refusal}
-        return self._gpu.here(Arena)(self._gpu, problem, others, self.stopwatch)  # type: ignore[no-any-return]
+        return self._gpu.on_device(Arena)(self._gpu, problem, others, self.stopwatch)  # type: ignore[no-any-return]
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
-        return Candidate(name, self._gpu.here(functools.partial(run, self._gpu)), refusal, vendor)
+        return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal, vendor)
 
     def _cublas(self, name: str, run: Any, own: Sequence[Candidate], refusal: str = "") -> Candidate:
         """Return a candidate that calls cuBLAS, but for graph captures, where CuPy refuses to."""
@@ -270,7 +270,7 @@ class CudaBackend:
 
     def prepare_sparse(self, matrix: Any) -> DeviceCsr:
         """Take a matrix in CSR form: a host matrix is copied, the arrays of a CuPy one are shared."""
-        return self._gpu.here(DeviceCsr)(matrix)  # type: ignore[no-any-return]
+        return self._gpu.on_device(DeviceCsr)(matrix)  # type: ignore[no-any-return]
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""
@@ -278,43 +278,43 @@ class CudaBackend:
 
     def from_host(self, array: Any) -> Array:
         """Return a row-major copy on this device of a NumPy array."""
-        return self._gpu.here(self.xp.asarray)(np.asarray(array, order="C"))
+        return self._gpu.on_device(self.xp.asarray)(np.asarray(array, order="C"))
 
     def to_host(self, array: Array) -> Any:
         """Return a row-major NumPy copy; waits for the device."""
-        return self._gpu.here(array.get)()
+        return self._gpu.on_device(array.get)()
 
     def start_copy(self, array: Array) -> Callable[[], Any]:
         """Queue a copy to pinned memory on the current stream; return what waits for it and returns it."""
-        return self._gpu.here(small_matrices.DeviceCopy)(array)  # type: ignore[no-any-return]
+        return self._gpu.on_device(small_matrices.DeviceCopy)(array)  # type: ignore[no-any-return]
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Queue a kernel for T = R^-1 with G = R^H R, and a report."""
-        return self._gpu.here(small_matrices.inverse_factor)(self._gpu, G, limit)  # type: ignore[no-any-return]
+        return self._gpu.on_device(small_matrices.inverse_factor)(self._gpu, G, limit)  # type: ignore[no-any-return]
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill with uniform numbers on [-1, 1), numbers `offset` and on of the Philox stream `key`."""
-        self._gpu.here(elementwise.fill_random)(self._gpu, out, key, offset)
+        self._gpu.on_device(elementwise.fill_random)(self._gpu, out, key, offset)
 
     def load_kernel(self, kernel: Kernel) -> None:
         """Compile a kernel without choices and load it, on any thread."""
-        self._gpu.here(self._gpu.load)(kernel)
+        self._gpu.on_device(self._gpu.load)(kernel)
 
     def stopwatch(self) -> CudaStopwatch:
         """Start timing work on the current stream."""
         return CudaStopwatch(self._gpu)
 
-    def hold(self) -> None:
+    def block_stream(self) -> None:
         """Queue a wait."""
-        self._gpu.here(probes.hold)(self._gpu)
+        self._gpu.on_device(probes.block_stream)(self._gpu)
 
     def ceiling_probes(self) -> Sequence[CeilingProbe]:
         """Return streams over memory beyond the caches, and products of dense matrices and of registers."""
-        return self._gpu.here(probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
+        return self._gpu.on_device(probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
 
     def stream_probes(self) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
         """Return plain streams at several occupancies, each with what it does."""
-        return self._gpu.here(probes.stream_probes)(self._gpu)  # type: ignore[no-any-return]
+        return self._gpu.on_device(probes.stream_probes)(self._gpu)  # type: ignore[no-any-return]
 
     def graphs(self) -> Graphs:
         """Make a recorder of operations as CUDA graphs."""
@@ -322,7 +322,7 @@ class CudaBackend:
 
     def synchronize(self) -> None:
         """Wait for the work queued on the current stream."""
-        self._gpu.here(lambda: self.xp.cuda.get_current_stream().synchronize())()
+        self._gpu.on_device(lambda: self.xp.cuda.get_current_stream().synchronize())()
 
 
 def _winner_first(winner: Winner | None, *candidates: Candidate) -> Sequence[Candidate]:

@@ -72,7 +72,7 @@ def candidate(
         refusal,
         configuration=text,
         source=source,
-        prepare=gpu.here(prepare),
+        prepare=gpu.on_device(prepare),
     )
 
 

@@ -1,4 +1,4 @@
-"""One GPU: its number and properties, kernels loaded on it, raw views of its arrays."""
+"""One GPU: its number and properties, and the kernels loaded on it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TYPE_NAMES = {"f": "float32", "d": "float64", "F": "complex64", "D": "complex128
 
 @dataclass(frozen=True, eq=False)
 class Gpu:
-    """A GPU that kernels are launched on; one object a device, which also keys the memory of launch plans.
+    """A GPU that kernels are launched on; one object per device, which also keys caches of launch plans.
 
     Attributes
     ----------
@@ -55,34 +55,34 @@ class Gpu:
         """Compile a kernel and load it on this device, the current one, or find it loaded."""
         return _load(kernel, self.id, self.info.architecture)
 
-    def here(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs with this device as CuPy's current one."""
+    def on_device(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function to run with this device as CuPy's current one."""
         import cupy
 
         current_device = cupy.cuda.runtime.getDevice
 
-        def on_device(*arguments: Any) -> Any:
+        def switched(*arguments: Any) -> Any:
             if current_device() == self.id:
                 return run(*arguments)
             with cupy.cuda.Device(self.id):
                 return run(*arguments)
 
-        return on_device
+        return switched
 
 
 @functools.cache
 def _load(kernel: Kernel, _device_id: int, architecture: str) -> Any:
-    # Found by its description: hashing a source at every launch would take longer than the launch.
+    # Cached by its description: hashing a source at every launch would take longer than the launch.
     return function(kernel.source(), kernel.name, architecture)
 
 
 def type_name(array: Array) -> str:
-    """Return an array's element type by name."""
+    """Name the element type of an array."""
     return TYPE_NAMES[array.dtype.char]
 
 
 def scalar_pointers(dtype: str, *values: complex) -> tuple[Any, list[int]]:
-    """Return host memory that holds values as `dtype`, and their addresses; it must outlive the call."""
+    """Create host memory that holds values as `dtype`, and their addresses; it must outlive the call."""
     memory = np.array(values if is_complex(dtype) else [value.real for value in values], dtype)
     base = memory.ctypes.data
     return memory, [base + i * itemsize(dtype) for i in range(len(values))]

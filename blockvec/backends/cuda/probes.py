@@ -26,7 +26,7 @@ from .cublas import square_product
 from .device import Gpu
 from .elementwise import copy, fill_random
 
-__all__ = ["ceiling_probes", "hold", "stream_probes"]
+__all__ = ["block_stream", "ceiling_probes", "stream_probes"]
 
 STREAM_BYTES = 2 << 30  # of a buffer, as of the wider operand of a timed product: far beyond any L2 cache
 MATRIX_SIZES = (4096, 8192)
@@ -49,7 +49,7 @@ _MIXES = (
 )
 
 
-def hold(gpu: Gpu) -> None:
+def block_stream(gpu: Gpu) -> None:
     """Keep CuPy's current stream busy while a burst of calls is queued, so that these follow without gaps."""
     kernel = Hold()
     gpu.launch(kernel, (1,), kernel.threads, HOLD_NS)
@@ -80,7 +80,7 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
             gpu.launch, tensor, (blocks,), tensor.threads, sink, np.int32(TENSOR_REPEATS)
         )
         probes.append(CeilingProbe("float64", launch, tensor.flops(blocks, TENSOR_REPEATS)))
-    return [dataclasses.replace(probe, call=gpu.here(probe.call)) for probe in probes]
+    return [dataclasses.replace(probe, call=gpu.on_device(probe.call)) for probe in probes]
 
 
 def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
@@ -101,7 +101,7 @@ def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
                 units = n_bytes // 16 if blocks else n_bytes // 16 // gpu.info.multiprocessors
                 grid = (max(1, blocks * gpu.info.multiprocessors),)
                 launch = functools.partial(gpu.launch, kernel, grid, threads, source, units, target)
-                probe = CeilingProbe(kind, gpu.here(launch), passes * units * 16)
+                probe = CeilingProbe(kind, gpu.on_device(launch), passes * units * 16)
                 probes.append(({"operation": kind, "unroll": unroll, "warps": 4 * blocks}, probe))
     return probes
 

@@ -47,7 +47,7 @@ def candidate(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem) -> Candidate:
     refusal = family.supports(problem, gpu.info)
     if refusal is None and (problem.dots or problem.gram):
         refusal = family.refuse_sums(problem, _configuration(gpu, family, problem)[0])
-    run, prepare = (gpu.here(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare))
+    run, prepare = (gpu.on_device(functools.partial(call, gpu, family)) for call in (_spmmv, _prepare))
     return Candidate(family.name, run, refusal or "", configuration=text, prepare=prepare)
 
 

@@ -117,7 +117,7 @@ class HostBackend:
         """Start timing."""
         return HostStopwatch()
 
-    def hold(self) -> None:
+    def block_stream(self) -> None:
         """Do nothing: calls are not queued."""
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:

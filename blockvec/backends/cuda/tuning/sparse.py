@@ -28,7 +28,7 @@ from ...base import DeviceArray as Array
 from .. import cusparse, elementwise, sparse
 from ..device import Gpu
 from ..device_csr import DeviceCsr
-from ..probes import hold
+from ..probes import block_stream
 from ..workspace import GRID_HEADER_BYTES, workspace
 
 __all__ = ["SparseOperands", "SparseTuning"]
@@ -107,7 +107,7 @@ class SparseOperands:
             burst=4,
             min_rounds=1,
             max_rounds=8,
-            before_burst=functools.partial(hold, self._gpu),
+            before_burst=functools.partial(block_stream, self._gpu),
         )
         return [timings[str(i)] for i in range(len(field))]
 
@@ -185,7 +185,7 @@ class SparseTuning:
         concurrent.futures.wait(self._jobs)
         forms = self._matrix.forms
         kept = set(forms)  # captured graphs may refer to them
-        outcome: Outcome | None = self._gpu.here(self._select_fastest)(budget_s)
+        outcome: Outcome | None = self._gpu.on_device(self._select_fastest)(budget_s)
         if outcome is None:
             raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
         winner = self.winner(outcome)

@@ -28,11 +28,11 @@ LIMITS = Ceilings(4600, 4400, 4200, {"float64": 66e3})
 
 
 class _Gpu:
-    """A device whose functions take what those of `Gpu.here` take."""
+    """A device whose functions take what those of `Gpu.on_device` take."""
 
     id, info = 0, H200
 
-    def here(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def on_device(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *arguments: run(*arguments)
 
 
