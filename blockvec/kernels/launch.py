@@ -16,7 +16,7 @@ NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/common/reduce.cuh
 FLAGGED_DOUBLES = 2048  # most numbers of a result whose partial sums have flags, as there
 _MAX_SUMS = 16  # threads that share the sum of one element over the blocks, as there
-QUEUE_BYTES = 8  # counters at the head of the workspace of a kernel with a tile queue: cuda/common/queue.cuh
+QUEUE_BYTES = 8  # counters at the head of a workspace with a tile queue: cuda/common/tile_queue.cuh
 
 
 def partials_bytes(blocks: int, doubles: int) -> int:

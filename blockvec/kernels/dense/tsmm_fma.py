@@ -233,7 +233,7 @@ def misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
 
 
 def uses_queue(problem: TsmmProblem, config: TsmmFmaConfig) -> bool:
-    """Check whether warps take chunks from a tile queue, see ``cuda/common/queue.cuh``.
+    """Check whether warps take chunks from a tile queue, see ``cuda/common/tile_queue.cuh``.
 
     Teams of one warp only: a shuffle broadcasts the number of a chunk, where several warps need a barrier.
     """
