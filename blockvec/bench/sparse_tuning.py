@@ -120,7 +120,7 @@ def _line(name: str, problem: Any, outcome: Outcome, ceilings: Ceilings) -> str:
 
     times = outcome.best_s(places=1), outcome.best_s(), outcome.best_s(own=False)
     choice, own, others = map(share, times)
-    best = outcome.best.entrant
+    best = outcome.best.variant
     config = "" if best.config is None else ",".join(str(v) for v in dataclasses.astuple(best.config))
     sums = "+gram" if problem.gram else "+dots" if problem.dots else ""
     head = f"{name.split(':')[0] + sums:17} {problem.dtype:10} {problem.width:3d}"

@@ -21,7 +21,7 @@ from ..kernels.cache import replace_file
 from ..kernels.device import H200
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
-from ..kernels.tuning.selection import Entrant, Outcome, Preparation, Trial
+from ..kernels.tuning.selection import Outcome, Preparation, Trial, Variant
 from ..kernels.tuning.winners import Winner, refusal, representative, store, table_of
 from ..profile import ceilings
 from .precompile import COMPILE_S
@@ -101,7 +101,7 @@ class Todo:
     budget_s : float
         Seconds of measuring.
     choose : dict
-        ``first``, ``sample`` and ``families``, as for `entrants`.
+        ``first``, ``sample`` and ``families``, as for `variants`.
     table : str
         Of which table.
     """
@@ -143,7 +143,7 @@ class Tuned:
         trials = self.outcome.trials
         return outcome_record(self.problem, self.outcome, self.ceilings, config=config) | {
             **({"families": families} if families else {}),
-            "choice": next((t.entrant.kernel for t in trials if t.entrant.place == 0), ""),
+            "choice": next((t.variant.kernel for t in trials if t.variant.place == 0), ""),
             f"first_{FIRST}_s": self.outcome.best_s(places=FIRST),
         }
 
@@ -163,19 +163,19 @@ class Tuned:
 
 
 def outcome_record(problem: Problem, outcome: Outcome, ceilings: Ceilings, **facts: Any) -> dict[str, Any]:
-    """Return a measurement as any other, of the winner, and how the rest of the tournament did."""
+    """Return a measurement as any other, of the winner, and how the other variants did."""
     best, trials = outcome.best, outcome.trials
     assert best.timing is not None
-    others = {t.entrant.kernel: t.timing for t in trials if t.timing and t.entrant.place is None}
-    peers = {name: timing for name, timing in others.items() if name != best.entrant.kernel}
-    record = kernel_record(problem, best.entrant.kernel, best.timing, ceilings, peers, **facts)
+    others = {t.variant.kernel: t.timing for t in trials if t.timing and t.variant.place is None}
+    peers = {name: timing for name, timing in others.items() if name != best.variant.kernel}
+    record = kernel_record(problem, best.variant.kernel, best.timing, ceilings, peers, **facts)
     return record | {
         "choice_s": outcome.best_s(places=1),
         "own_s": outcome.best_s(),
         **({"plain_s": outcome.plain_s} if outcome.plain_s else {}),
         "trials": sum(trial.timing is not None for trial in trials),
         "left_out": outcome.left_out,
-        "faults": [f"{t.entrant.kernel} {t.entrant.config}: {t.fault}" for t in outcome.faults],
+        "faults": [f"{t.variant.kernel} {t.variant.config}: {t.fault}" for t in outcome.faults],
     }
 
 
@@ -252,10 +252,10 @@ def tune_all(
 def _contest(
     backend: Any, preparation: Preparation, budget_s: float, device: Workers, say: Callable[[str], None]
 ) -> Outcome | None:
-    """Let a problem's entrants meet on the device; without those that bring it down."""
+    """Select the fastest variant of a problem on the device, without those that crash it."""
     problem: Any = preparation.problem
     ready, faults = preparation.wait()
-    entered = [*backend.rivals(problem), *ready]
+    entered = [*backend.other_variants(problem), *ready]
     outcome = None
     while entered:
         meeting = problem, entered, budget_s
@@ -264,7 +264,7 @@ def _contest(
             break
         except LostError as lost:
             if lost.step not in entered:
-                faults.append(Trial(Entrant("operands"), None, str(lost)))
+                faults.append(Trial(Variant("operands"), None, str(lost)))
                 break
             entered.remove(lost.step)
             faults.append(Trial(lost.step, None, str(lost)))
@@ -273,7 +273,7 @@ def _contest(
         faults = list(outcome.faults)
     for trial in faults:
         fault = " ".join(trial.fault.split())[:300]
-        say(f"{_head(problem)} {trial.entrant.kernel} {_brief(trial.entrant.config)}: {fault}")
+        say(f"{_head(problem)} {trial.variant.kernel} {_brief(trial.variant.config)}: {fault}")
     if outcome is None:
         say(f"{_head(problem)} no kernel is right")
     return outcome
@@ -289,12 +289,12 @@ def _ceilings(name: str) -> Ceilings:
 
 
 def _meet(
-    name: str, cache_dir: Path, problem: Any, entered: Sequence[Entrant], budget_s: float
+    name: str, cache_dir: Path, problem: Any, entered: Sequence[Variant], budget_s: float
 ) -> Outcome | None:
-    """In the device's process: measure a problem's entrants."""
+    """In the device's process: measure a problem's variants."""
     backend: Any = backend_for(name)
     with option_context(cache_dir=cache_dir):
-        outcome: Outcome | None = backend.contest(problem, entered, budget_s, notice)
+        outcome: Outcome | None = backend.select_fastest(problem, entered, budget_s, notice)
     return outcome and dataclasses.replace(outcome, plain_s=backend.plain_s(problem))
 
 

@@ -26,7 +26,7 @@ from blockvec.kernels.problem import SpmmvProblem
 from blockvec.kernels.sparse.csr import CsrConfig
 from blockvec.kernels.sparse.planes import PlanesConfig
 from blockvec.kernels.sparse.sell import SellConfig
-from blockvec.kernels.tuning.selection import Entrant
+from blockvec.kernels.tuning.selection import Variant
 
 SELL, PLANES = SPARSE_FAMILIES["spmmv_sell"], SPARSE_FAMILIES["spmmv_planes"]
 VARIANTS: tuple[dict[str, Any], ...] = (
@@ -101,15 +101,15 @@ def main(words: Sequence[str]) -> int:
         for dtype, width in SHAPES if not named or name in named else ():
             operator = as_operator(matrix.astype(dtype), device="gpu")
             problem, _ = operator.explain(BlockVector.empty(matrix.shape[1], width, dtype, device="gpu"))
-            arena = SparseOperands(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
-            field = [Entrant("spmmv_csr", config) for config in configurations(problem, backend.device)]
-            field += [Entrant("spmmv_sell", config) for config in converted(problem, backend.device)]
-            field += [Entrant("spmmv_planes", config) for config in sweeps(problem, backend.device)]
-            for entrant in dict.fromkeys(e for e in field if e.kernel in kernels):
-                fault = arena.check(entrant)
+            setup = SparseOperands(backend._gpu, problem, operator.prepared, {}, backend.stopwatch)
+            field = [Variant("spmmv_csr", config) for config in configurations(problem, backend.device)]
+            field += [Variant("spmmv_sell", config) for config in converted(problem, backend.device)]
+            field += [Variant("spmmv_planes", config) for config in sweeps(problem, backend.device)]
+            for variant in dict.fromkeys(e for e in field if e.kernel in kernels):
+                fault = setup.check(variant)
                 count, wrong = count + 1, wrong + bool(fault)
                 if fault:
-                    print(f"{name}, {dtype}, {width} columns, {entrant}: {fault}")
+                    print(f"{name}, {dtype}, {width} columns, {variant}: {fault}")
             if name == "grid":
                 X = BlockVector.random(matrix.shape[1], width, dtype, device="gpu", rng=0)
                 operator.apply(X, shift=2.0, dots=("xx", "xy", "yy"), gram=("xy", "yy"))

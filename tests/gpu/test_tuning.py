@@ -14,13 +14,13 @@ import blockvec
 from blockvec import BlockVector, as_operator, models, products
 from blockvec.backends import backend_for
 from blockvec.backends.cuda import dense as generated
-from blockvec.backends.cuda.tuning.dense import Arena
+from blockvec.backends.cuda.tuning.dense import DenseOperands
 from blockvec.backends.cuda.tuning.sparse import SparseOperands
 from blockvec.bench import tuning
 from blockvec.kernels.families import CSR, FAMILIES
 from blockvec.kernels.measure import measure_beside
 from blockvec.kernels.tuning import winners
-from blockvec.kernels.tuning.selection import Entrant, entrants
+from blockvec.kernels.tuning.selection import Variant, variants
 from tests.contract.blocks import host
 
 pytestmark = pytest.mark.gpu
@@ -46,17 +46,17 @@ def test_a_winner_is_right_and_runs_from_then_on(problem: Any, backend: Any, tmp
 
 def test_a_wrong_kernel_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = CASES[0]
-    (entrant, *_) = entrants(problem, backend.device, first=1)
-    arena = Arena(backend._gpu, problem, {}, backend.stopwatch)
-    assert arena.check(entrant) == ""
-    launch = FAMILIES[entrant.kernel].launch
+    (variant, *_) = variants(problem, backend.device, first=1)
+    setup = DenseOperands(backend._gpu, problem, {}, backend.stopwatch)
+    assert setup.check(variant) == ""
+    launch = FAMILIES[variant.kernel].launch
 
     def lossy(problem: Any, *rest: Any) -> Any:
         return launch(dataclasses.replace(problem, K=problem.K - 1), *rest)
 
-    monkeypatch.setattr(FAMILIES[entrant.kernel], "launch", lossy)
+    monkeypatch.setattr(FAMILIES[variant.kernel], "launch", lossy)
     generated.load.cache_clear()
-    assert arena.check(entrant) == "differs from the reference"
+    assert setup.check(variant) == "differs from the reference"
     generated.load.cache_clear()
 
 
@@ -95,16 +95,16 @@ def test_a_wrong_sparse_product_is_noticed(
     S = as_operator(models.laplace2d(n=300), device="gpu")
     plain, _ = S.explain(BlockVector.empty(S.shape[1], 3, device="gpu"))
     problem = dataclasses.replace(plain, **sums).kind
-    arena = SparseOperands(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
-    entrant = Entrant("spmmv_csr", CSR.choose(problem, backend.device), 1.0, 0)
-    assert arena.check(entrant) == ""
+    setup = SparseOperands(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
+    variant = Variant("spmmv_csr", CSR.choose(problem, backend.device), 1.0, 0)
+    assert setup.check(variant) == ""
     bind = CSR.bind
     monkeypatch.setattr(
         CSR,
         "bind",
         lambda kernels, p, *rest: bind(kernels, dataclasses.replace(p, ldx=p.ldx - 1), *rest),
     )
-    assert arena.check(entrant) == "differs from the reference"
+    assert setup.check(variant) == "differs from the reference"
 
 
 def test_what_cublas_would_run_is_captured_all_the_same(backend: Any) -> None:

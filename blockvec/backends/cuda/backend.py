@@ -18,7 +18,7 @@ from ...kernels.families import FAMILIES, families_of, sparse_families_of
 from ...kernels.measure import CeilingProbe, Timing
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ...kernels.roofline import Ceilings
-from ...kernels.tuning.selection import Entrant, Outcome, Preparation, tournament
+from ...kernels.tuning.selection import Outcome, Preparation, Variant, select_fastest
 from ...kernels.tuning.winners import Winner, find, representative, store
 from ..base import Candidate
 from ..base import DeviceArray as Array
@@ -36,7 +36,7 @@ from . import (
 from .device import Gpu
 from .device_csr import DeviceCsr
 from .graphs import Graphs, replay
-from .tuning.dense import Arena, is_view, with_rows
+from .tuning.dense import DenseOperands, is_view, with_rows
 from .tuning.sparse import SparseTuning
 
 __all__ = ["CudaBackend", "CudaStopwatch", "cuda_backend", "find_device"]
@@ -170,8 +170,10 @@ class CudaBackend:
                 self.sparse_tuning(problem, operands[0], ceilings, executor).measure(budget_s)
                 return
             preparation = self.prepare(problem, ceilings, executor)
-            outcome = self.contest(
-                preparation.problem, [*self.rivals(preparation.problem), *preparation.wait()[0]], budget_s
+            outcome = self.select_fastest(
+                preparation.problem,
+                [*self.other_variants(preparation.problem), *preparation.wait()[0]],
+                budget_s,
             )
         if outcome is None:
             raise OptionError(f"{problem.operation}: no kernel is right for {problem}.")
@@ -202,29 +204,29 @@ class CudaBackend:
             raise OptionError(f"{problem.operation} has nothing to tune; products of two blocks have.")
         return Preparation(with_rows(problem), self.device, ceilings, executor, options().cache_dir, **choose)
 
-    def rivals(self, problem: Problem) -> list[Entrant]:
-        """Return the kernels for a problem that are of no family."""
-        return [Entrant(c.name) for c in self.candidates(problem) if not c.refusal and c.name not in FAMILIES]
+    def other_variants(self, problem: Problem) -> list[Variant]:
+        """List the kernels for a problem that belong to no family."""
+        return [Variant(c.name) for c in self.candidates(problem) if not c.refusal and c.name not in FAMILIES]
 
-    def contest(
+    def select_fastest(
         self,
         problem: TsmttsmProblem | TsmmProblem,
-        entrants: Sequence[Entrant],
+        variants: Sequence[Variant],
         budget_s: float,
-        notice: Callable[[Entrant], None] = lambda entrant: None,
+        notice: Callable[[Variant], None] = lambda variant: None,
     ) -> Outcome | None:
-        """Find the fastest entrant that is right, as `tournament` does; waits for the device.
+        """Find the fastest variant that is right, as `select_fastest` does; waits for the device.
 
-        `notice` is called with each entrant before it runs for the first time.
+        `notice` is called with each variant before it runs for the first time.
         """
-        arena = self.arena(problem)
+        setup = self.tuning_operands(problem)
 
-        def check(entrant: Entrant) -> str:
-            notice(entrant)
-            return arena.check(entrant)
+        def check(variant: Variant) -> str:
+            notice(variant)
+            return setup.check(variant)
 
-        meet = functools.partial(tournament, budget_s=budget_s)
-        outcome: Outcome | None = self._gpu.on_device(meet)(entrants, check, arena.race)
+        select = functools.partial(select_fastest, budget_s=budget_s)
+        outcome: Outcome | None = self._gpu.on_device(select)(variants, check, setup.time_in_turns)
         return outcome
 
     def without_sums(self, problem: TsmttsmProblem, name: str) -> Candidate | None:
@@ -242,17 +244,19 @@ class CudaBackend:
 
         None where rows are contiguous, whose limit is the roofline.
         """
-        return float(self._gpu.on_device(self.arena(problem).plain_s)()) if is_view(problem) else None
+        return (
+            float(self._gpu.on_device(self.tuning_operands(problem).plain_s)()) if is_view(problem) else None
+        )
 
     def replay(self, call: Callable[[], object], count: int) -> Timing | None:
         """Time one of `count` calls in a CUDA graph; None where none can hold it."""
         timing: Timing | None = self._gpu.on_device(replay)(self._gpu, call, count, self.stopwatch)
         return timing
 
-    def arena(self, problem: TsmttsmProblem | TsmmProblem) -> Arena:
-        """Return operands to check and time kernels on: any configuration, and all candidates by name."""
+    def tuning_operands(self, problem: TsmttsmProblem | TsmmProblem) -> DenseOperands:
+        """Create operands on which to check and time any configuration, and all candidates by name."""
         others = {c.name: c for c in self.candidates(problem) if not c.refusal}
-        return self._gpu.on_device(Arena)(self._gpu, problem, others, self.stopwatch)  # type: ignore[no-any-return]
+        return self._gpu.on_device(DenseOperands)(self._gpu, problem, others, self.stopwatch)  # type: ignore[no-any-return]
 
     def _candidate(self, name: str, run: Any, refusal: str = "", *, vendor: bool = False) -> Candidate:
         return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal, vendor)

@@ -15,7 +15,7 @@ from ...errors import OptionError
 from ...kernels.measure import Timing, measure
 from ...kernels.problem import TsmttsmProblem
 from ...kernels.roofline import Ceilings
-from ...kernels.tuning.selection import Entrant, build_ahead
+from ...kernels.tuning.selection import Variant, build_ahead
 from ..precompile import COMPILE_S
 from ..records import kernel_record
 from ..workers import Workers
@@ -73,7 +73,7 @@ def _points(
         groups.setdefault((point.figure, point.problem), []).append(point)
     with Workers(os.cpu_count() or 1, COMPILE_S) as executor:
         jobs = [
-            build_ahead(problem, map(_entrant, group), backend.device, options().cache_dir, executor).values()
+            build_ahead(problem, map(_variant, group), backend.device, options().cache_dir, executor).values()
             for (_, problem), group in groups.items()
         ]
         for ((figure, problem), group), compiled in zip(groups.items(), jobs, strict=True):
@@ -86,23 +86,23 @@ def _points(
                 yield point, {"figure": figure, **record, **point.setting}
 
 
-def _entrant(point: Point) -> Entrant:
-    return Entrant(point.kernel, point.config)
+def _variant(point: Point) -> Variant:
+    return Variant(point.kernel, point.config)
 
 
 def _race(
     figure: str, problem: Any, group: Sequence[Point], backend: Any
 ) -> Iterator[tuple[Point, Timing, dict[str, Timing]]]:
     """Time the points of one problem that compute the right product; for the roofline also cuBLAS."""
-    arena = backend.arena(problem)
-    right = [p for p in group if p.setting.get("reduction") == "none" or not arena.check(_entrant(p))]
+    setup = backend.tuning_operands(problem)
+    right = [p for p in group if p.setting.get("reduction") == "none" or not setup.check(_variant(p))]
     vendors = [c.name for c in backend.candidates(problem) if c.vendor and not c.refusal]
     names = vendors if figure == "roofline" else []
-    field = [*map(_entrant, right), *map(Entrant, names)]
+    field = [*map(_variant, right), *map(Variant, names)]
     if isinstance(problem, TsmttsmProblem) and problem.K * problem.M * 16 < FEW_BYTES:
-        timings = [arena.replay(entrant, REPLAYS) for entrant in field]
+        timings = [setup.replay(variant, REPLAYS) for variant in field]
     else:
-        timings = arena.race(field, RACE_S * len(field))
+        timings = setup.time_in_turns(field, RACE_S * len(field))
     peers = dict(zip(names, timings[len(right) :], strict=True))
     for point, timing in zip(right, timings, strict=False):
         yield point, timing, peers

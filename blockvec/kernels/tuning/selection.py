@@ -1,8 +1,8 @@
-"""Tuning: which of many kernels is the fastest that is right, within a budget of time.
+"""Selection of the fastest correct kernel for a problem within a time budget.
 
-The families' models order the configurations; the first few are compiled ahead in parallel processes, every
-one is checked against a reference before it is timed, and those that come close to the best are timed again
-in turns. What a kernel is run on is the caller's business: nothing here needs a GPU.
+The models of the families order the configurations; the first few are compiled ahead in parallel processes,
+each is checked against a reference before it is timed, and those close to the best are timed again in turns.
+The caller provides the operands: nothing here needs a GPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..problem import Problem, TsmmProblem, TsmttsmProblem
 from ..roofline import Ceilings, fraction
 from .winners import Winner
 
-__all__ = ["Entrant", "Outcome", "Preparation", "Trial", "build_ahead", "entrants", "tournament"]
+__all__ = ["Outcome", "Preparation", "Trial", "Variant", "build_ahead", "select_fastest", "variants"]
 
 FINALISTS = 4
 CLOSE = 1.10  # within this factor of the best, a few runs do not tell
@@ -33,8 +33,8 @@ FINAL_SHARE = 0.3  # of the budget
 
 
 @dataclass(frozen=True, slots=True)
-class Entrant:
-    """A kernel in a tournament: a family's configuration, or a vendor's kernel (`config` and `place` None).
+class Variant:
+    """A kernel to time: a configuration of a family, or a vendor kernel (`config` and `place` None).
 
     `place` is the configuration's place in the model's order, `predicted_s` its modelled time.
     """
@@ -47,25 +47,25 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """An entrant and how it did: its time, or why it has none."""
+    """A variant and its time, or the reason why it has none."""
 
-    entrant: Entrant
+    variant: Variant
     timing: Timing | None = None
     fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The end of a tournament.
+    """The result of `select_fastest`.
 
     Attributes
     ----------
     best : Trial
-        The winner.
+        The fastest.
     trials : tuple of Trial
-        All that took part, the winner's latest timing included.
+        All that were tried, with the latest timing of the best.
     left_out : int
-        Entrants that the budget did not reach.
+        Variants that the budget did not reach.
     plain_s : float or None
         Of a product of views, the seconds of plain loads and stores of the same elements, where measured.
     """
@@ -81,29 +81,29 @@ class Outcome:
         return _seconds(self.best)
 
     def best_s(self, *, places: int | None = None, own: bool = True) -> float | None:
-        """Return the best time of generated kernels (of the model's first `places`), or of the others."""
+        """Find the best time of generated kernels (of the first `places` of the model), or of the others."""
         times = [
             trial.timing.median_s
             for trial in self.trials
             if trial.timing
-            and (trial.entrant.place is not None) == own
-            and (places is None or (trial.entrant.place or 0) < places)
+            and (trial.variant.place is not None) == own
+            and (places is None or (trial.variant.place or 0) < places)
         ]
         return min(times, default=None)
 
     def winner(self, problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> Winner:
-        """Return what goes on record for the problem that was measured."""
-        best = self.best.entrant
+        """Create the record for the problem that was measured."""
+        best = self.best.variant
         share = fraction(problem, self.seconds, ceilings)
         return Winner(best.kernel, best.config, problem.K, self.seconds, share, "")
 
     @property
     def faults(self) -> tuple[Trial, ...]:
-        """Those that were wrong or could not run."""
+        """Variants that were wrong or could not run."""
         return tuple(trial for trial in self.trials if trial.fault)
 
 
-def entrants(
+def variants(
     problem: Problem,
     device: DeviceInfo,
     ceilings: Ceilings | None = None,
@@ -112,10 +112,10 @@ def entrants(
     sample: int = 0,
     seed: int = 0,
     families: str = "",
-) -> list[Entrant]:
-    """Return the configurations that are worth measuring, in the order of their modelled times.
+) -> list[Variant]:
+    """List the configurations worth measuring, in the order of their predicted times.
 
-    At the head is what runs where nothing was measured: the choice of the first family that supports it.
+    The first is the untuned choice: that of the first family that supports the problem.
 
     Parameters
     ----------
@@ -146,13 +146,13 @@ def entrants(
     ]
     choice = supporting and (supporting[0].name, supporting[0].choose(problem, device, ceilings))
     timed.sort(key=lambda entry: (entry[1:] != choice, entry[0]))
-    order = [Entrant(name, config, time_s, place) for place, (time_s, name, config) in enumerate(timed)]
+    order = [Variant(name, config, time_s, place) for place, (time_s, name, config) in enumerate(timed)]
     rest = order[first:]
     return order[:first] + random.Random(seed).sample(rest, min(sample, len(rest)))
 
 
 class Preparation:
-    """A problem whose entrants are being compiled while others are measured.
+    """A problem whose variants are being compiled while others are measured.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ class Preparation:
     cache_dir : Path
         Where compiled kernels go.
     choose : dict
-        ``first``, ``sample`` and ``families`` as for `entrants`.
+        ``first``, ``sample`` and ``families`` as for `variants`.
     """
 
     def __init__(
@@ -181,25 +181,25 @@ class Preparation:
     ) -> None:
         self.problem = problem
         self._how = device, cache_dir, executor
-        self._jobs: dict[Entrant, concurrent.futures.Future[str]] = {}
+        self._jobs: dict[Variant, concurrent.futures.Future[str]] = {}
         self._submitted = threading.Event()
-        self._field = executor.submit(entrants, problem, device, ceilings, **choose)
+        self._field = executor.submit(variants, problem, device, ceilings, **choose)
         self._field.add_done_callback(self._compile)
 
-    def _compile(self, field: concurrent.futures.Future[list[Entrant]]) -> None:
+    def _compile(self, field: concurrent.futures.Future[list[Variant]]) -> None:
         try:
             if not field.cancelled() and field.exception() is None:  # which `wait` raises
                 self._jobs = build_ahead(self.problem, field.result(), *self._how)
         finally:
             self._submitted.set()
 
-    def wait(self) -> tuple[list[Entrant], list[Trial]]:
-        """Return the entrants in their order, and why others could not be compiled."""
+    def wait(self) -> tuple[list[Variant], list[Trial]]:
+        """Wait for the variants, in their order, and for the faults of those that could not be compiled."""
         self._field.result()
         self._submitted.wait()
-        faults = {entrant: _fault(job) for entrant, job in self._jobs.items()}
-        ready = [entrant for entrant, fault in faults.items() if not fault]
-        return ready, [Trial(entrant, None, fault) for entrant, fault in faults.items() if fault]
+        faults = {variant: _fault(job) for variant, job in self._jobs.items()}
+        ready = [variant for variant, fault in faults.items() if not fault]
+        return ready, [Trial(variant, None, fault) for variant, fault in faults.items() if fault]
 
 
 def _fault(job: concurrent.futures.Future[str]) -> str:
@@ -209,20 +209,20 @@ def _fault(job: concurrent.futures.Future[str]) -> str:
 
 def build_ahead(
     problem: Problem,
-    entrants: Iterable[Entrant],
+    variants: Iterable[Variant],
     device: DeviceInfo,
     cache_dir: Path,
     executor: concurrent.futures.Executor,
-) -> dict[Entrant, concurrent.futures.Future[str]]:
-    """Start compiling kernels into the cache; the futures say what the compiler had against them."""
+) -> dict[Variant, concurrent.futures.Future[str]]:
+    """Start compiling kernels into the cache; the futures return the faults, "" for none."""
     jobs: dict[str, concurrent.futures.Future[str]] = {}
     found = {}
-    for entrant in entrants:
-        if entrant.config is not None:
-            source = FAMILIES[entrant.kernel].source(problem, entrant.config, device)
+    for variant in variants:
+        if variant.config is not None:
+            source = FAMILIES[variant.kernel].source(problem, variant.config, device)
             if source not in jobs:
                 jobs[source] = executor.submit(_build, source, device.architecture, cache_dir)
-            found[entrant] = jobs[source]
+            found[variant] = jobs[source]
     return found
 
 
@@ -234,57 +234,57 @@ def _build(source: str, architecture: str, cache_dir: Path) -> str:
     return f"spills {spilled} bytes" if spilled else ""
 
 
-def tournament(
-    entrants: Sequence[Entrant],
-    check: Callable[[Entrant], str],
-    race: Callable[[Sequence[Entrant], float], Sequence[Timing]],
+def select_fastest(
+    variants: Sequence[Variant],
+    check: Callable[[Variant], str],
+    time_in_turns: Callable[[Sequence[Variant], float], Sequence[Timing]],
     *,
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome | None:
-    """Find the fastest entrant that is right.
+    """Find the fastest variant that is right.
 
     Parameters
     ----------
-    entrants : sequence of Entrant
+    variants : sequence of Variant
         In the order in which to try them; vendors' kernels come last, since some take ages, but always come.
     check : callable
-        Runs an entrant on known operands; returns what is wrong with it, "" for nothing. A wrong one is
-        never timed and never wins.
-    race : callable
-        ``race(entrants, seconds)`` times them in turns, about as long as given, and returns their timings.
+        Runs a variant on known operands; returns what is wrong with it, "" for nothing. A wrong one is
+        never timed and never chosen.
+    time_in_turns : callable
+        ``time_in_turns(variants, seconds)`` times them in turns for about that long; returns the timings.
     budget_s : float
-        Seconds of racing. When too few are left no further entrant is tried: the closest meet in a final.
+        Seconds of timing. When too few are left, no further variant is tried; the closest are timed again.
     clock : callable
         Returns seconds.
 
     Returns
     -------
     Outcome or None
-        None where no entrant is right.
+        None where no variant is right.
     """
     trials: list[Trial] = []
-    share = budget_s * (1 - FINAL_SHARE) / max(1, len(entrants))
+    share = budget_s * (1 - FINAL_SHARE) / max(1, len(variants))
     spent = 0.0
-    for entrant in sorted(entrants, key=lambda entrant: entrant.place is None):
-        if spent > budget_s * (1 - FINAL_SHARE) and entrant.place is not None:
+    for variant in sorted(variants, key=lambda variant: variant.place is None):
+        if spent > budget_s * (1 - FINAL_SHARE) and variant.place is not None:
             continue
-        fault = check(entrant)
+        fault = check(variant)
         begin = clock()
-        timing = None if fault else race((entrant,), share)[0]
+        timing = None if fault else time_in_turns((variant,), share)[0]
         spent += clock() - begin
-        trials.append(Trial(entrant, timing, fault))
+        trials.append(Trial(variant, timing, fault))
     tried = len(trials)
     timed = sorted((t for t in trials if t.timing), key=_seconds)
     if not timed:
         return None
     close = [trial for trial in timed[:FINALISTS] if _seconds(trial) <= CLOSE * _seconds(timed[0])]
     if len(close) > 1:
-        timings = race([trial.entrant for trial in close], budget_s * FINAL_SHARE)
-        finals = [Trial(trial.entrant, timing) for trial, timing in zip(close, timings, strict=True)]
+        timings = time_in_turns([trial.variant for trial in close], budget_s * FINAL_SHARE)
+        finals = [Trial(trial.variant, timing) for trial, timing in zip(close, timings, strict=True)]
         trials = [t for t in trials if t not in close] + finals
         close = sorted(finals, key=_seconds)
-    return Outcome(close[0], tuple(trials), len(entrants) - tried)
+    return Outcome(close[0], tuple(trials), len(variants) - tried)
 
 
 def _seconds(trial: Trial) -> float:

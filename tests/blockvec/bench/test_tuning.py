@@ -21,7 +21,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings, time_limit
-from blockvec.kernels.tuning.selection import Entrant, Outcome, Trial, entrants
+from blockvec.kernels.tuning.selection import Outcome, Trial, Variant, variants
 from blockvec.kernels.tuning.winners import Winner, representative
 
 LIMITS = Ceilings(4600, 4400, 4200, {"float64": 66e3})
@@ -31,8 +31,8 @@ ENVIRONMENT = {"device": "NVIDIA H200"}
 def tuned(problem: TsmttsmProblem | TsmmProblem, table: str = "") -> tuning.Tuned:
     """A problem whose third configuration was the fastest, at the roofline; one kernel was wrong."""
     limit_s = time_limit(problem, LIMITS)
-    first, second, third = entrants(problem, H200, first=3)
-    readings = [(Entrant("cublas"), 5.0), (first, 2.0), (second, 1.5), (third, 1.0)]
+    first, second, third = variants(problem, H200, first=3)
+    readings = [(Variant("cublas"), 5.0), (first, 2.0), (second, 1.5), (third, 1.0)]
     trials = [Trial(e, Timing(x * limit_s, x * limit_s, 0.01, 9)) for e, x in readings]
     winner = Winner(third.kernel, third.config, problem.K, limit_s, 1.0, "")
     outcome = Outcome(trials[-1], (*trials, Trial(first, None, "differs from the reference")))
@@ -186,29 +186,29 @@ def test_choices_where_nothing_was_tuned_are_close_to_tuned_ones(file: Path) -> 
 
 
 class _Prepared:
-    """Entrants that were compiled, but for one."""
+    """Variants that were compiled, but for one."""
 
-    def __init__(self, problem: TsmttsmProblem | TsmmProblem, ready: list[Entrant]) -> None:
+    def __init__(self, problem: TsmttsmProblem | TsmmProblem, ready: list[Variant]) -> None:
         self.problem, self.ready = problem, ready
 
-    def wait(self) -> tuple[list[Entrant], list[Trial]]:
-        return self.ready, [Trial(Entrant("broken", place=3), None, "compiling: not done after 60 s")]
+    def wait(self) -> tuple[list[Variant], list[Trial]]:
+        return self.ready, [Trial(Variant("broken", place=3), None, "compiling: not done after 60 s")]
 
 
 class _Rivals:
     name = "cuda:0"
 
-    def rivals(self, problem: Any) -> list[Entrant]:
-        return [Entrant("cublas")]
+    def other_variants(self, problem: Any) -> list[Variant]:
+        return [Variant("cublas")]
 
 
-def _meeting(name: str, cache_dir: Path, problem: Any, entered: list[Entrant], budget_s: float) -> Outcome:
+def _meeting(name: str, cache_dir: Path, problem: Any, entered: list[Variant], budget_s: float) -> Outcome:
     """One hangs, one brings its process down; the last that is left wins."""
-    for entrant in entered:
-        notice(entrant)
-        if entrant.kernel == "hangs":
+    for variant in entered:
+        notice(variant)
+        if variant.kernel == "hangs":
             time.sleep(1000)
-        if entrant.kernel == "crashes":
+        if variant.kernel == "crashes":
             os._exit(1)
     timing = Timing(1.0, 1.0, 0.0, 1)
     return Outcome(Trial(entered[-1], timing), tuple(Trial(e, timing) for e in entered))
@@ -217,13 +217,13 @@ def _meeting(name: str, cache_dir: Path, problem: Any, entered: list[Entrant], b
 def test_kernels_that_hang_or_crash_are_named_and_the_others_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
     monkeypatch.setattr(tuning, "_meet", _meeting)
-    ready = [Entrant(name, place=i) for i, name in enumerate(("hangs", "crashes", "runs"))]
+    ready = [Variant(name, place=i) for i, name in enumerate(("hangs", "crashes", "runs"))]
     said: list[str] = []
     with Workers(1, 1.0) as device:
         outcome = tuning._contest(_Rivals(), _Prepared(problem, ready), 1.0, device, said.append)
     assert outcome is not None
-    assert outcome.best.entrant.kernel == "runs"
-    assert {(t.entrant.kernel, t.fault) for t in outcome.faults} == {
+    assert outcome.best.variant.kernel == "runs"
+    assert {(t.variant.kernel, t.fault) for t in outcome.faults} == {
         ("broken", "compiling: not done after 60 s"),
         ("hangs", "not done after 1 s"),
         ("crashes", "its process ended with exit code 1"),

@@ -15,14 +15,14 @@ from ....kernels.families import FAMILIES
 from ....kernels.measure import Stopwatch, Timing, measure, measure_beside
 from ....kernels.probes import ViewProbe
 from ....kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
-from ....kernels.tuning.selection import Entrant
+from ....kernels.tuning.selection import Variant
 from ...base import Candidate
 from ...base import DeviceArray as Array
 from .. import dense, elementwise
 from ..device import Gpu, type_name
 from ..graphs import replay
 
-__all__ = ["Arena", "is_view", "with_rows"]
+__all__ = ["DenseOperands", "is_view", "with_rows"]
 
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
@@ -34,8 +34,8 @@ SHIFT, SPARE_NUMBERS = 1009, 8192  # exact operands begin at different places of
 SMALL_BYTES = 1 << 20  # results up to here are compared on the host
 
 
-class Arena:
-    """Operands for every entrant of one problem, and the reference that each must match.
+class DenseOperands:
+    """Operands for every variant of one problem, and the reference that each must match.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ class Arena:
         product = cupy.matmul(first.astype(wide, copy=False), second.astype(wide, copy=False))
         return product if self.problem.beta == "zero" else product + third
 
-    def check(self, entrant: Entrant) -> str:
-        """Run an entrant on the exact operands; return what is wrong, "" for nothing."""
+    def check(self, variant: Variant) -> str:
+        """Run a variant on the exact operands; return what is wrong, "" for nothing."""
         import cupy
 
         first, second, out = self._exact
@@ -88,7 +88,7 @@ class Arena:
         if not beta and not _in_place(self.problem):
             out.fill(float("nan"))
         try:
-            self._runner(entrant, self._small)(first, second, out, 1, beta)
+            self._runner(variant, self._small)(first, second, out, 1, beta)
             if isinstance(self._expected, np.ndarray):
                 right = np.array_equal(out.get(), self._expected)
             else:
@@ -99,9 +99,9 @@ class Arena:
             (first if _in_place(self.problem) else out)[...] = kept
         return "" if right else "differs from the reference"
 
-    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
-        """Time entrants in turns on rotating operands."""
-        calls = {str(i): self._call(entrant) for i, entrant in enumerate(field)}
+    def time_in_turns(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
+        """Time variants in turns on rotating operands."""
+        calls = {str(i): self._call(variant) for i, variant in enumerate(field)}
         timings = measure_beside(
             calls, self._stopwatch, budget_s=seconds / len(field), burst=4, min_rounds=1, max_rounds=8
         )
@@ -122,22 +122,22 @@ class Arena:
             times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
         return min(times)
 
-    def replay(self, entrant: Entrant, launches: int) -> Timing:
-        """Time one launch of an entrant in a graph of several; see `cuda_graph.replay`."""
-        timing = replay(self._gpu, self._call(entrant), launches, self._stopwatch)
+    def replay(self, variant: Variant, launches: int) -> Timing:
+        """Time one launch of a variant in a graph of several; see `cuda_graph.replay`."""
+        timing = replay(self._gpu, self._call(variant), launches, self._stopwatch)
         assert timing is not None  # generated kernels are captured
         return timing
 
-    def _call(self, entrant: Entrant) -> Callable[[], None]:
-        run = self._runner(entrant, self.problem)
+    def _call(self, variant: Variant) -> Callable[[], None]:
+        run = self._runner(variant, self.problem)
         beta = 0 if self.problem.beta == "zero" else 1
 
         return lambda: run(*next(self._sets), 1, beta)
 
-    def _runner(self, entrant: Entrant, problem: Product) -> Callable[..., None]:
-        if entrant.config is None:
-            return lambda *operands: self._others[entrant.kernel].run(problem, *operands)
-        loaded = dense.load(self._gpu, FAMILIES[entrant.kernel], problem, entrant.config)
+    def _runner(self, variant: Variant, problem: Product) -> Callable[..., None]:
+        if variant.config is None:
+            return lambda *operands: self._others[variant.kernel].run(problem, *operands)
+        loaded = dense.load(self._gpu, FAMILIES[variant.kernel], problem, variant.config)
         return functools.partial(dense.runner(self._gpu, problem, lambda: loaded), problem)
 
 

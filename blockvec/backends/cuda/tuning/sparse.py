@@ -21,7 +21,7 @@ from ....kernels.measure import Stopwatch, Timing, measure_beside
 from ....kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
 from ....kernels.roofline import Ceilings, fraction
 from ....kernels.sparse.family import SparseFamily
-from ....kernels.tuning.selection import Entrant, Outcome, tournament
+from ....kernels.tuning.selection import Outcome, Variant, select_fastest
 from ....kernels.tuning.winners import Winner, store
 from ...base import Candidate
 from ...base import DeviceArray as Array
@@ -84,13 +84,13 @@ class SparseOperands:
             {name: cupy.empty_like(array) for name, array in sums.items()} for sums in self._expected_sums
         ]
 
-    def check(self, entrant: Entrant) -> str:
+    def check(self, variant: Variant) -> str:
         """Run a kernel on small integers; describe the error, "" if there is none."""
         import cupy
 
         self._Y[...] = float("nan") if self.problem.beta == "zero" else self._X
         try:
-            self._call(entrant, self._exact)()
+            self._call(variant, self._exact)()
             right = bool(cupy.array_equal(self._Y, self._expected))
             for sums, expected in zip(self._sums, self._expected_sums, strict=True):
                 right &= all(bool(cupy.array_equal(sums[name], expected[name])) for name in sums)
@@ -98,9 +98,9 @@ class SparseOperands:
             return f"{type(error).__name__}: {error}"
         return "" if right else "differs from the reference"
 
-    def time(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
+    def time(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
         """Time kernels in turns."""
-        calls = {str(i): self._call(entrant, self._matrix) for i, entrant in enumerate(field)}
+        calls = {str(i): self._call(variant, self._matrix) for i, variant in enumerate(field)}
         timings = measure_beside(
             *(calls, self._stopwatch),
             budget_s=seconds / len(field),
@@ -111,12 +111,12 @@ class SparseOperands:
         )
         return [timings[str(i)] for i in range(len(field))]
 
-    def _call(self, entrant: Entrant, matrix: DeviceCsr) -> Callable[[], None]:
-        if entrant.config is None:
-            run = self._others[entrant.kernel].run
+    def _call(self, variant: Variant, matrix: DeviceCsr) -> Callable[[], None]:
+        if variant.config is None:
+            run = self._others[variant.kernel].run
             return lambda: run(self.problem, matrix, self._X, self._Y, 1, 0, 0)
-        family = SPARSE_FAMILIES[entrant.kernel]
-        launch, needed = sparse.launcher(self._gpu, family, self.problem, entrant.config, matrix)
+        family = SPARSE_FAMILIES[variant.kernel]
+        launch, needed = sparse.launcher(self._gpu, family, self.problem, variant.config, matrix)
         optional: dict[str, Any] = {}
         if needed:
             optional["workspace_ptr"] = workspace(self._gpu, needed).data.ptr + GRID_HEADER_BYTES
@@ -166,11 +166,11 @@ class SparseTuning:
         self._others = {c.name: c for c in candidates if not c.refusal and c.name not in SPARSE_FAMILIES}
         self._cache_dir = options().cache_dir
         self._variants = _variants(self.problem, gpu.info, ceilings, first)
-        sources = {text for entrant in self._variants for text in self._sources(entrant)}
+        sources = {text for variant in self._variants for text in self._sources(variant)}
         self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
 
-    def _sources(self, entrant: Entrant) -> list[str]:
-        family, problem, config = SPARSE_FAMILIES[entrant.kernel], self.problem, entrant.config
+    def _sources(self, variant: Variant) -> list[str]:
+        family, problem, config = SPARSE_FAMILIES[variant.kernel], self.problem, variant.config
         parts = family.parts(problem, config, self._matrix.plan)
         return [family.source(problem, config, self._gpu.info, part) for part in parts]
 
@@ -199,20 +199,20 @@ class SparseTuning:
 
     def _select_fastest(self, budget_s: float) -> Outcome | None:
         operands = SparseOperands(self._gpu, self.problem, self._matrix, self._others, self._stopwatch)
-        variants = [*map(Entrant, self._others), *self._variants]
-        outcome = tournament(variants, operands.check, operands.time, budget_s=budget_s)
+        variants = [*map(Variant, self._others), *self._variants]
+        outcome = select_fastest(variants, operands.check, operands.time, budget_s=budget_s)
         return outcome if outcome is None else _without_conversion(outcome)
 
     def winner(self, outcome: Outcome) -> Winner:
         """Make the record of an outcome."""
-        best = outcome.best.entrant
+        best = outcome.best.variant
         share = fraction(self.problem, outcome.seconds, self._ceilings)
         return Winner(best.kernel, best.config, self.problem.n_rows, outcome.seconds, share, "")
 
 
 def _without_conversion(outcome: Outcome) -> Outcome:
     """Prefer the best kernel that takes the matrix as it is, unless a converted one gains enough."""
-    as_it_is = [t for t in outcome.trials if t.timing is not None and not _converts(t.entrant.kernel)]
+    as_it_is = [t for t in outcome.trials if t.timing is not None and not _converts(t.variant.kernel)]
     best = min(as_it_is, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
     worth = outcome.seconds < WORTH * Outcome(best, ()).seconds
     return outcome if worth else dataclasses.replace(outcome, best=best)
@@ -223,7 +223,7 @@ def _converts(kernel: str) -> bool:
     return family is not None and family.converts_after is not None
 
 
-def _variants(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Entrant]:
+def _variants(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Variant]:
     """List the first configurations of each family by predicted time, after the model's choice."""
     found = [
         (family.name, *timed)
@@ -231,7 +231,7 @@ def _variants(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, fir
         if family.supports(problem, device) is None
         for timed in _ranked(family, problem, device, ceilings)[:first]
     ]
-    return [Entrant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(found)]
+    return [Variant(name, config, time_s, place) for place, (name, time_s, config) in enumerate(found)]
 
 
 def _ranked(

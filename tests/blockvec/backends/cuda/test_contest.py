@@ -1,4 +1,4 @@
-"""How the CUDA backend lets entrants meet, on a device that only counts."""
+"""Selection of variants by the CUDA backend, on a device that only counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings
 from blockvec.kernels.tuning import selection as tuner
-from blockvec.kernels.tuning.selection import Entrant
+from blockvec.kernels.tuning.selection import Variant
 from blockvec.kernels.tuning.winners import find
 
 pytest.importorskip("cupy", reason="CuPy is not installed")
@@ -36,34 +36,34 @@ class _Gpu:
         return lambda *arguments: run(*arguments)
 
 
-class _Arena:
-    """Every entrant is right, and the later the faster."""
+class _Operands:
+    """Every variant is right, and the later the faster."""
 
-    def check(self, entrant: Entrant) -> str:
+    def check(self, variant: Variant) -> str:
         return ""
 
-    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
-        times = [1e-3 / (2 + (entrant.place or 0)) for entrant in field]
+    def time_in_turns(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
+        times = [1e-3 / (2 + (variant.place or 0)) for variant in field]
         return [Timing(time_s, time_s, 0.0, 1) for time_s in times]
 
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> CudaBackend:
-    monkeypatch.setattr(CudaBackend, "arena", lambda self, problem: _Arena())
+    monkeypatch.setattr(CudaBackend, "tuning_operands", lambda self, problem: _Operands())
     compiled = Cubin("", b"", Resources(registers=32, spill_bytes=0, stack_bytes=0, shared_bytes=0))
     monkeypatch.setattr(tuner, "build", lambda *_, **__: compiled)
     return CudaBackend(_Gpu())  # type: ignore[arg-type]
 
 
-def test_every_entrant_is_announced_and_the_fastest_wins(backend: CudaBackend) -> None:
+def test_every_variant_is_announced_and_the_fastest_wins(backend: CudaBackend) -> None:
     with ThreadPoolExecutor() as executor:
         ready, faults = backend.prepare(PROBLEM, LIMITS, executor, first=3).wait()
     assert (len(ready), faults) == (3, [])
-    entered = [*backend.rivals(PROBLEM), *ready]
-    announced: list[Entrant] = []
-    outcome = backend.contest(PROBLEM, entered, 1.0, announced.append)
+    entered = [*backend.other_variants(PROBLEM), *ready]
+    announced: list[Variant] = []
+    outcome = backend.select_fastest(PROBLEM, entered, 1.0, announced.append)
     assert outcome is not None
-    assert outcome.best.entrant == ready[-1]
+    assert outcome.best.variant == ready[-1]
     assert set(announced) == set(entered)
 
 

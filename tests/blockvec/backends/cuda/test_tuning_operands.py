@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from blockvec.backends.cuda.tuning import dense as cuda_tuner
-from blockvec.backends.cuda.tuning.dense import Arena, with_rows
+from blockvec.backends.cuda.tuning.dense import DenseOperands, with_rows
 from blockvec.bench import tuning
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
-from blockvec.kernels.tuning.selection import Entrant
+from blockvec.kernels.tuning.selection import Variant
 
 DTYPES = ["float32", "complex128"]
 SHAPES = [(1, 1), (8, 8), (17, 17), (5, 2)]
@@ -78,13 +78,13 @@ def test_right_products_pass_wrong_ones_do_not_and_operands_stay(
     problem: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu: Any = "gpu"
-    arena = Arena(gpu, with_rows(problem, 1 << 16), {}, lambda: None)  # type: ignore[arg-type, return-value]
-    before = [np.array(operand) for operand in arena._exact]
+    setup = DenseOperands(gpu, with_rows(problem, 1 << 16), {}, lambda: None)  # type: ignore[arg-type, return-value]
+    before = [np.array(operand) for operand in setup._exact]
     assert set(np.unique(before[0].real)) <= {-1, 0, 1}
     for rows_lost, verdict in ((0, ""), (50, "differs from the reference"), (0, "")):
-        monkeypatch.setattr(arena, "_runner", lambda _, small, lost=rows_lost: kernel(small, lost))
-        assert arena.check(Entrant("x")) == verdict
-    for operand, kept in zip(arena._exact[:2], before, strict=False):
+        monkeypatch.setattr(setup, "_runner", lambda _, small, lost=rows_lost: kernel(small, lost))
+        assert setup.check(Variant("x")) == verdict
+    for operand, kept in zip(setup._exact[:2], before, strict=False):
         assert np.array_equal(operand, kept)
     if isinstance(problem, TsmmProblem) and problem.inplace:
-        assert abs(next(arena._sets)[1]).sum(axis=0).max() <= 1 + 1e-5
+        assert abs(next(setup._sets)[1]).sum(axis=0).max() <= 1 + 1e-5

@@ -18,7 +18,7 @@ from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings
 from blockvec.kernels.tuning import selection as tuner
-from blockvec.kernels.tuning.selection import Entrant, Preparation, build_ahead, entrants, tournament
+from blockvec.kernels.tuning.selection import Preparation, Variant, build_ahead, select_fastest, variants
 
 D8 = TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
 PROBLEMS = [
@@ -31,36 +31,39 @@ PROBLEMS = [
 
 
 class Course:
-    """Times on record: the first reading of an entrant and a later, truer one."""
+    """Times on record: the first reading of a variant and a later, truer one."""
 
     def __init__(self, times: Sequence[tuple[float, float]]) -> None:
         self.times = times
         self.clock_s = 0.0
         self.timed: list[str] = []
 
-    def race(self, field: Sequence[Entrant], seconds: float) -> list[Timing]:
+    def time_in_turns(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
         self.clock_s += seconds
-        self.timed += [entrant.kernel for entrant in field]
+        self.timed += [variant.kernel for variant in field]
         final = len(field) > 1
-        readings = [self.times[int(entrant.kernel)][final] for entrant in field]
+        readings = [self.times[int(variant.kernel)][final] for variant in field]
         return [Timing(reading, reading, 0.0, 1) for reading in readings]
 
 
-def field(count: int) -> list[Entrant]:
-    return [Entrant(str(i), place=i) for i in range(count)]
+def field(count: int) -> list[Variant]:
+    return [Variant(str(i), place=i) for i in range(count)]
 
 
 seconds = st.floats(1e-4, 1.0)
 
 
 @given(st.lists(seconds, min_size=1, max_size=12), st.data())
-def test_the_fastest_right_entrant_wins_and_wrong_ones_are_never_timed(
+def test_the_fastest_right_variant_wins_and_wrong_ones_are_never_timed(
     times: list[float], data: st.DataObject
 ) -> None:
     wrong = data.draw(st.sets(st.sampled_from(range(len(times)))))
     course = Course([(t, t) for t in times])
-    outcome = tournament(
-        field(len(times)), lambda e: "wrong" if int(e.kernel) in wrong else "", course.race, budget_s=1e9
+    outcome = select_fastest(
+        field(len(times)),
+        lambda e: "wrong" if int(e.kernel) in wrong else "",
+        course.time_in_turns,
+        budget_s=1e9,
     )
     right = [t for i, t in enumerate(times) if i not in wrong]
     if not right:
@@ -68,16 +71,16 @@ def test_the_fastest_right_entrant_wins_and_wrong_ones_are_never_timed(
         return
     assert outcome is not None
     assert outcome.seconds == min(right)
-    assert {int(trial.entrant.kernel) for trial in outcome.faults} == wrong
+    assert {int(trial.variant.kernel) for trial in outcome.faults} == wrong
     assert not wrong & set(map(int, course.timed))
     assert outcome.left_out == 0
 
 
 def test_close_ones_meet_again_and_the_later_reading_decides() -> None:
     course = Course([(1.00, 1.05), (1.01, 1.00), (1.5, 0.1)])
-    outcome = tournament(field(3), lambda _: "", course.race, budget_s=1.0)
+    outcome = select_fastest(field(3), lambda _: "", course.time_in_turns, budget_s=1.0)
     assert outcome is not None
-    assert outcome.best.entrant.kernel == "1"
+    assert outcome.best.variant.kernel == "1"
     assert course.timed == ["0", "1", "2", "0", "1"]
     assert len(outcome.trials) == 3
 
@@ -85,14 +88,14 @@ def test_close_ones_meet_again_and_the_later_reading_decides() -> None:
 def test_the_budget_ends_the_trials_but_not_before_one_is_timed() -> None:
     course = Course([(1.0 + i, 1.0 + i) for i in range(10)])
 
-    def slow(entrants: Sequence[Entrant], seconds: float) -> list[Timing]:
-        timings = course.race(entrants, seconds)
+    def slow(variants: Sequence[Variant], seconds: float) -> list[Timing]:
+        timings = course.time_in_turns(variants, seconds)
         course.clock_s += 10.0
         return timings
 
-    outcome = tournament(field(10), lambda _: "", slow, budget_s=1.0, clock=lambda: course.clock_s)
+    outcome = select_fastest(field(10), lambda _: "", slow, budget_s=1.0, clock=lambda: course.clock_s)
     assert outcome is not None
-    assert outcome.best.entrant.kernel == "0"
+    assert outcome.best.variant.kernel == "0"
     assert outcome.left_out == 9
 
 
@@ -100,36 +103,36 @@ def test_a_vendors_slow_kernel_comes_last_and_always() -> None:
     course = Course([(100.0, 100.0), (1.0, 1.0), (1.5, 1.5)])
     vendor, *own = field(3)
 
-    def slow(entrants: Sequence[Entrant], seconds: float) -> list[Timing]:
+    def slow(variants: Sequence[Variant], seconds: float) -> list[Timing]:
         course.clock_s += 10.0
-        return course.race(entrants, seconds)
+        return course.time_in_turns(variants, seconds)
 
-    entered = [Entrant(vendor.kernel), *own]
-    outcome = tournament(entered, lambda _: "", slow, budget_s=1.0, clock=lambda: course.clock_s)
+    entered = [Variant(vendor.kernel), *own]
+    outcome = select_fastest(entered, lambda _: "", slow, budget_s=1.0, clock=lambda: course.clock_s)
     assert outcome is not None
     assert course.timed == ["1", "0"]
-    assert (outcome.best.entrant.kernel, outcome.left_out) == ("1", 1)
+    assert (outcome.best.variant.kernel, outcome.left_out) == ("1", 1)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_entrants_are_valid_differ_and_begin_with_the_models_choices(problem: TsmttsmProblem) -> None:
-    chosen = entrants(problem, H200, first=3, sample=2)
+def test_variants_are_valid_differ_and_begin_with_the_models_choices(problem: TsmttsmProblem) -> None:
+    chosen = variants(problem, H200, first=3, sample=2)
     assert len(set(chosen)) == len(chosen) == 5
-    assert [entrant.place for entrant in chosen[:3]] == [0, 1, 2]
-    for entrant in chosen:
-        assert FAMILIES[entrant.kernel].refuse(problem, entrant.config, H200) is None
-        assert entrant.predicted_s is not None
-        assert entrant.predicted_s > 0
+    assert [variant.place for variant in chosen[:3]] == [0, 1, 2]
+    for variant in chosen:
+        assert FAMILIES[variant.kernel].refuse(problem, variant.config, H200) is None
+        assert variant.predicted_s is not None
+        assert variant.predicted_s > 0
     supporting = [f for f in families_of(problem) if f.supports(problem, H200) is None]
     assert chosen[0].kernel == supporting[0].name
     assert chosen[0].config == supporting[0].choose(problem, H200)
-    assert chosen == entrants(problem, H200, first=3, sample=2)
-    assert chosen != entrants(problem, H200, first=3, sample=2, seed=1)
+    assert chosen == variants(problem, H200, first=3, sample=2)
+    assert chosen != variants(problem, H200, first=3, sample=2, seed=1)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
 def test_the_order_is_that_of_the_modelled_times(problem: TsmttsmProblem) -> None:
-    times = [entrant.predicted_s for entrant in entrants(problem, H200, first=20)][1:]
+    times = [variant.predicted_s for variant in variants(problem, H200, first=20)][1:]
     assert times == sorted(times)  # type: ignore[type-var]
     for family in families_of(problem):
         if family.supports(problem, H200) is None:
@@ -156,18 +159,18 @@ def test_kernels_that_spill_registers_or_do_not_compile_take_no_part(
     with ThreadPoolExecutor(1) as executor:
         limits = Ceilings(4600, 4400, 4200)
         ready, faults = Preparation(D8, H200, limits, executor, tmp_path, first=3).wait()
-    assert [entrant.place for entrant in ready] == [0]
+    assert [variant.place for variant in ready] == [0]
     assert [trial.fault for trial in faults] == ["spills 16 bytes", "no such instruction"]
 
 
 def test_kernels_are_compiled_ahead_into_the_cache(tmp_path: Path) -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC is not installed")
-    chosen = entrants(D8, H200, first=1)
+    chosen = variants(D8, H200, first=1)
     with ThreadPoolExecutor(2) as executor:
-        jobs = build_ahead(D8, [*chosen, Entrant("cublas")], H200, tmp_path, executor)
+        jobs = build_ahead(D8, [*chosen, Variant("cublas")], H200, tmp_path, executor)
         assert [job.result() for job in jobs.values()] == [""] * len(chosen)
-    for entrant in chosen:
-        source = FAMILIES[entrant.kernel].source(D8, entrant.config, H200)
+    for variant in chosen:
+        source = FAMILIES[variant.kernel].source(D8, variant.config, H200)
         key = compiler.build(source, H200.architecture, cache_dir=tmp_path).key
         assert (tmp_path / "cubins" / f"{key}.cubin").exists()
     assert len(list((tmp_path / "cubins").iterdir())) == len(chosen)
