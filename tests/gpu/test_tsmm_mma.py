@@ -14,38 +14,19 @@ from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
-from tests.blocks import UNIT_ROUNDOFF, bind, draw
+from tests.blocks import GUARD, UNIT_ROUNDOFF, alignment, bind, draw, framed, leading_dimension
 
 family = FAMILIES["tsmm_mma"]
 
 pytestmark = pytest.mark.gpu
 
-GUARD = 64  # elements before and after each operand
 TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-def framed(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]:
-    """A block in memory that is NaN everywhere else; returns the block and the whole memory."""
-    K, width = values.shape
-    memory = cp.full(2 * GUARD + offset + K * ld, cp.nan, values.dtype)
-    first = GUARD + offset
-    block = memory[first : first + K * ld].reshape(K, ld)[:, :width]
-    block[...] = cp.asarray(values)
-    return block, memory
-
-
-def alignment(block: Any) -> int:
-    """Of the base, and of the pitch where rows are apart."""
-    bits = block.data.ptr | 16
-    if block.strides[0] != block.shape[1] * block.itemsize:
-        bits |= block.strides[0]
-    return int(bits & -bits)
 
 
 def describe(A: Any, B: Any, alpha: complex, beta: complex) -> TsmmProblem:
     return TsmmProblem(
         *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, A.dtype.name),
-        *(A.strides[0] // A.itemsize, B.strides[0] // B.itemsize, alignment(A), alignment(B)),
+        *(leading_dimension(A), leading_dimension(B), alignment(A), alignment(B)),
         *(scalar_class(alpha), beta_class(beta), A.data.ptr == B.data.ptr),
     )
 

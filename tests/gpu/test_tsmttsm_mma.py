@@ -15,37 +15,28 @@ from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, scalar_class
-from tests.blocks import UNIT_ROUNDOFF, bind, counters_are_ready, draw
+from tests.blocks import (
+    GUARD,
+    UNIT_ROUNDOFF,
+    alignment,
+    bind,
+    counters_are_ready,
+    draw,
+    framed,
+    leading_dimension,
+)
 
 family = FAMILIES["tsmttsm_mma"]
 
 pytestmark = pytest.mark.gpu
 
-GUARD = 64  # elements around each operand
 TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-def guarded(cp: Any, values: np.ndarray, ld: int, offset: int) -> tuple[Any, Any]:
-    """A block of a row-major array that is NaN everywhere else; returns the block and the whole memory."""
-    K, width = values.shape
-    memory = cp.full(2 * GUARD + offset + K * ld, cp.nan, values.dtype)
-    first = GUARD + offset
-    block = memory[first : first + K * ld].reshape(K, ld)[:, :width]
-    block[...] = cp.asarray(values)
-    return block, memory
-
-
-def alignment(block: Any) -> int:
-    bits = block.data.ptr | 16
-    if block.strides[0] != block.shape[1] * block.itemsize:
-        bits |= block.strides[0]
-    return int(bits & -bits)
 
 
 def describe(A: Any, B: Any, conj: bool, alpha: complex, beta: complex) -> TsmttsmProblem:
     return TsmttsmProblem(
         *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, B.dtype.name),
-        *(A.strides[0] // A.itemsize, B.strides[0] // B.itemsize, alignment(A), alignment(B)),
+        *(leading_dimension(A), leading_dimension(B), alignment(A), alignment(B)),
         *(conj, scalar_class(alpha), beta_class(beta), A is B),
     )
 
@@ -100,8 +91,8 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     host_a = draw(rng, (K, case["widths"][0]), dtype, case["exact"])
     host_b = host_a if case["same"] else draw(rng, (K, case["widths"][1]), dtype, case["exact"])
     host_c = draw(rng, case["widths"], dtype, case["exact"])
-    A, memory_a = guarded(cp, host_a, case["lds"][0], case["offsets"][0])
-    B, memory_b = (A, memory_a) if case["same"] else guarded(cp, host_b, case["lds"][1], case["offsets"][1])
+    A, memory_a = framed(cp, host_a, case["lds"][0], case["offsets"][0])
+    B, memory_b = (A, memory_a) if case["same"] else framed(cp, host_b, case["lds"][1], case["offsets"][1])
     alpha, beta = case["alpha"], case["beta"]
     problem = describe(A, B, case["conj"] and is_complex(dtype), alpha, beta)
     if case["config"] % 3:
@@ -113,7 +104,7 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     before = [memory_a.copy(), memory_b.copy()]
     results = []
     for _ in range(2):
-        C, memory_c = guarded(cp, host_c if beta else np.full_like(host_c, np.nan), host_c.shape[1], 0)
+        C, memory_c = framed(cp, host_c if beta else np.full_like(host_c, np.nan), host_c.shape[1], 0)
         run(problem, config, device, (A, B, C), (alpha, beta), workspace)
         results.append(C.get())
         outside = memory_c.copy()
