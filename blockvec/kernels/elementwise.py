@@ -6,26 +6,11 @@ on is the backend's business.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from .problem import is_complex, itemsize, promote
 from .source import render
-
-__all__ = [
-    "AxpbyKernel",
-    "ColumnDotKernel",
-    "Factor",
-    "FoldKernel",
-    "Kernel",
-    "PhiloxKernel",
-    "Tiling",
-    "all_kernels",
-    "real_type",
-    "vector_length",
-]
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
@@ -327,35 +312,3 @@ class PhiloxKernel:
         return render(
             self.name, "elementwise/philox.cu", {"THREADS": self.threads}, {"Real": _c_type(self.dtype)}
         )
-
-
-def all_kernels() -> Iterator[Kernel]:
-    """Yield a kernel of every shape that the backend makes, so that tests can compile them without a GPU.
-
-    Types are mixed in all ways once; the other choices are combined for uniform types.
-    """
-    factors = [Factor(), Factor(is_complex=True), Factor(columns="float64"), Factor(columns="complex64")]
-    layouts = list(itertools.product((True, False), repeat=2))
-    for dtype, dtype_y in itertools.product(_SHORT, (None, *_SHORT)):
-        plain = AxpbyKernel(dtype, dtype_y, promote(dtype, *([dtype_y] if dtype_y else [])))
-        yield plain
-        yield replace(plain, flat=False, aligned=False)
-    for dtype, alpha, beta, (flat, aligned) in itertools.product(_SHORT, factors, factors, layouts):
-        kinds = (alpha.is_complex, beta.is_complex, alpha.columns == "complex64", beta.columns == "complex64")
-        if is_complex(dtype) or not any(kinds):
-            yield AxpbyKernel(dtype, dtype, dtype, alpha, beta, flat, aligned)
-    for dtype, dtype_y, conj, aligned in itertools.product(_SHORT, _SHORT, (True, False), (True, False)):
-        yield ColumnDotKernel(dtype, dtype_y, False, conj, aligned)
-        if dtype == dtype_y and conj:
-            yield ColumnDotKernel(dtype, dtype, True, conj, aligned)
-    for dtype, lanes, hermitian, beta_zero in itertools.product(
-        _SHORT, (1, 32), (True, False), (True, False)
-    ):
-        wide = promote(dtype, "float64")
-        yield FoldKernel(dtype, dtype, lanes, False, False, hermitian, beta_zero)
-        yield FoldKernel(wide, dtype, lanes, False, False, hermitian, beta_zero)
-        yield FoldKernel(dtype, wide, lanes, False, False, hermitian, beta_zero)
-    for dtype, conj, beta_zero in itertools.product(("float32", "float64"), (True, False), (True, False)):
-        yield FoldKernel(dtype, promote(dtype, "complex64"), 32, True, conj, False, beta_zero)
-    for dtype in _C_TYPES:
-        yield PhiloxKernel(dtype)

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .limits import SECTOR_BYTES, round_up
 from .problem import (
     Problem,
     SpmmvProblem,
@@ -23,42 +24,25 @@ from .problem import (
     itemsize,
 )
 
-__all__ = [
-    "LEAST_BYTES",
-    "Ceilings",
-    "Traffic",
-    "flops",
-    "fraction",
-    "gather_time",
-    "memory_time",
-    "padding_cap",
-    "sector_traffic",
-    "time_limit",
-    "traffic",
-]
-
-
 LEAST_BYTES = 64 << 20
 """Bytes moved from which a choice no longer depends on the number of rows; smaller problems are not tuned."""
-
-SECTOR_BYTES = 32  # what a GPU's memory moves at least
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What one device was measured to reach.
+    """Measured limits of one device.
 
     Attributes
     ----------
     read_gb_s : float
-        Best read-only stream, in 1e9 bytes a second.
+        Best read-only stream, in 1e9 bytes per second.
     write_gb_s : float
         Best write-only stream.
     copy_gb_s : float
         Best copy, counting bytes read plus bytes written.
     gflop_s : mapping of str to float
-        Best arithmetic rate by real element type, in 1e9 floating-point operations a second; the type
-        of a complex problem's parts is looked up.
+        Best arithmetic rate by real element type, in 1e9 floating-point operations per second; for complex
+        problems the type of the parts counts.
     l2_gb_s : float
         Best read from the cache that all multiprocessors of a GPU share; 0 where there is no such probe.
     mixed_gb_s : tuple of (float, float)
@@ -87,7 +71,7 @@ class Traffic:
 
 
 def traffic(problem: Problem) -> Traffic:
-    """Return the bytes that must move between memory and the processor."""
+    """Compute the bytes that must move between memory and the processor."""
     match problem:
         case TsmttsmProblem(K=K, M=M, N=N):
             size_c = M * N * itemsize(problem.dtype)
@@ -109,7 +93,7 @@ def traffic(problem: Problem) -> Traffic:
             matrix += (problem.n_rows + 1) * problem.index_bytes
             size_x = problem.n_cols * problem.width * itemsize(problem.dtype_x)
             size_y = problem.n_rows * problem.width * itemsize(problem.dtype)
-            # Sums are over what passes anyway; Z has the size of Y.
+            # Sums take no further bytes; Z has the size of Y.
             blocks_read = (problem.beta != "zero") + (problem.chain in ("one", "general"))
             blocks_written = 1 + (problem.chain != "none")
             return Traffic(matrix + size_x + blocks_read * size_y, blocks_written * size_y)
@@ -119,10 +103,10 @@ def traffic(problem: Problem) -> Traffic:
 
 
 def sector_traffic(problem: TsmttsmProblem | TsmmProblem) -> Traffic:
-    """Return the bytes of the 32-byte sectors that a problem's rows lie in, which is what memory moves.
+    """Compute the bytes of the 32-byte sectors that contain a problem's rows, the units of memory transfers.
 
-    For contiguous operands this is `traffic`; for views it counts what shares a sector with their rows,
-    which are taken to begin one element past a sector's boundary.
+    For contiguous operands this is `traffic`; for views it includes the rest of the sectors, with rows that
+    are assumed to begin one element past a sector boundary.
     """
     a, b = (
         _touched(width, ld, itemsize(dtype))
@@ -147,17 +131,17 @@ def sector_traffic(problem: TsmttsmProblem | TsmmProblem) -> Traffic:
 
 
 def _touched(width: int, ld: int, size: int) -> float:
-    """Return the bytes of sectors that a row touches beyond its own, on average over rows."""
+    """Compute the bytes of sectors beyond those of a row, on average over rows."""
     if ld == width:
         return 0.0
     row, pitch = width * size, ld * size
     begins = [(size + i * pitch) % SECTOR_BYTES for i in range(SECTOR_BYTES)]  # the offsets repeat by then
-    spans = [-(-(begin + row) // SECTOR_BYTES) * SECTOR_BYTES for begin in begins]
+    spans = [round_up(begin + row, SECTOR_BYTES) for begin in begins]
     return sum(spans) / len(spans) - row
 
 
 def flops(problem: Problem) -> int:
-    """Return the real floating-point operations of a problem (a complex multiply-add counts eight)."""
+    """Count the real floating-point operations of a problem (a complex multiply-add counts eight)."""
     match problem:
         case TsmttsmProblem(K=K, M=M, N=N):
             elements = M * (M + 1) // 2 if problem.same else M * N  # a Gram matrix is Hermitian
@@ -176,10 +160,10 @@ def flops(problem: Problem) -> int:
 
 
 def gather_time(problem: Problem, ceilings: Ceilings) -> float | None:
-    """Return the seconds in which the shared cache delivers a row of X for every entry of a sparse matrix.
+    """Compute the seconds in which L2 delivers a row of X per entry of a sparse matrix.
 
-    It is no limit of the hardware: what finds rows of X in a multiprocessor's own cache is faster. None for
-    other problems, and where the bandwidth of that cache is not known.
+    This is no hardware limit: kernels that find rows of X in L1 are faster. None for other problems, and
+    where the bandwidth of L2 is unknown.
     """
     if not isinstance(problem, SpmmvProblem) or not ceilings.l2_gb_s:
         return None
@@ -187,7 +171,7 @@ def gather_time(problem: Problem, ceilings: Ceilings) -> float | None:
 
 
 def _flops_of_sums(problem: SpmmvProblem) -> int:
-    """Return the operations of column dots and Gram matrices fused into an SpMMV."""
+    """Count the operations of column dots and Gram matrices fused into an SpMMV."""
     dtypes = {"x": problem.dtype_x, "y": problem.dtype}
     elements = problem.n_rows * problem.width
     dots = sum(_multiply_add(dtypes[name[0]], dtypes[name[1]]) for name in problem.dots)
@@ -200,10 +184,10 @@ def _multiply_add(dtype_left: str, dtype_right: str) -> int:
 
 
 def memory_time(moved: Traffic, ceilings: Ceilings) -> float:
-    """Return the seconds memory needs; a byte's time is taken between those of the nearest measured mixes.
+    """Compute the seconds of memory traffic, interpolated between the nearest measured mixes.
 
-    Where only reads, copies and writes were measured, equal reads and writes go at the copy rate, the rest at
-    its own.
+    Where only reads, copies and writes were measured, equal reads and writes take the copy rate, the rest its
+    own rate.
     """
     if not moved.total_bytes:
         return 0.0
@@ -217,9 +201,9 @@ def memory_time(moved: Traffic, ceilings: Ceilings) -> float:
 
 
 def time_limit(problem: Problem, ceilings: Ceilings, work: int | None = None) -> float:
-    """Return the shortest time in seconds that the measured ceilings allow for a problem.
+    """Compute the shortest time in seconds that the measured ceilings allow for a problem.
 
-    `work` replaces the floating-point operations that are counted.
+    `work` replaces the count of floating-point operations.
     """
     single = problem.dtype in ("float32", "complex64")
     peak = ceilings.gflop_s.get("float32" if single else "float64")
@@ -228,24 +212,20 @@ def time_limit(problem: Problem, ceilings: Ceilings, work: int | None = None) ->
 
 
 def padding_cap(problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> float:
-    """Return what is left of the roofline where widths are padded to whole tiles of tensor cores.
+    """Compute the fraction of the roofline that padding widths to whole tensor-core tiles allows.
 
-    Those of A^H B are 8 columns of A and of B, those of A C 4 columns of A and 8 real numbers of a row of B.
+    Tiles of A^H B have 8 columns of A and of B, those of A C 4 columns of A and 8 real numbers per row of B.
     """
     if isinstance(problem, TsmttsmProblem):
-        padded = _ceil(problem.M, 8), _ceil(problem.N, 8)
+        padded = round_up(problem.M, 8), round_up(problem.N, 8)
     else:
-        padded = _ceil(problem.M, 4), _ceil(problem.N, 4 if is_complex(problem.dtype) else 8)
+        padded = round_up(problem.M, 4), round_up(problem.N, 4 if is_complex(problem.dtype) else 8)
     wide = dataclasses.replace(problem, M=padded[0], N=padded[1])
     useful_s = time_limit(problem, ceilings)
     arithmetic_s = time_limit(problem, ceilings, work=flops(wide))
     return useful_s / arithmetic_s if arithmetic_s else 1.0
 
 
-def _ceil(width: int, tile: int) -> int:
-    return -(-width // tile) * tile
-
-
 def fraction(problem: Problem, time_s: float, ceilings: Ceilings) -> float:
-    """Return the fraction of the roofline reached by a run of `time_s` seconds; 1 is the hardware's limit."""
+    """Compute the fraction of the roofline that `time_s` seconds reach; 1 is the hardware limit."""
     return time_limit(problem, ceilings) / time_s if time_s > 0 else 0.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ...errors import OptionError
 from ..device import DeviceInfo
 from ..family import Model
-from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
+from ..limits import CLOCK_HZ, MAX_REGISTERS, SECTOR_BYTES, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmmProblem, itemsize, rounded_rows
 from ..roofline import Ceilings, memory_time, traffic
 from .layout import parts_of, refuse_widths, widest
@@ -31,7 +31,7 @@ _COEFFICIENTS: tuple[Coefficients, ...] = ("registers", "shared")
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """What `_enumerate` combines: tilings of a chunk, warps on a multiprocessor, ways to move rows."""
+    """The values that `_enumerate` combines: tilings, warps per multiprocessor, ways to move rows, stages."""
 
     tilings: int
     warps: tuple[int, ...]
@@ -40,7 +40,7 @@ class _Choices:
 
 
 _SPACE = _Choices(14, (4, 8, 16, 32, 64), ("direct", "in", "in and out"), (2, 3, 4, 6))
-# What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
+# The space of `choose`: settings whose effect the model does not describe are fixed to the best measured.
 _SHORT_LIST = _Choices(6, (4, 8, 16), ("in and out",), (2, 3, 4))
 
 
@@ -67,7 +67,7 @@ def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[TsmmFmaConfi
 
 
 def _tilings(problem: TsmmProblem, most: int) -> list[TsmmFmaConfig]:
-    """Return tiles of a thread by the cycles a row would take, if memory did not limit, the fewest first."""
+    """List tiles of a thread, sorted by the cycles per row without the limit of memory."""
     unit = max(1, 16 // itemsize(problem.dtype))  # columns of a 16-byte vector
     found = []
     for spread in (1, 2, 4, 8, 16, 32):
@@ -86,7 +86,7 @@ def _tilings(problem: TsmmProblem, most: int) -> list[TsmmFmaConfig]:
 def _tiling(
     problem: TsmmProblem, spread: int, ct: int, kt: int, unroll: int, coefficients: Coefficients
 ) -> TsmmFmaConfig:
-    """Return a configuration with the number of neighbouring rows and the unrolling that suit its tile."""
+    """Create a configuration with the consecutive rows and the unrolling that suit its tile."""
     row_bytes = problem.M * itemsize(problem.dtype_a) | problem.N * itemsize(problem.dtype)
     is_linear = problem.lda == problem.M or problem.ldb == problem.N
     count = min(unroll, 16 // widest(row_bytes)) if spread == 1 and is_linear else 1
@@ -109,14 +109,13 @@ _LAUNCH_S = 3.3e-6  # including the latency of the first bytes
 _SHARED_CYCLES = 30  # shared memory to register
 _COPY_CYCLES = 28  # of a warp's copies to or from a stage
 _CHUNK_INSTRUCTIONS = 130  # waiting for a stage and filling it again, besides its copies
-_SECTOR_BYTES = 32  # of memory, written as a whole or at a price:
-_PARTIAL_WRITES = 1.4  # times as long, where threads write less than that at a time
+_PARTIAL_WRITES = 1.4  # times as long, where threads write less than a sector at a time
 _SM_BYTES_PER_CYCLE = 64  # from L2 to one multiprocessor
 _CEILINGS = Ceilings(4650, 4400, 4240)
 
 
 def _tile_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float, float]:
-    """Return cycles of a quadrant for a warp's rows when all four are busy: products, their issue, loads."""
+    """Estimate the cycles of a quadrant for the rows of a warp: products, their issue, loads."""
     a, b = operands_of(problem, config.kt, config.ct, config.spread)
     parts_c = parts_of(problem.dtype_c)
     products = config.unroll * config.ct * problem.M * a.parts * parts_c
@@ -128,13 +127,13 @@ def _tile_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, fl
 
 
 def _row_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> float:
-    """Return cycles of a multiprocessor for a row: the busier of products and loads, part of the other."""
+    """Estimate the cycles of a multiprocessor per row: the longer of products and loads, part of the rest."""
     fma, issue, loads = _tile_cycles(problem, config)
     return (max(fma, issue, loads) + 0.25 * min(fma, loads) + 30) / (4 * config.rows)
 
 
 def _row_tiles(problem: TsmmProblem, config: TsmmFmaConfig, plan: Plan) -> int:
-    """Return the loads of a thread from a stage for all columns of its neighbouring rows."""
+    """Count the loads of a thread from a stage for all columns of its consecutive rows."""
     return ceil_div(problem.M, config.kt) * plan.a.accesses(
         config.count, plan.vectors[0], plan.slabs[0].is_linear
     )
@@ -142,7 +141,7 @@ def _row_tiles(problem: TsmmProblem, config: TsmmFmaConfig, plan: Plan) -> int:
 
 @functools.lru_cache(maxsize=65536)
 def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float]:
-    """Return cycles of a chunk: of a quadrant while its warps take turns, and of a warp by itself."""
+    """Estimate the cycles of a chunk: of a quadrant shared by its warps, and of one warp alone."""
     plan = plan_of(problem, config)
     fma, issue, loads = _tile_cycles(problem, config)
     out = config.unroll * config.ct * plan.b.size
@@ -153,7 +152,7 @@ def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, f
         accesses = config.unroll // config.count * _row_tiles(problem, config, plan)
         loads += max(0.0, 4 * accesses * plan.access_cycles[0] - config.unroll * plan.a.row_bytes)
     else:
-        # Straight from memory, a load takes a cycle for every line of 128 bytes that the warp's rows lie in.
+        # From memory, a load takes a cycle per line of 128 bytes that contains rows of the warp.
         lines = max(groups * plan.a.row_bytes / 128 if plan.a.is_linear else groups, plan.vectors[0] / 4)
         loads += 4 * config.unroll * plan.a.row_bytes / plan.vectors[0] * lines
         issue *= 1.1
@@ -206,7 +205,7 @@ class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig]):
         )
         flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
         limit = memory_time(moved, ceilings or _CEILINGS)
-        if not config.staged_out and config.spread * plan.vectors[1] < _SECTOR_BYTES:
+        if not config.staged_out and config.spread * plan.vectors[1] < SECTOR_BYTES:
             limit *= _PARTIAL_WRITES
         share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_PER_CYCLE * CLOCK_HZ)
         quadrant, warp = _chunk_cycles(shape, config)

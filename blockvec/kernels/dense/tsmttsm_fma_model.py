@@ -31,9 +31,9 @@ from .tsmttsm_fma import (
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """What `_enumerate` combines.
+    """The values that `_enumerate` combines.
 
-    `tilings` of the result; rows staged (bytes of a stage a warp) or loaded directly (steps); `warps` on a
+    `tilings` of the result; rows staged (bytes of a stage per warp) or loaded directly (steps); `warps` per
     multiprocessor.
     """
 
@@ -45,7 +45,7 @@ class _Choices:
 
 
 _SPACE = _Choices(8, (8, 16, 32, 64), (2 << 10, 4 << 10, 8 << 10), (1, 2, 4), (False, True))
-# What the model chooses from: settings whose effect it does not describe are fixed to what measured best.
+# The space of `choose`: settings whose effect the model does not describe are fixed to the best measured.
 _SHORT_LIST = _Choices(4, (8, 16), (4 << 10,), (), (False,))
 
 
@@ -71,7 +71,7 @@ def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -
 
 
 def _tilings(problem: TsmttsmProblem, most: int) -> list[TsmttsmFmaConfig]:
-    """Tiles by the cycles they would take a row, if memory did not limit, the fewest first."""
+    """List tiles, sorted by the cycles per row without the limit of memory."""
     found = []
     sizes_m, sizes_n = _tile_sizes(problem.M), _tile_sizes(problem.N)
     for tm in sizes_m:
@@ -91,27 +91,27 @@ def _tilings(problem: TsmttsmProblem, most: int) -> list[TsmttsmFmaConfig]:
 
 
 def _tile_sizes(width: int) -> list[int]:
-    """Sizes of equal tiles, at most 16 columns, and those rounded up to whole vectors."""
+    """List sizes of equal tiles, at most 16 columns, and those rounded up to whole vectors."""
     even = {ceil_div(width, tiles) for tiles in range(1, width + 1)}
     rounded = {min(width, round_up(size, unit)) for size in even for unit in (1, 2, 4)}
     return sorted(size for size in rounded if size <= 16)
 
 
 def _counts(a: Operand, b: Operand) -> list[int]:
-    """Neighbouring rows of a thread: one, or what makes whole vectors where a thread takes whole rows."""
+    """List the consecutive rows per thread: one, or whole vectors where a thread takes whole rows."""
     rows = [16 // widest(operand.row_bytes) for operand in (a, b) if operand.tiles == 1 and operand.is_linear]
     return sorted({1, max(rows, default=1)})
 
 
 def _sums(problem: TsmttsmProblem, values: int) -> Sums:
-    """How chains are kept short: double precision sums go where a tile leaves room."""
+    """Choose the memory of the double precision sums: registers if the tile is small, else shared memory."""
     if not is_single(problem):
         return "plain"
     return "registers" if values * parts_of(problem.dtype) <= 48 else "shared"
 
 
 def _residence(config: TsmttsmFmaConfig, warps: int) -> Iterator[TsmttsmFmaConfig]:
-    """Blocks of about eight warps that put `warps` on a multiprocessor."""
+    """Yield blocks of about eight warps that make `warps` resident on a multiprocessor."""
     teams = max(1, 8 // config.warps)
     blocks = warps // (teams * config.warps)
     if blocks:
@@ -121,7 +121,7 @@ def _residence(config: TsmttsmFmaConfig, warps: int) -> Iterator[TsmttsmFmaConfi
 def _staged(
     problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo, choices: _Choices
 ) -> Iterator[TsmttsmFmaConfig]:
-    """Yield steps that make stages of the wanted sizes, and as many stages as fit."""
+    """Yield the steps for stages of the wanted sizes, and as many stages as fit."""
     size_a, size_b = (operand.row_bytes for operand in operands_of(problem, config.tm, config.tn))
     row_bytes = size_a + (0 if problem.same else size_b)
     step_rows = max(1, config.lanes // tiles_of(problem, config)) * config.count
@@ -141,9 +141,9 @@ def _staged(
 
 
 def _unroll(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> int:
-    """Return steps unrolled so that loads of one hide behind products of another, where tiles are small.
+    """Choose the steps to unroll, so that loads of one overlap with products of another for small tiles.
 
-    A step that was loaded ahead is not moved to where the next one reads it if there are two of them.
+    With two steps, the registers that were loaded ahead need not be copied for the next one.
     """
     work = config.tm * config.tn * config.count * parts_of(problem.dtype_a) * parts_of(problem.dtype_b)
     for unroll in (4, 2):
@@ -164,7 +164,7 @@ _SM_BYTES_PER_CYCLE = 64  # from L2 to one multiprocessor
 def _step_cycles(
     problem: TsmttsmProblem, config: TsmttsmFmaConfig, a: Operand, b: Operand
 ) -> tuple[float, float, float]:
-    """Return cycles of a quadrant for a warp's step when all four are busy: products, loads, conversions."""
+    """Estimate the cycles of a quadrant per step of a warp: products, loads, conversions."""
     is_one = problem.same and a.tiles * b.tiles == 1
     products = config.tm * (config.tm + 1) // 2 if is_one else config.tm * config.tn
     is_double = not is_single(problem) or config.sums == "double"
@@ -178,7 +178,7 @@ def _step_cycles(
 def _row_cycles(
     problem: TsmttsmProblem, config: TsmttsmFmaConfig, a: Operand, b: Operand, tiles: int
 ) -> float:
-    """Return cycles of a multiprocessor for a row: the busier of products and loads, part of the other."""
+    """Estimate the cycles of a multiprocessor per row: the longer of products and loads, part of the rest."""
     fma, load, converted = _step_cycles(problem, config, a, b)
     busy = max(fma, load + converted) + 0.25 * min(fma, load)
     return busy * config.warps / (4 * (config.lanes // tiles) * config.count)
@@ -186,7 +186,7 @@ def _row_cycles(
 
 @functools.lru_cache(maxsize=65536)
 def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> tuple[float, float]:
-    """Return cycles of a chunk: of a quadrant while its warps take turns, and of a warp by itself."""
+    """Estimate the cycles of a chunk: of a quadrant shared by its warps, and of one warp alone."""
     plan = plan_of(problem, config)
     a, b = plan.operands
     fma, load, converted = _step_cycles(problem, config, a, b)
@@ -199,7 +199,7 @@ def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> tuple[fl
         loads = operand.accesses(config.count, vector, is_linear)
         accesses += loads
         staged += 4 * loads * cycles
-        # Straight from memory, a load takes a cycle for every line of 128 bytes that the warp's rows lie in.
+        # From memory, a load takes a cycle per line of 128 bytes that contains rows of the warp.
         rows = min(32, max(1, 32 // plan.tiles)) * config.count
         lines += 4 * loads * max(rows * operand.row_bytes / 128 if is_linear else rows, vector / 4)
         if problem.same and plan.is_one_tile:
@@ -220,7 +220,7 @@ def _chunk_cycles(problem: TsmttsmProblem, config: TsmttsmFmaConfig) -> tuple[fl
 
 
 def _tail(problem: TsmttsmProblem, config: TsmttsmFmaConfig, plan: Plan, grid: int) -> float:
-    """Seconds after the last chunk: the sum over a block, then over blocks."""
+    """Estimate the seconds after the last chunk: the sum over a block, then over blocks."""
     values = config.tm * config.tn * parts_of(problem.dtype)
     cycles = 16 * config.threads * values / 128 + 200 * ceil_div(values, plan.passed)
     if config.sums == "shared":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 
 import numpy as np
@@ -17,12 +20,47 @@ from blockvec.kernels.elementwise import (
     Factor,
     FoldKernel,
     Kernel,
-    all_kernels,
+    PhiloxKernel,
     vector_length,
 )
 from blockvec.kernels.probes import CacheProbe, FmaProbe, Hold, StreamProbe, TensorProbe
+from blockvec.kernels.problem import is_complex, promote
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+def all_kernels() -> Iterator[Kernel]:
+    """Yield a kernel of every kind that the backend creates.
+
+    Types are mixed in all ways once; the other choices are combined for uniform types.
+    """
+    factors = [Factor(), Factor(is_complex=True), Factor(columns="float64"), Factor(columns="complex64")]
+    layouts = list(itertools.product((True, False), repeat=2))
+    for dtype, dtype_y in itertools.product(DTYPES, (None, *DTYPES)):
+        plain = AxpbyKernel(dtype, dtype_y, promote(dtype, *([dtype_y] if dtype_y else [])))
+        yield plain
+        yield replace(plain, flat=False, aligned=False)
+    for dtype, alpha, beta, (flat, aligned) in itertools.product(DTYPES, factors, factors, layouts):
+        kinds = (alpha.is_complex, beta.is_complex, alpha.columns == "complex64", beta.columns == "complex64")
+        if is_complex(dtype) or not any(kinds):
+            yield AxpbyKernel(dtype, dtype, dtype, alpha, beta, flat, aligned)
+    for dtype, dtype_y, conj, aligned in itertools.product(DTYPES, DTYPES, (True, False), (True, False)):
+        yield ColumnDotKernel(dtype, dtype_y, False, conj, aligned)
+        if dtype == dtype_y and conj:
+            yield ColumnDotKernel(dtype, dtype, True, conj, aligned)
+    for dtype, lanes, hermitian, beta_zero in itertools.product(
+        DTYPES, (1, 32), (True, False), (True, False)
+    ):
+        wide = promote(dtype, "float64")
+        yield FoldKernel(dtype, dtype, lanes, False, False, hermitian, beta_zero)
+        yield FoldKernel(wide, dtype, lanes, False, False, hermitian, beta_zero)
+        yield FoldKernel(dtype, wide, lanes, False, False, hermitian, beta_zero)
+    for dtype, conj, beta_zero in itertools.product(("float32", "float64"), (True, False), (True, False)):
+        yield FoldKernel(dtype, promote(dtype, "complex64"), 32, True, conj, False, beta_zero)
+    for dtype in DTYPES:
+        yield PhiloxKernel(dtype)
+
+
 KERNELS = list(dict.fromkeys(all_kernels()))
 SAMPLED = KERNELS[::16]  # all of them take half a minute
 PROBES: list[Kernel] = [
