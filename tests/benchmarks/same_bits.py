@@ -1,6 +1,6 @@
 """Compare results of two source trees bit by bit: store hashes with one tree, compare them with the other.
 
-    python tests/benchmarks/same_bits.py store before.json [--device gpu]
+    python tests/benchmarks/same_bits.py store before.json [--device gpu] [--dtype float64]
     PYTHONPATH=<other tree> python tests/benchmarks/same_bits.py compare before.json [--device gpu]
 
 Only public names are used, so that the script runs with any version. Hashes hold for one machine.
@@ -12,7 +12,7 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,9 @@ def digest(*arrays: Any) -> str:
     return total.hexdigest()[:16]
 
 
-def dense_results(device: str) -> Iterator[tuple[str, str]]:
+def dense_results(device: str, dtypes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield a name and a hash per product, sweep and elementwise operation."""
-    for dtype in DTYPES:
+    for dtype in dtypes:
         for M, N in WIDTHS:
             for K in (40_000, 999):
                 where = f"{dtype} {K} {M}x{N}"
@@ -75,10 +75,10 @@ def dense_results(device: str) -> Iterator[tuple[str, str]]:
                 yield f"update_gram {where}", digest(V.update_gram(W, C), V.array)
 
 
-def sparse_results(device: str) -> Iterator[tuple[str, str]]:
+def sparse_results(device: str, dtypes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield a name and a hash per sparse product, plain and fused."""
     for name in MATRICES:
-        for dtype in DTYPES:
+        for dtype in dtypes:
             A = model(name).astype(dtype)
             op = as_operator(A, device=device)
             for width in (1, 2, 3, 4, 8, 16, 32):
@@ -90,22 +90,22 @@ def sparse_results(device: str) -> Iterator[tuple[str, str]]:
                 yield f"spmmv updated {name} {dtype} {width}", digest(Y.array)
 
 
-def solve_results(device: str) -> Iterator[tuple[str, str]]:
+def solve_results(device: str, dtypes: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield a name and a hash per seeded solve."""
     tasks = SOLVES if device == "gpu" else SOLVES | HOST_SOLVES
     for name, task in tasks.items():
-        for dtype in ("float64", "complex128"):
+        for dtype in sorted({"float64", "complex128"} & set(dtypes), reverse=True):
             keywords = {key: value for key, value in task.items() if key != "A"}
             A = model(task["A"]).astype(dtype)
             w, X = eigsh(A, rng=0, device=device, **keywords)
             yield f"eigsh {name} {dtype}", digest(w, X)
 
 
-def results(device: str) -> dict[str, str]:
+def results(device: str, dtypes: Sequence[str]) -> dict[str, str]:
     """Return all hashes by name."""
     found: dict[str, str] = {}
     for part in (dense_results, sparse_results, solve_results):
-        found |= dict(part(device))
+        found |= dict(part(device, dtypes))
     return found
 
 
@@ -115,8 +115,9 @@ def main() -> int:
     parser.add_argument("action", choices=("store", "compare"))
     parser.add_argument("file", type=Path)
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+    parser.add_argument("--dtype", nargs="+", default=DTYPES, choices=DTYPES)
     arguments = parser.parse_args()
-    found = results(arguments.device)
+    found = results(arguments.device, arguments.dtype)
     print(f"{len(found)} results of {Path(blockvec.__file__).parent} on {arguments.device}")
     if arguments.action == "store":
         arguments.file.write_text(json.dumps(found, indent=0))
