@@ -76,7 +76,7 @@ def write_checkpoint(path: Path, version: str) -> None:
         "state": json.loads(STATE),
     }
     image, *basis = (np.array(text.split(), float) for text in (IMAGE, FIRST_COLUMN, SECOND_COLUMN))
-    arrays = {
+    arrays: dict[str, Any] = {
         "state/theta": np.array([0.20803815604216894]),
         "state/estimates": np.array([0.23636092815275334]),
         "state/next": basis[1][:, None],
