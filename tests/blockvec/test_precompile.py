@@ -40,12 +40,12 @@ class Device:
         self.happens = happens
 
     def candidates(self, problem: Any) -> list[Candidate]:
-        return [Candidate("only", lambda *_: None, prepare=self._prepare)]
+        return [Candidate("only", lambda *_: None, prepare=self.prepare)]
 
     def load_kernel(self, kernel: Any) -> None:
-        self._prepare(kernel)
+        self.prepare(kernel)
 
-    def _prepare(self, *request: Any) -> None:
+    def prepare(self, *request: Any) -> None:
         self.threads.add(threading.current_thread().name)
         self.prepared.append(request)
         self.happens()

@@ -95,14 +95,14 @@ class Guarded:
         columns = slice(layout.left, layout.left + M)
         frame = np.full((K + 2, layout.left + M + layout.right), np.nan, content.dtype)
         frame[1 : K + 1, columns] = content
-        self._parent = on(device, frame)
-        self._inside = (slice(1, K + 1), columns)
-        self.block = BlockVector(self._parent[self._inside])
+        self.parent = on(device, frame)
+        self.inside = (slice(1, K + 1), columns)
+        self.block = BlockVector(self.parent[self.inside])
 
     def is_untouched_outside(self) -> bool:
         """Whether all that is not the block's is still NaN."""
-        frame = host(self._parent)
-        frame[self._inside] = np.nan
+        frame = host(self.parent)
+        frame[self.inside] = np.nan
         return bool(np.isnan(frame).all())
 
 
@@ -152,14 +152,14 @@ class ThreadComm:
     """A communicator over threads of this process, with the one collective that blocks need."""
 
     def __init__(self, rank: int, parts: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self._parts, self._barrier = rank, parts, barrier
+        self.rank, self.parts, self.barrier = rank, parts, barrier
 
     def allgather(self, part: Any) -> list[Any]:
         """Return the parts of all ranks, in rank order."""
-        self._parts[self.rank] = part
-        self._barrier.wait(timeout=60)
-        gathered = list(self._parts)
-        self._barrier.wait(timeout=60)
+        self.parts[self.rank] = part
+        self.barrier.wait(timeout=60)
+        gathered = list(self.parts)
+        self.barrier.wait(timeout=60)
         return gathered
 
 

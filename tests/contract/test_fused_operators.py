@@ -303,14 +303,14 @@ class Recorder:
     """A backend whose sparse products may refuse to fuse, and which records what is run."""
 
     def __init__(self, backend: Any, refuses: Any) -> None:
-        self._backend, self._refuses, self.problems = backend, refuses, []
+        self.backend, self.refuses, self.problems = backend, refuses, []
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        return getattr(self.backend, name)
 
     def candidates(self, problem: Any) -> Any:
         if not hasattr(problem, "gram"):
-            return self._backend.candidates(problem)
+            return self.backend.candidates(problem)
 
         def run(problem: Any, S: Any, X: Any, Y: Any, *rest: Any) -> None:
             self.problems.append(problem)
@@ -320,8 +320,8 @@ class Recorder:
                     for array in outputs.values():
                         array[...] = 7
 
-        (plain,) = self._backend.candidates(problem)[-1:]
-        return (dataclasses.replace(plain, run=run, refusal="no" if self._refuses(problem) else ""),)
+        (plain,) = self.backend.candidates(problem)[-1:]
+        return (dataclasses.replace(plain, run=run, refusal="no" if self.refuses(problem) else ""),)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ class HostKernel:
         seed: int = 0,
     ) -> None:
         library = ctypes.CDLL(str(_compiled(host_source(source), folder)))
-        self._run = library.run
-        self._run.restype = ctypes.c_char_p
-        self._reads, self._writes = _bounds(readable), _bounds(writable)
+        self.run = library.run
+        self.run.restype = ctypes.c_char_p
+        self.reads, self.writes = _bounds(readable), _bounds(writable)
         self.seed = seed
 
     def __call__(
@@ -71,10 +71,10 @@ class HostKernel:
             *(grid[0], grid[1] if len(grid) > 1 else 1, block[0], shared_mem, self.seed),
             _pointers([value.ctypes.data for value in values]),
             (ctypes.c_uint64 * len(values))(*(value.itemsize for value in values)),
-            *(len(values), _pointers(self._reads), _pointers(self._writes)),
-            *(len(self._reads) // 2, len(self._writes) // 2),
+            *(len(values), _pointers(self.reads), _pointers(self.writes)),
+            *(len(self.reads) // 2, len(self.writes) // 2),
         )
-        failure = self._run(ctypes.byref(launch))
+        failure = self.run(ctypes.byref(launch))
         assert failure is None, failure.decode()
 
 

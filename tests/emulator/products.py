@@ -48,15 +48,15 @@ class SparseProduct:
         self.shift = case["shift"]
         rng, (n_rows, n_cols) = np.random.default_rng(width), S.shape
         self.X, _ = aligned(exact_values(rng, (n_cols, width), dtype_x), width + case["pitches"][0], align_x)
-        self._given_y, self._given_z = (exact_values(rng, (n_rows, width), dtype) for _ in range(2))
-        self.Y, memory_y = aligned(self._given_y, width + case["pitches"][1], align_y)
-        self.Z, memory_z = aligned(self._given_z, width, align_y)
-        self._frames = ((self.Y, memory_y), (self.Z, memory_z))
+        self.given_y, self.given_z = (exact_values(rng, (n_rows, width), dtype) for _ in range(2))
+        self.Y, memory_y = aligned(self.given_y, width + case["pitches"][1], align_y)
+        self.Z, memory_z = aligned(self.given_z, width, align_y)
+        self.frames = ((self.Y, memory_y), (self.Z, memory_z))
         self.shifts = exact_values(rng, (width,), dtype) if self.shift == "column" else np.zeros(0, dtype)
         expected = S @ self.X.astype(dtype)
         if self.shift:
             expected = expected - (self.shifts if self.shift == "column" else SCALAR_SHIFT) * self.X
-        self.expected = self.alpha * expected + self.beta * self._given_y
+        self.expected = self.alpha * expected + self.beta * self.given_y
         self.problem = SpmmvProblem(
             *(n_rows, n_cols, S.nnz, width, S.dtype.name, dtype_x),
             *(self.X.strides[0] // self.X.itemsize, self.Y.strides[0] // self.Y.itemsize),
@@ -80,8 +80,8 @@ class SparseProduct:
 
     def check(self, launch: Callable[..., None], **more: Any) -> None:
         """Start kernels on the operands; fail where a result is not exact, or a frame was written to."""
-        self.Y[...] = self._given_y if self.beta else np.nan
-        self.Z[...] = self._given_z if self.delta else np.nan
+        self.Y[...] = self.given_y if self.beta else np.nan
+        self.Z[...] = self.given_z if self.delta else np.nan
         launch(
             *(address(self.X), address(self.Y), self.alpha, self.beta),
             shift=SCALAR_SHIFT if self.shift == "scalar" else 0,
@@ -93,7 +93,7 @@ class SparseProduct:
         )
         np.testing.assert_array_equal(self.Y, self.expected.astype(self.Y.dtype))
         if self.delta is not None:
-            np.testing.assert_array_equal(self.Z, self.delta * self._given_z + self.eta * self.expected)
-        for block, memory in self._frames:
+            np.testing.assert_array_equal(self.Z, self.delta * self.given_z + self.eta * self.expected)
+        for block, memory in self.frames:
             block[...] = np.frombuffer(b"\xff" * itemsize(block.dtype.name), block.dtype)
             assert (memory == 0xFF).all(), "a write outside the results"

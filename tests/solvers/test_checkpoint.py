@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -245,7 +246,9 @@ def test_a_broken_file_is_refused_or_reads_as_it_was(written: Path) -> None:
         with pytest.raises(OptionError) as caught:
             checkpoint.load()  # says what the file belongs to
         assert "now it is None" in str(caught.value)
-        checkpoint._compare = lambda problem, image: None  # type: ignore[method-assign]
+        with np.load(written) as members:  # what it belongs to
+            checkpoint.problem = json.loads(members["header"].tobytes())["problem"]
+            checkpoint.image = members["image"]
         return dict(checkpoint.load() or {})
 
     whole = state()

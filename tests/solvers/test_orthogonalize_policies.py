@@ -243,22 +243,22 @@ class Meter:
 
     def __init__(self) -> None:
         self.read = self.written = 0
-        self._depth = 0
+        self.depth = 0
 
     def watch(self, plain: Any, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Count what a method of the double moves, but not what it calls itself."""
         inner = getattr(plain, method)
 
         def counted(block: Any, *arguments: Any, **options: Any) -> Any:
-            if self._depth == 0:
+            if self.depth == 0:
                 read, written = MOVED[method](block.shape[1], *arguments, **options)
                 self.read += read
                 self.written += written
-            self._depth += 1
+            self.depth += 1
             try:
                 return inner(block, *arguments, **options)
             finally:
-                self._depth -= 1
+                self.depth -= 1
 
         monkeypatch.setattr(plain, method, counted)
 

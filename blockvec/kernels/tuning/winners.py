@@ -31,6 +31,7 @@ __all__ = [
     "find",
     "refusal",
     "representative",
+    "shipped",
     "store",
     "table_of",
 ]
@@ -155,7 +156,7 @@ def _find(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Winner | No
         winner = _parse(own, f"tuned on this {device.name}")
         if winner is not None:
             return winner
-    return _shipped(device.architecture).get(key)
+    return shipped(device.architecture).get(key)
 
 
 def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path) -> bool:
@@ -206,7 +207,7 @@ _KINDS: dict[str, type[TunedProblem]] = {"tsmm": TsmmProblem, "spmmv": SpmmvProb
 
 
 @functools.cache
-def _shipped(architecture: str) -> dict[Problem, Winner]:
+def shipped(architecture: str) -> dict[Problem, Winner]:
     """Return the shipped winners of an architecture by their representative problems."""
     folder = resources.files("blockvec.kernels") / "tuned" / architecture
     if not folder.is_dir():

@@ -51,9 +51,9 @@ def test_a_tree_without_git_names_its_commit(monkeypatch: pytest.MonkeyPatch, tm
     author = ["-c", "user.name=a", "-c", "user.email=a@b"]
     subprocess.run(["git", "-C", tmp_path, *author, "commit", "-q", "-m", "outer"], check=True)
     monkeypatch.delenv("BLOCKVEC_COMMIT", raising=False)
-    assert results._commit() == ""
+    assert results.environment(HOST)["commit"] == ""
     monkeypatch.setenv("BLOCKVEC_COMMIT", "abc1234")
-    assert results._commit() == "abc1234"
+    assert results.environment(HOST)["commit"] == "abc1234"
 
 
 def test_a_tree_with_git_of_its_own_has_its_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_a_tree_with_git_of_its_own_has_its_commit(monkeypatch: pytest.MonkeyPat
     subprocess.run(["git", "-C", tree, *author, "commit", "-q", "-m", "own"], check=True)
     monkeypatch.setattr(results, "__file__", str(file))
     monkeypatch.delenv("BLOCKVEC_COMMIT", raising=False)
-    assert re.fullmatch(r"[0-9a-f]{4,40}", results._commit())
+    assert re.fullmatch(r"[0-9a-f]{4,40}", results.environment(HOST)["commit"])
     file.write_text("changed")
-    assert results._commit().endswith("+")
+    assert results.environment(HOST)["commit"].endswith("+")
 
 
 def test_a_document_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
+import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -52,10 +53,16 @@ def test_float32_denormals_are_kept() -> None:
     assert not any("fast" in option for option in compiler.OPTIONS)
 
 
-def test_a_second_build_reads_the_first_ones_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def entries(folder: Path) -> dict[str, int]:
+    """List the entries of a cache, each with what is another number once it is written again."""
+    return {path.name: path.stat().st_mtime_ns for path in (folder / "cubins").iterdir()}
+
+
+def test_a_second_build_reads_the_first_ones_entry(tmp_path: Path) -> None:
     first = compiler.build(SOURCE, "sm_90", cache_dir=tmp_path)
-    monkeypatch.setattr(compiler, "compile_source", None)
+    written = entries(tmp_path)
     assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == first
+    assert entries(tmp_path) == written
 
 
 def test_the_cache_folder_is_the_one_of_the_options_in_force(tmp_path: Path) -> None:
@@ -111,37 +118,40 @@ def test_concurrent_processes_share_one_folder_without_harm(tmp_path: Path) -> N
     with context.Pool(3) as pool:
         keys = pool.starmap(_build_many, [(tmp_path, seed) for seed in range(3)])
     assert keys[0] == keys[1] == keys[2]
-    entries = sorted(path.name for path in (tmp_path / "cubins").iterdir())
-    assert entries == sorted(f"{key}.cubin" for key in keys[0])  # and no temporary file is left
-    for path in (tmp_path / "cubins").iterdir():
-        assert compiler._read_entry(path, path.stem) is not None
+    written = entries(tmp_path)
+    assert sorted(written) == sorted(f"{key}.cubin" for key in keys[0])  # and no temporary file is left
+    assert _build_many(tmp_path, 0) == keys[0]
+    assert entries(tmp_path) == written, "an entry was damaged, and is built again"
 
 
-@pytest.fixture
-def forgotten_compiler() -> object:
-    compiler._nvrtc.cache_clear()
-    yield
-    compiler._nvrtc.cache_clear()
+def error_in_a_new_process(preparation: str, call: str) -> str:
+    """Prepare a process that has not looked for the compiler yet, and return the error of a call in it."""
+    script = f"""
+import sys, types
+{preparation}
+from blockvec.errors import CompileError
+from blockvec.kernels import compile as compiler
+try:
+    {call}
+except CompileError as error:
+    print(error)
+"""
+    return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.usefixtures("forgotten_compiler")
-def test_without_bindings_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    with pytest.raises(CompileError, match=r"cuda\.bindings is missing .* 'pip install blockvec\[cuda13\]'"):
-        compiler.compiler_version()
+def test_without_bindings_the_error_names_what_to_install() -> None:
+    message = error_in_a_new_process('sys.modules["cuda.bindings"] = None', "compiler.compiler_version()")
+    assert re.search(r"cuda\.bindings is missing .* 'pip install blockvec\[cuda13\]'", message)
 
 
-@pytest.mark.usefixtures("forgotten_compiler")
-def test_without_nvrtcs_library_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = ModuleType("cuda.bindings.nvrtc")
+def test_without_nvrtcs_library_the_error_names_what_to_install() -> None:
+    without_library = """
+def version():
+    raise RuntimeError("libnvrtc.so not found")
 
-    def version() -> None:
-        raise RuntimeError("libnvrtc.so not found")
-
-    broken.nvrtcVersion = version  # type: ignore[attr-defined]
-    bindings = ModuleType("cuda.bindings")
-    bindings.nvrtc = broken  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
-    monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", broken)
-    with pytest.raises(CompileError, match=r"NVRTC cannot be loaded .*blockvec\[cuda13\]"):
-        compiler.compile_source(SOURCE, "sm_90")
+nvrtc = types.SimpleNamespace(nvrtcVersion=version)
+sys.modules["cuda.bindings"] = types.SimpleNamespace(nvrtc=nvrtc)
+sys.modules["cuda.bindings.nvrtc"] = nvrtc
+"""
+    message = error_in_a_new_process(without_library, f"compiler.compile_source({SOURCE!r}, 'sm_90')")
+    assert re.search(r"NVRTC cannot be loaded .*blockvec\[cuda13\]", message)

@@ -34,7 +34,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         addresses = (ctypes.c_void_p * 4).from_address(pointers)
         numbers = [ctypes.c_int64.from_address(int(address or 0)).value for address in addresses[:3]]
         last = ctypes.c_double.from_address(int(addresses[3] or 0)).value
-        launches.append((*how, numbers, last, extra))
+        launches.append((*how, numbers, last, extra, pointers))
 
     monkeypatch.setattr(cuda.driver, "launchKernel", launch)
     monkeypatch.setattr(cuda, "get_current_stream", lambda: type("Stream", (), {"ptr": 5}))
@@ -46,9 +46,11 @@ def test_integers_and_floats_are_packed_into_memory_that_is_used_again(driver: l
     kernel = Kernel(function)
     for first in (1 << 40, -3):
         kernel((7,), (64,), (first, 2, 3, 0.5), 1024)
-    assert driver == [(77, 7, 1, 1, 64, 1, 1, 1024, 5, [first, 2, 3], 0.5, 0) for first in (1 << 40, -3)]
+    (*launch, memory), (*next_launch, memory_again) = driver
+    assert launch == [77, 7, 1, 1, 64, 1, 1, 1024, 5, [1 << 40, 2, 3], 0.5, 0]
+    assert next_launch == [77, 7, 1, 1, 64, 1, 1, 1024, 5, [-3, 2, 3], 0.5, 0]
+    assert memory == memory_again
     assert function.calls == []
-    assert len(kernel._free) == 1
 
 
 @pytest.mark.parametrize("arguments", [(np.int32(1), 2), (True, 2), (np.zeros(1), 2)], ids=str)

@@ -15,7 +15,7 @@ class FakeStopwatch:
     """Returns the next of given times."""
 
     def __init__(self, times: Iterable[float]) -> None:
-        self._times = iter(times)
+        self.times = iter(times)
         self.unread = 0
         self.most_unread = 0
 
@@ -28,7 +28,7 @@ class FakeStopwatch:
 
     def seconds(self) -> float:
         self.unread -= 1
-        return next(self._times)
+        return next(self.times)
 
 
 def test_median_best_and_spread_are_those_of_the_runs() -> None:

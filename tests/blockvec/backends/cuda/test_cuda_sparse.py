@@ -27,7 +27,7 @@ class Family:
     """A family without kernels, whose configurations and forms are widths."""
 
     def __init__(self, name: str, before: Family | None = None, *, refuses: bool = False) -> None:
-        self.name, self._before, self._refuses = name, before, refuses
+        self.name, self.before, self.refuses = name, before, refuses
         self.converts_after = WAITS if before else None
         self.conversions = 0
 
@@ -35,14 +35,14 @@ class Family:
         return problem.width
 
     def before_conversion(self, problem: SpmmvProblem, _device: Any) -> tuple[Any, int]:
-        return self._before, problem.width
+        return self.before, problem.width
 
     def form_key(self, _problem: Any, config: int, *_rest: Any) -> int:
         return config
 
     def convert(self, *_rest: Any) -> Any:
         self.conversions += 1
-        return None if self._refuses else "a form"
+        return None if self.refuses else "a form"
 
     def parts(self, *_rest: Any) -> tuple[str, ...]:
         return ()

@@ -11,25 +11,20 @@ from typing import Any
 
 import pytest
 
-from blockvec.kernels import families
+from blockvec.kernels import device, families
 from blockvec.kernels.compile import compile_source
-from blockvec.kernels.device import H200, DeviceInfo, host_device
+from blockvec.kernels.device import DeviceInfo, host_device
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.tuning import winners
 from blockvec.kernels.tuning.winners import Winner, find, representative, store, table_of
 
+H200 = dataclasses.replace(device.H200, architecture="sm_90a")  # for which nothing ships
 D8 = TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
 D8C = TsmmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
 SELL = families.SPARSE_FAMILIES["spmmv_sell"]
 CONFIG = families.FAMILIES["tsmttsm_mma"].choose(D8, H200)
 WINNER = Winner("tsmttsm_mma", CONFIG, D8.K, 4.7e-4, 0.97, "")
 OTHER = dataclasses.replace(H200, name="another GPU", multiprocessors=100)
-
-
-@pytest.fixture(autouse=True)
-def nothing_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(winners, "_shipped", lambda architecture: {})
-    winners._find.cache_clear()
 
 
 def other(**changes: Any) -> TsmttsmProblem:
@@ -175,7 +170,6 @@ def test_what_cannot_be_read_counts_as_missing(damage: Any, tmp_path: Path) -> N
     assert store(D8, WINNER, H200, tmp_path)
     (path,) = (tmp_path / "tuned").rglob("*.json")
     path.write_text(damage(json.loads(path.read_text())))
-    winners._find.cache_clear()
     assert find(D8, H200, tmp_path) is None
     assert store(D8, WINNER, H200, tmp_path)
     assert find(D8, H200, tmp_path) is not None
@@ -187,36 +181,38 @@ def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     assert find(D8, H200, tmp_path) is None
 
 
-def test_a_table_reads_back(tmp_path: Path) -> None:
+def test_a_record_of_a_table_reads_back(tmp_path: Path) -> None:
     key = representative(D8)
     assert key is not None
     table = json.loads(table_of({"device": "a GPU"}, [WINNER.record(key)]))
-    assert winners._parse(table["records"][0], "") == WINNER
+    assert store(D8, dataclasses.replace(WINNER, kernel="cublas", config=None), H200, tmp_path)
+    (path,) = (tmp_path / "tuned").rglob("*.json")
+    path.write_text(json.dumps(table["records"][0]))
+    found = find(D8, H200, tmp_path)
+    assert found is not None
+    assert dataclasses.replace(found, origin="") == WINNER
 
 
-def test_every_shipped_winner_is_valid_on_the_device_it_was_measured_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.undo()
-    for problem, winner in winners._shipped(H200.architecture).items():
+def test_every_shipped_winner_is_valid_on_the_device_it_was_measured_on() -> None:
+    assert not winners.shipped(H200.architecture)
+    for problem, winner in winners.shipped(device.H200.architecture).items():
         assert 0 < winner.fraction < 1.5  # a Gram matrix' flops are counted in full, and half are enough
         sized = dataclasses.replace(problem, **_sizes(problem, winner.rows))
         assert representative(sized) == problem
         if winner.config is not None:
-            assert families.CONFIGURED[winner.kernel].refuse(sized, winner.config, H200) is None
+            assert families.CONFIGURED[winner.kernel].refuse(sized, winner.config, device.H200) is None
 
 
-def test_shipped_winners_compile_without_spills(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_winners_compile_without_spills() -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC is not installed")
-    monkeypatch.undo()
     shipped = [
         (dataclasses.replace(problem, **_sizes(problem, winner.rows)), winner)
-        for problem, winner in winners._shipped(H200.architecture).items()
+        for problem, winner in winners.shipped(device.H200.architecture).items()
         if winner.kernel in families.FAMILIES
     ]
     for problem, winner in random.Random(1).sample(shipped, 6):  # tuning lets none that spills win
-        source = families.FAMILIES[winner.kernel].source(problem, winner.config, H200)
-        resources = compile_source(source, H200.architecture).resources
+        source = families.FAMILIES[winner.kernel].source(problem, winner.config, device.H200)
+        resources = compile_source(source, device.H200.architecture).resources
         assert resources.spill_bytes == resources.stack_bytes == 0, (problem, winner)
 
 
