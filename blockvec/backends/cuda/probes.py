@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -11,16 +12,7 @@ import numpy as np
 
 from ...kernels.compile import function
 from ...kernels.measure import CeilingProbe
-from ...kernels.probes import (
-    BulkProbe,
-    CacheProbe,
-    FmaProbe,
-    Hold,
-    MixProbe,
-    StreamKind,
-    StreamProbe,
-    TensorProbe,
-)
+from ...kernels.probes import BULK, FMA, HOLD, TENSOR, Probe, StreamKind, cache_probe, mix_probe, stream_probe
 from ..base import DeviceArray as Array
 from .cublas import square_product
 from .device import Gpu
@@ -51,8 +43,7 @@ _MIXES = (
 
 def block_stream(gpu: Gpu) -> None:
     """Keep CuPy's current stream busy while a burst of calls is queued, so that these follow without gaps."""
-    kernel = Hold()
-    gpu.launch(kernel, (1,), kernel.threads, HOLD_NS)
+    gpu.launch(HOLD, (1,), HOLD.threads, HOLD_NS)
 
 
 def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
@@ -71,15 +62,13 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
             for key, factor in enumerate(factors):
                 fill_random(gpu, factor, key, 0)
             probes.append(CeilingProbe(dtype, functools.partial(square_product, *factors), 2.0 * size**3))
-    fma, fma_blocks, never = FmaProbe(), 4 * gpu.info.multiprocessors, _uncached((1,), "float32")
-    launch = functools.partial(gpu.launch, fma, (fma_blocks,), fma.threads, never, np.int32(FMA_REPEATS))
-    probes.append(CeilingProbe("float32", launch, fma.flops(fma_blocks, FMA_REPEATS)))
+    arithmetic = [("float32", FMA, 4, FMA_REPEATS)]
     if _architecture(gpu) >= FIRST_TENSOR_ARCHITECTURE:
-        tensor, blocks, sink = TensorProbe(), 2 * gpu.info.multiprocessors, _uncached((1,), "float64")
-        launch = functools.partial(
-            gpu.launch, tensor, (blocks,), tensor.threads, sink, np.int32(TENSOR_REPEATS)
-        )
-        probes.append(CeilingProbe("float64", launch, tensor.flops(blocks, TENSOR_REPEATS)))
+        arithmetic.append(("float64", TENSOR, 2, TENSOR_REPEATS))
+    for dtype, kernel, resident, repeats in arithmetic:
+        blocks, never = resident * gpu.info.multiprocessors, _uncached((1,), dtype)
+        launch = _launch(gpu, kernel, blocks, never, np.int32(repeats))
+        probes.append(CeilingProbe(dtype, launch, kernel.flops * blocks * repeats))
     return [dataclasses.replace(probe, call=gpu.on_device(probe.call)) for probe in probes]
 
 
@@ -91,19 +80,21 @@ def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
     n_bytes = STREAM_BYTES
     source, target = (_uncached((n_bytes // 16, 2), "float64") for _ in range(2))
     fill_random(gpu, source, 0, 0)
-    threads = 128
+    threads, multiprocessors = 128, gpu.info.multiprocessors
     most = gpu.info.threads_per_multiprocessor // threads
     probes = []
-    for kind, passes in _STREAMS:
-        for unroll in (1, 4, 16):
-            for blocks in (0, *(1 << i for i in range(most.bit_length()))):
-                kernel = StreamProbe(kind, unroll, threads)
-                units = n_bytes // 16 if blocks else n_bytes // 16 // gpu.info.multiprocessors
-                grid = (max(1, blocks * gpu.info.multiprocessors),)
-                launch = functools.partial(gpu.launch, kernel, grid, threads, source, units, target)
-                probe = CeilingProbe(kind, gpu.on_device(launch), passes * units * 16)
-                probes.append(({"operation": kind, "unroll": unroll, "warps": 4 * blocks}, probe))
+    for (kind, passes), unroll in itertools.product(_STREAMS, (1, 4, 16)):
+        kernel = stream_probe(kind, unroll, threads)
+        for blocks in (0, *(1 << i for i in range(most.bit_length()))):
+            units = n_bytes // 16 if blocks else n_bytes // 16 // multiprocessors
+            launch = _launch(gpu, kernel, max(1, blocks * multiprocessors), source, units, target)
+            probe = CeilingProbe(kind, gpu.on_device(launch), passes * units * 16)
+            probes.append(({"operation": kind, "unroll": unroll, "warps": 4 * blocks}, probe))
     return probes
+
+
+def _launch(gpu: Gpu, kernel: Probe, blocks: int, *arguments: Any) -> Callable[[], None]:
+    return functools.partial(gpu.launch, kernel, (blocks,), kernel.threads, *arguments)
 
 
 def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
@@ -111,17 +102,12 @@ def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
     fill_random(gpu, source, 0, 0)
     probes = [
         CeilingProbe("copy", functools.partial(copy, gpu, source, target), 2 * n_bytes),
-        CeilingProbe("copy", _memory_copy(source, target), 2 * n_bytes),
-        CeilingProbe("write", _memory_set(target), n_bytes),
+        CeilingProbe("copy", lambda: target.data.copy_from_device_async(source.data, n_bytes), 2 * n_bytes),
+        CeilingProbe("write", lambda: target.data.memset_async(0, n_bytes), n_bytes),
     ]
-    for unroll in (4, 8):
-        for blocks in (2, 4, 8):
-            kernel = StreamProbe("read", unroll)
-            grid = (blocks * gpu.info.multiprocessors,)
-            launch = functools.partial(
-                gpu.launch, kernel, grid, kernel.threads, source, n_bytes // 16, target
-            )
-            probes.append(CeilingProbe("read", launch, n_bytes))
+    for unroll, resident in itertools.product((4, 8), (2, 4, 8)):
+        arguments = resident * gpu.info.multiprocessors, source, n_bytes // 16, target
+        probes.append(CeilingProbe("read", _launch(gpu, stream_probe("read", unroll), *arguments), n_bytes))
     for reads, writes, ceiling in _MIXES:
         for stream, moved in _mixes(gpu, reads, writes, source, target):
             probes.append(CeilingProbe(ceiling, stream, moved, writes / (reads + writes)))
@@ -133,21 +119,19 @@ def _mixes(
 ) -> Iterator[tuple[Callable[[], Any], int]]:
     """Yield ways to stream a mix of reads and writes, and the bytes they move."""
     wider, both = max(reads, writes), reads + writes
-    plain = MixProbe(reads, writes)
+    plain = mix_probe(reads, writes)
     vectors = 16 * plain.threads
     blocks = source.nbytes // (vectors * wider)
-    launch = functools.partial(gpu.launch, plain, (blocks,), plain.threads, source, target)
-    yield launch, blocks * vectors * both
+    yield _launch(gpu, plain, blocks, source, target), blocks * vectors * both
     if _architecture(gpu) < FIRST_BULK_ARCHITECTURE or not reads:
         return
     for n_bytes in BULK_BYTES:
-        bulk = BulkProbe(n_bytes // wider * reads, n_bytes // wider * writes)
-        blocks = source.nbytes // n_bytes
-        kernel = function(bulk.source(), bulk.name, gpu.info.architecture, bulk.shared_bytes)
-        arguments = (source, target, np.uint32(bulk.read_bytes), np.uint32(bulk.write_bytes))
-        grid, block = (blocks,), (bulk.threads,)
-        launch = functools.partial(kernel, grid, block, arguments, shared_mem=bulk.shared_bytes)
-        yield launch, blocks * (bulk.read_bytes + bulk.write_bytes)
+        read_bytes, write_bytes = n_bytes // wider * reads, n_bytes // wider * writes
+        blocks, shared = source.nbytes // n_bytes, max(read_bytes, write_bytes)
+        kernel = function(BULK.source(), BULK.name, gpu.info.architecture, shared)
+        arguments = (source, target, np.uint32(read_bytes), np.uint32(write_bytes))
+        launch = functools.partial(kernel, (blocks,), (BULK.threads,), arguments, shared_mem=shared)
+        yield launch, blocks * (read_bytes + write_bytes)
 
 
 def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:
@@ -157,12 +141,11 @@ def _cache_probes(gpu: Gpu) -> list[CeilingProbe]:
     for part in CACHE_PARTS:
         units = gpu.info.l2_bytes // part // 16
         passes = max(1, CACHE_READ_BYTES // (16 * units))
-        for unroll in (4, 8):
-            for resident in (2, 4):
-                kernel, blocks = CacheProbe(unroll), resident * gpu.info.multiprocessors
-                arguments = (buffer, units, np.int32(passes), buffer)
-                launch = functools.partial(gpu.launch, kernel, (blocks,), kernel.threads, *arguments)
-                probes.append(CeilingProbe("l2", launch, kernel.bytes_read(units, blocks, passes)))
+        for unroll, resident in itertools.product((4, 8), (2, 4)):
+            kernel, blocks = cache_probe(unroll), resident * gpu.info.multiprocessors
+            launch = _launch(gpu, kernel, blocks, buffer, units, np.int32(passes), buffer)
+            stride = unroll * blocks * kernel.threads  # units; whole strides are read
+            probes.append(CeilingProbe("l2", launch, units // stride * stride * 16 * passes))
     return probes
 
 
@@ -177,17 +160,3 @@ def _uncached(shape: tuple[int, ...], dtype: str) -> Array:
     n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(n_bytes), 0)
     return cupy.ndarray(shape, dtype, memptr=memory)
-
-
-def _memory_copy(source: Array, target: Array) -> Callable[[], Any]:
-    def call() -> None:
-        target.data.copy_from_device_async(source.data, source.nbytes)
-
-    return call
-
-
-def _memory_set(target: Array) -> Callable[[], Any]:
-    def call() -> None:
-        target.data.memset_async(0, target.nbytes)
-
-    return call

@@ -23,7 +23,7 @@ from blockvec.kernels.elementwise import (
     PhiloxKernel,
     vector_length,
 )
-from blockvec.kernels.probes import CacheProbe, FmaProbe, Hold, StreamProbe, TensorProbe
+from blockvec.kernels.probes import FMA, HOLD, TENSOR, cache_probe, stream_probe
 from blockvec.kernels.problem import is_complex, promote
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -64,8 +64,8 @@ def all_kernels() -> Iterator[Kernel]:
 KERNELS = list(dict.fromkeys(all_kernels()))
 SAMPLED = KERNELS[::16]  # all of them take half a minute
 PROBES: list[Kernel] = [
-    *(StreamProbe("read", 8), StreamProbe("write", 4), StreamProbe("scale", 4, threads=128)),
-    *(CacheProbe(8), FmaProbe(), TensorProbe(), Hold()),
+    *(stream_probe("read", 8), stream_probe("write", 4), stream_probe("scale", 4, threads=128)),
+    *(cache_probe(8), FMA, TENSOR, HOLD),
 ]
 
 

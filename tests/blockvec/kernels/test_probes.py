@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blockvec.kernels.probes import BulkProbe, MixProbe, StreamProbe, ViewProbe
+from blockvec.kernels.probes import BULK, mix_probe, stream_probe, view_probe
 from tests.blocks import address
 from tests.emulator.host import HostKernel, needs_host_compiler
 
@@ -15,7 +15,7 @@ from tests.emulator.host import HostKernel, needs_host_compiler
 @needs_host_compiler
 @pytest.mark.parametrize("unroll", [1, 4])
 def test_a_stream_touches_every_byte_of_its_buffer_and_no_other(unroll: int, tmp_path: Path) -> None:
-    text = StreamProbe("scale", unroll, threads=32).source()
+    text = stream_probe("scale", unroll, threads=32).source()
     for units in (0, 1, 63, 64, 500, 513):
         source = np.random.default_rng(units).uniform(-1, 1, 2 * units + 2)
         target = np.full(2 * units + 2, np.nan)
@@ -30,7 +30,7 @@ def test_a_stream_touches_every_byte_of_its_buffer_and_no_other(unroll: int, tmp
 def test_a_view_s_probe_writes_every_row_and_nothing_between(
     M: int, N: int, reads_b: bool, tmp_path: Path
 ) -> None:
-    probe = ViewProbe(8, M, N, reads_b, writes_b=True, unroll=4)
+    probe = view_probe(8, M, N, reads_b=reads_b, writes_b=True, unroll=4)
     K, lda, ldb = 700, 9, 7
     A = np.random.default_rng(1).uniform(1, 2, (K, lda))
     B = np.full((K, ldb), np.nan)
@@ -46,7 +46,7 @@ def test_a_view_s_probe_writes_every_row_and_nothing_between(
 @needs_host_compiler
 @pytest.mark.parametrize(("reads", "writes"), [(3, 2), (1, 4), (2, 0), (0, 1)])
 def test_a_mix_reads_and_writes_every_vector_once(reads: int, writes: int, tmp_path: Path) -> None:
-    probe, blocks = MixProbe(reads, writes), 3
+    probe, blocks = mix_probe(reads, writes), 3
     threads = blocks * probe.threads
     source = np.random.default_rng(1).integers(0, 2**32, (blocks, reads, probe.threads, 4), np.uint32)
     target = np.zeros((blocks, max(writes, 1), probe.threads, 4), np.uint32)
@@ -62,11 +62,11 @@ def test_a_mix_reads_and_writes_every_vector_once(reads: int, writes: int, tmp_p
 @needs_host_compiler
 def test_bulk_copies_of_a_mix_read_and_write_what_they_say(tmp_path: Path) -> None:
     for read, write in ((64, 64), (256, 32), (16, 128), (48, 0)):
-        probe, blocks = BulkProbe(read, write), 5
+        blocks = 5
         source = np.random.default_rng(read).integers(0, 256, (blocks, read), np.uint8)
         target = np.zeros((blocks, write + 1), np.uint8)
-        kernel = HostKernel(probe.source(), tmp_path, [source], [target.ravel()[: blocks * write]])
+        kernel = HostKernel(BULK.source(), tmp_path, [source], [target.ravel()[: blocks * write]])
         arguments = address(source), address(target), np.uint32(read), np.uint32(write)
-        kernel((blocks,), (probe.threads,), arguments, probe.shared_bytes)
+        kernel((blocks,), (BULK.threads,), arguments, max(read, write))
         written, copied = target.ravel()[: blocks * write].reshape(blocks, write), min(read, write)
         assert np.array_equal(written[:, :copied], source[:, :copied])

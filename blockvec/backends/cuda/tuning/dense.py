@@ -13,7 +13,7 @@ import numpy as np
 from ....errors import BlockvecError
 from ....kernels.families import FAMILIES
 from ....kernels.measure import Stopwatch, Timing, measure, measure_beside
-from ....kernels.probes import ViewProbe
+from ....kernels.probes import view_probe
 from ....kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ....kernels.tuning.selection import Variant
 from ...base import Candidate
@@ -116,7 +116,8 @@ class DenseOperands:
         operands = first, problem.lda, second if is_sum else third, problem.ldb, problem.K
         times = []
         for unroll, blocks in itertools.product((4, 8), (2, 4)):
-            probe = ViewProbe(itemsize(problem.dtype), problem.M, problem.N, reads_b, not is_sum, unroll)
+            sizes = itemsize(problem.dtype), problem.M, problem.N
+            probe = view_probe(*sizes, reads_b=reads_b, writes_b=not is_sum, unroll=unroll)
             start = self._gpu.launcher(probe, (blocks * self._gpu.info.multiprocessors,), probe.threads)
             call = functools.partial(start, *operands)
             times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
