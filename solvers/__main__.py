@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import blockvec
 from blockvec.errors import BlockvecError, DeviceError, OptionError
 
-from .arguments import METHODS
+from .arguments import CHOICES
 from .blocks import to_host
 from .drivers import DENSE_ROWS
 from .eigsh import eigsh
@@ -68,10 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--convergence",
         default="norm",
-        choices=("value", "norm", "absolute"),
+        choices=CHOICES["convergence"],
         help="limit on a residual: T |theta|, T (||A|| + |theta|), or T (default norm)",
     )
-    add("--method", default="auto", choices=METHODS, help="default auto")
+    add("--method", default="auto", choices=CHOICES["method"], help="default auto")
     add("--block-size", type=int, metavar="B", help="columns the matrix is applied to at once")
     add("--ncv", type=int, metavar="N", help="basis vectors between restarts")
     add("--maxiter", type=int, metavar="N", help="restarts at most")
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="save the state here once a minute; go on from it where it exists",
     )
-    add("--verify", default="auto", choices=("auto", "always", "never"), help="look for missed copies")
+    add("--verify", default="auto", choices=CHOICES["verify"], help="look for missed copies")
     add(
         "--device", default="auto", choices=("auto", "cpu", "gpu"), help="default auto: a GPU if there is one"
     )

@@ -1,4 +1,4 @@
-"""The arguments of `eigsh`: checked, converted, and formed into a problem."""
+"""The arguments of `eigsh`, checked and converted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import operator as python_operator
 import os
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,178 +16,80 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
 from .blocks import Operator, to_host
-from .iterations.base import IterationState
-from .iterations.jd_options import JacobiDavidsonOptions
-from .iterations.rayleigh_ritz import WHICH, Selection, Tolerance
+from .iterations.rayleigh_ritz import WHICH
 from .linear.preconditioners import following
 from .linear.systems import Preconditioner
 from .orthogonalize import orthogonalize
-from .problem import Method, Problem, Verify, asks_for_corrections
+from .problem import asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 
 __all__ = [
-    "METHODS",
-    "MODES",
+    "CHOICES",
     "check_choices",
     "check_combination",
     "checkpoint_for",
-    "finite",
-    "form_problem",
     "generator",
     "integer",
     "is_explicit",
-    "needs_no_factor",
     "orthonormal_block",
+    "positive",
     "preconditioner_for",
-    "require_one_of",
+    "real",
+    "square",
     "tall_block",
 ]
 
-MODES = ("normal", "buckling", "cayley")
-METHODS = ("auto", "lanczos", "filter", "jd", "dense")
-CONVERGENCE = ("value", "norm", "absolute")
-VERIFY = ("auto", "always", "never")
-ON_UNCONVERGED = ("raise", "warn", "return")
+CHOICES: dict[str, tuple[str, ...]] = {
+    "mode": ("normal", "buckling", "cayley"),
+    "method": ("auto", "lanczos", "filter", "jd", "dense"),
+    "which": (*WHICH, "BE", "SM"),
+    "convergence": ("value", "norm", "absolute"),
+    "on_unconverged": ("raise", "warn", "return"),
+    "verify": ("auto", "always", "never"),
+}
+
+
+def check_choices(callback: Any, **choices: Any) -> None:
+    """Refuse unknown values of options with a few known ones, and a callback that cannot be called."""
+    for name, value in choices.items():
+        if value not in CHOICES[name]:
+            known = ", ".join(map(repr, CHOICES[name]))
+            raise OptionError(f"{name}: got {value!r}; give one of {known}.")
+    if not (callback is None or callable(callback)):
+        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
 
 
 def check_combination(
-    *,
-    M: Any,
-    sigma: Any,
-    Minv: Any,
-    OPinv: Any,
-    mode: str,
-    preconditioner: Any,
-    jd_options: Any,
-    method: str,
-    which: str,
+    *, M: Any, sigma: Any, Minv: Any, OPinv: Any, mode: str, method: str, which: str, **corrections: Any
 ) -> None:
     """Refuse options that are not available or do not go together.
 
-    Raises
-    ------
-    OptionError
-        With the remedy.
+    `corrections` are options that only Jacobi-Davidson has.
     """
     if Minv is not None:
         raise OptionError("Minv: not needed, M itself is factorised; leave it out.")
     if sigma is None and OPinv is not None:
         raise OptionError("OPinv: is the inverse of A - sigma M; give sigma, too.")
-    require_one_of("mode", mode, MODES)
     if mode != "normal" and sigma is None:
         raise OptionError(f"mode: got {mode!r}, a transformation with a shift; give sigma.")
     if mode == "buckling" and M is None:
         raise OptionError("mode: 'buckling' solves A x = lambda M x with an indefinite M; give M.")
-    require_one_of("method", method, METHODS)
-    for name, value in {"preconditioner": preconditioner, "jd_options": jd_options}.items():
+    for name, value in corrections.items():
         if value is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
-    if asks_for_corrections(method, preconditioner, jd_options):
-        _check_jacobi_davidson(OPinv=OPinv, sigma=sigma, mode=mode, which=which)
+    if asks_for_corrections(method, **corrections):
+        if OPinv is not None:
+            raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
+        if mode != "normal":
+            raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
+        if sigma is not None and which != "LM":
+            raise OptionError(
+                f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it."
+            )
     if method == "filter" and sigma is not None and M is None and OPinv is None and which != "LM":
         raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
     if which == "SM" and sigma is not None:
         raise OptionError("which: 'SM' with sigma would be the values furthest from it; use 'LM'.")
-    require_one_of("which", which, (*WHICH, "BE", "SM"))
-
-
-def _check_jacobi_davidson(*, OPinv: Any, sigma: Any, mode: str, which: str) -> None:
-    """Refuse options that Jacobi-Davidson does not take."""
-    if OPinv is not None:
-        raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")
-    if mode != "normal":
-        raise OptionError(f"mode: got {mode!r}; Jacobi-Davidson has 'normal' only.")
-    if sigma is not None and which != "LM":
-        raise OptionError(f"which: got {which!r} with sigma; Jacobi-Davidson has 'LM' only, nearest to it.")
-
-
-def check_choices(*, on_unconverged: Any, verify: Any, callback: Any) -> None:
-    """Refuse unknown choices, and a callback that cannot be called."""
-    require_one_of("on_unconverged", on_unconverged, ON_UNCONVERGED)
-    require_one_of("verify", verify, VERIFY)
-    if not (callback is None or callable(callback)):
-        raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
-
-
-def needs_no_factor(
-    A: Any, *, M: Any, OPinv: Any, mode: str, method: str, at_zero: bool, device: str | None
-) -> bool:
-    """Whether eigenvalues near a shift are computed by an iteration on A, without a factorisation."""
-    if M is not None or OPinv is not None or mode != "normal":
-        return False
-    is_on_host = is_explicit(A) and device in (None, "cpu")
-    return method == "filter" or (method == "auto" and not at_zero and not is_on_host)
-
-
-def form_problem(
-    operator: Operator,
-    k: Any,
-    *,
-    which: str,
-    target: float | None,
-    rng: np.random.Generator,
-    tol: Any,
-    convergence: Any,
-    norm: Any,
-    v0: Any,
-    orthogonal_to: Any,
-    verify: Verify,
-    check_hermitian: bool,
-    callback: Callable[[IterationState], object] | None,
-    checkpoint: Checkpoint | None,
-    time_limit: Any,
-    begin_s: float,
-    method: Method,
-    block_size: Any,
-    ncv: Any,
-    maxiter: Any,
-    preconditioner: Any,
-    jd_options: JacobiDavidsonOptions | None,
-) -> Problem:
-    """Check the arguments of `eigsh` against its operator and form the problem.
-
-    What depends on the space of the iteration, which a transformation may change, is left to
-    `drivers.prepare`: k, the sizes, and the rank of the locked columns.
-
-    Raises
-    ------
-    OptionError, ShapeError, DTypeError, DeviceError
-    """
-    if operator.shape[0] != operator.shape[1]:
-        n, columns = operator.shape
-        raise ShapeError(f"A is {n} x {columns}; eigenvalues need a square matrix.")
-    return Problem(
-        operator=operator,
-        k=k,
-        which=cast(Selection, which),
-        tolerance=_tolerance(tol, convergence, operator),
-        rng=rng,
-        target=target,
-        norm=None if norm is None else _positive("norm", norm),
-        start=None if v0 is None else tall_block("v0", v0, operator),
-        locked=None if orthogonal_to is None else tall_block("orthogonal_to", orthogonal_to, operator),
-        verify=verify,
-        check_hermitian=check_hermitian,
-        callback=callback,
-        checkpoint=checkpoint,
-        time_limit=None if time_limit is None else _positive("time_limit", time_limit),
-        begin_s=begin_s,
-        method=method,
-        block_size=block_size,
-        ncv=ncv,
-        maxiter=maxiter,
-        preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, operator),
-        jd_options=jd_options,
-    )
-
-
-# --- one argument -----------------------------------------------------------------------------------
-
-
-def require_one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Refuse a value that is not one of the known ones."""
-    if value not in known:
-        raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
@@ -207,28 +109,20 @@ def is_explicit(A: Any) -> bool:
     return isinstance(A, np.ndarray) or sp.issparse(A)
 
 
-def _real(name: str, value: Any) -> float:
-    """Convert to a real number, which may be infinite or NaN."""
+def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:
+    """Convert to a real number and check it."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise OptionError(f"{name}: got {value!r}; give a real number.") from None
-
-
-def _positive(name: str, value: Any) -> float:
-    """Convert to a positive, finite number."""
-    number = _real(name, value)
-    if not (number > 0 and math.isfinite(number)):
-        raise OptionError(f"{name}: got {value!r}; give a positive number.")
+    if not accepts(number):
+        raise OptionError(f"{name}: got {value!r}; give {wanted}.")
     return number
 
 
-def finite(name: str, value: Any) -> float:
-    """Convert to a finite real number."""
-    number = _real(name, value)
-    if not math.isfinite(number):
-        raise OptionError(f"{name}: got {value!r}; give a finite number.")
-    return number
+def positive(name: str, value: Any) -> float | None:
+    """Convert to a positive, finite number; None stays None."""
+    return None if value is None else real(name, value, "a positive number", lambda x: 0 < x < math.inf)
 
 
 def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
@@ -248,9 +142,7 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
 
 def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
     """Form the checkpoint of a call."""
-    seconds = _real("checkpoint_interval", interval)
-    if not seconds >= 0:
-        raise OptionError(f"checkpoint_interval: got {interval!r}; give seconds, at least 0.")
+    seconds = real("checkpoint_interval", interval, "seconds, at least 0", lambda x: x >= 0)
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike):
@@ -258,20 +150,18 @@ def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
     return Checkpoint(value, seconds)
 
 
-def _tolerance(tol: Any, convergence: Any, op: Operator) -> Tolerance:
-    """Form the convergence rule of a call."""
-    require_one_of("convergence", convergence, CONVERGENCE)
-    number = _real("tol", tol)
-    if not (number >= 0 and math.isfinite(number)):
-        raise OptionError(f"tol: got {tol!r}; give a number of at least 0.")
-    return Tolerance(number, convergence, float(np.finfo(op.dtype).eps) / 2)
+def square(op: blockvec.Operator) -> blockvec.Operator:
+    """Refuse an operator that is not square."""
+    if op.shape[0] != op.shape[1]:
+        raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; eigenvalues need a square matrix.")
+    return op
 
 
 def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
     """Copy a given block in the type and to the device of the operator."""
-    kind = getattr(value, "dtype", np.asarray(value).dtype if isinstance(value, list | tuple) else None)
     if isinstance(value, list | tuple):
         value = np.asarray(value)
+    kind = getattr(value, "dtype", None)
     if kind is not None and np.dtype(kind).kind == "c" and op.dtype.kind != "c":
         raise DTypeError(f"{name} is complex but A is real; pass its real part, or A as a complex matrix.")
     source = value.array if isinstance(value, BlockVector) else value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -16,16 +17,19 @@ from .arguments import (
     check_choices,
     check_combination,
     checkpoint_for,
-    finite,
-    form_problem,
     generator,
     is_explicit,
-    needs_no_factor,
+    positive,
+    preconditioner_for,
+    real,
+    square,
+    tall_block,
 )
 from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
 from .drivers import solve
 from .iterations.base import IterationState
 from .iterations.jd_options import JacobiDavidsonOptions
+from .iterations.rayleigh_ritz import Selection, Tolerance
 from .problem import Method, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 from .transform.standard_form import StandardForm, form_at_zero, solve_transformed, standard_form
@@ -206,27 +210,36 @@ def eigsh(
     [3.999911, 3.999961, 3.99999]
     """
     begin_s = time.perf_counter()
+    check_choices(
+        callback,
+        mode=mode,
+        method=method,
+        which=which,
+        convergence=convergence,
+        on_unconverged=on_unconverged,
+        verify=verify,
+    )
     check_combination(
         M=M,
         sigma=sigma,
         Minv=Minv,
         OPinv=OPinv,
         mode=mode,
-        preconditioner=preconditioner,
-        jd_options=jd_options,
         method=method,
         which=which,
+        preconditioner=preconditioner,
+        jd_options=jd_options,
     )
-    check_choices(on_unconverged=on_unconverged, verify=verify, callback=callback)
     saved, generated = checkpoint_for(checkpoint, checkpoint_interval), generator(rng)
-    sigma = None if sigma is None else finite("sigma", sigma)
+    sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     at_zero = which == "SM"
     if at_zero:
         sigma, which = 0.0, "LM"
     corrects = asks_for_corrections(method, preconditioner, jd_options)
-    unfactored = corrects or needs_no_factor(
-        A, M=M, OPinv=OPinv, mode=mode, method=method, at_zero=at_zero, device=device
-    )
+    is_plain = M is None and OPinv is None and mode == "normal"
+    is_on_host = is_explicit(A) and device in (None, "cpu")
+    by_filter = method == "filter" or (method == "auto" and not at_zero and not is_on_host)
+    unfactored = corrects or (is_plain and by_filter)
     form = None
     if M is not None or not (sigma is None or unfactored):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
@@ -234,34 +247,40 @@ def eigsh(
             form = form_at_zero(source, M, OPinv, mode, device)
         else:
             form = standard_form(source, M, None if corrects else sigma, OPinv, mode, device)
-    problem = form_problem(
-        as_operator(A, shape=shape, dtype=dtype, device=device) if form is None else form.A,
-        k,
-        which=which,
-        target=sigma if unfactored else None,
+    op = square(as_operator(A, shape=shape, dtype=dtype, device=device) if form is None else form.A)
+    limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
+    problem = Problem(
+        operator=op,
+        k=k,
+        which=cast(Selection, which),
+        tolerance=Tolerance(limit, convergence, float(np.finfo(op.dtype).eps) / 2),
         rng=generated,
-        tol=tol,
-        convergence=convergence,
-        norm=norm,
-        v0=v0,
-        orthogonal_to=orthogonal_to,
+        target=sigma if unfactored else None,
+        norm=positive("norm", norm),
+        start=None if v0 is None else tall_block("v0", v0, op),
+        locked=None if orthogonal_to is None else tall_block("orthogonal_to", orthogonal_to, op),
         verify=verify,
         check_hermitian=check_hermitian,
         callback=callback,
         checkpoint=saved,
-        time_limit=time_limit,
+        time_limit=positive("time_limit", time_limit),
         begin_s=begin_s,
         method=method,
         block_size=block_size,
         ncv=ncv,
         maxiter=maxiter,
-        preconditioner=preconditioner,
+        preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
         jd_options=jd_options,
     )
     result = _solve(problem, form, A, M)
     if saved is not None and result.info["stopped"] == "converged":
         saved.remove()
-    return _answer(result, on_unconverged, return_eigenvectors, return_info)
+    if not return_eigenvectors:
+        result = replace(result, eigenvectors=None)
+    _report(result, on_unconverged)
+    if return_info:
+        return result
+    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
 
 
 def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> EigenResult:
@@ -280,23 +299,14 @@ def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> Eigen
     return solve_transformed(form, problem)
 
 
-def _answer(result: EigenResult, on_unconverged: str, return_eigenvectors: bool, return_info: bool) -> Any:
-    """Report pairs that did not converge, and return what the caller asks for."""
-    result = result if return_eigenvectors else replace(result, eigenvectors=None)
-    _report(result, on_unconverged)
-    if return_info:
-        return result
-    return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
-
-
 def _report(result: EigenResult, on_unconverged: str) -> None:
     """Raise or warn as `on_unconverged` says where some pairs did not converge."""
-    count, k, stopped = int(result.converged.sum()), result.info["k"], result.info["stopped"]
+    info, count = result.info, int(result.converged.sum())
+    k, stopped = info["k"], info["stopped"]
     if stopped == "interrupted":
         raise Interrupted(
             f"interrupted: {count} of {k} pairs had converged; see the exception's result.", result
         )
-    info = result.info
     if (count == k and not info["missing"]) or on_unconverged == "return":
         return
     cause = {
@@ -312,6 +322,6 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
     if info["missing"]:
         message += f" At least {info['missing']} copies of wanted values are known to be missing."
     if on_unconverged == "warn":
-        warnings.warn(message, ConvergenceWarning, stacklevel=4)
+        warnings.warn(message, ConvergenceWarning, stacklevel=3)
         return
     raise NoConvergence(message, result)
