@@ -42,14 +42,7 @@ def is_factorable(A: Operator, which: str) -> bool:
 
 
 def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
-    """Iterate; where that converges slowly, go on by shift-invert from just outside the spectrum.
-
-    Parameters
-    ----------
-    problem : Problem
-    matrix : sparse matrix or dense array, shape (n, n)
-        That of `problem.operator`.
-    """
+    """Iterate on a matrix; where that converges slowly, go on by shift-invert outside the spectrum."""
     problem, options = prepare(problem)
     if options.method in ("dense", "jd"):
         return run(problem, options)
@@ -76,16 +69,7 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
 
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
-    """Iterate on the standard form of a pair; where that converges slowly, go on by shift-invert.
-
-    Parameters
-    ----------
-    form : StandardForm
-        Without a shift.
-    A, M : sparse matrices or dense arrays, shape (n, n)
-    problem : Problem
-        With `form.A` as its operator.
-    """
+    """Iterate on the standard form of a pair; where that converges slowly, go on by shift-invert."""
     first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=SOON["lanczos"]))
     if first.converged.all() or first.info["stopped"] not in ("maxiter", "converged"):
         return first
@@ -100,15 +84,8 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
 def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
     """Improve a first result by shift-invert; None if no shift outside the spectrum is found.
 
-    The first result may be far off, and the shift with it. A few restarts then give a better shift.
-
-    Parameters
-    ----------
-    first : EigenResult
-    matrix, mass : sparse matrix, shape (n, n)
-        `mass` is None for the identity.
-    problem : Problem
-        With which="SA" or "LA".
+    The first result may be far off, and the shift with it. A few restarts then give a better shift. Without
+    a `mass` the matrix of the inner product is the identity.
     """
     end, result, why = problem.which, first, ""
     assert end != "BE"

@@ -72,14 +72,7 @@ def continued(first: EigenResult, second: EigenResult) -> Sequence[IterationStat
 
 
 def one_after_other(first: EigenResult, second: EigenResult, **entries: Any) -> EigenResult:
-    """Add the costs and the history of a first part to those of a second one.
-
-    Parameters
-    ----------
-    first, second : EigenResult
-    **entries
-        Entries of `info` other than the second part's.
-    """
+    """Add the costs and history of a first part to a second one; `entries` replace others of its `info`."""
     return second.with_info(**totals(first, second), **entries, history=continued(first, second))
 
 
@@ -88,13 +81,6 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
 
     The complement makes the halves orthogonal also where both have copies of a multiple eigenvalue.
     A run that is stopped at the high end returns that.
-
-    Parameters
-    ----------
-    problem : Problem
-        With ``which="BE"``.
-    solve : callable
-        Solves for one end.
     """
     k_low = problem.k // 2
     high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
@@ -112,15 +98,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
 
 
 def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
-    """Turn orthonormal columns into Ritz vectors, in place.
-
-    Returns
-    -------
-    theta, residuals : array, shape (m,)
-        Ritz values and residual norms.
-    R : BlockVector, shape (n, m)
-        Residuals.
-    """
+    """Turn orthonormal columns into Ritz vectors, in place; return values, residual norms, and residuals."""
     R = project_out(problem.locked, problem.operator.apply(X))
     theta, U = ritz_pairs(to_host(X.dot(R)))
     for block in (X, R):

@@ -16,7 +16,7 @@ from .arguments import integer, orthonormal_block
 from .blocks import Operator, to_host
 from .combine import both_ends, one_after_other, staged
 from .interior_filter import solve_window
-from .iterations.base import Iteration
+from .iterations.base import Iteration, IterationResult
 from .iterations.filter_design import choose_degree
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.jacobi_davidson import JacobiDavidson
@@ -53,14 +53,7 @@ def solve(problem: Problem) -> EigenResult:
 
 
 def run(problem: Problem, options: IterationOptions) -> EigenResult:
-    """Solve a prepared problem.
-
-    Parameters
-    ----------
-    problem : Problem
-    options : IterationOptions
-        Both from `prepare`.
-    """
+    """Solve a problem with options, both from `prepare`."""
     if options.method == "dense":
         return solve_dense(problem, options)
     if problem.is_around_target and not problem.asks_for_corrections:
@@ -104,20 +97,9 @@ def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
 
 
 def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, int, str]:
-    """Choose the method and the degree of its filter.
+    """Choose the method, the degree of its filter, and give the reason.
 
-    Parameters
-    ----------
-    problem : Problem
-        Its `start`, `locked`, `block_size` and `checkpoint` are honoured by iterations only.
-    block_size, ncv : int
-        Sizes of an iteration.
-
-    Returns
-    -------
-    method : {"lanczos", "filter", "jd", "dense"}
-    degree : int
-    why : str
+    The `start`, `locked`, `block_size` and `checkpoint` of a problem are honoured by iterations only.
     """
     method, n, k = problem.method, problem.n, problem.k
     if method == "dense":
@@ -243,27 +225,9 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         except BreakdownError as error:
             source = "A" if problem.preconditioner is None else "A or the preconditioner"
             raise BreakdownError(f"{source} returned NaN or Inf for a finite block ({error})") from error
-        stopped = "interrupted" if interrupted() else outcome.reason
-    info = _info(
-        problem,
-        options,
-        outcome.counts,
-        norm=outcome.norm,
-        degree=outcome.degree,
-        stopped=stopped,
-        verification=outcome.verification,
-        missing=outcome.missing,
-    )
-    order = np.argsort(outcome.theta, kind="stable")
-    X = outcome.X.array
-    return EigenResult.from_pairs(
-        outcome.theta[order],
-        array_namespace(X).ascontiguousarray(X[:, order]),
-        outcome.residuals[order],
-        outcome.limits[order],
-        info,
-        outcome.history,
-    )
+        if interrupted():
+            outcome = replace(outcome, reason="interrupted")
+    return _result(problem, options, outcome)
 
 
 def _require_memory(problem: Problem, options: IterationOptions) -> None:
@@ -331,15 +295,25 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     )
     like = BlockVector.empty(n, 0, op.dtype, device=op.device)
     theta, X, norm = dense_eigenpairs(op.apply, like, problem.k, problem.which)
-    residuals = _residuals(op, theta, X)
     norm = norm if problem.norm is None else problem.norm
     counts = Counts(
         operator_columns=n + len(theta),
         block_applications=-(-n // IDENTITY_COLUMNS) + -(-len(theta) // IDENTITY_COLUMNS),
     )
-    verification = "not needed: dense LAPACK finds everything"
-    info = _info(problem, options, counts, norm=norm, stopped="converged", verification=verification)
-    return EigenResult.from_pairs(theta, X, residuals, problem.tolerance.limits(theta, norm), info)
+    outcome = IterationResult(
+        theta=theta,
+        X=BlockVector(X),
+        residuals=_residuals(op, theta, X),
+        limits=problem.tolerance.limits(theta, norm),
+        reason="converged",
+        verification="not needed: dense LAPACK finds everything",
+        missing=0,
+        norm=norm,
+        degree=1,
+        counts=counts,
+        history=[],
+    )
+    return _result(problem, options, outcome)
 
 
 def _residuals(op: Operator, theta: Any, X: Any) -> Any:
@@ -354,24 +328,14 @@ def _residuals(op: Operator, theta: Any, X: Any) -> Any:
     return np.concatenate(norms).astype(np.float64)
 
 
-def _info(
-    problem: Problem,
-    options: IterationOptions,
-    counts: Counts,
-    *,
-    norm: float,
-    stopped: str,
-    verification: str,
-    degree: int = 1,
-    missing: int = 0,
-) -> SolveInfo:
-    """Describe a run: the problem, the method and the costs."""
-    iterates = options.method != "dense"
-    return {
+def _result(problem: Problem, options: IterationOptions, outcome: IterationResult) -> EigenResult:
+    """Sort the pairs of an outcome, and describe the run: the problem, the method and the costs."""
+    iterates, counts = options.method != "dense", outcome.counts
+    info: SolveInfo = {
         "method": options.method,
         "why": options.why,
-        "stopped": stopped,
-        "verification": verification,
+        "stopped": outcome.reason,
+        "verification": outcome.verification,
         "n": problem.n,
         "k": problem.k,
         "which": problem.which,
@@ -380,16 +344,22 @@ def _info(
         "convergence": problem.tolerance.convergence,
         "dtype": problem.operator.dtype.name,
         "device": problem.operator.device,
-        "norm": norm,
+        "norm": outcome.norm,
         "block_size": options.block_size if iterates else None,
         "ncv": options.ncv if iterates else None,
-        "degree": degree,
+        "degree": outcome.degree,
         "operator_columns": counts.operator_columns + (CHECK_COLUMNS if problem.check_hermitian else 0),
         "block_applications": counts.block_applications + (2 if problem.check_hermitian else 0),
         "preconditioner_columns": counts.preconditioner_columns,
         "verification_columns": counts.verification_columns,
-        "missing": missing,
+        "missing": outcome.missing,
         "restarts": counts.restarts,
         "reductions": counts.reductions,
         "time_s": time.perf_counter() - problem.begin_s,
     }
+    order = np.argsort(outcome.theta, kind="stable")
+    theta, residuals, limits = (
+        values[order] for values in (outcome.theta, outcome.residuals, outcome.limits)
+    )
+    X = array_namespace(outcome.X.array).ascontiguousarray(outcome.X.array[:, order])
+    return EigenResult.from_pairs(theta, X, residuals, limits, info, outcome.history)

@@ -47,20 +47,11 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True)
 class SquaredTolerance(Tolerance):
-    """Limits on residuals of (A - sigma I)^2 for which those of A count as converged.
-
-    Attributes
-    ----------
-    sigma : float
-    share : float
-        Of the residual that the estimate allows.
-    norm : float or None
-        ||A|| if given.
-    """
+    """Limits on residuals of (A - sigma I)^2 for which those of A count as converged."""
 
     sigma: float = 0.0
-    share: float = SHARE
-    norm: float | None = None
+    share: float = SHARE  # of the residual that the estimate allows
+    norm: float | None = None  # ||A|| if given
 
     def limits(self, theta: RealArray, norm: float) -> RealArray:
         """Compute the residual limit per value of the square, given the norm of the square."""
@@ -84,18 +75,9 @@ def solve_window(
     options: IterationOptions,
     solve: Callable[[Problem, IterationOptions], EigenResult],
 ) -> EigenResult:
-    """Compute the k eigenpairs nearest to ``problem.target``.
+    """Compute the k eigenpairs nearest to ``problem.target``, as the lower end of the square by `solve`.
 
     Callbacks and the history see eigenvalues and residuals of (A - sigma I)^2.
-
-    Parameters
-    ----------
-    problem : Problem
-        With a target.
-    options : IterationOptions
-        With ``method="filter"``.
-    solve : callable
-        Solves for the lower end of the square.
     """
     assert problem.target is not None
     room = problem.n - problem.n_locked

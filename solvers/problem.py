@@ -34,63 +34,32 @@ class Problem:
     """A Hermitian eigenproblem with all options of a call.
 
     `eigsh` forms one from its arguments. Solves in several parts derive others by `dataclasses.replace`.
-
-    Attributes
-    ----------
-    operator : Operator, shape (n, n)
-    k : int
-        Number of wanted pairs.
-    which : {"LA", "SA", "LM", "BE"}
-        With `target` "LM", as of (A - target I)^-1.
-    tolerance : Tolerance
-    rng : numpy.random.Generator
-    target : float or None
-        Wanted are the eigenvalues nearest to it, by Jacobi-Davidson or a filter.
-    norm : float or None
-        ||A||_2 where it is known.
-    start : BlockVector, shape (n, s), or None
-        Start vectors; overwritten. None draws random ones.
-    locked : BlockVector, shape (n, c), or None
-        Columns to stay orthogonal to; orthonormal once `drivers.prepare` has run.
-    deflated : array, shape (c,)
-        Eigenvalues of the locked columns where these are eigenvectors.
-    verify : {"auto", "always", "never"}
-        Whether to look for missed copies before the end: "auto" does so where copies can be missing.
-    check_hermitian : bool
-        Whether to probe the operator with random vectors first.
-    callback, checkpoint, time_limit
-        As in `eigsh`; the limit in seconds.
-    begin_s : float
-        `time.perf_counter()` at the beginning of the call.
-    method, block_size, ncv, maxiter
-        As given to `eigsh`; None where the drivers choose.
-    preconditioner : callable or None
-        Maps a block to a new one: about (A - target)^-1. Where it has a method ``update(theta)``, that is
-        called whenever another pair is the first to be corrected, or its value has moved by more than its
-        residual.
-    jd_options : JacobiDavidsonOptions or None
     """
 
     operator: Operator
     k: int
-    which: Selection
+    which: Selection  # with a target "LM", as of (A - target I)^-1
     tolerance: Tolerance
     rng: np.random.Generator
-    target: float | None = None
-    norm: float | None = None
-    start: Block | None = None
-    locked: Block | None = None
+    target: float | None = None  # wanted are the eigenvalues nearest to it, by Jacobi-Davidson or a filter
+    norm: float | None = None  # ||A||_2 where it is known
+    start: Block | None = None  # start vectors; overwritten. None draws random ones
+    locked: Block | None = None  # to stay orthogonal to; orthonormal once `drivers.prepare` has run
+    # Eigenvalues of the locked columns where these are eigenvectors.
     deflated: RealArray = field(default_factory=lambda: np.zeros(0))
-    verify: Verify = "auto"
-    check_hermitian: bool = False
+    verify: Verify = "auto"  # look for missed copies before the end; "auto": where copies can be missing
+    check_hermitian: bool = False  # probe the operator with random vectors first
     callback: Callable[[IterationState], object] | None = None
     checkpoint: Checkpoint | None = None
-    time_limit: float | None = None
-    begin_s: float = 0.0
+    time_limit: float | None = None  # in seconds
+    begin_s: float = 0.0  # `time.perf_counter()` at the beginning of the call
     method: Method = "auto"
-    block_size: int | None = None
+    block_size: int | None = None  # None, as for ncv and maxiter, where the drivers choose
     ncv: int | None = None
     maxiter: int | None = None
+    # Maps a block to a new one: about (A - target)^-1. Where it has a method ``update(theta)``, that is
+    # called whenever another pair is the first to be corrected, or its value has moved by more than its
+    # residual.
     preconditioner: Preconditioner | None = None
     jd_options: JacobiDavidsonOptions | None = None
 
@@ -122,26 +91,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class IterationOptions:
-    """Method and sizes of an iteration, as the drivers choose them.
-
-    Attributes
-    ----------
-    block_size : int
-        Columns per step.
-    ncv : int
-        Basis vectors between restarts, the pending ones not counted.
-    maxiter : int
-        Maximum number of restarts, or of outer iterations of Jacobi-Davidson.
-    degree : int
-        Of the polynomial that `FilteredRestart` may put in the place of A; 1 for none.
-    method : {"lanczos", "filter", "jd", "dense"}
-    why : str
-        Reason for the method.
-    """
+    """Method and sizes of an iteration, as the drivers choose them."""
 
     block_size: int
-    ncv: int
-    maxiter: int
-    degree: int = 1
+    ncv: int  # basis vectors between restarts, the pending ones not counted
+    maxiter: int  # maximum number of restarts, or of outer iterations of Jacobi-Davidson
+    degree: int = 1  # of the polynomial that `FilteredRestart` may put in the place of A; 1 for none
     method: Chosen = "lanczos"
-    why: str = ""
+    why: str = ""  # reason for the method

@@ -27,62 +27,31 @@ SAME_VALUE = 10.0  # values within this many residual limits are shown as copies
 
 
 class SolveInfo(TypedDict):
-    """Method and costs of a solve as plain values, ready for JSON.
-
-    Attributes
-    ----------
-    method, why : str
-        The method and the reason for it.
-    stopped : {"converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated"}
-    verification : str
-        Outcome of the search for missed copies of multiple eigenvalues.
-    n, k, which, tol, convergence, dtype, device
-        The problem.
-    sigma : float or None
-        Target of Jacobi-Davidson or a filter.
-    norm : float
-        ||A||, given or estimated.
-    block_size, ncv : int or None
-        None for dense LAPACK.
-    degree : int
-        Highest degree of a polynomial of A that was iterated with.
-    operator_columns, preconditioner_columns : int
-        Columns that A and the preconditioner were applied to.
-    verification_columns : int
-        Of the operator columns, those that only served to look for missed eigenvalues.
-    block_applications : int
-        Calls of the operator.
-    missing : int
-        Wanted vectors that are known to exist and were not computed.
-    restarts : int
-    reductions : int
-        Inner products over the tall dimension.
-    time_s : float
-    """
+    """Method and costs of a solve as plain values, ready for JSON."""
 
     method: str
-    why: str
-    stopped: str
-    verification: str
+    why: str  # the reason for the method
+    stopped: str  # "converged", "maxiter", "callback", "time_limit", "interrupted" or "stagnated"
+    verification: str  # outcome of the search for missed copies of multiple eigenvalues
     n: int
     k: int
     which: str
-    sigma: float | None
+    sigma: float | None  # target of Jacobi-Davidson or a filter
     tol: float
     convergence: str
     dtype: str
     device: str
-    norm: float
-    block_size: int | None
+    norm: float  # ||A||, given or estimated
+    block_size: int | None  # None for dense LAPACK, as ncv
     ncv: int | None
-    degree: int
-    operator_columns: int
-    block_applications: int
+    degree: int  # highest degree of a polynomial of A that was iterated with
+    operator_columns: int  # columns that A was applied to
+    block_applications: int  # calls of the operator
     preconditioner_columns: int
-    verification_columns: int
-    missing: int
+    verification_columns: int  # operator columns that only served to look for missed eigenvalues
+    missing: int  # wanted vectors that are known to exist and were not computed
     restarts: int
-    reductions: int
+    reductions: int  # inner products over the tall dimension
     time_s: float
 
 
@@ -128,19 +97,7 @@ class EigenResult:
         info: SolveInfo,
         history: Sequence[IterationState] = (),
     ) -> EigenResult:
-        """Form a result.
-
-        Parameters
-        ----------
-        theta : array of the host, shape (k,)
-            Eigenvalues, ascending.
-        X : array, shape (n, k)
-        residuals : array of the host, shape (k,)
-        limits : array of the host, shape (k,) or a shape that broadcasts to it
-        info : SolveInfo
-        history : sequence of IterationState
-        """
-        limits = np.broadcast_to(limits, theta.shape)
+        """Form a result from values, residuals and limits on the host, and vectors on the device of A."""
         return cls(
             eigenvalues=array_namespace(X).asarray(theta.astype(X.real.dtype)),
             eigenvectors=X,
@@ -163,32 +120,29 @@ class EigenResult:
         Values count as copies of one where they agree to what the tolerance resolves.
         """
         values = to_host(self.eigenvalues)
-        return [(float(values[begin]), end - begin) for begin, end in self._groups()]
+        return [(float(values[begin]), end - begin) for begin, end in self._groups(values)]
 
-    def _groups(self) -> list[tuple[int, int]]:
-        values = to_host(self.eigenvalues).astype(np.float64)
-        return clusters(values, SAME_VALUE * self.limits)
+    def _groups(self, values: RealArray) -> list[tuple[int, int]]:
+        return clusters(values.astype(np.float64), SAME_VALUE * self.limits)
 
     def __str__(self) -> str:
         """Format a table of values, residuals and multiplicities."""
         values = to_host(self.eigenvalues)
         lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
-        for begin, end in self._groups():
+        for begin, end in self._groups(values):
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
                 flag = ""
                 if not self.converged[i]:
                     copies, flag = "?", "  not converged"
                 lines.append(f"{i + 1:4d} {values[i]:22.14g}  {self.residuals[i]:9.1e}  {copies:>7}{flag}")
-        lines.append(self._summary())
-        return "\n".join(lines)
-
-    def _summary(self) -> str:
         info = self.info
         count = f"{int(self.converged.sum())} of {info['k']} converged"
         cost = f"{info['operator_columns']} operator columns, {info['restarts']} restarts"
         cost += f", {info['time_s']:.3g} s"
-        return f"{count} ({info['method']}: {info['why']}); {cost}; missed copies: {info['verification']}"
+        method = f"{info['method']}: {info['why']}"
+        lines.append(f"{count} ({method}); {cost}; missed copies: {info['verification']}")
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""

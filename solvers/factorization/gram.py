@@ -25,29 +25,18 @@ DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
 
 @dataclass(frozen=True)
 class Factor:
-    """A factor C with C C^H equal to a Hermitian positive semidefinite matrix.
+    """A factor C with C C^H equal to a Hermitian positive semidefinite matrix."""
 
-    Attributes
-    ----------
-    C : sparse matrix, shape (n, r)
-    solve, solve_adjoint : callable, or None
-        C^-1 and C^-H on blocks, where C is square.
-    """
-
-    C: Any
-    solve: Solve | None
-    solve_adjoint: Solve | None
+    C: Any  # sparse matrix, shape (n, r)
+    solve: Solve | None = None  # C^-1 of blocks, where C is square
+    solve_adjoint: Solve | None = None  # C^-H of blocks
 
 
 def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     """Factorise a Hermitian positive semidefinite matrix as C C^H.
 
-    Rows without entries are zero in C. A matrix that is singular in another way is made dense.
-
-    Raises
-    ------
-    OptionError
-        If the matrix is not Hermitian, indefinite, or too large to be made dense.
+    Rows without entries are zero in C. A matrix that is singular in another way is made dense. One that is
+    not Hermitian, indefinite, or too large to be made dense, is refused.
     """
     as_operator(matrix).check_hermitian(0)
     where = f" {purpose}" if purpose else ""
@@ -71,7 +60,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
                     f"{name} is singular or indefinite; it must be positive definite{where}, but for rows of "
                     "zeros."
                 )
-            return Factor(_scatter(_dense_factor(inner.toarray(), indefinite), live, n), None, None)
+            return Factor(_scatter(_dense_factor(inner.toarray(), indefinite), live, n))
         place, pivots, lower = lu.perm_r, lu.U.diagonal(), lu.L
     largest = np.abs(pivots).max(initial=0.0)
     if len(live) and pivots.real.min() < -NEGLIGIBLE * largest:
@@ -80,7 +69,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     triangle = (lower @ sp.diags_array(np.sqrt(np.maximum(pivots.real, 0)))).tocsc()[:, kept]
     C = _scatter(triangle.tocsr()[place], live, n)
     if len(kept) < n:
-        return Factor(C, None, None)
+        return Factor(C)
     solver: Any = splu(triangle, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
     order = np.argsort(place)
     return Factor(

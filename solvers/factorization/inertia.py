@@ -33,12 +33,7 @@ TRIES = 10
 def count_below(matrix: Any, mu: float, mass: Any = None) -> int | None:
     """Count the eigenvalues of a Hermitian matrix below mu; None if the count is not certain.
 
-    Parameters
-    ----------
-    matrix : sparse matrix, shape (n, n)
-    mu : float
-    mass : sparse matrix, shape (n, n), optional
-        Positive definite, for the eigenvalues of the pair.
+    With a positive definite `mass`, those of the pair.
 
     Examples
     --------
@@ -65,15 +60,8 @@ def shift_outside(
 ) -> float | None:
     """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
-    Parameters
-    ----------
-    matrix : sparse matrix, shape (n, n)
-    theta : array, shape (k,)
-        Approximations of the wanted values from inside the spectrum, ascending.
-    norm : float
-        Estimate of the largest magnitude of an eigenvalue.
-    which : {"SA", "LA"}
-    mass : sparse matrix, optional
+    `theta` approximates the wanted values from inside the spectrum, ascending; `norm` estimates the largest
+    magnitude of an eigenvalue.
     """
     below = which == "SA"
     outermost = float(theta[0 if below else -1])
@@ -96,22 +84,8 @@ def proof(
 ) -> tuple[str, int]:
     """Count the eigenvalues beyond the last wanted cluster, and compare with those found.
 
-    Parameters
-    ----------
-    matrix : sparse matrix, shape (n, n)
-    theta, limits : array, shape (k,)
-        Wanted values, ascending, and bounds of their errors.
-    which : {"SA", "LA"}
-    deflated : array, optional
-        Further known eigenvalues, not among theta.
-    mass : sparse matrix, optional
-
-    Returns
-    -------
-    text : str
-        The outcome in words.
-    missing : int
-        Number of eigenvalues that were not found.
+    `theta` are the wanted values, ascending, `limits` bounds of their errors, `deflated` further known
+    eigenvalues. Returns the outcome in words and the number of eigenvalues that were not found.
     """
     below = which == "SA"
     last = float(theta[-1] - 10 * limits[-1]) if below else float(theta[0] + 10 * limits[0])

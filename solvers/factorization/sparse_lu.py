@@ -34,20 +34,7 @@ def factorise(matrix: Any, threshold: float) -> SuperLU | None:
 
 
 def shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
-    """Factorise A - sigma M.
-
-    Returns
-    -------
-    solve : callable
-        Maps a block B to (A - sigma M)^-1 B.
-    why : str
-        A description with the fill.
-
-    Raises
-    ------
-    SingularError
-        If sigma is an eigenvalue to working precision.
-    """
+    """Factorise A - sigma M; return a function B -> (A - sigma M)^-1 B and a description with the fill."""
     lu = factorise(shifted, 0.01)
     if lu is None or not np.isfinite(lu.U.diagonal()).all() or _is_singular(shifted, lu):
         raise SingularError(

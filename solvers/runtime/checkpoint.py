@@ -21,7 +21,7 @@ import numpy as np
 
 from blockvec.errors import FormatError, OptionError
 
-from ..blocks import Array, Block, Operator, project_out, to_host
+from ..blocks import Array, Block, Operator, project_out, random_block, to_host
 
 __all__ = ["Checkpoint", "probe", "write_npz"]
 
@@ -36,24 +36,13 @@ BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipf
 class Checkpoint:
     """The file of one iteration.
 
-    Parameters
-    ----------
-    path : path-like
-    interval_s : float
-        Least number of seconds between two writings; more if writing takes more than a twentieth of it.
-
-    Attributes
-    ----------
-    problem : dict
-        Fingerprint of the problem, as numbers and text; set before `load` and `save`.
-    image : array, shape (n, 1)
-        Product of the operator and a fixed vector, from `probe`.
+    Two writings are at least `interval_s` apart, more if writing takes more than a twentieth of the time.
     """
 
     def __init__(self, path: str | os.PathLike[str], interval_s: float) -> None:
         self.path, self.interval_s = Path(path), interval_s
-        self.problem: dict[str, Any] = {}
-        self.image: Array = np.zeros((0, 1))
+        self.problem: dict[str, Any] = {}  # fingerprint, as numbers and text; set before `load` and `save`
+        self.image: Array = np.zeros((0, 1))  # from `probe`; set before `load` and `save`
         self._stages: list[Checkpoint] = []
         self._next_s = time.monotonic() + interval_s
         if not self.path.parent.is_dir() or self.path.is_dir():
@@ -68,12 +57,7 @@ class Checkpoint:
     def load(self) -> dict[str, Any] | None:
         """Read the state from the file; None if there is no file.
 
-        Raises
-        ------
-        FormatError
-            If the file is broken, cut off, or no checkpoint.
-        OptionError
-            If it belongs to another problem, other options, or another version.
+        One that is broken, or belongs to another problem, other options, or another version, is refused.
         """
         if not self.path.exists():
             return None
@@ -150,16 +134,6 @@ def _part(path: Path) -> Path:
 
 
 def probe(operator: Operator, like: Block, locked: Block | None) -> Array:
-    """Apply an operator to a fixed vector, project out locked columns, and copy the result to the host.
-
-    Parameters
-    ----------
-    operator : Operator
-    like : BlockVector, shape (n, any)
-        Block with the size, type and device.
-    locked : BlockVector, shape (n, c), optional
-    """
-    v = type(like).random(like.shape[0], 1, like.dtype, device=like.device, rng=0)
-    image = operator.apply(v)
-    project_out(locked, image)
+    """Apply an operator to a fixed vector, project out locked columns, and copy the result to the host."""
+    image = project_out(locked, operator.apply(random_block(like, 1, 0)))
     return np.array(to_host(image.array))

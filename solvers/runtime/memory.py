@@ -14,7 +14,7 @@ __all__ = ["available_bytes", "require_memory"]
 
 
 def available_bytes(op: Operator) -> int | None:
-    """Query the free memory of an operator's device in bytes; None if it is unknown."""
+    """Query the free memory of an operator's device; None if it is unknown."""
     if op.device != "cpu":
         import cupy
 
@@ -32,13 +32,7 @@ def available_bytes(op: Operator) -> int | None:
 
 
 def require_memory(op: Operator, needed_bytes: int, purpose: str, remedy: str) -> None:
-    """Raise if a device has less free memory than a solver needs.
-
-    Raises
-    ------
-    OptionError
-        With both amounts, what the memory is for, and the remedy.
-    """
+    """Refuse to go on if a device has less free memory than a solver needs."""
     free: Any = available_bytes(op)
     if free is not None and needed_bytes > free:
         raise OptionError(

@@ -21,14 +21,7 @@ class FoldedOperator:
     """(A - tau I)^2: eigenvalues around a target become those at the lower end.
 
     With a shift s >= 0 it is (A - (tau - s^(1/2)) I) (A - (tau + s^(1/2)) I): two applications of A and no
-    other pass.
-
-    Parameters
-    ----------
-    operator : Operator
-    tau : float
-    locked : BlockVector, shape (n, c), optional
-        Columns to whose complement A is restricted.
+    other pass. A is restricted to the complement of the `locked` columns.
     """
 
     def __init__(self, operator: Operator, tau: float, locked: Block | None = None) -> None:
@@ -72,17 +65,8 @@ def found_around(
 ) -> Found:
     """Describe the pairs of a state for the search for missed ones, around a target as those of the square.
 
-    Parameters
-    ----------
-    X : BlockVector, shape (n, k)
-    state : IterationState
-        The values and residuals of X.
-    problem : Problem
-    norm : float
-        ||A||.
-    least : float
-        Lower bound of the ranking keys of all eigenvalues, of the folded operator with a target.
-    locked : BlockVector, shape (n, c), or None
+    `state` holds the values and residuals of X, `least` a lower bound of the ranking keys of all eigenvalues,
+    with a target of those of the folded operator.
     """
     theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, problem.which
     assert which != "BE"
