@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ..pictures.shared import distinct, plot, reference_line
 from ..records import Record
 
 __all__ = ["paint"]
@@ -17,11 +18,13 @@ _FAMILIES = {"mma": ("o-", "tensor cores"), "fma": (".-", "multiply-adds")}
 
 def paint(figure: Any, records: Sequence[Record], ceilings: Record) -> None:
     """Draw one panel per figure with records, two side by side."""
-    panels = [
-        (paint_panel, [r for r in records if r["figure"] == name and fits(r)])
-        for name, fits, paint_panel in _PANELS
-    ]
-    panels = [(paint_panel, members) for paint_panel, members in panels if members]
+    panels = []
+    for name, task, paint_panel in _PANELS:
+        members = [r for r in records if r["figure"] == name]
+        if task is not None:
+            members = [r for r in members if (r["operation"], r["dtype"]) == task]
+        if members:
+            panels.append((paint_panel, members))
     rows = math.ceil(len(panels) / 2)
     figure.set_size_inches(11, 3.6 * rows + 0.4)
     grid = figure.subplots(rows, 2, squeeze=False).reshape(-1)
@@ -43,8 +46,7 @@ def _best(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], Record
 
 def _finish(axes: Any, title: str, x: str, y: str, **legend: Any) -> None:
     axes.set_title(title, fontsize=9)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    axes.set(xlabel=x, ylabel=y)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7, **legend)
 
@@ -53,14 +55,13 @@ def _roofline(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
     """Draw the fraction of the roofline over the width, per family and for cuBLAS."""
     for ending, (style, label) in _FAMILIES.items():
         members = sorted((r for r in records if r["family"].endswith(ending)), key=lambda r: r["M"])
-        fractions = [r["fraction"] for r in members]
-        axes.plot([r["M"] for r in members], fractions, style, markersize=3, linewidth=1, label=label)
+        plot(axes, members, "M", "fraction", style, markersize=3, linewidth=1, label=label)
     for peer in sorted({name for r in records for name in r["peers"]}):
         known = sorted(
             (r["M"], r["fraction"] * r["time_s"] / r["peers"][peer]) for r in records if peer in r["peers"]
         )
         axes.plot(*zip(*dict(known).items(), strict=True), "--", linewidth=1, label=peer)
-    axes.axhline(1, color="black", linewidth=0.8)
+    reference_line(axes.axhline)
     axes.set_ylim(0, 1.1)
     first = records[0]
     title = f"{_PRODUCTS[first['operation']]}, {first['dtype']}"
@@ -106,12 +107,11 @@ def _tiles(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
     axes.set_xticks(range(len(sides)), sides, fontsize=7)
     axes.set_yticks(range(len(sides)), sides, fontsize=7)
     axes.set_title(f"$A^T B$, float64, M = N = {records[0]['M']}: tile size per thread", fontsize=9)
-    axes.set_xlabel("$T_M$")
-    axes.set_ylabel("$T_N$")
+    axes.set(xlabel="$T_M$", ylabel="$T_N$")
 
 
 def _occupancy(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
-    for index, operation in enumerate(dict.fromkeys(r["operation"] for r in records)):
+    for index, operation in enumerate(distinct(records, "operation")):
         for style, unroll in zip(("o-", "s--", "^:"), (1, 4, 16), strict=True):
             line = sorted(
                 (r["warps"], r["bandwidth_gb_s"])
@@ -152,24 +152,17 @@ def _option(key: str, title: str, text: str) -> Callable[[Any, Sequence[Record],
     return paint_panel
 
 
-def _of(operation: str, dtype: str) -> Callable[[Record], bool]:
-    return lambda record: (record["operation"], record["dtype"]) == (operation, dtype)
-
-
-def _any(_record: Record) -> bool:
-    return True
-
-
-_PANELS: tuple[tuple[str, Callable[[Record], bool], Callable[[Any, Sequence[Record], Record], None]], ...] = (
-    ("roofline", _of("tsmttsm", "float64"), _roofline),
-    ("roofline", _of("tsmttsm", "complex128"), _roofline),
-    ("roofline", _of("tsmm", "float64"), _roofline),
-    ("roofline", _of("tsmm", "complex128"), _roofline),
-    ("permutations", _any, _permutations),
-    ("tiles", _any, _tiles),
-    ("occupancy", _any, _occupancy),
-    ("reductions", _any, _reductions),
-    ("combinations", _any, _option("spread", "threads that share a row", "{} threads per row")),
-    ("combinations", _any, _option("coefficients", "where C is read", "C in {}")),
-    ("combinations", _any, _option("unroll", "rows per thread", "{} rows per thread")),
+# Figure, records of it (operation and type; None for all), painter.
+_PANELS: tuple[tuple[str, tuple[str, str] | None, Callable[[Any, Sequence[Record], Record], None]], ...] = (
+    ("roofline", ("tsmttsm", "float64"), _roofline),
+    ("roofline", ("tsmttsm", "complex128"), _roofline),
+    ("roofline", ("tsmm", "float64"), _roofline),
+    ("roofline", ("tsmm", "complex128"), _roofline),
+    ("permutations", None, _permutations),
+    ("tiles", None, _tiles),
+    ("occupancy", None, _occupancy),
+    ("reductions", None, _reductions),
+    ("combinations", None, _option("spread", "threads that share a row", "{} threads per row")),
+    ("combinations", None, _option("coefficients", "where C is read", "C in {}")),
+    ("combinations", None, _option("unroll", "rows per thread", "{} rows per thread")),
 )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import io
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,7 @@ SALT = "blockvec"  # seed of the ids in an SVG, so that equal results give equal
 
 
 def check_plotting() -> None:
-    """Check that matplotlib is installed, before anything is measured for a picture.
-
-    Raises
-    ------
-    OptionError
-        Without matplotlib; the message names the remedy.
-    """
+    """Raise `OptionError` without matplotlib, before anything is measured for a picture."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -38,14 +32,7 @@ def check_plotting() -> None:
 
 
 def draw(document: Record, path: str | Path) -> None:
-    """Draw the picture of a document's records.
-
-    Parameters
-    ----------
-    document : dict
-        As `blockvec.bench.records.read` returns it.
-    path : path
-        The picture file, ending in .svg, .png or .pdf; its folder is created.
+    """Draw the picture of a document's records as .svg, .png or .pdf; the folder is created.
 
     Raises
     ------
@@ -67,7 +54,10 @@ def draw(document: Record, path: str | Path) -> None:
         figure = Figure(layout="constrained")
         paint, records = picture
         paint(figure, records)
-        figure.suptitle(_title(document["environment"]), fontsize=10)
+        environment = document["environment"]
+        cores = f", {environment['cores']} cores" if environment.get("cores") else ""
+        title = f"{environment.get('device', '')}{cores}, {environment.get('date', '')}"
+        figure.suptitle(title, fontsize=10)
         _save(figure, path)
 
 
@@ -81,10 +71,7 @@ def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
     solves = of("eigsh")
     kernels = [r for r in records if "fraction" in r and "M" in r]
     return (
-        (
-            functools.partial(paper.paint, ceilings=document["ceilings"]),
-            [r for r in records if "figure" in r],
-        ),
+        (partial(paper.paint, ceilings=document["ceilings"]), [r for r in records if "figure" in r]),
         (accuracy.paint, of("accuracy")),
         (orthogonality.paint_loss, of("orthogonality")),
         (orthogonality.paint_times, of("orthogonalize")),
@@ -106,8 +93,3 @@ def _save(figure: Any, path: Path) -> None:
     # Without a date the picture depends on the results only.
     figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
     replace_file(path, content.getvalue())
-
-
-def _title(environment: Record) -> str:
-    cores = f", {environment['cores']} cores" if environment.get("cores") else ""
-    return f"{environment.get('device', '')}{cores}, {environment.get('date', '')}"

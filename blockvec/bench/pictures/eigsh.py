@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 from ..records import Record
+from .shared import bars
 
 __all__ = ["paint_block_sizes", "paint_times"]
+
+QUANTITIES = {"operator_columns": "operator columns", "time_s": "seconds"}
 
 
 def paint_times(figure: Any, records: Sequence[Record]) -> None:
@@ -15,33 +19,10 @@ def paint_times(figure: Any, records: Sequence[Record]) -> None:
     figure.set_size_inches(7.5, 0.8 + 0.9 * len(records))
     axes = figure.add_subplot()
     peers = sorted({name for r in records for name in r["peers"]})
-    names = ["blockvec", *peers]
-    height = 0.8 / len(names)
-    for index, name in enumerate(names):
-        color, label = f"C{index}", name
-        for place, r in enumerate(records):
-            run = r if name == "blockvec" else r["peers"].get(name)
-            y = place + (index - (len(names) - 1) / 2) * height
-            if run is None:
-                continue
-            if not run["time_s"]:
-                left = axes.get_yaxis_transform()  # x as a fraction of the axes
-                axes.text(0.01, y, f"{name} gave up", va="center", fontsize=7, color=color, transform=left)
-                continue
-            missed = bool(run.get("missed"))
-            axes.barh(
-                y, run["time_s"], 0.9 * height, color=color, label=label, hatch="//" if missed else None
-            )
-            note = f" {run['time_s']:.3g} s" + (f", misses {run['missed']}" if missed else "")
-            axes.text(run["time_s"], y, note, va="center", fontsize=7)
-            label = "_"  # one legend entry per name
-    axes.set_xscale("log")
-    axes.margins(x=0.2)
-    axes.set_yticks(range(len(records)), [f"{r['matrix']}\nk={r['k']} {r['which']}" for r in records])
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds until every residual is at most 1e-8 of the norm")
+    rows = [(f"{r['matrix']}\nk={r['k']} {r['which']}", {"blockvec": r, **r["peers"]}) for r in records]
+    unit = "seconds until every residual is at most 1e-8 of the norm"
+    bars(axes, rows, ["blockvec", *peers], unit, count_missed=True)
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=7)
 
 
 def paint_block_sizes(figure: Any, records: Sequence[Record]) -> None:
@@ -54,24 +35,22 @@ def paint_block_sizes(figure: Any, records: Sequence[Record]) -> None:
     for r in records:
         pairs.setdefault(r["matrix"], set()).add(r["k"])
     methods = sorted({name for r in records for name in r["methods"]})
-    rows = [(matrix, method) for matrix, k in pairs.items() if len(k) > 1 for method in methods]
-    rows = [row for row in rows if any(row[0] == r["matrix"] and row[1] in r["methods"] for r in records)]
+    measured = {(r["matrix"], method) for r in records for method in r["methods"]}
+    several = [matrix for matrix, k in pairs.items() if len(k) > 1]
     single = [matrix for matrix, k in pairs.items() if len(k) == 1]
+    rows = [row for row in itertools.product(several, methods) if row in measured]
     rows += [("", method) for method in methods] if single else []
     figure.set_size_inches(7.5, 0.5 + 2.2 * len(rows))
     grid = figure.subplots(len(rows), 2, squeeze=False)
-    for axes, (matrix, method) in zip(grid, rows, strict=True):
-        for place, quantity in zip(axes, ("operator_columns", "time_s"), strict=True):
-            _curves(place, records, [matrix] if matrix else single, method, quantity, relative=not matrix)
-            place.set_title(f"{matrix or 'beside block size 1'}, {method}", fontsize=8)
-            place.set_xscale("log", base=2)
-            place.set_yscale("log")
-            place.set_ylabel({"operator_columns": "operator columns", "time_s": "seconds"}[quantity])
-            place.grid(alpha=0.3, which="both")
-        if axes[0].lines:
-            axes[0].legend(fontsize=6)
-        for place in axes:
-            place.set_xlabel("block size")
+    for row, (matrix, method) in zip(grid, rows, strict=True):
+        for axes, (quantity, label) in zip(row, QUANTITIES.items(), strict=True):
+            _curves(axes, records, [matrix] if matrix else single, method, quantity, relative=not matrix)
+            axes.set_title(f"{matrix or 'beside block size 1'}, {method}", fontsize=8)
+            axes.set_xscale("log", base=2)
+            axes.set(yscale="log", xlabel="block size", ylabel=label)
+            axes.grid(alpha=0.3, which="both")
+        if row[0].lines:
+            row[0].legend(fontsize=6)
 
 
 def _curves(
@@ -85,7 +64,7 @@ def _curves(
             curves.setdefault(label, []).append((r["block_size"], value))
     for label, points in curves.items():
         points.sort()
-        unit = points[0][1] if relative and points[0][0] == 1 else 1.0
         if relative and points[0][0] != 1:
             continue  # no reference for the ratio
+        unit = points[0][1] if relative else 1.0
         axes.plot([b for b, _ in points], [v / unit for _, v in points], "o-", label=label, markersize=3)

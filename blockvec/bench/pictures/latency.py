@@ -11,23 +11,13 @@ __all__ = ["paint"]
 
 
 def paint(figure: Any, records: Sequence[Record]) -> None:
-    """Draw time over rows: calls from Python and graph replay, of blockvec and of a peer.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        Empty.
-    records : sequence of dict
-        Of A^H B, each with its ``replay_s``.
-    """
+    """Draw time over rows: calls from Python and graph replay, of blockvec and of a peer."""
     groups = grouped(records, "dtype", "M")
     figure.set_size_inches(3.8 * len(groups), 3.4)
-    for axes, ((dtype, width), members) in zip(
-        figure.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True
-    ):
+    grid = figure.subplots(1, len(groups), squeeze=False)[0]
+    for axes, ((dtype, width), members) in zip(grid, groups.items(), strict=True):
         members = sorted(members, key=lambda r: r["K"])
         (peer,) = members[0]["peers"]
-        rows = [r["K"] for r in members]
         lines = {
             "blockvec, call": ("C0", "o-", [r["time_s"] for r in members]),
             "blockvec, graph replay": ("C0", "o:", [r["replay_s"] for r in members]),
@@ -38,11 +28,8 @@ def paint(figure: Any, records: Sequence[Record]) -> None:
         for label, (color, style, times) in lines.items():
             if None not in times:
                 times_us = [1e6 * time_s for time_s in times]
-                axes.plot(rows, times_us, style, color=color, markersize=3, label=label)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+                axes.plot([r["K"] for r in members], times_us, style, color=color, markersize=3, label=label)
+        axes.set(xscale="log", yscale="log", xlabel="rows", ylabel="microseconds")
         axes.set_title(f"$A^H B$, {dtype}, {width} columns", fontsize=9)
-        axes.set_xlabel("rows")
-        axes.set_ylabel("microseconds")
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)

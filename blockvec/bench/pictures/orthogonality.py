@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Record
+from ..records import Record, grouped
+from .shared import distinct, log2_ticks, plot, reference_line
 
 __all__ = ["paint_loss", "paint_times"]
 
@@ -16,29 +17,19 @@ def paint_loss(figure: Any, records: Sequence[Record]) -> None:
     """Draw the loss of orthogonality: one column per matrix, policies against a basis first.
 
     Bounds are dotted; a cross marks the first condition number that a policy refused.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        Empty.
-    records : sequence of dict
-        Of the operation ``"orthogonality"``.
     """
-    matrices = list(dict.fromkeys(r["matrix"] for r in records))
-    widths = sorted({r["width"] for r in records})
+    matrices = distinct(records, "matrix")
+    widths = sorted(distinct(records, "width"))
+    groups = grouped(records, "matrix", "width", "policy")
     figure.set_size_inches(3.4 * len(matrices) + 1.6, 2.6 * len(widths) + 0.4)
     grid = figure.subplots(len(widths), len(matrices), squeeze=False, sharex=True, sharey=True)
     for row, width in zip(grid, widths, strict=True):
-        policies = list(dict.fromkeys(r["policy"] for r in records if r["width"] == width))
+        policies = distinct([r for r in records if r["width"] == width], "policy")
         for axes, matrix in zip(row, matrices, strict=True):
             for index, policy in enumerate(policies):
-                members = [
-                    r for r in records if (r["matrix"], r["width"], r["policy"]) == (matrix, width, policy)
-                ]
+                members = groups.get((matrix, width, policy), [])
                 _loss_curve(axes, members, policy, f"C{index}")
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            axes.set_ylim(LEAST_LOSS, 10)
+            axes.set(xscale="log", yscale="log", ylim=(LEAST_LOSS, 10))
             axes.grid(alpha=0.3)
             axes.set_title(f"{matrix}, {_task(members[0])}", fontsize=9)
         row[0].set_ylabel("$\\|Q^H Q - I\\|$")
@@ -54,46 +45,30 @@ def _task(record: Record) -> str:
 
 def _loss_curve(axes: Any, members: Sequence[Record], policy: str, color: str) -> None:
     members = sorted(members, key=lambda r: r["kappa"])
-    done = [r for r in members if r["loss"] is not None]
-    losses = [max(r["loss"], LEAST_LOSS) for r in done]
-    axes.plot(
-        [r["kappa"] for r in done], losses, "o-", color=color, markersize=2.5, linewidth=1, label=policy
-    )
+    done = [r | {"loss": max(r["loss"], LEAST_LOSS)} for r in members if r["loss"] is not None]
+    plot(axes, done, "kappa", "loss", "o-", color=color, markersize=2.5, linewidth=1, label=policy)
     promised = [r for r in members if r["bound"] is not None]
-    axes.plot([r["kappa"] for r in promised], [r["bound"] for r in promised], ":", color=color, linewidth=1)
+    plot(axes, promised, "kappa", "bound", ":", color=color, linewidth=1)
     refused = [r["kappa"] for r in members if r["loss"] is None]
     if refused:
         axes.plot(refused[0], 1, "x", color=color, markersize=6)
 
 
 def paint_times(figure: Any, records: Sequence[Record]) -> None:
-    """Draw modelled time / measured time: over the width of the basis, and within a block.
-
-    Parameters
-    ----------
-    figure : matplotlib.figure.Figure
-        Empty.
-    records : sequence of dict
-        Of the operation ``"orthogonalize"``.
-    """
+    """Draw modelled time / measured time: over the width of the basis, and within a block."""
     figure.set_size_inches(9, 3.6)
     left, right = figure.subplots(1, 2)
-    against = [r for r in records if r["M"]]
-    for index, (policy, N) in enumerate(dict.fromkeys((r["policy"], r["N"]) for r in against)):
-        members = sorted((r for r in against if (r["policy"], r["N"]) == (policy, N)), key=lambda r: r["M"])
-        fractions = [r["fraction"] for r in members]
-        left.plot(
-            [r["M"] for r in members], fractions, "o-", color=f"C{index}", label=f"{policy}, {N} columns"
-        )
+    against = sorted((r for r in records if r["M"]), key=lambda r: r["M"])
+    groups = grouped((r for r in records if r["M"]), "policy", "N")
+    for (policy, N), members in groups.items():
+        members.sort(key=lambda r: r["M"])
+        plot(left, members, "M", "fraction", "o-", label=f"{policy}, {N} columns")
     if against:
-        bases = sorted({r["M"] for r in against})
-        left.set_xscale("log", base=2)
-        left.set_xticks(bases, bases)
-        left.minorticks_off()
+        bases = distinct(against, "M")
+        log2_ticks(left, bases, bases)
         left.legend(fontsize=7)
-    left.set_xlabel("columns of the basis")
     within = [r for r in records if not r["M"]]
-    policies, widths = (list(dict.fromkeys(r[key] for r in within)) for key in ("policy", "N"))
+    policies, widths = distinct(within, "policy"), distinct(within, "N")
     for index, N in enumerate(widths):
         members = [r for r in within if r["N"] == N]
         places = [policies.index(r["policy"]) + 0.4 * (index - (len(widths) - 1) / 2) for r in members]
@@ -102,10 +77,9 @@ def paint_times(figure: Any, records: Sequence[Record]) -> None:
     right.invert_yaxis()
     if within:
         right.legend(fontsize=7)
-    right.set_xlabel("within a block")
-    for axes, limit in ((left, left.axhline), (right, right.axvline)):
-        limit(1, color="black", linewidth=0.8)
-        limit(0.8, color="black", linewidth=0.8, linestyle=":")
+    for axes, draw_line in ((left, left.axhline), (right, right.axvline)):
+        reference_line(draw_line)
+        draw_line(0.8, color="black", linewidth=0.8, linestyle=":")
         axes.grid(alpha=0.3)
-    left.set_ylim(0, 1.1)
-    left.set_ylabel("model's time / measured time")
+    left.set(xlabel="columns of the basis", ylim=(0, 1.1), ylabel="model's time / measured time")
+    right.set_xlabel("within a block")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Record, grouped
+from .shared import common_legend, distinct, log2_ticks, peer_fractions, plot, reference_line
 
 __all__ = ["paint_maps", "paint_width_curves"]
 
@@ -27,8 +28,7 @@ _NAMES = {
 
 def _axes_grid(figure: Any, records: Sequence[Record], width: float, height: float) -> dict[Any, Any]:
     """Create one subplot per (dtype, operation): types in rows, operations in columns."""
-    dtypes = list(dict.fromkeys(r["dtype"] for r in records))
-    operations = list(dict.fromkeys(r["operation"] for r in records))
+    dtypes, operations = distinct(records, "dtype"), distinct(records, "operation")
     figure.set_size_inches(width * len(operations), height * len(dtypes) + 0.6)
     grid = figure.subplots(len(dtypes), len(operations), squeeze=False)
     return {
@@ -57,31 +57,17 @@ def paint_width_curves(figure: Any, records: Sequence[Record]) -> None:
         if not members:
             continue
         size = 4 if len(members) <= MANY_WIDTHS else 2
-        for index, peer in enumerate(peers):
-            known = [r for r in members if peer in r["peers"]]
-            fractions = [r["fraction"] * r["time_s"] / r["peers"][peer] for r in known]
-            if known:
-                line = {"color": f"C{index + 1}", "markersize": size, "label": peer}
-                axes.plot([r["M"] for r in known], fractions, "s--", **line)
+        peer_fractions(axes, members, peers, markersize=size)
+        plot(axes, members, "M", "fraction", "o-", color="C0", markersize=size, label="blockvec")
+        reference_line(axes.axhline)
         widths = [r["M"] for r in members]
-        axes.plot(
-            widths, [r["fraction"] for r in members], "o-", color="C0", markersize=size, label="blockvec"
-        )
-        axes.axhline(1, color="black", linewidth=0.8)
         if len(widths) <= MANY_WIDTHS:
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(widths, _sparse_labels(widths), fontsize=7)
-            axes.minorticks_off()
-        axes.set_ylim(0, top)
+            log2_ticks(axes, widths, _sparse_labels(widths), fontsize=7)
         dtype, operation = key
+        axes.set(ylim=(0, top), xlabel="columns", ylabel="fraction of the roofline")
         axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}", fontsize=9)
-        axes.set_xlabel("columns")
-        axes.set_ylabel("fraction of the roofline")
         axes.grid(alpha=0.3)
-    entries: dict[str, Any] = {}
-    for axes in figure.axes:
-        entries |= {label: line for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=4, fontsize=8)
+    common_legend(figure, ncols=4)
 
 
 def _sparse_labels(widths: Sequence[int]) -> list[str]:
@@ -101,8 +87,7 @@ def paint_maps(figure: Any, records: Sequence[Record]) -> None:
         if not members:
             axes.set_axis_off()
             continue
-        widths_m = sorted({r["M"] for r in members})
-        widths_n = sorted({r["N"] for r in members})
+        widths_m, widths_n = (sorted({r[key] for r in members}) for key in "MN")
         values = [[math.nan] * len(widths_n) for _ in widths_m]
         for r in members:
             values[widths_m.index(r["M"])][widths_n.index(r["N"])] = r["fraction"]
@@ -114,6 +99,5 @@ def paint_maps(figure: Any, records: Sequence[Record]) -> None:
             shade = "black" if r["fraction"] > 0.6 else "white"
             axes.text(*place, f"{100 * r['fraction']:.0f}", ha="center", va="center", fontsize=6, color=shade)
         axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}: per cent of the roofline", fontsize=9)
-        axes.set_xlabel("N")
-        axes.set_ylabel("M")
+        axes.set(xlabel="N", ylabel="M")
         figure.colorbar(image, ax=axes, shrink=0.9)
