@@ -18,8 +18,6 @@ from .backends import Array, Backend, array_namespace, backend_for, backend_of, 
 from .errors import DTypeError, OptionError, ShapeError
 from .operators import Operator, SparseOperator
 
-__all__ = ["FunctionOperator", "as_operator"]
-
 
 class FunctionOperator(Operator):
     """A user's function, called once per block with a row-major array on the operator's device.

@@ -7,27 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .backends import Array, Backend, array_namespace, backend_of, is_cupy
-from .backends.base import leading_dimension
 from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import MAX_ALIGNMENT
-
-__all__ = [
-    "DTYPES",
-    "DTYPE_NAMES",
-    "REAL_TYPES",
-    "Kind",
-    "Memory",
-    "as_array",
-    "as_range",
-    "as_rows",
-    "check_dtype",
-    "dtype_name",
-    "is_range",
-    "leading_dimension",
-    "memory_of",
-    "overlaps",
-    "type_name",
-]
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 

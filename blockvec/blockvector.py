@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from . import arrays, elementwise, io, products
-from .arrays import REAL_TYPES, Memory, as_range, as_rows, dtype_name, is_range, leading_dimension, memory_of
+from .arrays import REAL_TYPES, Memory, as_range, as_rows, dtype_name, is_range, memory_of
 from .backends import Array, Backend, DeviceArray, array_namespace, backend_for, backend_of
+from .backends.base import leading_dimension
 from .errors import DTypeError, OptionError, ShapeError
 from .kernels.problem import promote
 from .products import Communicator
 
-__all__ = ["BlockVector", "Transposed"]
 FROM_FUNCTION_ROWS = 1 << 16  # rows per evaluation of a function, which bounds the size of its index arrays
 
 

@@ -19,16 +19,6 @@ import platformdirs
 
 from .errors import OptionError
 
-__all__ = [
-    "Options",
-    "named_commit",
-    "option_context",
-    "options",
-    "options_from_environment",
-    "set_default_options",
-]
-
-
 TUNE_MODES = ("cached", "auto", "model")
 
 

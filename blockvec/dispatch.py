@@ -13,8 +13,6 @@ from .kernels.problem import Problem
 from .kernels.requests import note
 from .profile import active_profile, ceilings
 
-__all__ = ["accepts", "choose", "forget", "preferred", "run"]
-
 
 def run(problem: Problem, backend: Backend, *operands: Any) -> None:
     """Run a problem on its operands with the kernel chosen for it; see `Candidate.run` for their order."""

@@ -15,8 +15,6 @@ from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import StreamProblem
 from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kind, promote_factors
 
-__all__ = ["axpby", "box_muller", "check_same_shape", "column_dot", "is_scalar"]
-
 
 def is_scalar(factor: Any) -> bool:
     """Whether a factor is one number rather than one per column."""

@@ -16,8 +16,6 @@ from .kernels.roofline import flops, gather_time, time_limit, traffic
 from .operators import Operator
 from .profile import ceilings
 
-__all__ = ["Explanation", "explain"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:

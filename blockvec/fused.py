@@ -14,8 +14,6 @@ from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from .kernels.problem import DOTS, GRAMS, MAX_ALIGNMENT, ChainClass, beta_class
 
-__all__ = ["NOTHING_FUSED", "Applied", "Extras", "FusedClasses", "Sums"]
-
 Sums: TypeAlias = dict[str, Array]
 """Small arrays by name, on the operator's device."""
 

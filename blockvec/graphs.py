@@ -7,8 +7,6 @@ from typing import Self
 
 from .backends import backend_for
 
-__all__ = ["Recorder"]
-
 
 class Recorder:
     """Records operations on the blocks of one device and repeats them without the calls from Python.

@@ -28,8 +28,6 @@ from .kernels.problem import (
 )
 from .profile import active_profile
 
-__all__ = ["AffineOperator", "Operator", "SparseOperator"]
-
 PER_COLUMN = 3  # kind of shifts that are one per column
 MAX_PROBLEMS = 256  # problem descriptions cached per operator
 SHORT_ROWS = 16  # mean entries per row up to which a copy of the matrix takes no more memory than 24 columns

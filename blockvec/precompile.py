@@ -27,8 +27,6 @@ from .kernels.cache import load_json, store_json
 from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .kernels.requests import MATRIX, Entry, Request, decode, encode, logged
 
-__all__ = ["Precompilation", "precompiled"]
-
 FORMAT = 1  # of the lists in the cache folder
 MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
 MAX_KINDS = 1000  # per process

@@ -23,25 +23,6 @@ from .kernels.problem import (
     promote,
 )
 
-__all__ = [
-    "PYTHON_NUMBERS",
-    "Communicator",
-    "FactorKind",
-    "check_same_backend",
-    "combine",
-    "combine_dot",
-    "dot",
-    "factor_kind",
-    "promote_factors",
-    "result_type",
-    "sum_each_over",
-    "sum_over",
-    "sweep_problem",
-    "tsmm_problem",
-    "tsmttsm_problem",
-    "update_gram",
-]
-
 
 class Communicator(Protocol):
     """Processes that share the rows of a block, as an mpi4py communicator."""

@@ -20,8 +20,6 @@ from .kernels.measure import Stopwatch, measure_ceilings
 from .kernels.problem import Problem
 from .kernels.roofline import Ceilings, time_limit, traffic
 
-__all__ = ["Profile", "ProfileRow", "active_profile", "ceilings", "known_ceilings", "profile"]
-
 MAX_PENDING = 4096  # intervals not read yet; reading waits for the work, which for the oldest is complete
 
 

@@ -15,18 +15,6 @@ from ..kernels.measure import CeilingProbe, Stopwatch
 from ..kernels.problem import Pattern, Problem
 from ..kernels.roofline import Ceilings
 
-__all__ = [
-    "Array",
-    "Backend",
-    "Candidate",
-    "CsrMatrix",
-    "DeviceArray",
-    "Fused",
-    "GraphRecorder",
-    "PreparedMatrix",
-    "leading_dimension",
-]
-
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array, or a CuPy array, which has the same interface but ships no types."""
 

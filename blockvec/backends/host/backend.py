@@ -28,8 +28,6 @@ from . import elementwise, panels, small_matrices, sweeps
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
-__all__ = ["HOST", "HostBackend"]
-
 SMALL_BYTES = 256 << 10  # below this, one NumPy call is faster than panels
 PROBE_BYTES = 512 << 20  # exceeds the last-level caches of large servers
 

@@ -15,8 +15,6 @@ from ...kernels.problem import StreamProblem
 from ..base import Array
 from .panels import CHUNK_BYTES, real_view, spread_rows
 
-__all__ = ["axpby", "axpby_rows", "column_dot_rows", "column_dots", "store_dots"]
-
 LONG_ROW = 256  # elements of a folded row: per-column factors are repeated that far
 DOT_ROWS = 128  # the longest chain of additions in the type of the operands
 WIDE = 16  # real columns from which a pass along the rows is faster than one strided BLAS dot per column

@@ -28,24 +28,6 @@ from ...kernels.roofline import traffic
 from ..base import Array
 from .threads import map_rows
 
-__all__ = [
-    "CHUNK_BYTES",
-    "REAL_TYPES",
-    "combine_parts",
-    "is_disjoint",
-    "mirror_upper",
-    "multiply",
-    "panel_rows",
-    "quiet_arithmetic",
-    "real_coefficients",
-    "real_view",
-    "spread_rows",
-    "store",
-    "sum_rows",
-    "tsmm",
-    "tsmttsm",
-]
-
 Result = TypeVar("Result")
 RealType: TypeAlias = np.dtype[Any]
 """float32 or float64."""

@@ -8,8 +8,6 @@ import numpy as np
 
 from ..base import Array
 
-__all__ = ["inverse_factor"]
-
 
 def inverse_factor(G: Array, limit: float) -> tuple[Array, Array]:
     """Compute T = R^-1 and the report of `Backend.inverse_factor` for a NumPy array G."""

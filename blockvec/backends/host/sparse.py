@@ -20,8 +20,6 @@ from . import elementwise
 from .panels import quiet_arithmetic, real_view
 from .threads import map_items
 
-__all__ = ["RowBlocks", "spmmv"]
-
 # Rows plus entries of a row block, times real columns: at most about 1.2 ms of work, whose result fits a
 # third-level cache, and at least a time that is long against waking a thread. Shorter blocks return more
 # often to the interpreter, which runs one thread at a time.

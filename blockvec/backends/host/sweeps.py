@@ -19,8 +19,6 @@ from .panels import (
     sum_rows,
 )
 
-__all__ = ["refusal", "sweep"]
-
 LEAST_BYTES = 32 << 20  # smaller blocks stay in a server's last-level cache between the two products
 
 

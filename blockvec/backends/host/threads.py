@@ -22,8 +22,6 @@ import threadpoolctl
 
 from ...config import options
 
-__all__ = ["map_items", "map_rows", "row_ranges", "single_threaded_blas"]
-
 Result = TypeVar("Result")
 
 
