@@ -94,29 +94,12 @@ class Fused:
 class CsrMatrix(Protocol):
     """A sparse matrix in compressed row form, of SciPy or CuPy."""
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type."""
-
-    @property
-    def nnz(self) -> int:
-        """Stored entries."""
-
-    @property
-    def indptr(self) -> Array:
-        """Index of the first entry per row, and the number of entries last."""
-
-    @property
-    def indices(self) -> Array:
-        """Column index per entry."""
-
-    @property
-    def data(self) -> Array:
-        """Value per entry."""
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    nnz: int
+    indptr: Array  # index of the first entry per row, and the number of entries last
+    indices: Array
+    data: Array
 
 
 class PreparedMatrix(Protocol):
@@ -135,10 +118,12 @@ class GraphRecorder(Protocol):
     """Records operations on one device and repeats them; see `blockvec.Recorder`."""
 
     def enter(self) -> None:
-        """Direct work to the recorder's stream, after the work queued so far."""
+        """Direct work to the recorder's stream, if it has one, after the work queued so far."""
+        return
 
     def leave(self) -> None:
         """Direct work to the previous stream, after the work of the recorder's."""
+        return
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Record operations without running them; return a function that repeats them."""
@@ -191,13 +176,15 @@ class Backend(Protocol):
         """Fill row-major `out` with uniform numbers on [-1, 1): stream `key` from number `offset` on."""
 
     def load_kernel(self, kernel: Kernel) -> None:
-        """Compile a kernel without choices and load it, on any thread."""
+        """Compile a kernel without choices and load it, on any thread; nothing where NumPy computes."""
+        return
 
     def stopwatch(self) -> Stopwatch:
         """Start timing work on this device."""
 
     def block_stream(self) -> None:
         """Keep the device busy while a burst of calls is queued, so that no call waits for the host."""
+        return
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Whether a problem's kind has not been tuned yet and `tune` may run now."""
@@ -218,4 +205,5 @@ class Backend(Protocol):
         """Make a recorder of operations on this device."""
 
     def synchronize(self) -> None:
-        """Wait for the work queued on the current stream."""
+        """Wait for the work queued on the current stream, if the device has streams."""
+        return

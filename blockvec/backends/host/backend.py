@@ -11,7 +11,6 @@ import numpy as np
 from ...config import options
 from ...errors import OptionError
 from ...kernels.device import DeviceInfo, host_device
-from ...kernels.elementwise import Kernel
 from ...kernels.measure import CeilingProbe, HostStopwatch
 from ...kernels.problem import (
     Problem,
@@ -23,20 +22,22 @@ from ...kernels.problem import (
     is_complex,
 )
 from ...kernels.roofline import Ceilings, traffic
-from ..base import Array, Backend, Candidate, CsrMatrix
+from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
 from . import elementwise, panels, small_matrices, sweeps
 from .sparse import RowBlocks, spmmv
 from .threads import map_rows
 
+_device = functools.cache(host_device)
 SMALL_BYTES = 256 << 10  # below this, one NumPy call is faster than panels
 PROBE_BYTES = 512 << 20  # exceeds the last-level caches of large servers
 
 
-class HostBackend:
+class HostBackend(Backend):
     """Block operations on NumPy arrays in main memory."""
 
     name = "cpu"
     xp = np
+    __hash__ = object.__hash__
 
     @property
     def device(self) -> DeviceInfo:
@@ -82,18 +83,14 @@ class HostBackend:
         """Copy to a row-major array."""
         return np.array(array, order="C")
 
-    def to_host(self, array: Array) -> Array:
-        """Copy to a row-major array."""
-        return np.array(array, order="C")
+    to_host = from_host
 
     def start_copy(self, array: Array) -> Callable[[], Array]:
         """Copy now; the function returned only returns the copy."""
         copy = np.array(array, order="C")
         return lambda: copy
 
-    def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
-        """Compute T = R^-1 for G = R^H R, and a report, by LAPACK."""
-        return small_matrices.inverse_factor(G, limit)
+    inverse_factor = staticmethod(small_matrices.inverse_factor)
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill with uniform numbers on [-1, 1) of NumPy's Philox generator, from number `offset` on."""
@@ -108,15 +105,9 @@ class HostBackend:
 
         map_rows(work, numbers.shape[0])
 
-    def load_kernel(self, kernel: Kernel) -> None:
-        """Do nothing: NumPy is compiled."""
-
     def stopwatch(self) -> HostStopwatch:
         """Start timing."""
         return HostStopwatch()
-
-    def block_stream(self) -> None:
-        """Do nothing: calls are not queued."""
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
         """Return False: kernels on the host have no configurations to tune."""
@@ -153,27 +144,13 @@ class HostBackend:
         """Make a recorder that calls operations again."""
         return HostGraphs()
 
-    def synchronize(self) -> None:
-        """Return at once: work on the host is complete when its call returns."""
 
-
-class HostGraphs:
-    """Repeats operations by calling them; see `blockvec.Recorder`."""
-
-    def enter(self) -> None:
-        """Do nothing: there are no streams."""
-
-    def leave(self) -> None:
-        """Do nothing: there are no streams."""
+class HostGraphs(GraphRecorder):
+    """Repeats operations by calling them; there are no streams."""
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Return the operations themselves."""
         return operations
-
-
-@functools.cache
-def _device(threads: int) -> DeviceInfo:
-    return host_device(threads)
 
 
 def _panel_refusal(problem: TsmttsmProblem | TsmmProblem) -> str | None:

@@ -44,12 +44,8 @@ SERIAL_BYTES = 4 << 20  # one thread completes less than this before another has
 MAX_RANGES = 4  # per thread: costs 4 per cent on idle cores, saves up to half if one of them is busy
 
 
-_SINGLE, _DOUBLE = np.dtype("float32"), np.dtype("float64")
 REAL_TYPES: dict[str, RealType] = {
-    "float32": _SINGLE,
-    "float64": _DOUBLE,
-    "complex64": _SINGLE,
-    "complex128": _DOUBLE,
+    name: np.empty(0, name).real.dtype for name in ("float32", "float64", "complex64", "complex128")
 }
 """Type of the parts of an element, by element type."""
 

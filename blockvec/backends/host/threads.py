@@ -15,7 +15,7 @@ import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import threadpoolctl
@@ -41,7 +41,7 @@ def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread:
     def run(index: int) -> None:
         results[index] = work(*ranges[index])
 
-    with single_threaded_blas():
+    with single_threaded_blas:
         map_items(run, len(ranges))
     return [results[index] for index in range(len(ranges))]
 
@@ -181,8 +181,8 @@ if hasattr(os, "register_at_fork"):  # a forked child inherits the pool without 
     os.register_at_fork(after_in_child=_workers.cache_clear)
 
 
-class _BlasLimit:
-    """Counts the callers that need single-threaded BLAS.
+class _SingleThreadedBlas:
+    """Limits BLAS to one thread per call while blockvec's own threads use the cores.
 
     The setting is global to the process, so the first caller sets it and the last one restores it.
     """
@@ -193,7 +193,7 @@ class _BlasLimit:
         self._limiter: Any = None
         self._controller: threadpoolctl.ThreadpoolController | None = None
 
-    def acquire(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -202,7 +202,7 @@ class _BlasLimit:
                 self._limiter = self._controller.limit(limits=1)
                 self._limiter.__enter__()
 
-    def release(self) -> None:
+    def __exit__(self, *_raised: object) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -210,14 +210,4 @@ class _BlasLimit:
                 self._limiter = None
 
 
-_blas_limit = _BlasLimit()
-
-
-@contextlib.contextmanager
-def single_threaded_blas() -> Iterator[None]:
-    """Limit BLAS to one thread per call while blockvec's own threads use the cores."""
-    _blas_limit.acquire()
-    try:
-        yield
-    finally:
-        _blas_limit.release()
+single_threaded_blas = _SingleThreadedBlas()

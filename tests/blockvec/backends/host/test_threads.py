@@ -84,8 +84,8 @@ def limits():
     return [lib["num_threads"] for lib in threadpoolctl.threadpool_info() if lib["user_api"] == "blas"]
 
 before = limits()
-with single_threaded_blas():
-    with single_threaded_blas():
+with single_threaded_blas:
+    with single_threaded_blas:
         assert set(limits()) <= {1}
     assert set(limits()) <= {1}
 assert limits() == before
