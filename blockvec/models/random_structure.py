@@ -83,7 +83,7 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     def pairs(matching: int, number: int) -> _Pairs:
         offset = matching * stretch // elements  # rows by which the first stretch begins before row 0
         first = max(number * chunk - offset, 0)
-        return _random_pairs(first, min((number + 1) * chunk - offset, n), offset, stretch, (seed, matching))
+        return random_pairs(first, min((number + 1) * chunk - offset, n), offset, stretch, (seed, matching))
 
     def entries(start: int, stop: int) -> Iterator[Entry]:
         yield Entry(np.arange(start, stop), uniform(start, stop, (seed, 0)))
@@ -102,7 +102,7 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     return RowGenerator(n, entries)
 
 
-def _random_pairs(first: int, last: int, offset: int, stretch: int, seed: tuple[int, int]) -> _Pairs:
+def random_pairs(first: int, last: int, offset: int, stretch: int, seed: tuple[int, int]) -> _Pairs:
     """Pair the rows [first, last) inside stretches that begin at multiples of `stretch` minus `offset`.
 
     Rows of a stretch are sorted by random numbers; adjacent rows in that order are paired.

@@ -31,7 +31,7 @@ def test_rows_of_a_band_have_the_elements_asked_for_or_a_few_less(elements: int)
 
 
 def test_a_matching_pairs_every_row_of_an_even_stretch_once() -> None:
-    pairs = random_structure._random_pairs(0, 1000, offset=0, stretch=10, seed=(4, 1))
+    pairs = random_structure.random_pairs(0, 1000, offset=0, stretch=10, seed=(4, 1))
     rows = np.arange(1000)
     assert pairs.exists.all()
     np.testing.assert_array_equal(pairs.partners[pairs.partners], rows)
@@ -41,7 +41,7 @@ def test_a_matching_pairs_every_row_of_an_even_stretch_once() -> None:
 
 
 def test_one_row_of_an_odd_stretch_is_left_over() -> None:
-    pairs = random_structure._random_pairs(2, 14, offset=1, stretch=5, seed=(0, 1))  # rows 2-3, 4-8, 9-13
+    pairs = random_structure.random_pairs(2, 14, offset=1, stretch=5, seed=(0, 1))  # rows 2-3, 4-8, 9-13
     left_over = np.flatnonzero(~pairs.exists) + 2
     assert [(row + 1) // 5 for row in left_over] == [1, 2]
 

@@ -44,12 +44,14 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_integers_and_floats_are_packed_into_memory_that_is_used_again(driver: list[tuple[Any, ...]]) -> None:
     function = _Function()
     kernel = Kernel(function)
-    for first in (1 << 40, -3):
-        kernel((7,), (64,), (first, 2, 3, 0.5), 1024)
+    kernel((7,), (64,), (1 << 40, 2, 3, 0.5), 1024)
+    others = [(ctypes.c_void_p * 4)() for _ in range(100)]  # would get memory that is free
+    kernel((7,), (64,), (-3, 2, 3, 0.5), 1024)
     (*launch, memory), (*next_launch, memory_again) = driver
     assert launch == [77, 7, 1, 1, 64, 1, 1, 1024, 5, [1 << 40, 2, 3], 0.5, 0]
     assert next_launch == [77, 7, 1, 1, 64, 1, 1, 1024, 5, [-3, 2, 3], 0.5, 0]
     assert memory == memory_again
+    assert memory not in map(ctypes.addressof, others)
     assert function.calls == []
 
 

@@ -165,7 +165,7 @@ class SparseTuning:
         self._gpu, self._matrix, self._ceilings, self._stopwatch = gpu, matrix, ceilings, stopwatch
         self._others = {c.name: c for c in candidates if not c.refusal and c.name not in SPARSE_FAMILIES}
         self._cache_dir = options().cache_dir
-        self._variants = _variants(self.problem, gpu.info, ceilings, first)
+        self._variants = variants_of(self.problem, gpu.info, ceilings, first)
         sources = {text for variant in self._variants for text in self._sources(variant)}
         self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
 
@@ -201,7 +201,7 @@ class SparseTuning:
         operands = SparseOperands(self._gpu, self.problem, self._matrix, self._others, self._stopwatch)
         variants = [*map(Variant, self._others), *self._variants]
         outcome = select_fastest(variants, operands.check, operands.time, budget_s=budget_s)
-        return outcome if outcome is None else _without_conversion(outcome)
+        return outcome if outcome is None else without_conversion(outcome)
 
     def winner(self, outcome: Outcome) -> Winner:
         """Make the record of an outcome."""
@@ -210,7 +210,7 @@ class SparseTuning:
         return Winner(best.kernel, best.config, self.problem.n_rows, outcome.seconds, share, "")
 
 
-def _without_conversion(outcome: Outcome) -> Outcome:
+def without_conversion(outcome: Outcome) -> Outcome:
     """Prefer the best kernel that takes the matrix as it is, unless a converted one gains enough."""
     as_it_is = [t for t in outcome.trials if t.timing is not None and not _converts(t.variant.kernel)]
     best = min(as_it_is, key=lambda trial: trial.timing.median_s, default=outcome.best)  # type: ignore[union-attr]
@@ -223,7 +223,7 @@ def _converts(kernel: str) -> bool:
     return family is not None and family.converts_after is not None
 
 
-def _variants(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Variant]:
+def variants_of(problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings, first: int) -> list[Variant]:
     """List the first configurations of each family by predicted time, after the model's choice."""
     found = [
         (family.name, *timed)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockvec.backends.base import Candidate
 from blockvec.backends.cuda.tuning import dense as cuda_tuner
 from blockvec.backends.cuda.tuning.dense import DenseOperands, with_rows
 from blockvec.bench import tuning
+from blockvec.kernels.measure import HostStopwatch
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
 from blockvec.kernels.tuning.selection import Variant
 
@@ -50,17 +52,17 @@ def numpy_for_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(cuda_tuner, "EXACT_BYTES", 1 << 20)
     monkeypatch.setattr(cuda_tuner, "_fill_random", _fill_random)
-    cuda_tuner._exact_numbers.cache_clear()
 
 
 def _fill_random(gpu: Any, flat: Any, seed: int) -> None:
     flat[...] = np.random.default_rng(seed).uniform(-1, 1, flat.shape)
 
 
-def kernel(problem: TsmttsmProblem | TsmmProblem, rows_lost: int) -> Callable[..., None]:
-    """A product as kernels take it, that leaves out the last rows."""
+def kernel(rows_lost: int, seen: list[Any]) -> Callable[..., None]:
+    """A product as candidates compute it, that leaves out the last rows and keeps a copy of its operands."""
 
-    def run(first: Any, second: Any, out: Any, alpha: int, beta: int) -> None:
+    def run(problem: Any, first: Any, second: Any, out: Any, alpha: int, beta: int) -> None:
+        seen.append((np.array(first), np.array(second)))
         A, B = np.asarray(first), np.asarray(second)
         rows = len(A) - rows_lost
         if isinstance(problem, TsmttsmProblem):
@@ -74,17 +76,16 @@ def kernel(problem: TsmttsmProblem | TsmmProblem, rows_lost: int) -> Callable[..
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_right_products_pass_wrong_ones_do_not_and_operands_stay(
-    problem: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpu: Any = "gpu"
-    setup = DenseOperands(gpu, with_rows(problem, 1 << 16), {}, lambda: None)  # type: ignore[arg-type, return-value]
-    before = [np.array(operand) for operand in setup._exact]
-    assert set(np.unique(before[0].real)) <= {-1, 0, 1}
-    for rows_lost, verdict in ((0, ""), (50, "differs from the reference"), (0, "")):
-        monkeypatch.setattr(setup, "_runner", lambda _, small, lost=rows_lost: kernel(small, lost))
-        assert setup.check(Variant("x")) == verdict
-    for operand, kept in zip(setup._exact[:2], before, strict=False):
+def test_right_products_pass_wrong_ones_do_not_and_operands_stay(problem: Any) -> None:
+    gpu: Any = object()
+    seen: list[Any] = []
+    others = {name: Candidate(name, kernel(lost, seen)) for name, lost in (("right", 0), ("wrong", 50))}
+    setup = DenseOperands(gpu, with_rows(problem, 1 << 16), others, HostStopwatch)
+    verdicts = [setup.check(Variant(name)) for name in ("right", "wrong", "right", "right")]
+    assert verdicts == ["", "differs from the reference", "", ""]
+    assert set(np.unique(seen[0][0].real)) <= {-1, 0, 1}
+    for operand, kept in zip(seen[3], seen[0], strict=True):
         assert np.array_equal(operand, kept)
     if isinstance(problem, TsmmProblem) and problem.inplace:
-        assert abs(next(setup._sets)[1]).sum(axis=0).max() <= 1 + 1e-5
+        setup.time_in_turns([Variant("right")], 1e-6)
+        assert abs(seen[4][1]).sum(axis=0).max() <= 1 + 1e-5

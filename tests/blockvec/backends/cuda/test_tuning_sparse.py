@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from blockvec.backends.cuda.tuning import sparse as sparse_tuner
+from blockvec.backends.cuda.tuning.sparse import variants_of, without_conversion
 from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import SpmmvProblem
@@ -18,13 +18,11 @@ NARROW = SpmmvProblem(10**7, 10**7, 7 * 10**7, 2, "float64", "float64", 2, 2, pa
 
 
 def test_both_families_meet_the_preferred_one_first() -> None:
-    field = sparse_tuner._variants(NARROW, H200, LIMITS, 3)
+    field = variants_of(NARROW, H200, LIMITS, 3)
     assert [variant.kernel for variant in field] == ["spmmv_sell"] * 3 + ["spmmv_csr"] * 3
     assert [variant.place for variant in field] == list(range(6))
     for problem in (replace(NARROW, dots=("xy",)), replace(NARROW, pattern="uneven", longest=10**5)):
-        assert {variant.kernel for variant in sparse_tuner._variants(problem, H200, LIMITS, 3)} == {
-            "spmmv_csr"
-        }
+        assert {variant.kernel for variant in variants_of(problem, H200, LIMITS, 3)} == {"spmmv_csr"}
 
 
 @pytest.mark.parametrize(("sell_s", "winner"), [(0.9, "spmmv_sell"), (0.99, "cusparse"), (1.2, "cusparse")])
@@ -32,6 +30,6 @@ def test_a_converted_matrix_wins_where_it_gains_more_than_measuring_tells(sell_s
     times = {"spmmv_csr": 1.1, "spmmv_sell": sell_s, "cusparse": 1.0}
     trials = [Trial(Variant(name), Timing(seconds, seconds, 0.0, 1)) for name, seconds in times.items()]
     best = min(trials, key=lambda trial: times[trial.variant.kernel])
-    found = sparse_tuner._without_conversion(Outcome(best, tuple(trials)))
+    found = without_conversion(Outcome(best, tuple(trials)))
     assert found.best.variant.kernel == winner
     assert found.trials == tuple(trials)
