@@ -26,6 +26,7 @@ from .dispatch import preferred
 from .kernels.cache import load_json, store_json
 from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .kernels.requests import MATRIX, Entry, Request, decode, encode, logged
+from .kernels.tuning.choices import save_choices
 
 FORMAT = 1  # of the lists in the cache folder
 MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
@@ -87,6 +88,7 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
         for job in jobs:
             job.cancel()
     run.store(log.values())
+    save_choices(backend_for(operator.device).device)
 
 
 class Precompilation:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ...kernels.compile import function
 from ...kernels.dense.family import DenseFamily
 from ...kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem, real_view
+from ...kernels.tuning.choices import choose
 from ...kernels.tuning.winners import Winner
 from ..base import Candidate
 from .device import Gpu
@@ -49,7 +50,7 @@ def candidate(
 
     @functools.cache
     def config() -> Any:
-        return tuned.config if tuned else family.choose(problem, gpu.info)
+        return tuned.config if tuned else choose(family, problem, gpu.info)
 
     @functools.cache
     def loaded() -> Loaded:

@@ -23,6 +23,7 @@ from ..families import CONFIGURED, config_from, current_name
 from ..family import AnyFamily
 from ..problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from ..roofline import LEAST_BYTES, traffic
+from .choices import choose
 
 __all__ = [
     "LEAST_BYTES",
@@ -123,13 +124,8 @@ def configure_sparse(
     """Choose a family's configuration for a sparse product; also return the origin of the choice."""
     winner = find(problem, device, cache_dir)
     if winner is None or winner.kernel != family.name:
-        return _model_choice(family, problem, device), "the model's choice"
+        return choose(family, problem, device), "the model's choice"
     return winner.config, winner.origin
-
-
-@functools.lru_cache(maxsize=4096)
-def _model_choice(family: AnyFamily, problem: SpmmvProblem, device: DeviceInfo) -> Any:
-    return family.choose(problem, device)
 
 
 def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner | None:

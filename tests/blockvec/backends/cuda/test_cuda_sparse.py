@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,13 @@ NARROW, WIDE = (
 )
 
 
+@dataclass(frozen=True)
+class Width:
+    """A configuration."""
+
+    width: int
+
+
 class Family:
     """A family without kernels, whose configurations and forms are widths."""
 
@@ -31,14 +39,14 @@ class Family:
         self.converts_after = WAITS if before else None
         self.conversions = 0
 
-    def choose(self, problem: SpmmvProblem, *_rest: Any) -> int:
-        return problem.width
+    def choose(self, problem: SpmmvProblem, *_rest: Any) -> Width:
+        return Width(problem.width)
 
-    def before_conversion(self, problem: SpmmvProblem, _device: Any) -> tuple[Any, int]:
-        return self.before, problem.width
+    def before_conversion(self, problem: SpmmvProblem, _device: Any) -> tuple[Any, Width]:
+        return self.before, Width(problem.width)
 
-    def form_key(self, _problem: Any, config: int, *_rest: Any) -> int:
-        return config
+    def form_key(self, _problem: Any, config: Width, *_rest: Any) -> int:
+        return config.width
 
     def convert(self, *_rest: Any) -> Any:
         self.conversions += 1

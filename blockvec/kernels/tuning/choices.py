@@ -1,0 +1,75 @@
+"""Choices of the models on disk: to choose a configuration, a model predicts hundreds of times in Python."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ...config import options
+from ..cache import load_json, store_json
+from ..device import DeviceInfo
+from ..families import config_from
+from ..family import AnyFamily
+from ..problem import Problem
+
+__all__ = ["choose", "save_choices"]
+
+MAX_CHOICES = 4000
+"""Choices per device and cache folder; a solve makes 20 to 100."""
+
+
+def choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Any:
+    """Choose a configuration by the family's model, or as it chose in an earlier process."""
+    return _choose(family, problem, device, options().cache_dir)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(family: AnyFamily, problem: Problem, device: DeviceInfo, cache_dir: Path) -> Any:
+    choices = _choices(cache_dir, device)
+    key = hashlib.sha256(f"{family.name} {problem}".encode()).hexdigest()[:24]
+    config = config_from(family.name, choices.get(key))
+    if config is None or family.refuse(problem, config, device) is not None:
+        config = family.choose(problem, device)
+        if len(choices) < MAX_CHOICES:
+            choices[key] = dataclasses.asdict(config)
+            _unsaved.add(_path(cache_dir, device))
+    return config
+
+
+def save_choices(device: DeviceInfo) -> None:
+    """Write the choices for a device to the cache folder, if there are new ones."""
+    path = _path(options().cache_dir, device)
+    if path in _unsaved:
+        _unsaved.discard(path)
+        store_json(path, {"models": _models(), "choices": dict(_choices(options().cache_dir, device))})
+
+
+_unsaved: set[Path] = set()
+
+
+def _path(cache_dir: Path, device: DeviceInfo) -> Path:
+    return cache_dir / "choices" / f"{device.fingerprint}.json"
+
+
+@functools.cache
+def _choices(cache_dir: Path, device: DeviceInfo) -> dict[str, Any]:
+    """Load the choices that these models made; those of others do not count."""
+    record = load_json(_path(cache_dir, device)) or {}
+    choices = record.get("choices")
+    return choices if record.get("models") == _models() and isinstance(choices, dict) else {}
+
+
+@functools.cache
+def _models() -> str:
+    """Hash the sources that choices depend on."""
+    digest = hashlib.sha256()
+    folder = resources.files("blockvec.kernels")
+    for part in (folder, folder / "dense", folder / "sparse"):
+        for file in sorted(part.iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".py"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
