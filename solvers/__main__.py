@@ -121,9 +121,19 @@ def _run(arguments: argparse.Namespace) -> int:
         except Interrupted as stop:
             result, interrupted = stop.result, True
     if arguments.save:
-        _save(arguments.save, result)
+        write_npz(
+            Path(arguments.save),
+            eigenvalues=to_host(result.eigenvalues),
+            eigenvectors=to_host(result.eigenvectors),
+            residuals=result.residuals,
+            converged=result.converged,
+        )
     if arguments.plot:
-        _plot(arguments.plot, result)
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        result.plot(figure.subplots())
+        figure.savefig(arguments.plot, dpi=150)
     _print(arguments, op, matrix, result, profile)
     if interrupted:
         return INTERRUPTED
@@ -213,25 +223,6 @@ def _print(
     print(profile.table())
     if result.info["stopped"] == "interrupted":
         print("interrupted: the table shows what was reached")
-
-
-def _save(name: str, result: EigenResult) -> None:
-    """Write the pairs to a .npz file, atomically."""
-    write_npz(
-        Path(name),
-        eigenvalues=to_host(result.eigenvalues),
-        eigenvectors=to_host(result.eigenvectors),
-        residuals=result.residuals,
-        converged=result.converged,
-    )
-
-
-def _plot(name: str, result: EigenResult) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
-    result.plot(figure.subplots())
-    figure.savefig(name, dpi=150)
 
 
 if __name__ == "__main__":

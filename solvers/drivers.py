@@ -82,15 +82,18 @@ def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
     asked = replace(problem, k=k)
     problem = replace(asked, locked=locked)
+    return problem, _options(problem, asked)
+
+
+def _options(problem: Problem, asked: Problem) -> IterationOptions:
+    """Choose method and sizes; `asked` is the problem with its locked columns as given."""
     b = _block_size(problem)
     ncv = _basis_size(problem, b)
-    if problem.target is not None and problem.method == "filter" and problem.ncv is None:
-        ncv = _window_basis(problem, ncv)
     method, degree, why = choose_method(asked, b, ncv)  # all-zero locked columns count as given
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
-    return problem, IterationOptions(b, ncv, maxiter, degree, method, why)
+    return IterationOptions(b, ncv, maxiter, degree, method, why)
 
 
 # --- method and sizes -------------------------------------------------------------------------------
@@ -102,12 +105,14 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     The `start`, `locked`, `block_size` and `checkpoint` of a problem are honoured by iterations only.
     """
     method, n, k = problem.method, problem.n, problem.k
+    cost = problem.operator, block_size, (k + ncv) // 2
     if method == "dense":
         for name, value in {"orthogonal_to": problem.locked, "checkpoint": problem.checkpoint}.items():
             if value is not None:
                 raise OptionError(f"{name}: not available with method='dense'; use method='lanczos'.")
     if method != "auto":
-        return method, _filter_degree(problem, block_size, ncv) if method == "filter" else 1, "asked for"
+        degree = max(choose_degree(*cost), MIN_DEGREE) if method == "filter" else 1
+        return method, degree, "asked for"
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
@@ -119,15 +124,10 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
             return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
         if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
             return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
-    degree = choose_degree(problem.operator, block_size, (k + ncv) // 2)
+    degree = choose_degree(*cost)
     if degree < MIN_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
-
-
-def _filter_degree(problem: Problem, block_size: int, ncv: int) -> int:
-    """Choose the degree of a filter that is asked for."""
-    return max(choose_degree(problem.operator, block_size, (problem.k + ncv) // 2), MIN_DEGREE)
 
 
 def _block_size(problem: Problem) -> int:
@@ -183,7 +183,11 @@ def _basis_size(problem: Problem, b: int) -> int:
     if problem.ncv is None:
         steps = 8 if b > 4 or problem.preconditioner is not None else 14
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
-        return min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
+        ncv = min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
+        if problem.target is None or problem.method != "filter":
+            return ncv
+        row_bytes = problem.operator.dtype.itemsize
+        return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (problem.n * row_bytes), problem.n // 8))
     least = min(room, max(k, wide) + b)
     if integer("ncv", problem.ncv, 1) < least:
         columns = f", {wide} columns of v0" if wide else ""
@@ -191,13 +195,6 @@ def _basis_size(problem: Problem, b: int) -> int:
             f"ncv: got {problem.ncv}; k = {k}{columns} and block_size = {b} need at least {least}."
         )
     return min(room, int(problem.ncv))
-
-
-def _window_basis(problem: Problem, ncv: int) -> int:
-    """Choose the basis size of a window, at least that of an end of a spectrum."""
-    n = problem.n
-    row_bytes: int = problem.operator.dtype.itemsize
-    return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (n * row_bytes), n // 8))
 
 
 # --- runs -------------------------------------------------------------------------------------------
@@ -275,12 +272,11 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
         method="filter",
         block_size=None,
         ncv=None,
+        maxiter=None,
         check_hermitian=False,
     )
-    b = _block_size(part)
-    ncv = _window_basis(part, _basis_size(part, b))
     why = f"{options.why}; corrections came to a standstill, since values are dense there"
-    sizes = IterationOptions(b, ncv, MAX_RESTARTS, _filter_degree(part, b, ncv), "filter", why)
+    sizes = replace(_options(part, part), why=why)
     return one_after_other(first, solve_window(part, sizes, solve_iteratively))
 
 

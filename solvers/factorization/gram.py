@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import SuperLU, splu
+from scipy.sparse.linalg import splu
 
 from blockvec import as_operator
 from blockvec.errors import OptionError
@@ -54,7 +54,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     else:
         lu = factorise(inner, 0.0)
         # Rows are exchanged for a pivot that is zero; a small one may be zero except for rounding.
-        if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _smallest_ratio(lu) < UNSURE:
+        if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _is_unsure(lu.U.diagonal().real):
             if len(live) > DENSE_ROWS:
                 raise OptionError(
                     f"{name} is singular or indefinite; it must be positive definite{where}, but for rows of "
@@ -79,10 +79,9 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     )
 
 
-def _smallest_ratio(lu: SuperLU) -> float:
-    """Compute the ratio of the smallest to the largest pivot."""
-    pivots = lu.U.diagonal().real
-    return float(pivots.min() / np.abs(pivots).max())
+def _is_unsure(pivots: NDArray[Any]) -> bool:
+    """Whether the smallest pivot may be rounding."""
+    return float(pivots.min() / np.abs(pivots).max()) < UNSURE
 
 
 def _dense_factor(A: NDArray[Any], indefinite: str) -> Any:

@@ -29,9 +29,9 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
 
-from ..arguments import preconditioner_for, tall_block
+from ..arguments import is_explicit, tall_block
 from ..blocks import Array, Block, RealArray, to_host
-from ..combine import continued, totals
+from ..combine import continued, staged, totals
 from ..drivers import solve
 from ..factorization.gram import Factor, gram_factor
 from ..factorization.sparse_lu import SingularError, Solve, shifted_solve
@@ -53,46 +53,23 @@ SMALL_SHIFT = 0.01  # times the square root of the roundoff and ||A||: the shift
 
 @dataclass(frozen=True)
 class StandardForm:
-    """A problem A x = lambda M x in the form S y = theta y.
+    """A problem A x = lambda M x in the form S y = theta y."""
 
-    Attributes
-    ----------
-    operator : Operator, shape (r, r)
-        S.
-    A, M : Operator
-        Of the user's problem; M is None for the identity.
-    inner : Operator or None
-        C C^H, in whose inner product vectors are orthonormal; None for the identity.
-    into : callable
-        y = C^H x of a block of vectors.
-    vectors, values : callable
-        x of each y, not normalised, and lambda of each theta.
-    why : str
-        The factorisation, in words.
-    out_of : callable or None
-        C y of a block of vectors, where there is no shift: x^H (C y) is an inner product of transformed ones.
-    """
-
-    operator: Operator
+    operator: Operator  # S, shape (r, r)
     A: Operator
-    M: Operator | None
-    inner: Operator | None
-    into: Solve
-    vectors: Solve
-    values: Callable[[RealArray], RealArray]
-    why: str
+    M: Operator | None  # None for the identity
+    inner: Operator | None  # C C^H, in whose inner product vectors are orthonormal; None for the identity
+    into: Solve  # y = C^H x of a block of vectors
+    vectors: Solve  # x of each y, not normalised
+    values: Callable[[RealArray], RealArray]  # lambda of each theta
+    why: str  # the factorisation, in words
+    # C y of a block of vectors, where there is no shift: x^H (C y) is an inner product of transformed ones.
     out_of: Solve | None = None
 
     @property
     def is_shifted(self) -> bool:
         """Whether A - sigma M is inverted."""
         return self.out_of is None
-
-    def preconditioner(self, apply: Callable[[Block], Block]) -> Callable[[Array], Array]:
-        """Transform a preconditioner K^-1 of A and M to one of S, C^H K^-1 C."""
-        out_of = self.out_of
-        assert out_of is not None
-        return lambda Y: self.into(apply(BlockVector(np.ascontiguousarray(out_of(Y)))).array)
 
 
 def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> StandardForm:
@@ -112,28 +89,13 @@ def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> S
 def standard_form(
     A: Any, M: Any, sigma: float | None, OPinv: Any, mode: str, device: str | None
 ) -> StandardForm:
-    """Transform A x = lambda M x, with or without a shift.
+    """Transform A x = lambda M x, with or without a shift; the arguments are those of `eigsh`.
 
-    Parameters
-    ----------
-    A : sparse matrix or dense array of the host
-        With `OPinv` anything that `as_operator` takes.
-    M : sparse matrix or dense array of the host, or None
-        Positive definite; with a shift also semidefinite; in buckling mode indefinite.
-    sigma : float or None
-        The shift.
-    OPinv : LinearOperator, Operator or callable, or None
-        (A - sigma M)^-1 if given.
-    mode : {"normal", "buckling", "cayley"}
-    device : str or None
-
-    Raises
-    ------
-    OptionError
-        For an M of the wrong definiteness, a shift that is an eigenvalue, or a matrix that is not explicit
-        where a factorisation needs it.
+    Refuses an M of the wrong definiteness, a shift that is an eigenvalue, and a matrix that is not explicit
+    where a factorisation needs it.
     """
-    operator = as_operator(A, device=device) if _is_matrix(A) or OPinv is None else _function(A, M, device)
+    is_matrix = is_explicit(A) or hasattr(A, "tocsr")  # of SciPy, NumPy or CuPy
+    operator = as_operator(A, device=device) if is_matrix or OPinv is None else _function(A, M, device)
     if operator.device != "cpu" and (M is not None or OPinv is None):
         raise DeviceError(
             f"A: is on {operator.device}, but factorisations run on the host; give A as a matrix of the host"
@@ -155,16 +117,16 @@ def standard_form(
     if mode == "buckling":
         if sigma == 0:
             raise OptionError("sigma: got 0, which buckling mode maps everything to one; give another shift.")
-        factor: Factor | None = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode")
+        C = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode").C
     else:
-        factor = None if mass_matrix is None else gram_factor("M", mass_matrix)
+        C = None if mass_matrix is None else gram_factor("M", mass_matrix).C
     if OPinv is None:
         identity = sp.eye_array(operator.shape[0], dtype=dtype)
         shifted = _host_matrix("A", A, dtype) - sigma * (identity if mass_matrix is None else mass_matrix)
         solve_shifted, why = shifted_solve(shifted.tocsc(), sigma)
     else:
         solve_shifted, why = _given_inverse(OPinv, operator), f"with OPinv for sigma = {sigma:g}"
-    return _with_shift(operator, mass, factor, solve_shifted, float(sigma), mode, why, np.dtype(dtype))
+    return _with_shift(operator, mass, C, solve_shifted, float(sigma), mode, why, np.dtype(dtype))
 
 
 def _given_inverse(OPinv: Any, A: Operator) -> Solve:
@@ -201,18 +163,10 @@ def _without_shift(A: Operator, M: Operator | None, factor: Factor) -> StandardF
 
 
 def _with_shift(
-    A: Operator,
-    M: Operator | None,
-    factor: Factor | None,
-    solve: Solve,
-    sigma: float,
-    mode: str,
-    why: str,
-    dtype: np.dtype[Any],
+    A: Operator, M: Operator | None, C: Any, solve: Solve, sigma: float, mode: str, why: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
-    size = A.shape[0] if factor is None else factor.C.shape[1]
-    C = None if factor is None else factor.C
+    size = A.shape[0] if C is None else C.shape[1]
     adjoint = None if C is None else C.conj().T.tocsr()
 
     def vectors(Y: Array) -> Array:
@@ -243,11 +197,6 @@ def _with_shift(
     )
 
 
-def _is_matrix(A: Any) -> bool:
-    """Whether A is a matrix of SciPy, NumPy or CuPy."""
-    return sp.issparse(A) or isinstance(A, np.ndarray) or hasattr(A, "tocsr")
-
-
 def _function(A: Any, like: Any, device: str | None) -> Operator:
     """Convert to an operator with the shape and type of another one where it has none."""
     shape = getattr(A, "shape", None) or getattr(like, "shape", None)
@@ -256,7 +205,7 @@ def _function(A: Any, like: Any, device: str | None) -> Operator:
 
 def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
     """Convert to compressed column form, which may share canonical arrays with A."""
-    if not (sp.issparse(A) or isinstance(A, np.ndarray)):
+    if not is_explicit(A):
         raise OptionError(
             f"{name} is a {type(A).__name__}; a factorisation needs a sparse matrix or dense array of the "
             "host. Give one, or OPinv."
@@ -277,14 +226,7 @@ def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
-    """Solve a problem in its standard form, and transform the pairs back.
-
-    Parameters
-    ----------
-    form : StandardForm
-    problem : Problem
-        With `form.A` as its operator.
-    """
+    """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
     if problem.check_hermitian:
         form.A.check_hermitian(0)
     inside = _inside(form, problem)
@@ -308,8 +250,14 @@ def _inside(form: StandardForm, problem: Problem) -> Problem:
     else:  # the solve that transforms the vectors back is one more step of inverse iteration
         tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
     if preconditioner is not None:
-        transformed = following(form.preconditioner(preconditioner), preconditioner)
-        preconditioner = preconditioner_for(transformed, S)
+        apply, out_of = preconditioner, form.out_of
+        assert out_of is not None
+
+        def precondition(R: Block) -> Block:  # C^H K^-1 C
+            X = BlockVector(np.ascontiguousarray(out_of(R.array)))
+            return BlockVector(form.into(apply(X).array), copy=True, dtype=S.dtype)
+
+        preconditioner = following(precondition, preconditioner)
     start, locked = (
         None if block is None else tall_block(name, form.into(block.array), S)
         for name, block in (("v0", problem.start), ("orthogonal_to", problem.locked))
@@ -328,13 +276,12 @@ def _inside(form: StandardForm, problem: Problem) -> Problem:
 
 def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     """Improve a result, in the complement of pairs near the shift, whose rounding errors limit the others."""
-    saved, S, corrects = inside.checkpoint, inside.operator, inside.begins_with_corrections
+    S, corrects = inside.operator, inside.begins_with_corrections
     part = replace(
-        inside,
+        staged(inside, "polished"),
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
         maxiter=inside.maxiter if corrects else POLISHING,
-        checkpoint=None if saved is None else saved.stage("polished"),
     )
     theta, V = to_host(inner.eigenvalues), inner.eigenvectors
     k, size = len(theta), np.abs(theta)
@@ -367,14 +314,8 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
 def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem) -> EigenResult:
     """Transform eigenpairs of S back: M-orthonormal vectors, and residuals with A and M.
 
-    Parameters
-    ----------
-    form : StandardForm
-    result : EigenResult
-        Of S.
-    problem : Problem
-        Its tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
-        abs(lambda); its norm is ||A|| where it is known.
+    The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
+    abs(lambda).
     """
     values = form.values(to_host(result.eigenvalues).astype(np.float64))
     xp = array_namespace(result.eigenvectors)
