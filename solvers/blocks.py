@@ -17,7 +17,6 @@ __all__ = [
     "AffineOperator",
     "Array",
     "Block",
-    "FusedOperator",
     "LinearMap",
     "Operator",
     "RealArray",
@@ -37,124 +36,85 @@ Scalars = complex | Array  # one scalar, or one per column
 
 
 class Block(Protocol):
-    """A tall block of columns: the part of `blockvec.BlockVector` that solvers use."""
+    """A tall block of columns: the part of `blockvec.BlockVector` that solvers use, documented there."""
 
     @classmethod
-    def random(cls, n_rows: int, n_cols: int, dtype: Any = ..., *, rng: Any = ..., device: str = ...) -> Self:
-        """Return a block of uniform random numbers in [-1, 1)."""
-
-    def like(self, n_cols: int | None = None, dtype: Any = None) -> Self:
-        """Return an uninitialised block of this size, type and device."""
-
-    def copy(self) -> Self:
-        """Return a contiguous copy."""
+    def random(
+        cls, n_rows: int, n_cols: int, dtype: Any = ..., *, rng: Any = ..., device: str = ...
+    ) -> Self: ...
+    def like(self, n_cols: int | None = None, dtype: Any = None) -> Self: ...
+    def copy(self) -> Self: ...
 
     @property
-    def array(self) -> Array:
-        """The wrapped array."""
-
+    def array(self) -> Array: ...
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-
+    def shape(self) -> tuple[int, int]: ...
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type."""
-
+    def dtype(self) -> np.dtype[Any]: ...
     @property
-    def device(self) -> str:
-        """``"cpu"``, or a device such as ``"cuda:0"``."""
+    def device(self) -> str: ...
 
-    def __getitem__(self, index: tuple[slice, slice], /) -> Self:
-        """Return a view of a range of columns."""
+    def __getitem__(self, index: tuple[slice, slice], /) -> Self: ...
+    def __setitem__(self, index: tuple[slice, slice], value: Self, /) -> None: ...
 
-    def __setitem__(self, index: tuple[slice, slice], value: Self, /) -> None:
-        """Copy a block into a range of columns."""
+    def dot(self, W: Self, /) -> Array: ...
+    def gram(self) -> Array: ...
+    def combine(
+        self, C: Array, /, *, alpha: complex = 1, beta: complex = 0, out: Self | None = None
+    ) -> Self: ...
+    def combine_dot(self, C: Array, W: Self, /) -> Array: ...
+    def update_gram(self, W: Self, C: Array, /) -> Array: ...
 
-    def dot(self, W: Self, /) -> Array:
-        """Return V^H W."""
-
-    def gram(self) -> Array:
-        """Return V^H V."""
-
-    def combine(self, C: Array, /, *, alpha: complex = 1, beta: complex = 0, out: Self | None = None) -> Self:
-        """Return alpha V C + beta out, in `out` where it is given."""
-
-    def combine_dot(self, C: Array, W: Self, /) -> Array:
-        """Set V = V C and return W^H V."""
-
-    def update_gram(self, W: Self, C: Array, /) -> Array:
-        """Set V = V - W C and return V^H V."""
-
-    def axpby(self, alpha: Scalars, X: Self, beta: Scalars, /) -> Self:
-        """Set V = alpha X + beta V and return it."""
-
-    def axpy(self, alpha: Scalars, X: Self, /) -> Self:
-        """Set V = alpha X + V and return it."""
-
-    def scale(self, alpha: Scalars, /) -> Self:
-        """Set V = alpha V and return it."""
-
-    def norms(self) -> Array:
-        """Return the Euclidean norms of the columns."""
-
-    def column_dot(self, W: Self, /) -> Array:
-        """Return v_j^H w_j of every column."""
+    def axpby(self, alpha: Scalars, X: Self, beta: Scalars, /) -> Self: ...
+    def axpy(self, alpha: Scalars, X: Self, /) -> Self: ...
+    def scale(self, alpha: Scalars, /) -> Self: ...
+    def norms(self) -> Array: ...
+    def column_dot(self, W: Self, /) -> Array: ...
 
 
 class LinearMap(Protocol):
-    """A product with a block, which may be overwritten."""
+    """A product with a block: returns the block that holds it, `out`, X overwritten or a new one."""
 
-    def apply(self, X: Block, out: Block | None = None) -> Block:
-        """Return the block that holds the product: `out`, X or a new one."""
+    def apply(self, X: Block, out: Block | None = None) -> Block: ...
 
 
 class AffineOperator(Protocol):
-    """The product with a fixed affine function of an operator."""
+    """The product with a fixed affine function of an operator: returns alpha Op X + beta out."""
 
-    def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block:
-        """Return alpha Op X + beta out, in `out` where it is given."""
+    def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block: ...
 
 
 class Operator(Protocol):
-    """A Hermitian operator A: the part of `blockvec.Operator` that eigensolvers use.
+    """A Hermitian operator A: the part of `blockvec.Operator` that eigensolvers use, documented there.
 
     An attribute ``nnz`` (stored elements, or None) is optional: it tells the cost of an application.
     """
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-
+    def shape(self) -> tuple[int, int]: ...
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Element type."""
-
+    def dtype(self) -> np.dtype[Any]: ...
     @property
-    def device(self) -> str:
-        """``"cpu"``, or a device such as ``"cuda:0"``."""
+    def device(self) -> str: ...
 
     def apply(
         self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0
-    ) -> Block:
-        """Return alpha (A - shift I) X + beta out, in `out` where it is given."""
-
-    def affine(self, alpha: float, shift: float) -> AffineOperator:
-        """Return alpha (A - shift I), prepared for repeated application."""
+    ) -> Block: ...
+    def affine(self, alpha: float, shift: float) -> AffineOperator: ...
 
 
 class SystemOperator(Protocol):
     """An operator that computes column dots in the same pass: the part that linear solvers use."""
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def device(self) -> str: ...
 
     @overload
     def apply(
         self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> Block: ...
-
     @overload
     def apply(
         self,
@@ -166,10 +126,6 @@ class SystemOperator(Protocol):
         *,
         dots: Literal["xy"],
     ) -> Applied: ...
-
-
-class FusedOperator(SystemOperator, Operator, Protocol):
-    """A Hermitian operator that computes column dots in the same pass."""
 
 
 AnyBlock = TypeVar("AnyBlock", bound=Block)

@@ -15,18 +15,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blockvec.errors import BreakdownError, ShapeError
 
-from ..blocks import Block, FusedOperator, RealArray, SystemOperator, assign, pick, to_host
+from ..blocks import Block, RealArray, SystemOperator, assign, pick, to_host
 from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.recordings import Recordings
-from ..linear.systems import Linear, Preconditioner, Progress, Projection
+from ..linear.systems import Preconditioner, Progress, Projection
+from .krylov import Counts
+
+if TYPE_CHECKING:
+    from .jd_options import JacobiDavidsonOptions
 
 __all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "Stop"]
 
@@ -84,14 +88,10 @@ CorrectionSolver = Callable[[CorrectionProblem], Block]
 class _Counted:
     """An operator that counts the blocks and columns it is applied to; `count` adds others."""
 
-    def __init__(self, operator: SystemOperator) -> None:
+    def __init__(self, operator: SystemOperator, counts: Counts) -> None:
         self.counted = operator
-        self.shape = operator.shape
-        self.columns = self.applications = 0
-
-    def count(self, width: int) -> None:
-        self.columns += width
-        self.applications += 1
+        self.shape, self.device = operator.shape, operator.device
+        self.count = counts.apply
 
     def apply(self, X: Block, *arguments: Any, **options: Any) -> Any:
         self.count(X.shape[1])
@@ -158,60 +158,36 @@ class Corrector:
     Parameters
     ----------
     operator : Operator
-    method : {"auto", "davidson", "olsen", "minres", "gmres"} or callable
-        A callable maps a `CorrectionProblem` to a block of shape (n, b). "auto" is "minres"; with a
-        preconditioner it begins with "davidson" and changes if that takes too many corrections per pair.
     preconditioner : callable or None
-    steps : int or None
-        Maximum number of MINRES or GMRES steps.
-    stop : {"adaptive", "power"}
-    together : bool
-        Whether corrections of a block end as soon as one has.
+    how : JacobiDavidsonOptions
+        The options of corrections.
     interior : bool
         Whether the wanted values are inside the spectrum.
     padded : callable
         Rounds a width of Q up to one for which kernels are compiled.
-
-    Attributes
-    ----------
-    columns, applications, reductions, preconditioned : int
-        Operator columns, blocks, inner products, and preconditioner columns so far.
+    counts : Counts
+        The costs are added here.
     """
 
     def __init__(
         self,
-        operator: FusedOperator,
-        method: Correction | CorrectionSolver,
+        operator: SystemOperator,
         preconditioner: Preconditioner | None,
-        steps: int | None,
-        stop: Stop,
-        together: bool,
+        how: JacobiDavidsonOptions,
         interior: bool,
         padded: Callable[[int], int],
+        counts: Counts,
     ) -> None:
-        self.operator = _Counted(operator)
-        self.preconditioner, self.stop, self.padded = preconditioner, stop, padded
-        self.together = together
-        self.minres_steps = MINRES_STEPS[interior] if steps is None else steps
-        self.gmres_steps = GMRES_STEPS if steps is None else steps
-        self.undecided = method == "auto" and preconditioner is not None
+        self.operator, self.counts = _Counted(operator, counts), counts
+        self.preconditioner, self.how, self.padded = preconditioner, how, padded
+        self.minres_steps = how.inner_steps or MINRES_STEPS[interior]
+        self.undecided = how.correction == "auto" and preconditioner is not None
         self.corrections = 0
-        if method == "auto":
-            method = "davidson" if self.undecided else "minres"
-        self.method = method
-        self.reductions = self.preconditioned = 0
+        self.method = how.correction
+        if self.method == "auto":
+            self.method = "davidson" if self.undecided else "minres"
         self._known: tuple[Block, Block] | None = None
         self._recordings = None if operator.device == "cpu" else Recordings(operator.device)
-
-    @property
-    def columns(self) -> int:
-        """Operator columns so far."""
-        return self.operator.columns
-
-    @property
-    def applications(self) -> int:
-        """Blocks that the operator was applied to so far."""
-        return self.operator.applications
 
     def solve(self, problem: CorrectionProblem, stop: AdaptiveStop, converged: int) -> Block:
         """Compute a block of corrections, shape (n, b); `converged` is the number of converged pairs."""
@@ -219,17 +195,13 @@ class Corrector:
             self._decide(problem.R.shape[1], converged)
         if callable(self.method):
             return _checked("correction", self.method(problem), problem.R)
-        if self.method == "davidson":
-            if self.preconditioner is None:
-                return problem.R
-            projection = Projection(None, self.preconditioner)
+        if self.method == "davidson" and self.preconditioner is None:
+            return problem.R
+        if self.method in ("davidson", "olsen"):
+            projection = Projection(problem.X if self.method == "olsen" else None, self.preconditioner)
             T = projection.precondition(problem.R)
-            self._note(projection)
-            return _checked("preconditioner", T, problem.R)
-        if self.method == "olsen":
-            projection = Projection(problem.X, self.preconditioner)
-            T = projection.precondition(problem.R)
-            self._note(projection)
+            self.counts.preconditioner_columns += projection.preconditioned
+            self.counts.reductions += projection.reductions
             return _checked("preconditioner", T, problem.R)
         return self._solved(problem, stop)
 
@@ -253,10 +225,18 @@ class Corrector:
         """Solve the correction equations by MINRES, or by GMRES if the preconditioner is indefinite."""
         projection = Projection(problem.Q, self.preconditioner, self._preconditioned(problem))
         B = problem.R.copy().scale(-1)
-        adaptive = self.stop == "adaptive" and self.method == "minres"
+        adaptive = self.how.inner_stop == "adaptive" and self.method == "minres"
         while True:
             if self.method == "gmres":
-                solved = self._gmres(problem, B, projection)
+                solved = block_gmres(
+                    self.operator,
+                    B,
+                    shift=problem.shift,
+                    tol=problem.tol,
+                    maxiter=self.how.inner_steps or GMRES_STEPS,
+                    Q=projection,
+                    with_first=self.how.inner_together,
+                )
             else:
                 solved = block_minres(
                     self.operator,
@@ -266,11 +246,11 @@ class Corrector:
                     maxiter=self.minres_steps,
                     Q=projection,
                     stop=stop if adaptive else None,
-                    with_first=self.together,
+                    with_first=self.how.inner_together,
                     recordings=self._recordings,
                 )
-            self.reductions += solved.reductions
-            self.preconditioned += solved.preconditioner_columns
+            self.counts.reductions += solved.reductions
+            self.counts.preconditioner_columns += solved.preconditioner_columns
             if "indefinite preconditioner" not in solved.reasons:
                 return solved.X
             self.method, adaptive = "gmres", False
@@ -280,17 +260,6 @@ class Corrector:
         self.corrections += corrections
         if self.corrections > PATIENCE * (converged + corrections):
             self.undecided, self.method = False, "minres"
-
-    def _gmres(self, problem: CorrectionProblem, B: Block, projection: Projection) -> Linear:
-        return block_gmres(
-            self.operator,
-            B,
-            shift=problem.shift,
-            tol=problem.tol,
-            maxiter=self.gmres_steps,
-            Q=projection,
-            with_first=self.together,
-        )
 
     def _preconditioned(self, problem: CorrectionProblem) -> Block | None:
         """Return K^-1 Q; only columns that have changed since the last call are computed."""
@@ -302,7 +271,7 @@ class Corrector:
         if self._known is not None:
             old, K_old = self._known
             overlap = np.abs(to_host(old.dot(Q))) ** 2
-            self.reductions += 1
+            self.counts.reductions += 1
             for j in range(q):
                 i = int(np.argmax(overlap[:, j]))
                 if overlap[i, j] >= 1 - SAME_VECTOR:
@@ -312,7 +281,7 @@ class Corrector:
         if len(fresh):
             projection = Projection(None, self.preconditioner)
             K_fresh = projection.precondition(pick(Q, fresh))
-            self.preconditioned += projection.preconditioned
+            self.counts.preconditioner_columns += projection.preconditioned
             for place, column in enumerate(fresh.tolist()):
                 KQ[:, column : column + 1] = K_fresh[:, place : place + 1]
         self._known = (Q, KQ)
@@ -345,10 +314,6 @@ class Corrector:
     def forget(self) -> None:
         """Discard stored columns of K^-1 Q after a change of K."""
         self._known = None
-
-    def _note(self, projection: Projection) -> None:
-        self.preconditioned += projection.preconditioned
-        self.reductions += projection.reductions
 
 
 def _checked(who: str, T: Block, R: Block) -> Block:

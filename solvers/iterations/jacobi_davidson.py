@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, FusedOperator, RealArray, pick, random_block, to_host
+from ..blocks import Block, RealArray, SystemOperator, pick, random_block, to_host
 from ..problem import IterationOptions, Problem
 from ..transform.fold import found_around
 from .base import IterationResult, IterationState
@@ -78,7 +78,6 @@ class JacobiDavidson(VerifiedIteration):
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(problem, options, start, interrupted)
-        operator = cast(FusedOperator, problem.operator)  # MINRES takes dots from its products
         target, preconditioner = problem.target, problem.preconditioner
         how = problem.jd_options or JacobiDavidsonOptions()
         k, b = problem.k, options.block_size
@@ -86,7 +85,7 @@ class JacobiDavidson(VerifiedIteration):
         self.how, self.target, self.preconditioner = how, target, preconditioner
         capacity = min(options.ncv, problem.n - problem.n_locked)
         self.space = SearchSpace(
-            operator,
+            problem.operator,
             start,
             capacity,
             problem.locked,
@@ -99,16 +98,9 @@ class JacobiDavidson(VerifiedIteration):
         self.kept = how.min_basis or least_basis(k, capacity, b)
         self.retained = b if how.retained is None else how.retained
         self.look_ahead = max(b, 2 * b if how.look_ahead is None else how.look_ahead)
-        self.corrector = Corrector(
-            operator,
-            how.correction,
-            preconditioner,
-            how.inner_steps,
-            how.inner_stop,
-            how.inner_together,
-            target is not None,
-            self.space.padded,
-        )
+        operator = cast(SystemOperator, problem.operator)  # MINRES takes dots from its products
+        inside = target is not None
+        self.corrector = Corrector(operator, preconditioner, how, inside, self.space.padded, self.counts)
         self.attempts = np.zeros(k, np.intp)
         self.n_converged = 0  # converged pairs of the last iteration
         self.previous = np.zeros((0, 0))  # coefficients of the last iteration's vectors
@@ -314,14 +306,7 @@ class JacobiDavidson(VerifiedIteration):
         stop = AdaptiveStop(
             state.residuals[failing], state.limits[failing], theta - shift, direction.astype(np.intp)
         )
-        before = (corrector.columns, corrector.applications, corrector.reductions, corrector.preconditioned)
-        T = corrector.solve(problem, stop, len(converged))
-        counts = self.counts
-        counts.operator_columns += corrector.columns - before[0]
-        counts.block_applications += corrector.applications - before[1]
-        counts.reductions += corrector.reductions - before[2]
-        counts.preconditioner_columns += corrector.preconditioned - before[3]
-        return T
+        return corrector.solve(problem, stop, len(converged))
 
     def _update_preconditioner(self, first: int, state: IterationState) -> None:
         """Call the preconditioner's `update` if the first value has changed by more than its residual."""
