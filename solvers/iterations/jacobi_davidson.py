@@ -20,14 +20,12 @@ from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, SystemOperator, pick, random_block, to_host
 from ..problem import IterationOptions, Problem
-from ..transform.fold import found_around
-from .base import IterationResult, IterationState
+from .base import MIN_SEARCH, Iteration, IterationResult, IterationState
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis
 from .rayleigh_ritz import ranking_key
 from .search_space import Extracted, SearchSpace, extended
-from .termination import MIN_SEARCH, VerifiedIteration
 from .verification import Found
 
 __all__ = ["JacobiDavidson"]
@@ -39,7 +37,7 @@ RESTARTS_BETWEEN_CLEANING = 10  # the loss of orthogonality is at most this many
 WIDTHS = 8  # pairs are formed in multiples of it: every width needs a compiled kernel
 
 
-class JacobiDavidson(VerifiedIteration):
+class JacobiDavidson(Iteration):
     """Block Jacobi-Davidson for the wanted eigenpairs of a Hermitian operator.
 
     If ``problem.start`` has k columns or more, no Lanczos steps are taken. The reason of the result is
@@ -58,7 +56,7 @@ class JacobiDavidson(VerifiedIteration):
     """
 
     PROGRESS = (
-        *VerifiedIteration.PROGRESS,
+        *Iteration.PROGRESS,
         "attempts",
         "shrunk",
         "best",
@@ -372,7 +370,27 @@ class JacobiDavidson(VerifiedIteration):
         self._grow(replace(state, residuals=self.residuals))
 
     def _found(self, state: IterationState) -> Found:
-        return found_around(self.X, state, self.problem, self._norm(), self.least, self.locked)
+        """Describe the pairs of a state, around a target as those of the folded operator."""
+        theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, self.which
+        norm = self._norm()
+        if self.target is not None:
+            theta, which = (theta - self.target) ** 2, "SA"
+            # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
+            norm = norm + abs(self.target)
+            stretch = norm + np.sqrt(theta)
+            residuals, limits, norm = residuals * stretch, limits * stretch, norm**2
+        order = np.argsort(-ranking_key(theta, which), kind="stable")
+        return Found(
+            X=pick(self.X, order),
+            theta=theta[order],
+            residuals=residuals[order],
+            k=self.problem.k,
+            which=which,
+            limits=limits[order],
+            norm=norm,
+            least=self.least,
+            locked=self.locked,
+        )
 
     def _add_missed(self, missed: Block) -> None:
         """Append missed vectors to the search space."""

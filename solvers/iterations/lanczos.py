@@ -9,10 +9,9 @@ import numpy as np
 
 from ..blocks import Block, to_host
 from ..problem import IterationOptions, Problem
-from .base import IterationResult, IterationState
+from .base import MIN_SEARCH, Iteration, IterationResult, IterationState
 from .krylov import BlockKrylov
 from .rayleigh_ritz import ranking_key, select
-from .termination import MIN_SEARCH, VerifiedIteration
 from .verification import Found
 
 __all__ = ["ThickRestart"]
@@ -21,10 +20,10 @@ KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 
 
-class ThickRestart(VerifiedIteration):
+class ThickRestart(Iteration):
     """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator."""
 
-    PROGRESS = (*VerifiedIteration.PROGRESS, "degree", "norm", "theta", "estimates")
+    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
 
     def __init__(
         self,

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from blockvec.errors import OptionError
 
-from ..blocks import AffineOperator, Block, Operator, pick, project_out
-from ..iterations.base import IterationState
-from ..iterations.rayleigh_ritz import ranking_key
-from ..iterations.verification import Found
-from ..problem import Problem
+from ..blocks import AffineOperator, Block, Operator, project_out
 
-__all__ = ["FoldedOperator", "found_around"]
+__all__ = ["FoldedOperator"]
 
 
 class FoldedOperator:
@@ -58,34 +52,3 @@ class _Product:
         """Compute ``alpha L R X + beta out``."""
         inner = project_out(self.locked, self.right.apply(X))
         return self.left.apply(inner, out=out, alpha=alpha, beta=beta)
-
-
-def found_around(
-    X: Block, state: IterationState, problem: Problem, norm: float, least: float, locked: Block | None
-) -> Found:
-    """Describe the pairs of a state for the search for missed ones, around a target as those of the square.
-
-    `state` holds the values and residuals of X, `least` a lower bound of the ranking keys of all eigenvalues,
-    with a target of those of the folded operator.
-    """
-    theta, residuals, limits, which = state.eigenvalues, state.residuals, state.limits, problem.which
-    assert which != "BE"
-    target = problem.target
-    if target is not None:
-        theta, which = (theta - target) ** 2, "SA"
-        # ((A - tau)^2 - s^2) x = (A - tau + s) r, where s = theta - tau.
-        norm = norm + abs(target)
-        stretch = norm + np.sqrt(theta)
-        residuals, limits, norm = residuals * stretch, limits * stretch, norm**2
-    order = np.argsort(-ranking_key(theta, which), kind="stable")
-    return Found(
-        X=pick(X, order),
-        theta=theta[order],
-        residuals=residuals[order],
-        k=problem.k,
-        which=which,
-        limits=limits[order],
-        norm=norm,
-        least=least,
-        locked=locked,
-    )
