@@ -70,40 +70,17 @@ class IterationState:
 
 @dataclass(frozen=True, slots=True)
 class IterationResult:
-    """Result of an iteration.
+    """Result of an iteration."""
 
-    Attributes
-    ----------
-    theta : array, shape (k,)
-        Eigenvalues, the most wanted first.
-    X : BlockVector, shape (n, k)
-        Orthonormal vectors: may be a view of the iteration's buffer.
-    residuals : array, shape (k,)
-        True residual norms ||A x - theta x||.
-    limits : array, shape (k,)
-    reason : {"converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated"}
-        Reason for stopping.
-    verification : str
-        Outcome of the search for missed copies.
-    missing : int
-        Number of wanted vectors that are known to exist and are not in X.
-    norm : float
-        ||A||, as given or estimated.
-    degree : int
-        Highest degree of a polynomial of A that was used; 1 for A itself.
-    counts : Counts
-    history : list of IterationState
-    """
-
-    theta: RealArray
-    X: Block
-    residuals: RealArray
+    theta: RealArray  # eigenvalues, shape (k,), the most wanted first
+    X: Block  # orthonormal vectors, shape (n, k); may be a view of the iteration's buffer
+    residuals: RealArray  # true residual norms ||A x - theta x||
     limits: RealArray
-    reason: str
-    verification: str
-    missing: int
-    norm: float
-    degree: int
+    reason: str  # "converged", "maxiter", "callback", "time_limit", "interrupted" or "stagnated"
+    verification: str  # outcome of the search for missed copies
+    missing: int  # number of wanted vectors that are known to exist and are not in X
+    norm: float  # ||A||, as given or estimated
+    degree: int  # highest degree of a polynomial of A that was used; 1 for A itself
     counts: Counts
     history: list[IterationState]
 
@@ -111,7 +88,9 @@ class IterationResult:
 class Iteration(ABC):
     """An iteration that can be stopped between steps, and saved and resumed between restarts.
 
-    It checks true residuals and searches for missed eigenvalues before it returns.
+    It checks true residuals and searches for missed eigenvalues before it returns. Derived classes list in
+    `PROGRESS` the attributes that belong to a checkpoint, numbers, text or arrays; `snapshot` and `resume`
+    handle everything else.
 
     Parameters
     ----------
@@ -122,11 +101,6 @@ class Iteration(ABC):
         Start vectors, random if ``problem.start`` is None; overwritten.
     interrupted : callable, optional
         Called between steps; True stops the iteration.
-
-    Notes
-    -----
-    Derived classes list in `PROGRESS` the attributes that belong to a checkpoint: numbers, text or arrays.
-    `snapshot` and `resume` handle everything else.
     """
 
     PROGRESS: tuple[str, ...] = ("least", "search_width", "found_missed", "missing", "verification")

@@ -45,20 +45,10 @@ def filtered(
     degree: int,
     after_step: Callable[[int, Block, Block], bool],
 ) -> Block:
-    """Compute T_degree((A - centre)/half_width) Y; Y is overwritten.
+    """Compute T_degree((A - centre)/half_width) Y for a degree of at least 1; Y is overwritten.
 
-    Parameters
-    ----------
-    operator : Operator
-        With ``affine(alpha, shift)``.
-    Y : BlockVector, shape (n, p)
-    centre, half_width : float
-        The damped interval.
-    degree : int
-        At least 1.
-    after_step : callable
-        Called as ``after_step(j, Y_j, Y_{j-1})``; may project both blocks, and ends the recurrence by
-        returning True.
+    After each step ``after_step(j, Y_j, Y_{j-1})`` may project both blocks, and ends the recurrence by
+    returning True.
     """
     current = Y
     for step, current, previous in recurrence(operator.affine(2 / half_width, centre), Y, Y.like(), degree):
@@ -68,15 +58,9 @@ def filtered(
 
 
 def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
-    """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`, Y_0 = X; both blocks may be projected in between.
+    """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`; both blocks may be projected in between.
 
-    Parameters
-    ----------
-    doubled : AffineOperator
-        S of the recurrence above.
-    X, out : BlockVector, shape (n, p)
-        Storage of the yielded blocks; both are overwritten.
-    degree : int
+    `doubled` is S of the recurrence above. The blocks are stored in X = Y_0 and `out`, both overwritten.
     """
     current, previous = doubled.apply(X, out=out, alpha=0.5), X
     yield 1, current, previous

@@ -153,20 +153,10 @@ class AdaptiveStop:
 
 
 class Corrector:
-    """Compute corrections by one method and count their cost.
+    """Compute corrections by one method and add their cost to `counts`.
 
-    Parameters
-    ----------
-    operator : Operator
-    preconditioner : callable or None
-    how : JacobiDavidsonOptions
-        The options of corrections.
-    interior : bool
-        Whether the wanted values are inside the spectrum.
-    padded : callable
-        Rounds a width of Q up to one for which kernels are compiled.
-    counts : Counts
-        The costs are added here.
+    `interior` tells whether the wanted values are inside the spectrum; `padded` rounds a width of Q up to one
+    for which kernels are compiled.
     """
 
     def __init__(

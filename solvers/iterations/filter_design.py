@@ -30,23 +30,12 @@ SLOWEST = 1e-6  # growth rate of the last wanted value that is not distinguished
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A Chebyshev polynomial in terms of the ranking key, which is large for wanted values.
+    """A Chebyshev polynomial in terms of the ranking key, which is large for wanted values."""
 
-    Attributes
-    ----------
-    low, edge : float
-        The damped interval.
-    degree : int
-        Even.
-    spread : float
-        Amplification of the first wanted value relative to the last.
-    which : {"LA", "SA", "LM"}
-    """
-
-    low: float
+    low: float  # lower end of the damped interval; the edge is the upper one
     edge: float
-    degree: int
-    spread: float
+    degree: int  # even
+    spread: float  # amplification of the first wanted value relative to the last
     which: Which
 
     @property
@@ -67,15 +56,8 @@ class Filter:
 def choose_degree(operator: Operator, block_size: int, basis: int) -> int:
     """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
 
-    Costs are counted in bytes. At this balance shifting work from one part to the other gains little.
-
-    Parameters
-    ----------
-    operator : Operator
-        Its optional attribute ``nnz`` gives the cost of an application.
-    block_size : int
-    basis : int
-        Mean number of vectors that a step orthogonalises against.
+    Costs are counted in bytes, from the operator's ``nnz``. At this balance shifting work from one part to
+    the other gains little. `basis` is the mean number of vectors that a step orthogonalises against.
     """
     nnz: int | None = getattr(operator, "nnz", None)
     if nnz is None:
@@ -89,24 +71,13 @@ def choose_degree(operator: Operator, block_size: int, basis: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """Cost of a step, in bytes at the throughput of an application of A.
+    """Cost of a step, in bytes at the throughput of an application of A."""
 
-    Attributes
-    ----------
-    call, step : float
-        Host time of an application (overlapped with the application before) and of a step (not overlapped),
-        in bytes that could be moved meanwhile.
-    vector_passes : float
-        Reads and writes of a block per step of the recurrence.
-    basis_passes, small_passes : float
-        Reads and writes of the basis and of the new block per orthogonalisation.
-    """
-
-    call: float
-    step: float
-    vector_passes: float
-    basis_passes: float
-    small_passes: float
+    call: float  # host time of an application, overlapped with the one before, in bytes moved meanwhile
+    step: float  # host time of a step, not overlapped
+    vector_passes: float  # reads and writes of a block per step of the recurrence
+    basis_passes: float  # reads and writes of the basis per orthogonalisation
+    small_passes: float  # and those of the new block
 
 
 INDEX_BYTES = 4

@@ -61,12 +61,7 @@ WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
 class ChebyshevOperator:
     """The Chebyshev polynomial T_d of an operator, positive and large at the wanted end.
 
-    Parameters
-    ----------
-    operator : Operator
-    filter : Filter
-    locked : BlockVector or None
-        The operator is restricted to their complement.
+    The operator is restricted to the complement of the locked columns.
     """
 
     def __init__(self, operator: Operator, filter: Filter, locked: Block | None) -> None:

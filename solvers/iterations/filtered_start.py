@@ -52,18 +52,7 @@ def filtered_start(
 ) -> Block:
     """Compute vectors near those of the eigenvalues nearest to the target of a search space.
 
-    Parameters
-    ----------
-    space : SearchSpace
-        With the target and the locked columns, and room for the vectors.
-    problem : Problem
-        As Jacobi-Davidson solves it.
-    block_size : int
-        Columns per step of Jacobi-Davidson.
-    counts : Counts
-        The costs are added here.
-    interrupted : callable
-        Called between steps; True stops the iteration.
+    The space has room for them. Costs are added to `counts`; `block_size` is that of Jacobi-Davidson.
     """
     operator, rng = space.operator, problem.rng
     count = min(max(problem.k, min(problem.k + SPARE, space.capacity - block_size)), space.room)

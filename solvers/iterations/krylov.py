@@ -30,29 +30,14 @@ __all__ = ["BlockKrylov", "Counts", "Ritz"]
 
 @dataclass(slots=True)
 class Counts:
-    """Operation counts of a solve.
+    """Operation counts of a solve; those of the operator include verification."""
 
-    Attributes
-    ----------
-    operator_columns : int
-        Columns that the operator was applied to, including verification.
-    block_applications : int
-        Calls of the operator, including verification.
-    verification_columns : int
-        Columns that the operator was applied to in searches for missed eigenvalues.
-    reductions : int
-        Inner products over the tall dimension.
-    restarts : int
-    preconditioner_columns : int
-        Columns that the preconditioner was applied to.
-    """
-
-    operator_columns: int = 0
-    block_applications: int = 0
-    verification_columns: int = 0
-    reductions: int = 0
+    operator_columns: int = 0  # columns that the operator was applied to
+    block_applications: int = 0  # calls of the operator
+    verification_columns: int = 0  # columns of `operator_columns` for missed eigenvalues
+    reductions: int = 0  # inner products over the tall dimension
     restarts: int = 0
-    preconditioner_columns: int = 0
+    preconditioner_columns: int = 0  # columns that the preconditioner was applied to
 
     def apply(self, columns: int, times: int = 1) -> None:
         """Count `times` applications of the operator to a block."""
@@ -62,20 +47,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Ritz:
-    """Ritz pairs of a decomposition: A (V y) = theta (V y) + Q (B y).
+    """Ritz pairs of a decomposition: A (V y) = theta (V y) + Q (B y)."""
 
-    Attributes
-    ----------
-    theta : array, shape (m,)
-        Ascending, on the host.
-    Y : array, shape (m, m)
-    B : array, shape (w, m)
-        Coupling of each Ritz vector to the pending columns, B Y.
-    """
-
-    theta: RealArray
-    Y: Array
-    B: Array
+    theta: RealArray  # shape (m,), ascending, on the host
+    Y: Array  # shape (m, m)
+    B: Array  # shape (w, m): coupling B Y of each Ritz vector to the pending columns
 
     @property
     def residuals(self) -> RealArray:
@@ -89,18 +65,16 @@ class BlockKrylov:
     Parameters
     ----------
     operator : LinearMap
-        ``apply(X, out)`` returns the block that holds the product: `out`, or X overwritten.
+        A, or a polynomial of A.
     buffer : BlockVector, shape (n, c + capacity)
-        The first c columns are the locked ones, orthonormal; the others are workspace for V and Q.
-    n_locked : int
-        c.
+        The first c = `n_locked` columns are the locked ones, orthonormal; the others are workspace for V and
+        Q.
     block_size : int
         Columns per step.
     rng : numpy.random.Generator
         Source of random directions that replace lost ones.
-    counts : Counts
     degree : int
-        Applications of A per application of `operator`, which may be a polynomial of A.
+        Applications of A per application of `operator`.
 
     Attributes
     ----------
@@ -173,21 +147,9 @@ class BlockKrylov:
     ) -> tuple[Array, Array, int]:
         """Orthogonalise a block against [locked V Q] and append it to Q; the block is overwritten.
 
-        Parameters
-        ----------
-        block : BlockVector, shape (n, s)
-        keep_random : bool
-            Whether random replacements of lost directions are appended, too. If not, this waits for the
-            device to determine their number.
-        scale : float
-            Norm of the operator, if the block was computed by it.
-
-        Returns
-        -------
-        S, R : array
-            Coefficients: block = [V Q] S + Q_new R.
-        count : int
-            Number of columns appended.
+        Random replacements of lost directions are appended only with `keep_random`; without it this waits for
+        the device to determine their number. `scale` is the norm of the operator, if the block was computed
+        by it. Returns S, R and the number of columns appended: block = [V Q] S + Q_new R.
         """
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
@@ -265,15 +227,7 @@ class BlockKrylov:
         self._full_until = self.m + self.w
 
     def couple(self, column: int, S: Array, R: Array, count: int) -> None:
-        """Add components of A v_i: S in [V Q] and R in the last `count` pending columns.
-
-        Parameters
-        ----------
-        column : int
-            First of the columns i of V; their number is that of the columns of S.
-        S : array, shape (m + w - count, s)
-        R : array, shape (count, s)
-        """
+        """Add components of A V from a column on: S in [V Q] and R in the last `count` pending columns."""
         end = self.m + self.w
         columns = slice(column, column + S.shape[1])
         self._H[: end - count, columns] += S

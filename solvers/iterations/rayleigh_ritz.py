@@ -46,14 +46,8 @@ IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense ma
 class Tolerance:
     """Convergence criterion: a limit of the residual norm ||A x - theta x|| for ||x|| = 1.
 
-    Attributes
-    ----------
-    tol : float
-        Zero means the rounding floor.
-    convergence : {"value", "norm", "absolute"}
-        Whether `tol` is relative to abs(theta), to ||A|| + abs(theta), or absolute.
-    unit : float
-        Unit roundoff of the working precision.
+    `tol` is relative to abs(theta), to ||A|| + abs(theta), or absolute; zero means the rounding floor. `unit`
+    is the unit roundoff of the working precision.
     """
 
     tol: float
@@ -121,16 +115,8 @@ def separate_copies(theta: RealArray, G: NDArray[Any], width: float) -> tuple[Re
     """Sort the copies of each multiple Ritz value by their residuals, the smallest first.
 
     LAPACK returns an arbitrary basis of the Ritz vectors of one value, in which converged copies are mixed
-    with unconverged ones, so that none of them appears converged.
-
-    Parameters
-    ----------
-    theta : array, shape (m,)
-        Ascending.
-    G : array, shape (m, m)
-        Inner products of the residuals.
-    width : float
-        Neighbours that differ by less are copies of one value.
+    with unconverged ones, so that none of them appears converged. Neighbours among the ascending values that
+    differ by less than `width` are copies of one value; G holds the inner products of the residuals.
 
     Returns
     -------
@@ -186,21 +172,8 @@ def dense_eigenpairs(
 ) -> tuple[RealArray, Any, float]:
     """Compute k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
 
-    Parameters
-    ----------
-    apply : callable
-        Method ``apply(X)`` of the operator, called with columns of the identity.
-    like : BlockVector, shape (n, any)
-        Template for size, type and device.
-
-    Returns
-    -------
-    theta : array, shape (k,)
-        On the host.
-    X : array, shape (n, k)
-        Row-major, on the device of `like`.
-    norm : float
-        ||A||_2.
+    ``apply(X)`` is called with columns of the identity. The values are on the host; the vectors are a
+    row-major array of shape (n, k) on the device of `like`, which has n rows.
     """
     n = like.shape[0]
     xp = array_namespace(like.array)

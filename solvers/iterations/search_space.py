@@ -47,18 +47,10 @@ SAME_DISTANCE = 0.02  # relative difference of distances that may belong to valu
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """Approximate eigenvectors V Y, the most wanted first.
+    """Approximate eigenvectors V Y, the most wanted first."""
 
-    Attributes
-    ----------
-    theta : array, shape (m,)
-        Rayleigh quotients.
-    Y : array, shape (m, m)
-        Unitary.
-    """
-
-    theta: RealArray
-    Y: Array
+    theta: RealArray  # Rayleigh quotients, shape (m,)
+    Y: Array  # unitary, shape (m, m)
 
 
 class SearchSpace:
@@ -67,21 +59,16 @@ class SearchSpace:
     Parameters
     ----------
     operator : Operator
-        Hermitian, with ``apply(X, shift=...)``.
     like : BlockVector, shape (n, any)
         Template for size, type and device.
     capacity : int
         Maximum number of columns of V.
     locked : BlockVector, shape (n, c), or None
         Orthonormal.
-    which : {"LA", "SA", "LM"}
     target : float or None
         tau, for the eigenvalues nearest to it.
     extraction : {"auto", "ritz", "harmonic", "refined"}
         With a target "auto" means "refined"; without one "ritz" is always used.
-    rng : numpy.random.Generator
-        Source of random directions that replace lost ones.
-    counts : Counts
     padding : int, optional
         Widths of products are rounded up to multiples of it by zero columns; default 16 on a GPU.
 

@@ -34,25 +34,13 @@ BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding error
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """Nodes and weights of a quadrature over a spectrum.
+    """Nodes and weights of a quadrature over a spectrum."""
 
-    Attributes
-    ----------
-    theta : array, shape (q,)
-        Ritz values of all vectors.
-    counts : array, shape (q,)
-        Number of eigenvalues each Ritz value represents; the sum is the dimension.
-    low, high : float
-        Bounds of the spectrum, with high probability.
-    columns, applications, reductions : int
-        Operation counts.
-    """
-
-    theta: RealArray
-    counts: RealArray
-    low: float
+    theta: RealArray  # Ritz values of all vectors, shape (q,)
+    counts: RealArray  # number of eigenvalues per Ritz value; their sum is the dimension
+    low: float  # bound of the spectrum, with high probability, like `high`
     high: float
-    columns: int
+    columns: int  # operation counts, as of `Counts`
     applications: int
     reductions: int
 
@@ -70,14 +58,9 @@ class Sketch:
         return float(self.counts[ranking_key(self.theta, which) > value].sum())
 
     def beyond(self, count: float, which: Which, below: float = np.inf) -> float:
-        """Return the largest ranking key of a node above which about `count` eigenvalues or more lie.
+        """Return the largest ranking key below `below` above which `count` eigenvalues or more lie.
 
-        Parameters
-        ----------
-        count : float
-        which : {"LA", "SA", "LM"}
-        below : float
-            Exclusive upper bound of the ranking key, if a node satisfies it.
+        `below` does not bind if no node satisfies it.
 
         Examples
         --------
@@ -106,18 +89,8 @@ def sketch_spectrum(
 ) -> Sketch:
     """Run `steps` Lanczos steps from each of `width` random vectors and compute a sketch.
 
-    Parameters
-    ----------
-    operator : Operator
-    like : BlockVector, shape (n, any)
-        Template for size, type and device.
-    width, steps : int
-    rng : numpy.random.Generator
-    locked : BlockVector, shape (n, c), optional
-        Columns whose complement the operator is restricted to.
-    most : int
-        The number of steps is doubled until `resolved` returns True for the sketch, up to this number.
-    resolved : callable
+    The number of steps is doubled, up to `most`, until `resolved` returns True for the sketch. With
+    orthonormal locked columns the operator is restricted to their complement.
 
     Raises
     ------

@@ -54,31 +54,17 @@ ROUNDS = 12
 class Found:
     """Computed eigenpairs of an iteration, the wanted ones first.
 
-    Attributes
-    ----------
-    X : BlockVector, shape (n, q)
-        Orthonormal: k converged vectors and further, unconverged ones.
-    theta, residuals : array, shape (q,)
-    k : int
-    which : {"LA", "SA", "LM"}
-    limits : array, shape (k,)
-        Residual limits of convergence.
-    norm : float
-        ||A||.
-    least : float
-        Ranking key of the far end of the spectrum, as far as it is known.
-    locked : BlockVector, shape (n, c), optional
-        Columns whose complement the operator is restricted to.
+    With locked columns the operator is restricted to their complement.
     """
 
-    X: Block
-    theta: RealArray
+    X: Block  # orthonormal, shape (n, q): k converged vectors and further, unconverged ones
+    theta: RealArray  # shape (q,), like the residuals
     residuals: RealArray
     k: int
     which: Which
-    limits: RealArray
-    norm: float
-    least: float
+    limits: RealArray  # residual limits of convergence, shape (k,)
+    norm: float  # ||A||
+    least: float  # ranking key of the far end of the spectrum, as far as it is known
     locked: Block | None
 
     @property
@@ -89,22 +75,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The damped interval and the number of deflated vectors.
+    """The damped interval and the number of deflated vectors."""
 
-    Attributes
-    ----------
-    low, edge : float
-        Ranking keys between which all eigenvalues that were not computed should lie.
-    target : float
-        Ranking key from which on everything is amplified by the full factor.
-    deflated : int
-        Number of vectors of X that are projected out.
-    """
-
-    low: float
+    low: float  # ranking key: between it and the edge all eigenvalues that were not computed should lie
     edge: float
-    target: float
-    deflated: int
+    target: float  # ranking key from which on everything is amplified by the full factor
+    deflated: int  # number of vectors of X that are projected out
 
     @property
     def half_width(self) -> float:
@@ -114,23 +90,13 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Outcome of a search.
+    """Outcome of a search."""
 
-    Attributes
-    ----------
-    missed : BlockVector or None
-        Orthonormal vectors, orthogonal to X, with Ritz values that are wanted.
-    columns, applications, reductions : int
-        Operator columns, calls of the operator, and inner products of the search.
-    text : str
-        Outcome in words.
-    """
-
-    missed: Block | None
-    columns: int
-    applications: int
-    reductions: int
-    text: str
+    missed: Block | None  # orthonormal vectors, orthogonal to X, with wanted Ritz values
+    columns: int  # operator columns
+    applications: int  # calls of the operator
+    reductions: int  # inner products
+    text: str  # outcome in words
 
 
 def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> bool:
@@ -138,16 +104,8 @@ def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_siz
 
     The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
     probability one, and they converge together. Only an eigenvalue of which b copies or more were computed
-    can have further ones. Further copies of the last wanted value do not change the result.
-
-    Parameters
-    ----------
-    theta : array, shape (k,)
-        Converged values, wanted first.
-    limits : array, shape (k,)
-        Residual limits: values that differ by a few of them may be copies.
-    which : {"LA", "SA", "LM"}
-    block_size : int
+    can have further ones. Further copies of the last wanted value do not change the result. Values, the
+    wanted first, that differ by a few residual limits may be copies.
 
     Examples
     --------
@@ -195,14 +153,11 @@ def look_for_missed(
 
     Parameters
     ----------
-    operator : Operator
-    found : Found
     width : int
         Number of random start vectors, and thus of missed copies that can be found.
     budget : int
         Maximum degree of the filter. If the gap behind the last wanted value needs a higher degree, the
         search covers only values further out.
-    rng : numpy.random.Generator
     stop : callable, optional
         Called after every application; a true value aborts the search.
     """

@@ -45,12 +45,7 @@ def bare_operator(operator: SystemOperator) -> SystemOperator:
 
 
 class Recordings:
-    """Blocks and recorded steps for solves with one operator, reused from solve to solve.
-
-    Parameters
-    ----------
-    device : str
-    """
+    """Blocks and recorded steps for solves with one operator, reused from solve to solve."""
 
     def __init__(self, device: str) -> None:
         self.recorder = Recorder(device)
@@ -79,20 +74,9 @@ class Recordings:
 
 
 class Steps:
-    """Steps of block MINRES on own blocks.
+    """Steps of block MINRES on own blocks like `like`, with a recordable operator.
 
-    Parameters
-    ----------
-    operator : Operator
-        Recordable.
-    like : BlockVector, shape (n, b)
-    Q : BlockVector, shape (n, q), or None
-    recorder : Recorder
-
-    Attributes
-    ----------
-    started : int
-        Number of steps started, each with one product of the operator with a block.
+    `started` is the number of steps started, each with one product of the operator with a block.
     """
 
     def __init__(self, operator: SystemOperator, like: Block, Q: Block | None, recorder: Recorder) -> None:

@@ -112,15 +112,9 @@ class Progress:
 
 
 class Projection:
-    """The projector I - Q Q^H, and a preconditioner on its range.
+    """The projector I - Q Q^H for an orthonormal Q, and a preconditioner K^-1 on its range.
 
-    Parameters
-    ----------
-    Q : BlockVector, shape (n, q), or None
-        Orthonormal.
-    preconditioner : callable, optional
-    KQ : BlockVector, shape (n, q), optional
-        K^-1 Q, if it is known.
+    K^-1 Q is computed if it is not given.
     """
 
     def __init__(

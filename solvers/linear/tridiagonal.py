@@ -44,22 +44,14 @@ class Scalars(NamedTuple):
 class Rotated(NamedTuple):
     """Result of `closing`, the second half of a step.
 
-    Attributes
-    ----------
-    factors : tuple of four arrays
-        W = factors[0] Z + factors[1] W_old_old + factors[2] W_old and X = X + factors[3] W.
-    scalars : Scalars
-        For the next step.
-    singular, ended : array of bool
-        Masks: no further reduction is possible; the direction or the residual is small enough.
-    inverse, old_eps, delta : array
-        Column of the triangular factor: inverse of the pivot, and the elements above it.
+    `inverse`, `old_eps` and `delta` are a column of the triangular factor: the inverse of the pivot, and the
+    elements above it.
     """
 
-    factors: tuple[Array, Array, Array, Array]
-    scalars: Scalars
-    singular: Array
-    ended: Array
+    factors: tuple[Array, Array, Array, Array]  # W = f0 Z + f1 W_old_old + f2 W_old, X = X + f3 W
+    scalars: Scalars  # for the next step
+    singular: Array  # mask: no further reduction is possible
+    ended: Array  # mask: the direction or the residual is small enough
     inverse: Array
     old_eps: Array
     delta: Array
@@ -68,13 +60,7 @@ class Rotated(NamedTuple):
 def opening(xp: Any, dots: Array, s: Scalars) -> tuple[Array, Array, tuple[Array, Array, Array]]:
     """Compute alpha, the scale of u and Z u, and the factors of A u, u and u_old in the new direction.
 
-    Parameters
-    ----------
-    xp : module
-        NumPy or CuPy.
-    dots : array
-        u^H (A - sigma I) u.
-    s : Scalars
+    `dots` is u^H (A - sigma I) u.
     """
     scale = inverse_where(xp, s.beta, s.active)  # zero for finished columns
     alpha = dots * scale**2
@@ -86,19 +72,8 @@ def closing(
 ) -> Rotated:
     """Apply and generate Givens rotations for the new column of the tridiagonal matrix.
 
-    Parameters
-    ----------
-    xp : module
-        NumPy or CuPy.
-    alpha, scale : array
-        From `opening`.
-    beta : array
-        Length of the new direction.
-    limits : array
-        Residual norms to reach.
-    unit : float
-        Unit roundoff.
-    s : Scalars
+    `alpha` and `scale` are from `opening`, `beta` is the length of the new direction, `limits` are the
+    residual norms to reach, and `unit` is the unit roundoff.
     """
     # A lower bound of the norm of the tridiagonal matrix is the scale of its rounding errors.
     norm = xp.maximum(s.norm, xp.sqrt(alpha**2 + beta**2 + (s.begun * s.beta) ** 2))

@@ -42,20 +42,7 @@ class Coefficients:
 class Decomposition:
     """W = V S + X R with X stored in W, in the inner product of M or the standard one.
 
-    Parameters
-    ----------
-    W : BlockVector, shape (K, b)
-        Overwritten.
-    V : BlockVector, shape (K, m), or None
-        Orthonormal columns.
-    M : Operator or None
-        Hermitian, positive definite.
-    scale : float or None
-        (Estimate of the) norm of the operator that produced W; its rounding errors are noise.
-    first : sequence of (begin, end) or None
-        Column ranges of V for the first product.
-    max_rank : int or None
-        Number of columns to keep.
+    The parameters are those of `orthogonalize`.
 
     Attributes
     ----------
@@ -150,17 +137,10 @@ class Decomposition:
     def factorize(self, otherwise: Callable[[Array], Step], *, last: bool = False) -> None:
         """Divide X by the Cholesky factor of X^H M X; raises as `gram` does.
 
-        The factor is computed on the device. If no product can be fused with the division, the division is
-        queued before the host has seen the factor, so that the device does not wait for the host. The device
-        skips the division for an ill-conditioned block; a factor that mixes noise into accurate columns is
-        undone by the next step.
-
-        Parameters
-        ----------
-        otherwise : callable
-            Computes the step from the Gram matrix if that is not well conditioned.
-        last : bool
-            Whether no product follows that could be fused with the division.
+        The factor is computed on the device. If no product can be fused with the division, as with `last`,
+        the division is queued before the host has seen the factor, so that the device does not wait for the
+        host. The device skips the division for an ill-conditioned block, for which `otherwise` computes the
+        step from the Gram matrix; a factor that mixes noise into accurate columns is undone by the next step.
         """
         factor, at_once = inverse_factor(self._gram(), PLAIN_GROWTH), self._divides_at_once or last
         if at_once:

@@ -40,22 +40,12 @@ PLAIN_NOISE = 1e-4  # ... if the relative noise of all columns is below this
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A transformation X = (X T) R, except for lost directions.
+    """A transformation X = (X T) R, except for lost directions."""
 
-    Attributes
-    ----------
-    T : array, shape (b, b)
-        Columns of lost directions are zero.
-    R : array, shape (b, b)
-    lost : array of bool, shape (b,)
-        They come last; their rows of R are zero.
-    growth : float
-        ||T||_F^2 for columns of X scaled to unit length: X T is orthonormal to about u times this.
-    """
-
-    T: Array
+    T: Array  # shape (b, b); columns of lost directions are zero
     R: Array
-    lost: Array
+    lost: Array  # mask of lost directions, which come last; their rows of R are zero
+    # ||T||_F^2 for columns of X scaled to unit length: X T is orthonormal to about u times this.
     growth: float
 
 
@@ -131,13 +121,8 @@ def ranked(G: Array, noise: Array, unit: float, *, final: bool) -> Step:
 def triangular(F: Array, noise: Array, unit: float) -> Step:
     """Compute T = R^-1 from a factor F with F^H F = X^H X, without squaring the condition number.
 
-    Columns are pivoted in units of their noise, as in `ranked`. Unresolved diagonal elements are raised to
-    the resolution; only columns of noise are lost.
-
-    Parameters
-    ----------
-    F : array, shape (s, b)
-        R of a QR factorisation of X, or a sketch of X.
+    F is R of a QR factorisation of X, or a sketch of X. Columns are pivoted in units of their noise, as in
+    `ranked`. Unresolved diagonal elements are raised to the resolution; only columns of noise are lost.
     """
     lengths = np.linalg.norm(F, axis=0)
     inverse, dead = _inverse(lengths, noise)
