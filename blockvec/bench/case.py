@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..backends import Array, Backend
 from ..blockvector import BlockVector
 from ..dispatch import accepts, choose
-from ..kernels.problem import Problem, SweepProblem
+from ..kernels.problem import Problem
 
-__all__ = ["Call", "Case", "arrays", "case", "rotate", "turns"]
+__all__ = ["Call", "Case", "arrays", "case", "turns"]
 
 Call = Callable[[], object]
 
@@ -25,8 +25,6 @@ class Case:
     ----------
     operation : str
         Name in the interface.
-    problem : Problem
-        Description of the operation.
     kernel : str
         Kernel that dispatch selects.
     calls : dict of str to callable
@@ -41,18 +39,13 @@ class Case:
     problem: Problem
     kernel: str
     calls: dict[str, Call]
-    config: str = ""
-    matrix: str | None = None
-
-
-def rotate(*operands: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Cycle endlessly through sets of operands; each list cycles at its own length."""
-    return zip(*map(itertools.cycle, operands), strict=True)
+    config: str
+    matrix: str | None
 
 
 def turns(function: Callable[..., object], *operands: Sequence[Any]) -> Call:
-    """Bind the function to operands; each call uses the next set."""
-    sets = rotate(*operands)
+    """Bind the function to operands; each call uses the next set, and each list cycles at its own length."""
+    sets = zip(*map(itertools.cycle, operands), strict=True)
     return lambda: function(*next(sets))
 
 
@@ -62,10 +55,16 @@ def arrays(blocks: Sequence[BlockVector]) -> list[Array]:
 
 
 def case(
-    operation: str, problem: Problem, backend: Backend, calls: dict[str, Call], matrix: str | None = None
+    operation: str,
+    problem: Problem,
+    backend: Backend,
+    calls: dict[str, Call],
+    *,
+    apart: str,
+    matrix: str | None = None,
 ) -> Case:
-    """Create a case with the kernel that dispatch selects; a sweep without a fused kernel takes two calls."""
-    if isinstance(problem, SweepProblem) and not accepts(problem, backend):
-        return Case(operation, problem, "two calls", calls, "", matrix)
+    """Create a case with the kernel that dispatch selects; without a fused kernel it is named `apart`."""
+    if not accepts(problem, backend):
+        return Case(operation, problem, apart, calls, "", matrix)
     chosen = choose(problem, backend)
     return Case(operation, problem, chosen.name, calls, chosen.configuration(), matrix)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,13 @@ from ..backends import Array, Backend, backend_for
 from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..errors import OptionError
-from ..kernels.problem import Problem, StreamProblem, TsmmProblem, itemsize
-from .case import Call, Case, arrays, case, rotate, turns
+from ..kernels.problem import Problem, StreamProblem, itemsize
+from .case import Case, arrays, case, turns
 
 __all__ = ["OPERATIONS", "Case", "Sizes", "make_cases"]
 
-SWEEPS = ("combine_dot", "update_gram")
-OPERATIONS = ("dot", "gram", "combine", "update", "inplace", *SWEEPS, "axpby")
-RECTANGULAR = ("dot", "combine", "update", *SWEEPS)
+OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
+RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
 
 HOST_ELEMENTS = 4_000_000  # per operand on a CPU: 32 MB in double precision
 GPU_OPERAND_BYTES = 2 << 30
@@ -60,14 +60,13 @@ class Sizes:
         """Compute the rows of blocks of which the widest has `width` columns."""
         if self.rows is not None:
             return self.rows
-        row_bytes = (self.ld or width) * itemsize(dtype)
-        if self.operand_bytes is not None:
-            return max(1, self.operand_bytes // row_bytes)
-        if self.quick:
-            return max(1, QUICK_OPERAND_BYTES // row_bytes)
-        return (
-            HOST_ELEMENTS // (self.ld or width) if backend.name == "cpu" else GPU_OPERAND_BYTES // row_bytes
-        )
+        row_elements = self.ld or width
+        if self.operand_bytes is None and not self.quick and backend.name == "cpu":
+            return HOST_ELEMENTS // row_elements
+        n_bytes = self.operand_bytes
+        if n_bytes is None:
+            n_bytes = QUICK_OPERAND_BYTES if self.quick else GPU_OPERAND_BYTES
+        return max(1, n_bytes // (row_elements * itemsize(dtype)))
 
     def footprint(self, backend: Backend) -> int:
         """Compute the total bytes of the rotated operands."""
@@ -82,12 +81,9 @@ class _Pool:
     def __init__(self, largest: int, footprint: int, dtype: str, backend: Backend) -> None:
         elements = footprint // itemsize(dtype)
         largest += ALIGNMENT // itemsize(dtype)
-        self._inputs = BlockVector.random(
-            max(2 * largest, elements), 1, dtype, device=backend.name, rng=1
-        ).array[:, 0]
-        self._outputs = BlockVector.full(max(largest, elements // 2), 1, 1, dtype, device=backend.name).array[
-            :, 0
-        ]
+        inputs = BlockVector.random(max(2 * largest, elements), 1, dtype, device=backend.name, rng=1)
+        outputs = BlockVector.full(max(largest, elements // 2), 1, 1, dtype, device=backend.name)
+        self._inputs, self._outputs = inputs.array[:, 0], outputs.array[:, 0]
 
     def inputs(self, rows: int, width: int) -> list[BlockVector]:
         """Create disjoint blocks of random numbers."""
@@ -115,24 +111,8 @@ def make_cases(
 ) -> Iterator[Case]:
     """Yield the cases of a run, each with its operands in memory; release one before taking the next.
 
-    Parameters
-    ----------
-    operations : sequence of str
-        Some of `OPERATIONS`.
-    dtypes : sequence of str
-        Element types.
-    shapes : sequence of (int, int)
-        Widths M and N. If they differ, only dot, combine, update and sweeps are run, on a basis of M
-        columns and a block of N.
-    device : str
-        Device to run on.
-    sizes : Sizes, optional
-        Sizes of the operands.
-
-    Raises
-    ------
-    OptionError
-        For an unknown operation.
+    Widths M and N that differ are run only for dot, combine, update and sweeps, on a basis of M columns and a
+    block of N. Unknown operations raise an `OptionError`.
     """
     sizes = sizes or Sizes()
     for operation in operations:
@@ -145,32 +125,15 @@ def make_cases(
             for M, N in shapes:
                 if M == N or operation in RECTANGULAR:
                     rows = sizes.rows_for(max(M, N), dtype, backend)
-                    blocks = _Blocks(pool, rows, M, N, sizes.ld)
-                    yield _BUILDERS[operation](blocks, dtype, backend)
+                    yield _BUILDERS[operation](_Blocks(pool, backend, dtype, rows, M, N, sizes.ld))
 
 
 def _pool(dtype: str, shapes: Sequence[tuple[int, int]], sizes: Sizes, backend: Backend) -> _Pool:
-    if sizes.ld and max(map(max, shapes)) >= sizes.ld:
-        raise OptionError(f"a view of {max(map(max, shapes))} columns needs a leading dimension beyond that.")
+    widest = max(map(max, shapes))
+    if sizes.ld and widest >= sizes.ld:
+        raise OptionError(f"a view of {widest} columns needs a leading dimension beyond that.")
     largest = max((sizes.ld or max(shape)) * sizes.rows_for(max(shape), dtype, backend) for shape in shapes)
     return _Pool(largest, sizes.footprint(backend), dtype, backend)
-
-
-def _vendors(problem: Problem, backend: Backend, *operands: Sequence[Any]) -> dict[str, Call]:
-    """Collect the vendor kernels that dispatch does not select; none on a CPU, where NumPy is the peer."""
-    chosen = choose(problem, backend).name
-    if backend.name == "cpu":
-        return {}
-    found = [c for c in backend.candidates(problem) if c.vendor and not c.refusal and c.name != chosen]
-    calls = {}
-    for candidate in found:
-        sets = rotate(*operands)
-        calls[candidate.name] = _launch(candidate.run, problem, sets)
-    return calls
-
-
-def _launch(run: Callable[..., None], problem: Problem, sets: Iterator[tuple[Any, ...]]) -> Call:
-    return lambda: run(problem, *next(sets), 1, 0)
 
 
 @dataclass(frozen=True)
@@ -178,6 +141,8 @@ class _Blocks:
     """Operands of a case: blocks of `M` and `N` columns, contiguous or views of wider blocks."""
 
     pool: _Pool
+    backend: Backend
+    dtype: str
     rows: int
     M: int
     N: int
@@ -189,9 +154,48 @@ class _Blocks:
         half = max(1, len(whole) // 2)
         return self._narrowed(whole[:half], self.M), self._narrowed(whole[half:], self.N)
 
-    def outputs(self) -> list[BlockVector]:
-        """Create output blocks of N columns."""
-        return self._narrowed(self.pool.outputs(self.rows, self.ld or max(self.M, self.N)), self.N)
+    def operands(self) -> tuple[list[BlockVector], list[BlockVector]]:
+        """Create input blocks of M columns and output blocks of N."""
+        outputs = self.pool.outputs(self.rows, self.ld or max(self.M, self.N))
+        return self.inputs()[0], self._narrowed(outputs, self.N)
+
+    def coefficients(self) -> Array:
+        """Create an M x N matrix whose repeated application lets no block grow."""
+        C = np.random.default_rng(2).uniform(-1, 1, (self.M, self.N)).astype(self.dtype)
+        return self.backend.from_host(C / np.abs(C).sum(axis=0).max())
+
+    def transposed_product(self) -> Callable[[Array, Array], Array]:
+        """Select the usual NumPy expression for A^H B."""
+        if self.dtype.startswith("complex"):
+            return lambda A, B: A.conj().T @ B
+        return lambda A, B: A.T @ B
+
+    def case(
+        self,
+        operation: str,
+        problem: Problem,
+        sets: Sequence[list[BlockVector]],
+        ours: Callable[..., object],
+        plain: Callable[..., object],
+        *,
+        two_calls: Callable[..., object] | None = None,
+        vendors: Sequence[Sequence[Any]] = (),
+    ) -> Case:
+        """Create the case of one call on blocks, beside the usual expression on their arrays.
+
+        On a GPU the vendor kernels that dispatch does not select are peers, if their operands are given.
+        """
+        calls = {"blockvec": turns(ours, *sets)}
+        if two_calls is not None:
+            calls["two calls"] = turns(two_calls, *sets)
+        on_host = self.backend.name == "cpu"
+        calls["numpy" if on_host else "cupy"] = turns(plain, *map(arrays, sets))
+        if vendors and not on_host:
+            chosen = choose(problem, self.backend).name
+            for each in self.backend.candidates(problem):
+                if each.vendor and not each.refusal and each.name != chosen:
+                    calls[each.name] = turns(partial(_launch, each.run, problem), *vendors)
+        return case(operation, problem, self.backend, calls, apart="two calls")
 
     def _narrowed(self, blocks: Sequence[BlockVector], width: int) -> list[BlockVector]:
         if self.ld:
@@ -200,148 +204,108 @@ class _Blocks:
         return [BlockVector(b.array.reshape(-1)[:size].reshape(self.rows, width)) for b in blocks]
 
 
-def _dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
-    left, right = blocks.inputs()
-    problem = products.tsmttsm_problem(left[0].array, right[0].array, True)
-    small = [backend.empty((blocks.M, blocks.N), dtype)]
-    calls = {
-        "blockvec": turns(BlockVector.dot, left, right),
-        _library(backend): turns(_transposed_product(dtype), arrays(left), arrays(right)),
-    }
-    calls |= _vendors(problem, backend, arrays(left), arrays(right), small)
-    return case("dot", problem, backend, calls)
+def _launch(run: Callable[..., None], problem: Problem, *operands: Array) -> None:
+    run(problem, *operands, 1, 0)
 
 
-def _gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
+def _dot(blocks: _Blocks) -> Case:
+    A, B = blocks.inputs()
+    problem = products.tsmttsm_problem(A[0].array, B[0].array, True)
+    vendors = arrays(A), arrays(B), [blocks.backend.empty((blocks.M, blocks.N), blocks.dtype)]
+    return blocks.case("dot", problem, (A, B), BlockVector.dot, blocks.transposed_product(), vendors=vendors)
+
+
+def _gram(blocks: _Blocks) -> Case:
     A, _ = blocks.inputs()
     problem = products.tsmttsm_problem(A[0].array, A[0].array, True)
-    product = _transposed_product(dtype)
-    calls = {
-        "blockvec": turns(BlockVector.gram, A),
-        _library(backend): turns(lambda V: product(V, V), arrays(A)),
-    }
-    return case("gram", problem, backend, calls)
+    product = blocks.transposed_product()
+    return blocks.case("gram", problem, (A,), BlockVector.gram, lambda V: product(V, V))
 
 
-def _transposed_product(dtype: str) -> Callable[[Array, Array], Array]:
-    """Select the usual NumPy expression for A^H B."""
-    if dtype.startswith("complex"):
-        return lambda A, B: A.conj().T @ B
-    return lambda A, B: A.T @ B
+def _combine(blocks: _Blocks) -> Case:
+    (A, B), C, matmul = blocks.operands(), blocks.coefficients(), blocks.backend.xp.matmul
+    return blocks.case(
+        "combine",
+        products.tsmm_problem(A[0].array, C, B[0].array),
+        (A, B),
+        lambda V, W: V.combine(C, out=W),
+        lambda V, W: matmul(V, C, out=W),
+        vendors=(arrays(A), [C], arrays(B)),
+    )
 
 
-def _coefficients(blocks: _Blocks, dtype: str, backend: Backend) -> Array:
-    """Create an M x N matrix whose repeated application lets no block grow."""
-    C = np.random.default_rng(2).uniform(-1, 1, (blocks.M, blocks.N)).astype(dtype)
-    return backend.from_host(C / np.abs(C).sum(axis=0).max())
-
-
-def _combine(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
-    A, B, C = blocks.inputs()[0], blocks.outputs(), _coefficients(blocks, dtype, backend)
-    problem: TsmmProblem = products.tsmm_problem(A[0].array, C, B[0].array)
-    matmul = backend.xp.matmul
-    calls = {
-        "blockvec": turns(lambda V, W: V.combine(C, out=W), A, B),
-        _library(backend): turns(lambda V, W: matmul(V, C, out=W), arrays(A), arrays(B)),
-    }
-    calls |= _vendors(problem, backend, arrays(A), [C], arrays(B))
-    return case("combine", problem, backend, calls)
-
-
-def _update(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
-    A, B, C = blocks.inputs()[0], blocks.outputs(), _coefficients(blocks, dtype, backend)
-    problem: TsmmProblem = products.tsmm_problem(A[0].array, C, B[0].array, 1, 0.5)
+def _update(blocks: _Blocks) -> Case:
+    (A, B), C = blocks.operands(), blocks.coefficients()
+    problem = products.tsmm_problem(A[0].array, C, B[0].array, 1, 0.5)
 
     def plain(V: Array, W: Array) -> Array:
         W *= 0.5
         W += V @ C
         return W
 
-    calls = {
-        "blockvec": turns(lambda V, W: V.combine(C, beta=0.5, out=W), A, B),
-        _library(backend): turns(plain, arrays(A), arrays(B)),
-    }
-    return case("update", problem, backend, calls)
+    return blocks.case("update", problem, (A, B), lambda V, W: V.combine(C, beta=0.5, out=W), plain)
 
 
-def _inplace(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
-    A, C = blocks.inputs()[0], _coefficients(blocks, dtype, backend)
-    problem: TsmmProblem = products.tsmm_problem(A[0].array, C, A[0].array)
+def _inplace(blocks: _Blocks) -> Case:
+    A, C = blocks.inputs()[0], blocks.coefficients()
+    problem = products.tsmm_problem(A[0].array, C, A[0].array)
 
     def plain(V: Array) -> Array:
         V[...] = V @ C
         return V
 
-    calls = {
-        "blockvec": turns(lambda V: V.combine(C, out=V), A),
-        _library(backend): turns(plain, arrays(A)),
-    }
-    return case("inplace", problem, backend, calls)
+    return blocks.case("inplace", problem, (A,), lambda V: V.combine(C, out=V), plain)
 
 
-def _combine_dot(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
-    W, V = blocks.inputs()[0], blocks.outputs()
+def _combine_dot(blocks: _Blocks) -> Case:
+    W, V = blocks.operands()
     Q = np.linalg.qr(np.random.default_rng(2).standard_normal((blocks.N, blocks.N)))[0]
-    C = backend.from_host(Q.astype(dtype))  # orthogonal: repeated application keeps the norm
-    problem = products.sweep_problem("combine_dot", V[0].array, C, W[0].array)
-    product = _transposed_product(dtype)
+    C = blocks.backend.from_host(Q.astype(blocks.dtype))  # orthogonal: repeated application keeps the norm
+    product = blocks.transposed_product()
 
     def plain(X: Array, Y: Array) -> Array:
         Y[...] = Y @ C
         return product(X, Y)
 
-    def sequence(X: BlockVector, Y: BlockVector) -> Array:
-        return X.dot(Y.combine(C, out=Y))
+    return blocks.case(
+        "combine_dot",
+        products.sweep_problem("combine_dot", V[0].array, C, W[0].array),
+        (W, V),
+        lambda X, Y: Y.combine_dot(C, X),
+        plain,
+        two_calls=lambda X, Y: X.dot(Y.combine(C, out=Y)),
+    )
 
-    calls = {
-        "blockvec": turns(lambda X, Y: Y.combine_dot(C, X), W, V),
-        "two calls": turns(sequence, W, V),
-        _library(backend): turns(plain, arrays(W), arrays(V)),
-    }
-    return case("combine_dot", problem, backend, calls)
 
-
-def _update_gram(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
-    W, V, C = blocks.inputs()[0], blocks.outputs(), _coefficients(blocks, dtype, backend)
-    problem = products.sweep_problem("update_gram", V[0].array, C, W[0].array)
-    product = _transposed_product(dtype)
+def _update_gram(blocks: _Blocks) -> Case:
+    (W, V), C = blocks.operands(), blocks.coefficients()
+    product = blocks.transposed_product()
 
     def plain(X: Array, Y: Array) -> Array:
         Y -= X @ C
         return product(Y, Y)
 
-    def sequence(X: BlockVector, Y: BlockVector) -> Array:
-        X.combine(C, alpha=-1, beta=1, out=Y)
-        return Y.gram()
-
-    calls = {
-        "blockvec": turns(lambda X, Y: Y.update_gram(X, C), W, V),
-        "two calls": turns(sequence, W, V),
-        _library(backend): turns(plain, arrays(W), arrays(V)),
-    }
-    return case("update_gram", problem, backend, calls)
+    return blocks.case(
+        "update_gram",
+        products.sweep_problem("update_gram", V[0].array, C, W[0].array),
+        (W, V),
+        lambda X, Y: Y.update_gram(X, C),
+        plain,
+        two_calls=lambda X, Y: X.combine(C, alpha=-1, beta=1, out=Y).gram(),
+    )
 
 
-def _axpby(blocks: _Blocks, dtype: str, backend: Backend) -> Case:
-    X, Y = blocks.inputs()[0], blocks.outputs()
-    problem = StreamProblem("axpby", blocks.rows, blocks.M, dtype, 2, 1)
-    calls = {
-        "blockvec": turns(lambda V, W: W.axpby(0.5, V, 0.25), X, Y),
-        _library(backend): turns(_plain_axpby, arrays(X), arrays(Y)),
-    }
-    return case("axpby", problem, backend, calls)
+def _axpby(blocks: _Blocks) -> Case:
+    problem = StreamProblem("axpby", blocks.rows, blocks.M, blocks.dtype, 2, 1)
+
+    def plain(X: Array, Y: Array) -> None:
+        Y *= 0.25
+        Y += 0.5 * X
+
+    return blocks.case("axpby", problem, blocks.operands(), lambda V, W: W.axpby(0.5, V, 0.25), plain)
 
 
-def _plain_axpby(X: Array, Y: Array) -> None:
-    Y *= 0.25
-    Y += 0.5 * X
-
-
-def _library(backend: Backend) -> str:
-    return "numpy" if backend.name == "cpu" else "cupy"
-
-
-_BUILDERS: dict[str, Callable[[_Blocks, str, Backend], Case]] = {
+_BUILDERS: dict[str, Callable[[_Blocks], Case]] = {
     "dot": _dot,
     "gram": _gram,
     "combine": _combine,

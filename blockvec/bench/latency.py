@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,7 @@ def measure_latency(
             problem = products.tsmttsm_problem(A.array, B.array, True)
             chosen = choose(problem, backend)
             peer = "numpy" if backend.name == "cpu" else "cupy"
-            ours, theirs = _ours(A, B, C), _theirs(A.array, B.array, C, backend)
+            ours, theirs = partial(A.dot, B, out=C), _theirs(A.array, B.array, C, backend)
             time_s, replay_s = _call_time(ours, backend), _replay_time(ours, backend)
             yield {
                 "operation": problem.operation,
@@ -61,21 +63,12 @@ def measure_latency(
 
 def _compile(widths: Sequence[int], dtype: str, rows: Sequence[int], backend: Backend) -> None:
     """Compile all kernels in parallel processes."""
-    chosen = [
-        (problem, choose(problem, backend))
-        for problem in (
-            TsmttsmProblem(K, width, width, dtype, dtype, width, width, conj=is_complex(dtype))
-            for width in widths
-            for K in rows
-        )
-    ]
-    unsummed = (_unsummed(problem, candidate.name, backend) for problem, candidate in chosen)
-    candidates = [candidate for _, candidate in chosen] + [each for each in unsummed if each]
-    compile_ahead((candidate.source() for candidate in candidates), backend)
-
-
-def _ours(A: BlockVector, B: BlockVector, C: Array) -> Callable[[], object]:
-    return lambda: A.dot(B, out=C)
+    kernels: list[Candidate | None] = []
+    for width, K in itertools.product(widths, rows):
+        problem = TsmttsmProblem(K, width, width, dtype, dtype, width, width, conj=is_complex(dtype))
+        chosen = choose(problem, backend)
+        kernels += [chosen, _unsummed(problem, chosen.name, backend)]
+    compile_ahead((kernel.source() for kernel in kernels if kernel is not None), backend)
 
 
 def _theirs(A: Array, B: Array, C: Array, backend: Backend) -> Callable[[], object]:

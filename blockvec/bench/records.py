@@ -41,14 +41,7 @@ WRITE_S = 1.0  # between writes of a growing document
 
 
 def environment(backend: Backend) -> Record:
-    """Collect device and versions that a measurement depends on.
-
-    Returns
-    -------
-    dict of str to str or int
-        device, cores (0 on a GPU), driver, cuda, nvrtc, cupy, numpy, scipy, python, blockvec, commit, date;
-        empty strings for what is not installed or not used.
-    """
+    """Collect device and versions that a measurement depends on; "" for what is not installed or not used."""
     from .. import __version__
 
     device = backend.device
@@ -101,13 +94,8 @@ def _commit() -> str:
 
 def ceilings_record(ceilings: Ceilings) -> Record:
     """Convert ceilings to their form in a document."""
-    record: Record = {
-        "read_gb_s": round(ceilings.read_gb_s, 2),
-        "write_gb_s": round(ceilings.write_gb_s, 2),
-        "copy_gb_s": round(ceilings.copy_gb_s, 2),
-    }
-    if ceilings.l2_gb_s:
-        record["l2_gb_s"] = round(ceilings.l2_gb_s, 2)
+    names = ("read_gb_s", "write_gb_s", "copy_gb_s", *(("l2_gb_s",) if ceilings.l2_gb_s else ()))
+    record: Record = {name: round(getattr(ceilings, name), 2) for name in names}
     if ceilings.mixed_gb_s:
         record["mixed_gb_s"] = [[round(share, 4), round(rate, 2)] for share, rate in ceilings.mixed_gb_s]
     for dtype, rate in ceilings.gflop_s.items():
@@ -125,24 +113,9 @@ def kernel_record(
     config: str | Mapping[str, Any] = "",
     matrix: str | None = None,
 ) -> Record:
-    """Create the record of one measured operation.
+    """Create the record of one measured operation, beside the times of peers in the same run.
 
-    Parameters
-    ----------
-    problem : Problem
-        The operation.
-    kernel : str
-        Name of the implementation: its family.
-    timing : Timing
-        Its measured time.
-    ceilings : Ceilings
-        Measured in the same run.
-    peers : mapping of str to Timing
-        Times of other implementations of the same operation.
-    config : str or mapping
-        The kernel's parameters.
-    matrix : str, optional
-        Name of the sparse matrix.
+    The kernel is the name of the family and its parameters, the matrix that of a sparse product.
     """
     record: Record = {"operation": problem.operation, "dtype": problem.dtype}
     record |= _extents(problem)
@@ -156,33 +129,33 @@ def kernel_record(
         "fraction": round(fraction(problem, timing.median_s, ceilings), 4),
         "peers": {name: peer.median_s for name, peer in peers.items()},
     }
-    if isinstance(problem, TsmttsmProblem | TsmmProblem) and max(problem.lda, problem.ldb) > max(
-        problem.M, problem.N
-    ):
-        sectors_s = memory_time(sector_traffic(problem), ceilings)
-        record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
-    if isinstance(problem, TsmttsmProblem | TsmmProblem) and (cap := padding_cap(problem, ceilings)) < 0.9999:
-        record["cap"] = round(cap, 4)
+    if isinstance(problem, TsmttsmProblem | TsmmProblem):
+        if max(problem.lda, problem.ldb) > max(problem.M, problem.N):
+            sectors_s = memory_time(sector_traffic(problem), ceilings)
+            record["fraction_sectors"] = round(sectors_s / timing.median_s, 4)
+        if (cap := padding_cap(problem, ceilings)) < 0.9999:
+            record["cap"] = round(cap, 4)
     if (gather_s := gather_time(problem, ceilings)) is not None:
         record["fraction_gather"] = round(gather_s / timing.median_s, 4)
     return record
 
 
 def _extents(problem: Problem) -> Record:
+    names: tuple[str, ...]
     match problem:
         case TsmttsmProblem():
-            return {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
+            names = ("M", "N", "K", "lda", "ldb")
         case TsmmProblem():
-            extents = {name: getattr(problem, name) for name in ("M", "N", "K", "lda", "ldb")}
-            return extents | {"beta": problem.beta, "inplace": problem.inplace}
+            names = ("M", "N", "K", "lda", "ldb", "beta", "inplace")
         case SweepProblem():
-            return {name: getattr(problem, name) for name in ("M", "N", "K", "ldw", "ldv")}
+            names = ("M", "N", "K", "ldw", "ldv")
         case SpmmvProblem():
-            sizes: Record = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
+            sizes = {"M": problem.width, "N": problem.width, "K": problem.n_rows}
             sizes |= {"lda": problem.ldx, "ldb": problem.ldy, "nnz": problem.nnz}
             return sizes | _beside_the_product(problem)
         case StreamProblem():
             return {"M": problem.M, "N": problem.M, "K": problem.K}
+    return {name: getattr(problem, name) for name in names}
 
 
 def _beside_the_product(problem: SpmmvProblem) -> Record:
@@ -206,24 +179,7 @@ def document(environment: Record, ceilings: Ceilings | Record, records: Sequence
 def write(
     path: str | Path, environment: Record, ceilings: Ceilings | Record, records: Sequence[Record]
 ) -> None:
-    """Write the document of one run atomically, with one record per line.
-
-    Parameters
-    ----------
-    path : path
-        The file; its folder is created.
-    environment : dict
-        As `environment` returns it.
-    ceilings : Ceilings or dict
-        Measured in the same run.
-    records : sequence of dict
-        The measurements.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written.
-    """
+    """Write the document of one run atomically, with one record per line; its folder is created."""
     whole = document(environment, ceilings, records)
     lines = ",\n  ".join(json.dumps(record) for record in whole["records"])
     text = (
@@ -235,17 +191,7 @@ def write(
 
 
 class Book:
-    """Document that is rewritten atomically as records arrive.
-
-    Parameters
-    ----------
-    path : path, optional
-        The file; without it nothing is written.
-    environment : dict
-        As `environment` returns it.
-    records : sequence of dict
-        Initial records.
-    """
+    """Document that is rewritten atomically as records arrive; without a path nothing is written."""
 
     def __init__(self, path: str | Path | None, environment: Record, records: Sequence[Record] = ()) -> None:
         self.records = list(records)

@@ -38,15 +38,8 @@ class Measured:
     def record(self) -> dict[str, Any]:
         """Create the record of the measurement."""
         case = self.case
-        return kernel_record(
-            case.problem,
-            case.kernel,
-            self.ours,
-            self.ceilings,
-            self.peers,
-            config=case.config,
-            matrix=case.matrix,
-        )
+        measured = (self.ours, self.ceilings, self.peers)
+        return kernel_record(case.problem, case.kernel, *measured, config=case.config, matrix=case.matrix)
 
     def line(self) -> str:
         """Format the table row."""
@@ -77,19 +70,7 @@ def heading(backend: Backend, ceilings: Ceilings) -> str:
 
 
 def measure_case(case: Case, backend: Backend, ceilings: Ceilings, *, quick: bool = False) -> Measured:
-    """Time a case and its peers in alternating bursts.
-
-    Parameters
-    ----------
-    case : Case
-        The calls to time.
-    backend : Backend
-        The device.
-    ceilings : Ceilings
-        Measured in this process.
-    quick : bool
-        Few runs, for a first impression.
-    """
+    """Time a case and its peers in alternating bursts; `quick` for few runs, as a first impression."""
     on_gpu = backend.device.kind == "cuda"
     timings = measure_beside(
         case.calls,

@@ -25,7 +25,7 @@ import scipy.sparse
 from ..backends import Backend
 from ..blockvector import BlockVector
 from ..config import option_context, options
-from ..dispatch import accepts, choose
+from ..dispatch import choose
 from ..errors import OptionError
 from ..io import open_matrix
 from ..kernels.compile import build
@@ -35,7 +35,7 @@ from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
 from ..kernels.sparse.csr_plan import Plan
 from ..kernels.tuning.winners import configure_sparse
 from ..operators import SparseOperator
-from .case import Call, Case, arrays, turns
+from .case import Call, Case, arrays, case, turns
 from .dense import Sizes
 
 __all__ = ["GPU_TABLE", "HOST_TABLE", "OPERATIONS", "QUICK_TABLE", "Table", "open_matrices", "sparse_cases"]
@@ -50,18 +50,9 @@ FUSED: dict[str, Any] = {"alpha": "general", "beta": "general", "shift": "scalar
 
 @dataclass(frozen=True)
 class Table:
-    """The products that one run measures.
+    """The products that one run measures: models or files, columns of blocks, types.
 
-    Attributes
-    ----------
-    matrices : tuple of str
-        Models or files.
-    widths : tuple of int
-        Columns of blocks.
-    dtypes : tuple of str
-        Types to measure all matrices in.
-    further_dtypes : tuple of str
-        Types to measure the first two matrices in.
+    Only the first two matrices are measured in the further types.
     """
 
     matrices: tuple[str, ...]
@@ -100,24 +91,10 @@ def sparse_cases(
 ) -> Iterator[Case]:
     """Yield cases, type by type and matrix by matrix, each with its operands in memory.
 
-    Parameters
-    ----------
-    operations : sequence of str
-        Some of `OPERATIONS`. ``"apply"`` is Y = A X beside the libraries that have it; ``"apply_fused"`` adds
-        scale, shift, update and the column dots x^H y and y^H y, ``"apply_gram"`` X^H Y and Y^H Y, each
-        beside the separate calls, in double precision and for those widths of the table that are among
-        `FUSED_WIDTHS`.
-    table : Table
-        Matrices, widths and types.
-    backend : Backend
-        Where to run.
-    sizes : Sizes, optional
-        Whether to rotate among copies.
-
-    Raises
-    ------
-    OptionError
-        For a matrix that is not sparse.
+    ``"apply"`` is Y = A X beside the libraries that have it; ``"apply_fused"`` adds scale, shift, update and
+    the column dots x^H y and y^H y, ``"apply_gram"`` X^H Y and Y^H Y, each beside the separate calls, in
+    double precision and for those widths of the table that are among `FUSED_WIDTHS`. A matrix that is not
+    sparse raises an `OptionError`.
     """
     matrices = open_matrices(table, backend)
     runs = [(dtype, name) for dtype in table.dtypes for name in table.matrices]
@@ -224,12 +201,7 @@ class _Sets:
     """Copies of a matrix and of blocks, and the cases that call products of them."""
 
     def __init__(
-        self,
-        name: str,
-        copies: Sequence[Any],
-        operators: Sequence[SparseOperator],
-        width: int,
-        dtype: str,
+        self, name: str, copies: Sequence[Any], operators: Sequence[SparseOperator], width: int, dtype: str
     ) -> None:
         self.name, self.copies, self.operators = name, copies, operators
         self.backend = operators[0].backend
@@ -243,12 +215,12 @@ class _Sets:
         )
         self.problem = operators[0].explain(self.X[0])[0]
 
-    def _blocks(self) -> tuple[Sequence[SparseOperator], list[BlockVector], list[BlockVector]]:
-        return self.operators, self.X, self.Y
+    def _turns(self, function: Callable[..., object]) -> Call:
+        return turns(function, self.operators, self.X, self.Y)
 
     def warm_up(self, seconds: float) -> None:
         """Keep a GPU busy until its clocks are those of long work, and its matrices are converted."""
-        call, begin = turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()), time.perf_counter()
+        call, begin = self._turns(_product), time.perf_counter()
         family = SPARSE_FAMILIES.get(choose(self.problem, self.backend).name)
         if family is not None and family.converts_after is not None:
             for _ in range((family.converts_after + 1) * len(self.operators)):
@@ -263,29 +235,20 @@ class _Sets:
                 for _ in self.operators:
                     call()
         problem = dataclasses.replace(self.problem, **more)
-        if not accepts(problem, self.backend):
-            return Case(operation, problem, "separate", calls, "", self.name)
-        chosen = choose(problem, self.backend)
-        return Case(operation, problem, chosen.name, calls, chosen.configuration(), self.name)
+        return case(operation, problem, self.backend, calls, apart="separate", matrix=self.name)
 
     def plain(self) -> Case:
         """Make the case of Y = A X, with the libraries as peers."""
-        calls = {"blockvec": turns(lambda S, V, W: S.apply(V, out=W), *self._blocks())}
+        calls = {"blockvec": self._turns(_product)}
         if self.backend.name == "cpu":
             calls["scipy"] = turns(operator.matmul, self.copies, arrays(self.X))
         else:
             from .sparse_peers import peers
 
             if choose(self.problem, self.backend).vendor:
-                calls["own"] = turns(self._own, *self._blocks())
+                calls["own"] = self._turns(_own_product)
             calls |= peers(self.operators, self.X, self.Y)
         return self._case("apply", calls)
-
-    @staticmethod
-    def _own(S: SparseOperator, V: BlockVector, W: BlockVector) -> BlockVector:
-        """Call blockvec's own kernels where a vendor's kernel is faster."""
-        with option_context(vendor=False):
-            return S.apply(V, out=W)
 
     def fused(self) -> Case:
         """Make the case of all but Gram matrices in one call, with the plain update and separate passes."""
@@ -299,9 +262,9 @@ class _Sets:
             return W, {"xy": V.column_dot(W), "yy": W.column_dot(W)}
 
         calls = {
-            "blockvec": turns(together, *self._blocks()),
-            "plain": turns(lambda S, V, W: S.apply(V, out=W, beta=BETA), *self._blocks()),
-            "separate": turns(separate, *self._blocks(), [block.like() for block in self.Y]),
+            "blockvec": self._turns(together),
+            "plain": self._turns(lambda S, V, W: S.apply(V, out=W, beta=BETA)),
+            "separate": turns(separate, self.operators, self.X, self.Y, [block.like() for block in self.Y]),
         }
         return self._case("apply_fused", calls, **FUSED)
 
@@ -313,8 +276,18 @@ class _Sets:
             return W, {"xy": V.dot(W), "yy": W.gram()}
 
         calls = {
-            "blockvec": turns(lambda S, V, W: S.apply(V, W, gram=GRAMS), *self._blocks()),
-            "plain": turns(lambda S, V, W: S.apply(V, out=W), *self._blocks()),
-            "separate": turns(separate, *self._blocks()),
+            "blockvec": self._turns(lambda S, V, W: S.apply(V, W, gram=GRAMS)),
+            "plain": self._turns(_product),
+            "separate": self._turns(separate),
         }
         return self._case("apply_gram", calls, gram=GRAMS)
+
+
+def _product(S: SparseOperator, V: BlockVector, W: BlockVector) -> BlockVector:
+    return S.apply(V, out=W)
+
+
+def _own_product(S: SparseOperator, V: BlockVector, W: BlockVector) -> BlockVector:
+    """Call blockvec's own kernels where a vendor's kernel is faster."""
+    with option_context(vendor=False):
+        return S.apply(V, out=W)
