@@ -1,7 +1,6 @@
-"""Elementwise kernels and sums on a GPU: axpby, column dots, random numbers, the fold of partial products.
+"""Elementwise kernels and sums on a GPU: axpby, column dots, random numbers, sums of partial products.
 
-Pure descriptions: a kernel is a frozen record that yields its source and its launch geometry. What they run
-on is the backend's business.
+A kernel is a frozen record with its source and its launch geometry; the backend compiles and launches it.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from .problem import is_complex, itemsize, promote
-from .source import render
+from .limits import ceil_div, round_up
+from .problem import is_complex, itemsize, promote, real_bytes
+from .source import C_TYPES, constants_of, render
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
 AXPBY_BLOCKS = 12
 COLUMN_DOT_BLOCKS = 8
-_C_TYPES = {"float32": "float", "float64": "double"}
 _SHORT = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 
@@ -24,34 +23,34 @@ class Kernel(Protocol):
     """One kernel, ready to be compiled; equal records mean equal machine code."""
 
     def __hash__(self) -> int:
-        """Return the hash of the record, by which a loaded kernel is found."""
+        """Hash the record, the key of its loaded kernel."""
 
     @property
     def name(self) -> str:
         """Name of the function in the source."""
 
     def source(self) -> str:
-        """Return CUDA C++."""
+        """Generate the CUDA source."""
 
 
 def real_type(dtype: str) -> str:
-    """Type of the parts of an element."""
+    """Translate an element type to that of its real and imaginary parts."""
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
 
 
 def vector_length(*dtypes: str) -> int:
-    """Elements in a unit: as many as fill the widest load for the widest type."""
+    """Count the elements of a unit: those of the widest type that fill the widest load."""
     return max(1, VECTOR_BYTES // max(itemsize(dtype) for dtype in dtypes))
 
 
 def _c_type(dtype: str) -> str:
-    """C type of the parts of an element."""
-    return _C_TYPES[real_type(dtype)]
+    """Translate an element type to the C type of its real and imaginary parts."""
+    return C_TYPES[real_bytes(dtype)]
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A factor of axpby: a double-precision scalar, times one value a column of type `columns` if given."""
+    """A factor of axpby: a double-precision scalar, times one value per column of type `columns` if given."""
 
     is_complex: bool = False
     columns: str | None = None
@@ -71,7 +70,7 @@ class AxpbyKernel:
     dtype_x, dtype_y, dtype_out : str
         Element types; `dtype_y` is None where there is no Y.
     alpha, beta : Factor
-        What the factors are made of.
+        Kinds of the factors.
     flat : bool
         Whether all blocks are contiguous and count as one long row.
     aligned : bool
@@ -101,12 +100,12 @@ class AxpbyKernel:
 
     @property
     def unroll(self) -> int:
-        """Units in flight a thread: 64 KB a multiprocessor and operand, where 16-byte loads are possible."""
+        """Units in flight per thread: 64 KB per multiprocessor and operand with 16-byte loads."""
         return 4 if self.vector * itemsize(self.dtype_x) >= 8 else 8
 
     def blocks(self, units: int, multiprocessors: int) -> int:
-        """Blocks to launch for so many units."""
-        return max(1, min(multiprocessors * AXPBY_BLOCKS, -(-units // self.threads)))
+        """Compute the number of blocks of a launch."""
+        return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(units, self.threads)))
 
     @property
     def name(self) -> str:
@@ -117,7 +116,7 @@ class AxpbyKernel:
         return f"axpby_{blocks}_{layout}"
 
     def source(self) -> str:
-        """Return CUDA C++."""
+        """Generate the CUDA source."""
         columns = (self.alpha.columns, self.beta.columns)
         dtype_y = self.dtype_y or self.dtype_x
         alpha_values, beta_values = (dtype or "float64" for dtype in columns)
@@ -134,24 +133,21 @@ class AxpbyKernel:
             "Y_COMPLEX": is_complex(dtype_y),
             "OUT_COMPLEX": is_complex(self.dtype_out),
             "HAS_Y": self.dtype_y is not None,
-            "FLAT": self.flat,
-            "ALIGNED": self.aligned,
+            **constants_of(self, "flat", "aligned"),
             "ALPHA_COMPLEX": self.alpha.is_complex,
             "ALPHA_COLUMNS": self.alpha.columns is not None,
             "ALPHA_COLUMNS_COMPLEX": is_complex(alpha_values),
             "BETA_COMPLEX": self.beta.is_complex,
             "BETA_COLUMNS": self.beta.columns is not None,
             "BETA_COLUMNS_COMPLEX": is_complex(beta_values),
-            "VECTOR": self.vector,
-            "THREADS": self.threads,
-            "UNROLL": self.unroll,
+            **constants_of(self, "vector", "threads", "unroll"),
         }
         return render(self.name, "elementwise/axpby.cu", constants, types)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """How column dots are dealt out: `groups` rows a block with `lanes` threads each, `tiles` of columns."""
+    """Threads of column dots: `groups` rows per block with `lanes` threads each, `tiles` of columns."""
 
     lanes: int
     groups: int
@@ -161,12 +157,12 @@ class Tiling:
     @property
     def threads(self) -> int:
         """Threads of a block, whole warps."""
-        return -(-self.lanes * self.groups // 32) * 32
+        return round_up(self.lanes * self.groups, 32)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDotKernel:
-    """Column dots of X and Y, one partial sum a block; see cuda/elementwise/column_dot.cu.
+    """Column dots of X and Y, one partial sum per block; see cuda/elementwise/column_dot.cu.
 
     Attributes
     ----------
@@ -195,7 +191,7 @@ class ColumnDotKernel:
 
     @property
     def unroll(self) -> int:
-        """Rows in flight a thread: 64 bytes of loads, where they are of 8 bytes and more."""
+        """Rows in flight per thread: 64 bytes of loads, where they are of 8 bytes and more."""
         operands = 1 if self.same else 2
         return min(8, 64 // (operands * self.vector * itemsize(self.dtype_x)))
 
@@ -206,13 +202,13 @@ class ColumnDotKernel:
         return "complex128" if complex_sums else "float64"
 
     def tiling(self, rows: int, width: int, multiprocessors: int) -> Tiling:
-        """Deal out the rows of a block; depends on extents alone, so that results repeat."""
-        units = -(-width // self.vector)
-        tiles = -(-units // self.threads)
+        """Assign rows and columns to threads, from extents alone, so that results repeat."""
+        units = ceil_div(width, self.vector)
+        tiles = ceil_div(units, self.threads)
         lanes = min(units, self.threads)
         groups = self.threads // lanes
         most = max(1, multiprocessors * COLUMN_DOT_BLOCKS // tiles)
-        return Tiling(lanes, groups, tiles, max(1, min(most, -(-rows // (groups * self.unroll)))))
+        return Tiling(lanes, groups, tiles, max(1, min(most, ceil_div(rows, groups * self.unroll))))
 
     @property
     def name(self) -> str:
@@ -222,17 +218,12 @@ class ColumnDotKernel:
         return f"column_dot_{_SHORT[self.dtype_x]}_{other}{suffix}"
 
     def source(self) -> str:
-        """Return CUDA C++."""
+        """Generate the CUDA source."""
         types = {"XReal": _c_type(self.dtype_x), "YReal": _c_type(self.dtype_y)}
         constants = {
             "X_COMPLEX": is_complex(self.dtype_x),
             "Y_COMPLEX": is_complex(self.dtype_y),
-            "SAME": self.same,
-            "CONJ": self.conj,
-            "ALIGNED": self.aligned,
-            "VECTOR": self.vector,
-            "THREADS": self.threads,
-            "UNROLL": self.unroll,
+            **constants_of(self, "same", "conj", "aligned", "vector", "threads", "unroll"),
         }
         return render(self.name, "elementwise/column_dot.cu", constants, types)
 
@@ -250,9 +241,9 @@ class FoldKernel:
     left_complex, conj : bool
         Whether partials are real products of the parts of complex A with a real B; whether A is conjugated.
     hermitian : bool
-        Make C exactly Hermitian (symmetric) before the factors.
+        Whether C is made exactly Hermitian (symmetric) before the factors.
     beta_zero : bool
-        Do not read C.
+        Whether C is not read.
     """
 
     dtype_partial: str
@@ -267,7 +258,7 @@ class FoldKernel:
 
     @staticmethod
     def lanes_for(n_elements: int) -> int:
-        """Return the lanes for a result of so many elements: no thread idle, long sums shared."""
+        """Choose the lanes for a result of `n_elements`: no thread idle, long sums shared."""
         return min(32, 1 << max(0, n_elements - 1).bit_length())
 
     @property
@@ -279,17 +270,12 @@ class FoldKernel:
         return "_".join(["fold", types, str(self.lanes), *words])
 
     def source(self) -> str:
-        """Return CUDA C++."""
+        """Generate the CUDA source."""
         types = {"PartialReal": _c_type(self.dtype_partial), "OutReal": _c_type(self.dtype_out)}
         constants = {
             "PARTIAL_COMPLEX": is_complex(self.dtype_partial),
             "OUT_COMPLEX": is_complex(self.dtype_out),
-            "LEFT_COMPLEX": self.left_complex,
-            "CONJ": self.conj,
-            "HERMITIAN": self.hermitian,
-            "BETA_ZERO": self.beta_zero,
-            "THREADS": self.threads,
-            "LANES": self.lanes,
+            **constants_of(self, "left_complex", "conj", "hermitian", "beta_zero", "threads", "lanes"),
         }
         return render(self.name, "elementwise/fold.cu", constants, types)
 
@@ -308,7 +294,6 @@ class PhiloxKernel:
         return f"philox_{_SHORT[self.dtype]}"
 
     def source(self) -> str:
-        """Return CUDA C++."""
-        return render(
-            self.name, "elementwise/philox.cu", {"THREADS": self.threads}, {"Real": _c_type(self.dtype)}
-        )
+        """Generate the CUDA source."""
+        types = {"Real": _c_type(self.dtype)}
+        return render(self.name, "elementwise/philox.cu", {"THREADS": self.threads}, types)

@@ -1,28 +1,17 @@
-"""The inverse of a small Cholesky factor on a GPU: one block of threads, its matrix in shared memory.
-
-As `elementwise`: a pure description, which the backend compiles and launches.
-"""
+"""The inverse of a small Cholesky factor on a GPU, in the shared memory of one block of threads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from .device import DeviceInfo
-from .problem import is_complex, promote
-from .source import SHORT_NAMES, render
-
-__all__ = ["InverseFactorKernel"]
+from .problem import is_complex, promote, real_bytes
+from .source import C_TYPES, SHORT_NAMES, render
 
 
 @dataclass(frozen=True, slots=True)
 class InverseFactorKernel:
-    """T = R^-1 with G = R^H R; see cuda/elementwise/inverse_factor.cu.
-
-    Attributes
-    ----------
-    dtype : str
-        Element type of G and T.
-    """
+    """T = R^-1 with G = R^H R, of one element type; see cuda/elementwise/inverse_factor.cu."""
 
     dtype: str
 
@@ -30,25 +19,25 @@ class InverseFactorKernel:
 
     @property
     def dtype_report(self) -> str:
-        """Element type of what is reported to the host: double precision."""
+        """Element type of the report to the host, in double precision."""
         return promote(self.dtype, "float64")
 
     def shared_bytes(self, width: int) -> int:
-        """Return the shared memory for a matrix of so many columns."""
+        """Compute the shared memory for a matrix of `width` columns."""
         return (16 if is_complex(self.dtype) else 8) * width**2 + 16 * width
 
     def refusal(self, width: int, device: DeviceInfo) -> str:
-        """Why a matrix cannot be worked on; empty where it can."""
+        """Explain why a matrix of `width` columns is too large; empty if it fits."""
         fits = self.shared_bytes(width) <= device.shared_bytes_per_block
         return "" if fits else f"{width} columns do not fit in shared memory"
 
     @property
     def name(self) -> str:
-        """Name of the function."""
+        """Name of the function in the source."""
         return f"inverse_factor_{SHORT_NAMES[self.dtype]}"
 
     def source(self) -> str:
-        """Return CUDA C++."""
-        real = "float" if self.dtype in ("float32", "complex64") else "double"
+        """Generate the CUDA source."""
         constants = {"COMPLEX": is_complex(self.dtype), "THREADS": self.threads}
-        return render(self.name, "elementwise/inverse_factor.cu", constants, {"Real": real})
+        types = {"Real": C_TYPES[real_bytes(self.dtype)]}
+        return render(self.name, "elementwise/inverse_factor.cu", constants, types)
