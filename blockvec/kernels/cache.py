@@ -1,4 +1,4 @@
-"""Small JSON records on disk: one file a key, replaced atomically, never fatal when broken."""
+"""JSON records on disk: one file per key, replaced atomically; damaged ones are ignored."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["load_json", "replace_file", "store_json"]
-
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write `content` to `path` so that a reader sees the old file or the new one, never a part.
-
-    The folder is created. An `OSError` (a read-only or full disk) reaches the caller.
-    """
+    """Replace a file atomically and create its folder; raise `OSError` if the disk is full or read-only."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -31,7 +26,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def store_json(path: Path, record: dict[str, Any]) -> bool:
-    """Store a record; return False where the disk does not let us, since a cache is never worth a failure."""
+    """Store a record; return False if the file cannot be written."""
     try:
         replace_file(path, json.dumps(record, indent=1, sort_keys=True).encode())
     except OSError:
@@ -40,7 +35,7 @@ def store_json(path: Path, record: dict[str, Any]) -> bool:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the record, or None when there is none or it cannot be read as one."""
+    """Load a record; None if there is none or it is damaged."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,13 +1,10 @@
-"""From CUDA C++ source to a loaded kernel: NVRTC, a cache of cubins on disk, CuPy's module loader.
+"""Compilation of CUDA C++ with NVRTC, a cache of cubins on disk, and loading through CuPy.
 
-NVRTC is called directly, not through CuPy's ``RawModule``, which always flushes float32 denormals to
-zero and hides the compiler's report. It needs neither a GPU nor CUDA's headers, so every kernel can be
-compiled and inspected anywhere.
+NVRTC is called directly, because CuPy's ``RawModule`` flushes float32 denormals to zero and hides the
+compiler's report. It needs neither a GPU nor CUDA's headers.
 
-A cache entry is one file, named by a hash of all that determines its content, written under a
-temporary name and renamed: readers never see half an entry, writers never clash. It carries a checksum;
-a damaged entry counts as missing and is rebuilt. A folder that cannot be written only means that kernels
-are compiled again.
+A cache entry is one file, named by a hash of all that determines its content and replaced atomically. If its
+checksum is wrong, the kernel is compiled again.
 """
 
 from __future__ import annotations
@@ -28,10 +25,8 @@ from ..errors import CompileError
 from .cache import replace_file
 from .launch import Kernel
 
-__all__ = ["OPTIONS", "Cubin", "Resources", "build", "compile_source", "compiler_version", "function", "load"]
-
-# Functions without an execution space are device functions; denormals are kept (NVRTC's default, but a
-# promise here). Fast-math stays off. ptxas reports registers and spills into the program log.
+# Functions without an execution space are device functions; denormals are kept. ptxas reports registers and
+# spills into the program log.
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ftz=false", "--ptxas-options=-v")
 
 _MAGIC = b"blockvec cubin 1\n"
@@ -44,18 +39,18 @@ _PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What the assembler says a kernel takes.
+    """Resources of a kernel, as reported by the assembler.
 
     Attributes
     ----------
     registers : int
-        32-bit registers a thread; 0 if the report did not say.
+        32-bit registers per thread; 0 if not reported.
     spill_bytes : int
-        Bytes stored to and loaded from local memory by a thread because registers ran out.
+        Spills to and from local memory per thread.
     stack_bytes : int
-        Stack frame of a thread.
+        Stack frame per thread.
     shared_bytes : int
-        Static shared memory of a block.
+        Static shared memory per block.
     """
 
     registers: int
@@ -74,7 +69,7 @@ class Cubin:
 
 
 def compiler_version() -> str:
-    """Return NVRTC's version as ``"13.0"``.
+    """Read NVRTC's version, as ``"13.0"``.
 
     Raises
     ------
@@ -101,7 +96,7 @@ def _nvrtc() -> tuple[Any, tuple[int, int]]:
 
 
 def compile_source(source: str, architecture: str, options: tuple[str, ...] = OPTIONS) -> Cubin:
-    """Compile a source to machine code, without looking at the cache.
+    """Compile a source to machine code, without the cache.
 
     Parameters
     ----------
@@ -110,12 +105,12 @@ def compile_source(source: str, architecture: str, options: tuple[str, ...] = OP
     architecture : str
         Real architecture, as ``"sm_90"``.
     options : tuple of str
-        NVRTC's options but the architecture.
+        NVRTC's options without the architecture.
 
     Raises
     ------
     CompileError
-        With the compiler's log if it refused the source, or with the remedy if there is no compiler.
+        With the compiler's log if it rejects the source, or with the remedy if there is no compiler.
     """
     nvrtc, _ = _nvrtc()
 
@@ -169,19 +164,9 @@ def _key(source: str, architecture: str, options: tuple[str, ...]) -> str:
 def build(
     source: str, architecture: str, options: tuple[str, ...] = OPTIONS, *, cache_dir: Path | None = None
 ) -> Cubin:
-    """Return a source's machine code from the cache, compiling it if need be.
+    """Compile a source as `compile_source` does, unless it is cached.
 
-    Parameters
-    ----------
-    source, architecture, options
-        As in `compile_source`.
-    cache_dir : Path, optional
-        Folder of the cache; by default that of the options in force. Worker processes pass it on.
-
-    Raises
-    ------
-    CompileError
-        As in `compile_source`.
+    `cache_dir` is the folder of the cache; by default that of the options in force.
     """
     folder = (current_options().cache_dir if cache_dir is None else cache_dir) / "cubins"
     key = _key(source, architecture, options)
@@ -201,7 +186,7 @@ def _write_entry(path: Path, cubin: Cubin) -> None:
 
 
 def _read_entry(path: Path, key: str) -> Cubin | None:
-    """Return an entry, or None where there is none that is whole."""
+    """Read an entry; None if there is none or it is damaged."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -223,10 +208,10 @@ def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int |
     name : str
         The kernel's name.
     dynamic_shared_bytes : int
-        Dynamic shared memory of a block that launches will ask for.
+        Dynamic shared memory per block.
     carveout : int, optional
-        Per cent of shared memory's most that L1 gives up for it. Left to the driver without dynamic shared
-        memory, else all.
+        Percentage of the largest shared memory to configure. By default all of it, or the driver's choice
+        without dynamic shared memory.
 
     Returns
     -------
@@ -239,9 +224,9 @@ def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int |
     module.load(cubin.image)
     loaded = module.get_function(name)
     if dynamic_shared_bytes:
-        # Also below 48 KB, which bounds static and dynamic shared memory together where nobody asks for more.
+        # Also below 48 KB, the limit for static and dynamic shared memory together without this attribute.
         driver.funcSetAttribute(loaded.ptr, _MAX_DYNAMIC_SHARED_SIZE_BYTES, dynamic_shared_bytes)
-        # The driver's guess can leave room for one block where two were planned.
+        # The driver's own choice can leave room for fewer blocks than planned.
         carveout = 100 if carveout is None else carveout
     if carveout is not None:
         driver.funcSetAttribute(loaded.ptr, _PREFERRED_SHARED_MEMORY_CARVEOUT, carveout)
@@ -255,14 +240,9 @@ _compiling: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 def function(
     source: str, name: str, architecture: str, dynamic_shared_bytes: int = 0, carveout: int | None = None
 ) -> Kernel:
-    """Return the kernel of a source, loaded on CuPy's current device as by `load`, and remember it.
+    """Build a source's kernel and `load` it on CuPy's current device, once per process.
 
-    Of several threads that ask for a kernel one compiles it, and the others wait.
-
-    Raises
-    ------
-    CompileError
-        As in `compile_source`.
+    Threads that need the same kernel wait for the one that compiles it.
     """
     from cupy.cuda import runtime
 

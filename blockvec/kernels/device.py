@@ -1,4 +1,4 @@
-"""What is known of a device: its fixed properties and a fingerprint that keys everything measured on it."""
+"""Fixed properties of a device, and the fingerprint under which its measurements are stored."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-__all__ = ["H200", "DeviceInfo", "cuda_device", "host_device"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class DeviceInfo:
     kind : str
         ``"cpu"`` or ``"cuda"``.
     name : str
-        The maker's name of the device.
+        The vendor's name of the device.
     multiprocessors : int
         SMs of a GPU, cores of a CPU that this process may use.
     architecture : str
@@ -31,7 +29,7 @@ class DeviceInfo:
     l2_bytes : int
         Last-level cache of a GPU, L2 of one core on a CPU; 0 where unknown.
     shared_bytes_per_block, shared_bytes_per_multiprocessor : int
-        Shared memory a block may ask for, and that of an SM; 0 on a CPU.
+        Most shared memory of a block, and that of an SM; 0 on a CPU.
     registers_per_multiprocessor : int
         32-bit registers of an SM; 0 on a CPU.
     threads_per_multiprocessor : int
@@ -67,7 +65,7 @@ H200 = DeviceInfo(
     registers_per_multiprocessor=65536,
     threads_per_multiprocessor=2048,
 )
-"""The device the shipped tunings were measured on; lets models and sources be tried without a GPU."""
+"""The device of the shipped tunings, for models and sources without a GPU."""
 
 
 def host_device(cores: int) -> DeviceInfo:

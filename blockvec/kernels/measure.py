@@ -1,7 +1,7 @@
-"""Measuring: repeated timing with a stopwatch of the device's own, and the ceilings of a device.
+"""Repeated timing with a stopwatch per device, and the ceilings of a device.
 
-A stopwatch hides what differs between devices: on a CPU it reads a clock, on a GPU it records events on
-the current stream, so that timing waits for nothing until the seconds are asked for.
+On a CPU a stopwatch reads a clock; on a GPU it records events on the current stream and waits for them only
+when the time is read.
 """
 
 from __future__ import annotations
@@ -14,29 +14,19 @@ from typing import Protocol
 
 from .roofline import Ceilings
 
-__all__ = [
-    "CeilingProbe",
-    "HostStopwatch",
-    "Stopwatch",
-    "Timing",
-    "measure",
-    "measure_beside",
-    "measure_ceilings",
-]
-
 
 class Stopwatch(Protocol):
-    """One interval of work on a device; it starts when it is made."""
+    """An interval of work on a device, which begins when the stopwatch is created."""
 
     def stop(self) -> None:
         """Mark the end of the interval, without waiting for the work."""
 
     def seconds(self) -> float:
-        """Return the length of the interval; waits for the work if it must."""
+        """Measure the interval, waiting for the work if necessary."""
 
 
 class HostStopwatch:
-    """A stopwatch over work that is done when the call returns."""
+    """A stopwatch for synchronous work."""
 
     __slots__ = ("_begin", "_end")
 
@@ -48,13 +38,13 @@ class HostStopwatch:
         self._end = time.perf_counter()
 
     def seconds(self) -> float:
-        """Return the length of the interval."""
+        """Measure the interval."""
         return self._end - self._begin
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Repeated runs of one call.
+    """Repeated runs of a call.
 
     Attributes
     ----------
@@ -81,9 +71,9 @@ def measure(
     max_repeats: int = 50,
     warmup: int = 2,
 ) -> Timing:
-    """Time `call` until `budget_s` seconds or `max_repeats` runs are spent, after `warmup` runs.
+    """Time `call` for `budget_s` seconds or `max_repeats` runs, after `warmup` runs.
 
-    To keep caches from serving repeated runs, let `call` rotate among operands larger than the cache.
+    To avoid hits in caches, let `call` rotate among operands larger than the cache.
     """
     for _ in range(warmup):
         call()
@@ -111,29 +101,25 @@ def measure_beside(
     pause_s: float = 0.0,
     before_burst: Callable[[], object] = lambda: None,
 ) -> dict[str, Timing]:
-    """Time several calls in turn, so that whatever else the machine does meets them alike.
+    """Time several calls in turn, so that disturbances affect them alike.
 
     Parameters
     ----------
     calls : mapping of str to callable
-        What to compare; each is run once beforehand. One that takes longer than `PATIENCE_S` is run once
-        more, since it may have compiled something, and left at that: some vendors' products take seconds.
+        Each is run once beforehand. One that takes longer than `PATIENCE_S` is run only once more, since the
+        first run may have compiled something.
     stopwatch : callable
         Starts timing on the device.
     budget_s : float
-        Seconds of each call's own after which no further round begins.
+        Seconds per call after which no further round begins.
     burst : int
         Runs of one call in a row.
     min_rounds, max_rounds : int
         Bursts of each call.
     pause_s : float
-        Seconds to wait before a burst, for what the previous call leaves behind: BLAS threads that spin, say.
+        Seconds to wait before a burst, until BLAS threads of the previous call stop spinning.
     before_burst : callable
-        Called then. Where it keeps a GPU busy while the burst is queued, short calls follow without gaps.
-
-    Returns
-    -------
-    dict of str to Timing
+        Called then. If it keeps a GPU busy while the burst is queued, short calls follow without gaps.
     """
     once = {name: _burst(call, stopwatch, 1) for name, call in calls.items()}
     once |= {
@@ -153,7 +139,7 @@ def measure_beside(
 
 
 def _burst(call: Callable[[], object], stopwatch: Callable[[], Stopwatch], count: int) -> list[float]:
-    """Run a call several times in a row, reading the times afterwards."""
+    """Run a call several times in a row and read the times afterwards."""
     watches = []
     for _ in range(count):
         watch = stopwatch()
@@ -172,7 +158,7 @@ def _timing(times: list[float]) -> Timing:
 
 @dataclass(frozen=True, slots=True)
 class CeilingProbe:
-    """One way to drive a device to a ceiling.
+    """A call that runs at a ceiling of a device.
 
     Attributes
     ----------
@@ -182,9 +168,9 @@ class CeilingProbe:
     call : callable
         The work.
     amount : float
-        Bytes moved, or operations done, by one call.
+        Bytes moved or operations per call.
     write_share : float
-        Written bytes over all that a mix moves.
+        Share of writes in the bytes that a mix moves.
     """
 
     ceiling: str
@@ -198,9 +184,9 @@ def measure_ceilings(
     stopwatch: Callable[[], Stopwatch],
     before_each: Callable[[], object] | None = None,
 ) -> Ceilings:
-    """Return the best rate over all probes of each ceiling (a slow probe never lowers it).
+    """Measure the best rate over all probes of each ceiling.
 
-    A copy reads at half its rate and writes at half its rate, which bounds both from below.
+    A copy reads and writes at half its rate, which bounds both from below.
     """
     best: dict[str, float] = {}
     mixes: dict[float, float] = {}
@@ -213,7 +199,7 @@ def measure_ceilings(
             mixes[probe.write_share] = max(rate, mixes.get(probe.write_share, 0.0))
         else:
             best[probe.ceiling] = max(rate, best.get(probe.ceiling, 0.0))
-    rates: Mapping[str, float] = {name: rate for name, rate in best.items() if name.startswith("float")}
+    rates = {name: rate for name, rate in best.items() if name.startswith("float")}
     half = best["copy"] / 2
     streams = (max(best["read"], half), max(best["write"], half), best["copy"])
-    return Ceilings(*streams, dict(rates), best.get("l2", 0.0), tuple(sorted(mixes.items())))
+    return Ceilings(*streams, rates, best.get("l2", 0.0), tuple(sorted(mixes.items())))

@@ -1,8 +1,7 @@
-"""Descriptions of the operations: frozen, hashable, free of arrays.
+"""Descriptions of the operations: frozen, hashable, without arrays.
 
-A problem says everything that a kernel choice, a cost model or generated source may depend on, and
-nothing else. ``K`` is the number of rows of the tall operands, ``M`` and ``N`` are widths, ``ld`` is a
-leading dimension in elements.
+A problem holds all that a choice, a model or a source may depend on. ``K`` is the number of rows of the tall
+operands, ``M`` and ``N`` are widths, ``ld`` is a leading dimension in elements.
 """
 
 from __future__ import annotations
@@ -10,32 +9,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-
-__all__ = [
-    "DOTS",
-    "GRAMS",
-    "MAX_ALIGNMENT",
-    "BetaClass",
-    "ChainClass",
-    "Pattern",
-    "Problem",
-    "ScalarClass",
-    "ShiftClass",
-    "SpmmvProblem",
-    "StreamProblem",
-    "SweepOperation",
-    "SweepProblem",
-    "TsmmProblem",
-    "TsmttsmProblem",
-    "beta_class",
-    "is_complex",
-    "itemsize",
-    "promote",
-    "real_bytes",
-    "real_view",
-    "rounded_rows",
-    "scalar_class",
-]
 
 ScalarClass = Literal["one", "general"]
 BetaClass = Literal["zero", "one", "general"]
@@ -53,17 +26,17 @@ _ITEMSIZE = {"float32": 4, "float64": 8, "complex64": 8, "complex128": 16}
 
 
 def itemsize(dtype: str) -> int:
-    """Bytes of one element."""
+    """Look up the bytes of an element."""
     return _ITEMSIZE[dtype]
 
 
 def is_complex(dtype: str) -> bool:
-    """Whether elements are complex."""
+    """Check for a complex type."""
     return dtype.startswith("complex")
 
 
 def real_bytes(dtype: str) -> int:
-    """Bytes of a real number: an element, or the parts of a complex one."""
+    """Compute the bytes of a real number: an element, or the parts of a complex one."""
     return _ITEMSIZE[dtype] // (2 if is_complex(dtype) else 1)
 
 
@@ -75,7 +48,7 @@ def rounded_rows(K: int) -> int:
 
 @functools.cache
 def promote(*dtypes: str) -> str:
-    """Return the smallest of the four types that holds all given ones, as NumPy promotes them."""
+    """Find the smallest of the four types that holds all given ones, as NumPy promotes them."""
     double = any(dtype in ("float64", "complex128") for dtype in dtypes)
     if any(is_complex(dtype) for dtype in dtypes):
         return "complex128" if double else "complex64"
@@ -83,12 +56,12 @@ def promote(*dtypes: str) -> str:
 
 
 def scalar_class(value: complex) -> ScalarClass:
-    """Class of a factor alpha; kernels are specialised on it, not on its value."""
+    """Classify a factor alpha; kernels are specialised on its class, not on its value."""
     return "one" if value == 1 else "general"
 
 
 def beta_class(value: complex) -> BetaClass:
-    """Class of a factor beta; with ``"zero"`` the output is never read."""
+    """Classify a factor beta; with ``"zero"`` the output is never read."""
     return "zero" if value == 0 else scalar_class(value)
 
 
@@ -131,13 +104,18 @@ class TsmttsmProblem:
 
     @property
     def operation(self) -> str:
-        """The name used in profiles and tables."""
+        """Name in profiles and tables."""
         return "gram" if self.same else "tsmttsm"
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types of the operands."""
+        return self.dtype_a, self.dtype_b
 
     @property
     def dtype(self) -> str:
         """Element type of the result."""
-        return promote(self.dtype_a, self.dtype_b)
+        return promote(*self.dtypes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,39 +138,39 @@ class TsmmProblem:
     beta: BetaClass = "zero"
     inplace: bool = False
 
+    operation = "tsmm"
+
     @property
-    def operation(self) -> str:
-        """The name used in profiles and tables."""
-        return "tsmm"
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types of A and C."""
+        return self.dtype_a, self.dtype_c
 
     @property
     def dtype(self) -> str:
         """Element type of the result."""
-        return promote(self.dtype_a, self.dtype_c)
+        return promote(*self.dtypes)
 
 
 def real_view(problem: TsmttsmProblem | TsmmProblem) -> TsmttsmProblem | TsmmProblem:
-    """Return the real product that a real block times complex numbers is, or the problem if it is none.
+    """Translate the product of a real block and complex numbers to a real one; leave others unchanged.
 
-    Complex columns are pairs of real ones, so the operands lie where they are. Types of two precisions and
-    factors that may be complex are left alone.
+    Complex columns are pairs of real ones at the same addresses. Types of two precisions and factors that may
+    be complex are left unchanged.
     """
-    if is_complex(problem.dtype_a) or problem.alpha != "one" or problem.beta == "general":
+    real, other = problem.dtypes
+    if is_complex(real) or problem.alpha != "one" or problem.beta == "general":
         return problem
-    if isinstance(problem, TsmttsmProblem):
-        if problem.dtype_b != promote(problem.dtype_a, "complex64"):
-            return problem
-        return replace(problem, N=2 * problem.N, ldb=2 * problem.ldb, dtype_b=problem.dtype_a)
-    if problem.dtype_c != promote(problem.dtype_a, "complex64"):
+    if other != promote(real, "complex64"):
         return problem
-    return replace(problem, N=2 * problem.N, ldb=2 * problem.ldb, dtype_c=problem.dtype_a)
+    wide = replace(problem, N=2 * problem.N, ldb=2 * problem.ldb)
+    return replace(wide, dtype_b=real) if isinstance(wide, TsmttsmProblem) else replace(wide, dtype_c=real)
 
 
 @dataclass(frozen=True, slots=True)
 class SpmmvProblem:
     """Y = alpha (S - shift I) X + beta Y; S is n_rows x n_cols sparse, X and Y are row-major blocks.
 
-    In the same pass Z = delta Z + eta Y, column dots and Gram matrices of X and the new Y may be asked for.
+    Optionally Z = delta Z + eta Y, column dots and Gram matrices of X and the new Y in the same pass.
 
     Attributes
     ----------
@@ -210,21 +188,21 @@ class SpmmvProblem:
         Largest power of two, at most 16 bytes, that divides the base address and, where ld exceeds the
         width, the row pitch.
     alpha, beta, shift : str
-        Classes of the factors; a shift is one scalar or one a column.
+        Classes of the factors; a shift is one scalar or one per column.
     chain : str
         Class of delta; ``"none"`` where there is no Z. Z has the type of Y.
     ldz, align_z : int
         As for X and Y; a leading dimension of 0 where there is no Z.
     dots : tuple of str
-        Column dots asked for, in the order of `DOTS`: ``"xy"`` is x_j^H y_j for every column j.
+        Column dots to compute, in the order of `DOTS`: ``"xy"`` is x_j^H y_j for every column j.
     gram : tuple of str
-        Gram matrices asked for, in the order of `GRAMS`: ``"xy"`` is X^H Y.
+        Gram matrices to compute, in the order of `GRAMS`: ``"xy"`` is X^H Y.
     pattern : str
-        What is known of where the entries are: most rows have some at a usual distance from the diagonal, as
-        on a grid (``"lines"``), or at two, as on one of three dimensions (``"planes"``); some rows have many
-        times the average (``"uneven"``); or nothing.
+        Positions of the entries: most rows have some at a common distance from the diagonal, as on a grid
+        (``"lines"``), or at two, as on one of three dimensions (``"planes"``); some rows have many times the
+        average (``"uneven"``); or unknown (``"scattered"``).
     longest : int
-        Entries of the longest row of S, 0 where nobody counted; long rows are made apart from the others.
+        Entries of the longest row of S, 0 if not counted; long rows are processed apart from the others.
     """
 
     n_rows: int
@@ -249,20 +227,17 @@ class SpmmvProblem:
     pattern: Pattern = "scattered"
     longest: int = 0
 
-    @property
-    def operation(self) -> str:
-        """The name used in profiles and tables."""
-        return "spmmv"
+    operation = "spmmv"
 
     @property
     def plain(self) -> SpmmvProblem:
-        """The product without factors, a shift, and what is fused."""
+        """The product without factors, shift and fused operations."""
         classes: dict[str, Any] = {"alpha": "one", "beta": "zero", "shift": "none", "chain": "none"}
         return replace(self, **classes, ldz=0, align_z=MAX_ALIGNMENT, dots=(), gram=())
 
     @property
     def kind(self) -> SpmmvProblem:
-        """The product tuned for it: plain, a step of a recurrence with its dots, or with Gram matrices."""
+        """The product to tune in its place: plain, a recurrence step with dots, or with Gram matrices."""
         square = self.n_rows == self.n_cols
         if square and self.gram:
             return replace(self.plain, gram=GRAMS)
@@ -273,7 +248,7 @@ class SpmmvProblem:
 
     @property
     def fused(self) -> bool:
-        """Whether anything but Y is asked for."""
+        """Whether anything but Y is computed."""
         return self.chain != "none" or bool(self.dots or self.gram)
 
     @property
@@ -291,7 +266,7 @@ class SweepProblem:
     Attributes
     ----------
     operation : str
-        Which of the two; the name used in profiles and tables.
+        Which of the two; the name in profiles and tables.
     K, M, N : int
         Rows, columns of the basis and columns of the block.
     dtype_w, dtype_v, dtype_c : str

@@ -29,8 +29,6 @@ from .problem import (
     itemsize,
 )
 
-__all__ = ["MATRIX", "Entry", "Request", "decode", "encode", "evaluate", "logged", "note", "type_names"]
-
 Request: TypeAlias = (
     TsmttsmProblem
     | TsmmProblem
@@ -198,7 +196,7 @@ def _request(kind: Any, values: dict[str, Any]) -> Request:
 
 
 def _is_possible(request: Request) -> bool:
-    """Whether the widths of a product are positive and within its leading dimensions."""
+    """Check that the widths of a product are positive and within its leading dimensions."""
     return all(
         0 < getattr(request, width) <= (getattr(request, f"ld{operand}") or getattr(request, width))
         for operand, (width, _) in OPERANDS.get(type(request), {}).items()

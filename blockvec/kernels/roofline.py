@@ -108,26 +108,15 @@ def sector_traffic(problem: TsmttsmProblem | TsmmProblem) -> Traffic:
     For contiguous operands this is `traffic`; for views it includes the rest of the sectors, with rows that
     are assumed to begin one element past a sector boundary.
     """
-    a, b = (
-        _touched(width, ld, itemsize(dtype))
-        for width, ld, dtype in (
-            (problem.M, problem.lda, problem.dtype_a),
-            (
-                problem.N,
-                problem.ldb,
-                problem.dtype_b if isinstance(problem, TsmttsmProblem) else problem.dtype,
-            ),
-        )
-    )
-    plain = traffic(problem)
     if isinstance(problem, TsmttsmProblem):
-        more = problem.K * (a + (0 if problem.same else b))
-        return Traffic(plain.read_bytes + int(more), plain.write_bytes)
-    updates = problem.beta != "zero"
-    return Traffic(
-        plain.read_bytes + int(problem.K * (a + (b if updates else 0))),
-        plain.write_bytes + int(problem.K * b),
-    )
+        dtype_b, reads_b, writes_b = problem.dtype_b, not problem.same, False
+    else:
+        dtype_b, reads_b, writes_b = problem.dtype, problem.beta != "zero", True
+    a = _touched(problem.M, problem.lda, itemsize(problem.dtype_a))
+    b = _touched(problem.N, problem.ldb, itemsize(dtype_b))
+    plain = traffic(problem)
+    read_bytes = plain.read_bytes + int(problem.K * (a + (b if reads_b else 0)))
+    return Traffic(read_bytes, plain.write_bytes + (int(problem.K * b) if writes_b else 0))
 
 
 def _touched(width: int, ld: int, size: int) -> float:
@@ -145,15 +134,20 @@ def flops(problem: Problem) -> int:
     match problem:
         case TsmttsmProblem(K=K, M=M, N=N):
             elements = M * (M + 1) // 2 if problem.same else M * N  # a Gram matrix is Hermitian
-            return K * elements * _multiply_add(problem.dtype_a, problem.dtype_b)
+            return K * elements * _multiply_add(*problem.dtypes)
         case TsmmProblem(K=K, M=M, N=N):
-            return K * M * N * _multiply_add(problem.dtype_a, problem.dtype_c)
+            return K * M * N * _multiply_add(*problem.dtypes)
         case SweepProblem(K=K, M=M, N=N):
             wide, small = _multiply_add(problem.dtype_w, problem.dtype_v), problem.dtype_v
             return K * N * (M * wide + N * _multiply_add(small, small))
         case SpmmvProblem():
             products = problem.nnz * problem.width * _multiply_add(problem.dtype_matrix, problem.dtype_x)
-            return products + _flops_of_sums(problem)
+            dtypes = {"x": problem.dtype_x, "y": problem.dtype}
+            dots, gram = (
+                sum(_multiply_add(dtypes[name[0]], dtypes[name[1]]) for name in names)
+                for names in (problem.dots, problem.gram)
+            )
+            return products + problem.n_rows * problem.width * (dots + problem.width * gram)
         case StreamProblem():
             weight = 4 if is_complex(problem.dtype) else 1
             return problem.K * problem.M * problem.flops_per_element * weight
@@ -168,15 +162,6 @@ def gather_time(problem: Problem, ceilings: Ceilings) -> float | None:
     if not isinstance(problem, SpmmvProblem) or not ceilings.l2_gb_s:
         return None
     return problem.nnz * problem.width * itemsize(problem.dtype_x) / ceilings.l2_gb_s * 1e-9
-
-
-def _flops_of_sums(problem: SpmmvProblem) -> int:
-    """Count the operations of column dots and Gram matrices fused into an SpMMV."""
-    dtypes = {"x": problem.dtype_x, "y": problem.dtype}
-    elements = problem.n_rows * problem.width
-    dots = sum(_multiply_add(dtypes[name[0]], dtypes[name[1]]) for name in problem.dots)
-    gram = sum(_multiply_add(dtypes[name[0]], dtypes[name[1]]) for name in problem.gram)
-    return elements * (dots + problem.width * gram)
 
 
 def _multiply_add(dtype_left: str, dtype_right: str) -> int:
@@ -216,11 +201,10 @@ def padding_cap(problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> fl
 
     Tiles of A^H B have 8 columns of A and of B, those of A C 4 columns of A and 8 real numbers per row of B.
     """
-    if isinstance(problem, TsmttsmProblem):
-        padded = round_up(problem.M, 8), round_up(problem.N, 8)
-    else:
-        padded = round_up(problem.M, 4), round_up(problem.N, 4 if is_complex(problem.dtype) else 8)
-    wide = dataclasses.replace(problem, M=padded[0], N=padded[1])
+    unit_m, unit_n = (
+        (8, 8) if isinstance(problem, TsmttsmProblem) else (4, 4 if is_complex(problem.dtype) else 8)
+    )
+    wide = dataclasses.replace(problem, M=round_up(problem.M, unit_m), N=round_up(problem.N, unit_n))
     useful_s = time_limit(problem, ceilings)
     arithmetic_s = time_limit(problem, ceilings, work=flops(wide))
     return useful_s / arithmetic_s if arithmetic_s else 1.0
