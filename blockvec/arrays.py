@@ -20,15 +20,7 @@ _CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged of the DLPack specificat
 
 
 def as_array(obj: Any) -> Array:
-    """View an array-like object as a NumPy or CuPy array that shares its memory.
-
-    Takes NumPy and CuPy arrays and anything with DLPack or ``__cuda_array_interface__``.
-
-    Raises
-    ------
-    DTypeError
-        For an object that is no array.
-    """
+    """View an array of NumPy or CuPy, or one with DLPack or ``__cuda_array_interface__``, without a copy."""
     array: Array
     if isinstance(obj, np.ndarray) or is_cupy(obj):
         array = obj
@@ -52,13 +44,7 @@ def as_array(obj: Any) -> Array:
 
 
 def check_dtype(dtype: Any) -> np.dtype[Any]:
-    """Convert to one of the four element types.
-
-    Raises
-    ------
-    DTypeError
-        For any other type; the message names the remedy.
-    """
+    """Convert to one of the four element types; refuse any other."""
     checked: np.dtype[Any] = np.dtype(dtype)
     if checked not in DTYPE_NAMES:
         raise DTypeError(
@@ -69,22 +55,7 @@ def check_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
-    """View an array-like as a 2-D row-major array, or convert it if `copy` or `dtype` say so.
-
-    Parameters
-    ----------
-    obj : array-like, shape (K, M) or (K,)
-        One dimension becomes one column.
-    copy : bool
-        Copy to contiguous row-major memory, whatever the layout was.
-    dtype : dtype, optional
-        Convert (with a copy) if the type differs.
-
-    Raises
-    ------
-    ShapeError, DTypeError, LayoutError
-        For other dimensions, types, or layouts; each names the remedy.
-    """
+    """View an array-like as a 2-D row-major array, or convert it; arguments as for `BlockVector`."""
     array = as_array(obj)
     if array.ndim not in (1, 2):
         raise ShapeError(f"got {array.ndim} dimensions, shape {array.shape}; a block has rows and columns.")
@@ -135,44 +106,22 @@ Kind: TypeAlias = tuple[Backend, int, int, str, int, int]
 class Memory(NamedTuple):
     """Layout and address of a block: everything that the choice of a kernel and checks for overlap need.
 
-    Reading these from an array takes longer than launching a kernel, so a block caches them.
-
-    Attributes
-    ----------
-    backend : Backend
-        Backend of the device that holds the block.
-    n_rows, n_cols : int
-        Extents.
-    dtype : str
-        Element type.
-    ld : int
-        Distance between rows in elements.
-    align : int
-        Largest power of two, at most 16 bytes, dividing the base address and, if rows are not contiguous, the
-        distance between them in bytes.
-    address : int
-        Address of the first element.
-    size : int
-        Bytes per element.
-    end : int
-        Address behind the last element; 0 if there are no elements.
-    array : Array
-        The view itself.
-    kind : Kind
-        The first six fields, which kernel choices are cached by.
+    Reading these from an array takes longer than launching a kernel, so a block caches them. `align` is the
+    largest power of two, at most 16 bytes, dividing the base address and, if rows are not contiguous, the
+    distance between them in bytes.
     """
 
     backend: Backend
     n_rows: int
     n_cols: int
     dtype: str
-    ld: int
+    ld: int  # distance between rows in elements
     align: int
-    address: int
-    size: int
-    end: int
+    address: int  # of the first element
+    size: int  # bytes per element
+    end: int  # address behind the last element; 0 if there are no elements
     array: Array
-    kind: Kind
+    kind: Kind  # the first six fields, which kernel choices are cached by
 
     @property
     def is_contiguous(self) -> bool:
@@ -230,15 +179,7 @@ def is_range(index: Any) -> bool:
 
 
 def as_range(index: Any, extent: int) -> slice:
-    """Convert an index to a slice of step one; an integer becomes the range of one row or column.
-
-    Raises
-    ------
-    LayoutError
-        For another step, since the rows of a block are contiguous.
-    IndexError
-        For an integer out of range.
-    """
+    """Convert an index to a slice of step one; an integer becomes the range of one row or column."""
     if isinstance(index, slice):
         if index.step not in (None, 1):
             raise LayoutError(

@@ -340,16 +340,13 @@ class BlockVector:
         """
         if out is None and beta != 0:
             raise OptionError(f"dot: beta={beta!r} needs out=, the array that it multiplies.")
-        a = self._memory or self.memory
-        if isinstance(W, BlockVector):
-            b = W._memory or W.memory
-            return products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)
-        b = self._tall("dot", W)
-        if getattr(W, "ndim", 2) != 1:
-            return products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)
-        if out is not None and out.ndim == 1:
+        a, is_block = self._memory or self.memory, isinstance(W, BlockVector)
+        b = W._memory or W.memory if is_block else self._tall("dot", W)
+        is_vector = not is_block and getattr(W, "ndim", 2) == 1
+        if is_vector and out is not None and out.ndim == 1:
             out = out[:, None]
-        return products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)[:, 0]
+        product = products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)
+        return product[:, 0] if is_vector else product
 
     def gram(self) -> Array:
         """Compute V^H V, shape (M, M), reading V once."""
@@ -358,7 +355,7 @@ class BlockVector:
     def combine(
         self, C: Any, *, alpha: complex = 1, beta: complex = 0, out: BlockVector | Array | None = None
     ) -> BlockVector:
-        """Compute ``alpha V C + beta out`` (TSMM).
+        """Compute ``alpha V C + beta out`` (TSMM); operands that do not fit together raise as in `dot`.
 
         Parameters
         ----------
@@ -373,14 +370,9 @@ class BlockVector:
         -------
         BlockVector, shape (K, N)
 
-        Raises
-        ------
-        ShapeError, DTypeError, DeviceError, LayoutError
-            For operands that do not fit together; the message gives both values.
-
         References
         ----------
-        Ernst, Hager, Thies, Wellein, Int. J. High Perform. Comput. Appl. 35 (2021), operation TSMM.
+        As for `dot`, operation TSMM.
         """
         if out is None and beta != 0:
             raise OptionError(f"combine: beta={beta!r} needs out=, the block that it multiplies.")
@@ -395,6 +387,7 @@ class BlockVector:
         """Set V = V C and compute W^H V of the new V, reading V once.
 
         The first half of an orthogonalisation: C = R^-1 makes V orthonormal, W^H V projects it on the basis.
+        Operands that do not fit together raise as in `dot`.
 
         Parameters
         ----------
@@ -407,11 +400,6 @@ class BlockVector:
         -------
         array, shape (M, N)
             On the same device, summed over the processes of V's communicator; the call does not wait for it.
-
-        Raises
-        ------
-        ShapeError, DTypeError, DeviceError, LayoutError
-            For operands that do not fit together; the message gives both values.
 
         References
         ----------
@@ -432,29 +420,20 @@ class BlockVector:
         """Set V = V - W C and compute V^H V of the new V, reading V once.
 
         The second half of an orthogonalisation: C = W^H V makes V orthogonal to the basis, and its Gram
-        matrix yields the factor that makes it orthonormal.
+        matrix yields the factor that makes it orthonormal. Conditions, errors and references are those of
+        `combine_dot`.
 
         Parameters
         ----------
         W : BlockVector or row-major array, shape (K, M)
-            The basis, sharing no memory with V (other columns of one array are fine).
+            The basis.
         C : array, shape (M, N)
-            Small matrix on the same device; V - W C must be of V's type.
+            Small matrix; V - W C must be of V's type.
 
         Returns
         -------
         array, shape (N, N)
-            Exactly Hermitian, on the same device, summed over the processes of V's communicator; the call
-            does not wait for it.
-
-        Raises
-        ------
-        ShapeError, DTypeError, DeviceError, LayoutError
-            For operands that do not fit together; the message gives both values.
-
-        References
-        ----------
-        As for `combine_dot`.
+            Exactly Hermitian.
 
         Examples
         --------
@@ -537,7 +516,6 @@ class BlockVector:
         if not _is_block(other):
             return (self if alpha == 1 else self * alpha)._apply(operator.add, beta * other)
         W = self._tall("+", other)
-        elementwise.check_same_shape("+", self.array, W.array)
         result = self.like(dtype=products.result_type(self.array, W.array))
         elementwise.axpby("+", self.memory, W, result.memory, alpha, beta)
         return result

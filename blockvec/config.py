@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,32 +77,28 @@ def _available_cores() -> int:
     return os.cpu_count() or 1
 
 
+VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "BLOCKVEC_THREADS": ("threads", int, "a positive integer"),
+    "BLOCKVEC_CACHE_DIR": ("cache_dir", Path, "a folder"),
+    "BLOCKVEC_VENDOR": ("vendor", {"0": False, "1": True}.__getitem__, "0 or 1"),
+    "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
+    "BLOCKVEC_TUNE_BUDGET": ("tune_budget_s", float, "a positive number of seconds"),
+}
+"""Per environment variable: the option, how its text is read, and what to give."""
+
+
 def options_from_environment(environ: Mapping[str, str]) -> Options:
     """Make options from environment variables; an `OptionError` names the variable."""
-    changes: dict[str, Any] = {}
-    if text := environ.get("BLOCKVEC_THREADS"):
-        if not text.isdecimal() or int(text) < 1:
-            raise OptionError(f"BLOCKVEC_THREADS: got {text!r}; give a positive integer.")
-        changes["threads"] = int(text)
-    if text := environ.get("BLOCKVEC_CACHE_DIR"):
-        changes["cache_dir"] = Path(text)
-    if text := environ.get("BLOCKVEC_VENDOR"):
-        if text not in ("0", "1"):
-            raise OptionError(f"BLOCKVEC_VENDOR: got {text!r}; give 0 or 1.")
-        changes["vendor"] = text == "1"
-    if text := environ.get("BLOCKVEC_TUNE"):
-        if text not in TUNE_MODES:
-            raise OptionError(f"BLOCKVEC_TUNE: got {text!r}; give one of {', '.join(TUNE_MODES)}.")
-        changes["tune"] = text
-    if text := environ.get("BLOCKVEC_TUNE_BUDGET"):
-        try:
-            changes["tune_budget_s"] = float(text)
-        except ValueError:
-            raise OptionError(f"BLOCKVEC_TUNE_BUDGET: got {text!r}; give seconds.") from None
-    return Options(**changes)
+    found = Options()
+    for variable, (name, read, expected) in VARIABLES.items():
+        if text := environ.get(variable):
+            try:
+                found = _replace(found, {name: read(text)})
+            except (ValueError, KeyError):
+                raise OptionError(f"{variable}: got {text!r}; give {expected}.") from None
+    return found
 
 
-_default = options_from_environment(os.environ)
 _context: contextvars.ContextVar[Options | None] = contextvars.ContextVar("blockvec_options", default=None)
 
 
@@ -159,3 +155,6 @@ def set_default_options(**changes: Any) -> Options:
     global _default
     _default = _replace(_default, changes)
     return _default
+
+
+_default = options_from_environment(os.environ)

@@ -21,12 +21,6 @@ def is_scalar(factor: Any) -> bool:
     return np.isscalar(factor) or getattr(factor, "ndim", None) == 0
 
 
-def check_same_shape(operation: str, X: Array, Y: Array) -> None:
-    """Raise `ShapeError` for blocks of different shapes."""
-    if X.shape != Y.shape:
-        raise ShapeError(f"{operation}: blocks have shapes {X.shape} and {Y.shape}; they must agree.")
-
-
 def axpby(operation: str, X: Memory, Y: Memory | None, out: Memory, alpha: Any, beta: Any) -> None:
     """Set out = alpha X + beta Y, or alpha X if Y is None.
 

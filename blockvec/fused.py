@@ -12,23 +12,10 @@ from .backends import Array, Backend
 from .backends.base import Fused
 from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from .kernels.problem import DOTS, GRAMS, MAX_ALIGNMENT, ChainClass, beta_class
+from .kernels.problem import DOTS, GRAMS, beta_class
 
 Sums: TypeAlias = dict[str, Array]
 """Small arrays by name, on the operator's device."""
-
-
-class FusedClasses(NamedTuple):
-    """The fields of an `SpmmvProblem` that describe fused results, in their order."""
-
-    chain: ChainClass
-    ldz: int
-    align_z: int
-    dots: tuple[str, ...]
-    gram: tuple[str, ...]
-
-
-NOTHING_FUSED = FusedClasses("none", 0, MAX_ALIGNMENT, (), ())
 
 
 class Applied(NamedTuple):
@@ -87,12 +74,13 @@ class Extras:
         """The column dots to compute: those that are not the diagonal of a requested Gram matrix."""
         return tuple(name for name in self.dots if name not in self.gram)
 
-    def classes(self) -> FusedClasses:
+    def classes(self) -> dict[str, Any]:
         """Describe the request as fields of an `SpmmvProblem`."""
+        sums = {"dots": self.summed, "gram": self.gram}
         if self.Z is None:
-            return NOTHING_FUSED._replace(dots=self.summed, gram=self.gram)
+            return sums
         where = memory_of(self.Z)
-        return FusedClasses(beta_class(self.delta), where.ld, where.align, self.summed, self.gram)
+        return {**sums, "chain": beta_class(self.delta), "ldz": where.ld, "align_z": where.align}
 
     def fusible(self) -> Iterator[Extras]:
         """Yield the requests to try a fused kernel for: this one first, then parts of it."""
@@ -104,12 +92,8 @@ class Extras:
 
     def without(self, part: Extras) -> Extras:
         """Remove a part, one of `fusible`, that has been computed."""
-        return replace(
-            self,
-            Z=None,
-            dots=() if part.dots else self.dots,
-            gram=() if part.gram else self.gram,
-        )
+        dots, gram = () if part.dots else self.dots, () if part.gram else self.gram
+        return replace(self, Z=None, dots=dots, gram=gram)
 
     def applied(self, Y: BlockVector, dots: Sums, gram: Sums) -> Applied:
         """Assemble the result of `Operator.apply` from the computed sums."""

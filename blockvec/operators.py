@@ -16,7 +16,7 @@ from .backends import Backend
 from .backends.base import CsrMatrix
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from .fused import NOTHING_FUSED, Applied, Extras, FusedClasses, Sums
+from .fused import Applied, Extras, Sums
 from .kernels.problem import (
     MAX_ALIGNMENT,
     Problem,
@@ -394,7 +394,7 @@ class SparseOperator(Operator):
         alpha: complex,
         beta: complex,
         shift: Any,
-        fused: FusedClasses = NOTHING_FUSED,
+        extras: Extras | None = None,
     ) -> SpmmvProblem:
         """Describe a product; always by the same object, since dispatch caches by identity."""
         shift_class: ShiftClass = "none"
@@ -403,7 +403,8 @@ class SparseOperator(Operator):
         elif shift != 0:
             shift_class = "scalar"
         factors = scalar_class(alpha), beta_class(beta), shift_class
-        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *factors, *fused
+        fused = extras.classes() if extras else {}
+        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *factors, *fused.values()
         if key not in self._problems:
             if len(self._problems) >= MAX_PROBLEMS:
                 self._problems.clear()
@@ -411,7 +412,7 @@ class SparseOperator(Operator):
                 *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
                 *(self._index_bytes, x.align, align_y),
                 *factors,
-                **fused._asdict(),
+                **fused,
                 pattern=self.prepared.pattern,
                 longest=self.prepared.longest,
             )
@@ -431,7 +432,7 @@ class SparseOperator(Operator):
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
         for part in extras.fusible():
-            problem = self._problem(X, Y.ld, Y.align, alpha, beta, shift, part.classes())
+            problem = self._problem(X, Y.ld, Y.align, alpha, beta, shift, part)
             if dispatch.accepts(problem, self.backend):
                 fused = part.outputs(X, Y, self.backend)
                 operands = (self.prepared, X.array, Y.array, alpha, beta, shift, fused)

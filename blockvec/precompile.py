@@ -1,9 +1,8 @@
 """Compilation of the kernels of a run ahead of their use, from what earlier runs of its kind asked for.
 
-A kernel is compiled the first time it runs, which takes a few tenths of a second, and a run of an iterative
-method needs dozens of them. `precompiled` compiles them in parallel while the run begins. What to compile it
-takes from a list that an earlier run of the same kind left in the cache folder, or from lists by method that
-ship with the package (``kernels/precompiled``).
+A kernel takes a few tenths of a second to compile, and an iterative method needs dozens of them. What to
+compile stands in a list that an earlier run of the same kind left in the cache folder, or in a list by method
+that ships with the package (``kernels/precompiled``).
 """
 
 from __future__ import annotations
@@ -72,11 +71,10 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     >>> V.shape
     (900, 4)
     """
-    if operator.device == "cpu":
-        yield
-        return
-    run = Precompilation(method, operator, dtype, sizes, backend_for(operator.device))
-    if run.key in _begun or len(_begun) >= MAX_KINDS:
+    run = None
+    if operator.device != "cpu":
+        run = Precompilation(method, operator, dtype, sizes, backend_for(operator.device))
+    if run is None or run.key in _begun or len(_begun) >= MAX_KINDS:
         yield
         return
     _begun.add(run.key)
@@ -94,16 +92,7 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
 class Precompilation:
     """The list of one kind of runs, and what it stands for in the run at hand.
 
-    Parameters
-    ----------
-    method, operator, dtype, sizes
-        As in `precompiled`.
-    backend : Backend
-
-    Attributes
-    ----------
-    key : tuple
-        Compares equal for runs that ask for the same kernels.
+    Parameters are those of `precompiled`. `key` is equal for runs that ask for the same kernels.
     """
 
     def __init__(
@@ -113,13 +102,12 @@ class Precompilation:
         self._dtype = np.dtype(operator.dtype if dtype is None else dtype).name
         self._sizes = {name: int(size) for name, size in sizes.items()}
         self._product, self._matrix = _sparse_product(operator)
-        structure = self._product and [getattr(self._product, name) for name in MATRIX[3:6]]
         self._kind = {
             "format": FORMAT,
             "method": method,
             "dtype": self._dtype,
             "architecture": backend.device.architecture,
-            "matrix": structure,
+            "matrix": self._product and [getattr(self._product, name) for name in MATRIX[3:6]],
             "sizes": self._sizes,
         }
         kind = json.dumps(self._kind, sort_keys=True)
@@ -172,11 +160,9 @@ def shipped(method: str, dtype: str) -> Sequence[Entry]:
 
 def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
     """Return a product with the sparse matrix behind an operator, and the matrix as kernels take it."""
-    if hasattr(operator, "sparse_product"):
-        found: tuple[SpmmvProblem | None, Any] = operator.sparse_product()
-        return found
-    inner = getattr(operator, "operator", None)  # that a solver's operator is made of
-    return (None, None) if inner is None else _sparse_product(inner)
+    while operator is not None and not hasattr(operator, "sparse_product"):
+        operator = getattr(operator, "operator", None)  # that a solver's operator is made of
+    return (None, None) if operator is None else operator.sparse_product()
 
 
 @functools.cache

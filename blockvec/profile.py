@@ -140,33 +140,21 @@ known_ceilings: dict[str, Ceilings] = {}
 def ceilings(
     backend: Backend, *, refresh: bool = False, before_each: Callable[[], object] | None = None
 ) -> Ceilings:
-    """Look up the measured ceilings of a device, or measure them.
+    """Look up the ceilings of a device in this process and the user's cache, or measure them.
 
-    They are kept in this process and in the user's cache.
-
-    Parameters
-    ----------
-    backend : Backend
-        The device's backend.
-    refresh : bool
-        Measure again even if a record exists.
-    before_each : callable, optional
-        Called before every measurement.
+    Measurements call `before_each` before each of them; `refresh` repeats them.
     """
     key = backend.device.fingerprint
+    if key in known_ceilings and not refresh:
+        return known_ceilings[key]
     path = options().cache_dir / "ceilings" / f"{key}.json"
-    if not refresh:
-        if key in known_ceilings:
-            return known_ceilings[key]
-        record = load_json(path)
-        known = _parse_ceilings(record["ceilings"]) if record and "ceilings" in record else None
-        if known is not None:
-            known_ceilings[key] = known
-            return known
-    measured = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
-    store_json(path, {"device": dataclasses.asdict(backend.device), "ceilings": dataclasses.asdict(measured)})
-    known_ceilings[key] = measured
-    return measured
+    found = None if refresh else _parse_ceilings((load_json(path) or {}).get("ceilings"))
+    if found is None:
+        found = measure_ceilings(backend.ceiling_probes(), backend.stopwatch, before_each)
+        device = dataclasses.asdict(backend.device)
+        store_json(path, {"device": device, "ceilings": dataclasses.asdict(found)})
+    known_ceilings[key] = found
+    return found
 
 
 def _parse_ceilings(record: Any) -> Ceilings | None:
