@@ -16,12 +16,12 @@ from ..backends import Backend
 from ..blockvector import BlockVector
 from ..dispatch import accepts, forget
 from ..kernels.problem import GRAMS, SpmmvProblem
-from ..kernels.roofline import Ceilings, fraction
+from ..kernels.roofline import Ceilings
 from ..kernels.tuning.selection import Outcome
 from ..kernels.tuning.winners import representative
 from ..operators import SparseOperator
 from .sparse import FUSED, FUSED_WIDTHS
-from .tuning import outcome_record
+from .tuning import columns, outcome_record
 
 __all__ = ["heading", "tune_matrices"]
 
@@ -98,7 +98,8 @@ def _kinds(plain: SpmmvProblem, backend: Backend) -> list[SpmmvProblem]:
 
 
 def _record(name: str, tuning: Any, outcome: Outcome, ceilings: Ceilings) -> Record:
-    problem, winner = tuning.problem, tuning.winner(outcome)
+    problem = tuning.problem
+    winner = outcome.winner(problem, ceilings)
     key = representative(problem)
     assert key is not None
     config = {} if winner.config is None else dataclasses.asdict(winner.config)
@@ -115,14 +116,9 @@ def heading() -> str:
 
 
 def _line(name: str, problem: Any, outcome: Outcome, ceilings: Ceilings) -> str:
-    def share(time_s: float | None) -> str:
-        return f"{fraction(problem, time_s, ceilings):7.1%}" if time_s else "      -"
-
-    times = outcome.best_s(places=1), outcome.best_s(), outcome.best_s(own=False)
-    choice, own, others = map(share, times)
+    times = outcome.seconds, outcome.best_s(places=1), outcome.best_s(), outcome.best_s(own=False)
     best = outcome.best.variant
     config = "" if best.config is None else ",".join(str(v) for v in dataclasses.astuple(best.config))
     sums = "+gram" if problem.gram else "+dots" if problem.dots else ""
     head = f"{name.split(':')[0] + sums:17} {problem.dtype:10} {problem.width:3d}"
-    runs = f"{len(outcome.trials):4d} {len(outcome.faults):3d}"
-    return f"{head} {share(outcome.seconds)} {choice} {own} {others} {runs}  {best.kernel} {config}"
+    return f"{head} {columns(problem, times, outcome, ceilings)}  {best.kernel} {config}"

@@ -6,8 +6,8 @@ are for one H200 with 16 CPU cores; compilation dominates the time of tuning.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,92 +20,60 @@ __all__ = ["TABLES", "Ledger", "todo"]
 DOUBLE, COMPLEX, SINGLE, SINGLE_COMPLEX = "float64", "complex128", "float32", "complex64"
 BOTH = (DOUBLE, COMPLEX)
 
+SINGLES = (SINGLE, SINGLE_COMPLEX)
+
 Shapes = Sequence[tuple[int, int]]
 
-EQUAL: Shapes = [(width, width) for width in range(1, 65)]
 SOME = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 48, 64)
+EQUAL: Shapes = [(width, width) for width in range(1, 65)]
+NARROW: Shapes = EQUAL[:20]
 FEW: Shapes = [(width, width) for width in SOME]
 PAIRS: Shapes = [(M, N) for M in SOME for N in SOME if M != N]
 WIDE: Shapes = [(M, N) for M in (96, 128, 192, 256, 512) for N in (1, 2, 4, 8, 16)]
+VIEWS: Shapes = [(8, 8), (13, 13)]
 
 
-def _todo(
-    operations: str, dtypes: Sequence[str], shapes: Shapes, first: int, sample: int = 0, **more: Any
-) -> Iterator[Todo]:
-    """Yield problems, each with its number of first and of sampled configurations to measure."""
-    families = more.pop("families", "")
-    choose = {"first": first, "sample": sample, "families": families}
-    for problem in problems(operations.split(), dtypes, shapes, **more):
-        yield Todo(problem, 0.007 * (first + sample), choose)
+@dataclass(frozen=True)
+class Part:
+    """Problems of a table, each with its number of first and of sampled configurations to measure."""
+
+    operations: str
+    dtypes: Sequence[str]
+    shapes: Shapes
+    first: int
+    sample: int = 0
+    families: str = ""
+    ld: int | None = None
+    beta: bool = False
 
 
-def _equal() -> Iterator[Todo]:
-    """Yield equal widths in double precision."""
-    yield from _todo("dot", [DOUBLE], EQUAL, 3, 1)
-    yield from _todo("combine", [DOUBLE], EQUAL, 5, 1)
-    yield from _todo("dot", [COMPLEX], EQUAL, 5, 1)
-    yield from _todo("combine", [COMPLEX], EQUAL, 5, 1)
-
-
-def _single() -> Iterator[Todo]:
-    """Yield equal widths in single precision."""
-    for dtype in (SINGLE, SINGLE_COMPLEX):
-        yield from _todo("dot", [dtype], EQUAL, 4)
-        yield from _todo("combine", [dtype], EQUAL, 4)
-
-
-def _gram() -> Iterator[Todo]:
-    yield from _todo("gram", BOTH, EQUAL, 3)
-    yield from _todo("gram", (SINGLE, SINGLE_COMPLEX), FEW, 3)
-
-
-def _rectangular() -> Iterator[Todo]:
-    """Yield pairs of some widths that differ."""
-    yield from _todo("dot", BOTH, PAIRS, 3)
-    yield from _todo("combine", BOTH, PAIRS, 3)
-
-
-def _wide() -> Iterator[Todo]:
-    """Yield products of a basis with a block, in both directions."""
-    yield from _todo("dot", BOTH, WIDE, 4, 1)
-    yield from _todo("combine", BOTH, WIDE, 4, 1)
-
-
-def _update() -> Iterator[Todo]:
-    """Yield products with beta != 0, and in place."""
-    yield from _todo("combine", BOTH, FEW, 4, 1, beta=True)
-    yield from _todo("inplace", BOTH, FEW, 4, 1)
-
-
-def _views() -> Iterator[Todo]:
-    """Yield columns of wider blocks at odd offsets."""
-    for ld in (64, 61):
-        yield from _todo("dot gram combine", BOTH, [(8, 8), (13, 13)], 10, 2, ld=ld)
-
-
-def _fma() -> Iterator[Todo]:
-    """Yield narrow products with multiply-adds only."""
-    narrow = [(width, width) for width in range(1, 21)]
-    yield from _todo("dot combine", [DOUBLE], narrow, 5, 1, families="fma")
-
-
-TABLES: dict[str, Callable[[], Iterator[Todo]]] = {
-    "equal": _equal,
-    "update": _update,
-    "wide": _wide,
-    "views": _views,
-    "fma": _fma,
-    "gram": _gram,
-    "rectangular": _rectangular,
-    "single": _single,
+TABLES: dict[str, Sequence[Part]] = {
+    "equal": [
+        Part("dot", [DOUBLE], EQUAL, 3, 1),
+        Part("combine", [DOUBLE], EQUAL, 5, 1),
+        Part("dot", [COMPLEX], EQUAL, 5, 1),
+        Part("combine", [COMPLEX], EQUAL, 5, 1),
+    ],
+    "update": [Part("combine", BOTH, FEW, 4, 1, beta=True), Part("inplace", BOTH, FEW, 4, 1)],
+    "wide": [Part("dot", BOTH, WIDE, 4, 1), Part("combine", BOTH, WIDE, 4, 1)],
+    "views": [Part("dot gram combine", BOTH, VIEWS, 10, 2, ld=ld) for ld in (64, 61)],
+    "fma": [Part("dot combine", [DOUBLE], NARROW, 5, 1, families="fma")],
+    "gram": [Part("gram", BOTH, EQUAL, 3), Part("gram", SINGLES, FEW, 3)],
+    "rectangular": [Part("dot", BOTH, PAIRS, 3), Part("combine", BOTH, PAIRS, 3)],
+    "single": [Part(name, [dtype], EQUAL, 4) for dtype in SINGLES for name in ("dot", "combine")],
 }
+"""Update: beta != 0, and in place; wide: a basis and a block; views: columns of wider blocks."""
 
 
 def todo(names: Sequence[str]) -> Iterator[Todo]:
     """Yield the problems of some tables, one table after the other."""
-    for name in names:
-        for each in TABLES[name]():
-            yield dataclasses.replace(each, table=name)
+    for table in names:
+        for part in TABLES[table]:
+            choose = {"first": part.first, "sample": part.sample, "families": part.families}
+            budget_s = 0.007 * (part.first + part.sample)
+            operations = part.operations.split()
+            for problem in problems(operations, part.dtypes, part.shapes, ld=part.ld, beta=part.beta):
+                yield Todo(problem, budget_s, choose, table)
 
 
 class Ledger:

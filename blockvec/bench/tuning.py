@@ -32,6 +32,7 @@ __all__ = [
     "FIRST",
     "Todo",
     "Tuned",
+    "columns",
     "heading",
     "outcome_record",
     "problem_of",
@@ -151,15 +152,15 @@ class Tuned:
         """Return the row of the table."""
         problem, limits, best_s = self.problem, self.ceilings, self.outcome.best_s
 
-        def share(time_s: float | None) -> str:
-            return f"{fraction(problem, time_s, limits):7.1%}" if time_s else "      -"
+        times = self.winner.time_s, best_s(places=1), best_s(places=FIRST), best_s(), best_s(own=False)
+        shares = columns(problem, times, self.outcome, limits)
+        return f"{_head(problem)} {shares}  {self.winner.kernel} {_brief(self.winner.config)}"
 
-        return (
-            f"{_head(problem)} "
-            f"{share(self.winner.time_s)} {share(best_s(places=1))} {share(best_s(places=FIRST))} "
-            f"{share(best_s())} {share(best_s(own=False))} {len(self.outcome.trials):4d} "
-            f"{len(self.outcome.faults):3d}  {self.winner.kernel} {_brief(self.winner.config)}"
-        )
+
+def columns(problem: Problem, times: Sequence[float | None], outcome: Outcome, ceilings: Ceilings) -> str:
+    """Format times as fractions of the roofline, then the numbers of variants and of wrong ones."""
+    shares = [f"{fraction(problem, time_s, ceilings):7.1%}" if time_s else f"{'-':>7}" for time_s in times]
+    return f"{' '.join(shares)} {len(outcome.trials):4d} {len(outcome.faults):3d}"
 
 
 def outcome_record(problem: Problem, outcome: Outcome, ceilings: Ceilings, **facts: Any) -> dict[str, Any]:
@@ -208,7 +209,7 @@ def tune_all(
     """Tune problems one after the other, while kernels of the next ones are compiled in parallel processes.
 
     Everything runs in processes of its own, which are given up and replaced when they hang or crash: a kernel
-    that does is reported, left out, and the others of its problem meet without it.
+    that does is reported and left out, and the others of its problem are measured without it.
 
     Parameters
     ----------
@@ -240,7 +241,7 @@ def tune_all(
             if not ahead or time.perf_counter() - begin > limit_s:
                 return
             each, preparation = ahead.popleft()
-            outcome = _contest(cuda, preparation, each.budget_s, device, say)
+            outcome = _select(cuda, preparation, each.budget_s, device, say)
             if outcome is not None:
                 problem: Any = preparation.problem
                 winner = outcome.winner(problem, ceilings)
@@ -249,24 +250,24 @@ def tune_all(
                 yield Tuned(problem, winner, outcome, ceilings, each)
 
 
-def _contest(
+def _select(
     backend: Any, preparation: Preparation, budget_s: float, device: Workers, say: Callable[[str], None]
 ) -> Outcome | None:
     """Select the fastest variant of a problem on the device, without those that crash it."""
     problem: Any = preparation.problem
     ready, faults = preparation.wait()
-    entered = [*backend.other_variants(problem), *ready]
+    remaining = [*backend.other_variants(problem), *ready]
     outcome = None
-    while entered:
-        meeting = problem, entered, budget_s
+    while remaining:
+        measured = problem, remaining, budget_s
         try:
-            outcome = device.submit(_meet, backend.name, options().cache_dir, *meeting).result()
+            outcome = device.submit(_measure, backend.name, options().cache_dir, *measured).result()
             break
         except LostError as lost:
-            if lost.step not in entered:
+            if lost.step not in remaining:
                 faults.append(Trial(Variant("operands"), None, str(lost)))
                 break
-            entered.remove(lost.step)
+            remaining.remove(lost.step)
             faults.append(Trial(lost.step, None, str(lost)))
     if outcome is not None:
         outcome = dataclasses.replace(outcome, trials=(*outcome.trials, *faults))
@@ -288,13 +289,13 @@ def _ceilings(name: str) -> Ceilings:
     return ceilings(backend_for(name), refresh=True, before_each=lambda: notice(None))
 
 
-def _meet(
-    name: str, cache_dir: Path, problem: Any, entered: Sequence[Variant], budget_s: float
+def _measure(
+    name: str, cache_dir: Path, problem: Any, remaining: Sequence[Variant], budget_s: float
 ) -> Outcome | None:
     """In the device's process: measure a problem's variants."""
     backend: Any = backend_for(name)
     with option_context(cache_dir=cache_dir):
-        outcome: Outcome | None = backend.select_fastest(problem, entered, budget_s, notice)
+        outcome: Outcome | None = backend.select_fastest(problem, remaining, budget_s, notice)
     return outcome and dataclasses.replace(outcome, plain_s=backend.plain_s(problem))
 
 

@@ -22,17 +22,7 @@ from ...kernels.tuning.selection import Outcome, Preparation, Variant, select_fa
 from ...kernels.tuning.winners import Winner, find, representative, store
 from ..base import Candidate
 from ..base import DeviceArray as Array
-from . import (
-    cublas,
-    cusparse,
-    elementwise,
-    probes,
-    small_matrices,
-    sparse,
-)
-from . import (
-    dense as generated,
-)
+from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse
 from .device import Gpu
 from .device_csr import DeviceCsr
 from .graphs import Graphs, replay
@@ -144,8 +134,8 @@ class CudaBackend:
         vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
         return _winner_first(self._winner(problem), *own, vendor)
 
-    def _generated(self, problem: generated.Product, winner: Winner | None) -> list[Candidate]:
-        return [generated.candidate(self._gpu, family, problem, winner) for family in families_of(problem)]
+    def _generated(self, problem: dense.Product, winner: Winner | None) -> list[Candidate]:
+        return [dense.candidate(self._gpu, family, problem, winner) for family in families_of(problem)]
 
     def _winner(self, problem: Problem) -> Winner | None:
         return find(problem, self.device, options().winners_dir)
@@ -237,7 +227,7 @@ class CudaBackend:
         family = FAMILIES.get(name)
         if family is None or not family.has_unsummed_kernel:
             return None
-        return generated.candidate(self._gpu, family, problem, self._winner(problem), is_summed=False)
+        return dense.candidate(self._gpu, family, problem, self._winner(problem), is_summed=False)
 
     def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
         """Return the seconds in which plain loads and stores move what a product of views moves.

@@ -21,7 +21,7 @@ from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..base import DeviceArray as Array
 from ..base import leading_dimension
 from .device import MAX_INT, Gpu, scalar_pointers, type_name
-from .elementwise import copy, fold, weighted_sum
+from .elementwise import copy, fold, scale
 
 __all__ = [
     "is_faster",
@@ -49,7 +49,7 @@ MIN_SPLIT_BYTES = 4 << 20  # below, one call is as fast as its launch
 
 def _gemm(
     dtype: str,
-    op: int,
+    op: str,
     sizes: tuple[int, int, int],
     left: tuple[int, int],
     right: tuple[int, int],
@@ -60,24 +60,26 @@ def _gemm(
 ) -> None:
     """Z (m x n) = alpha X op(Y) + beta Z in column-major terms; operands are (address, leading dimension).
 
+    `op` is "N", "T" or "C".
     `batch` holds the distances in elements between the X, Y and Z of a batch, and their number.
     """
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cublas
 
     handle = device.get_cublas_handle()
+    operations = cublas.CUBLAS_OP_N, getattr(cublas, f"CUBLAS_OP_{op}")
     _memory, (p_alpha, p_beta) = scalar_pointers(dtype, alpha, beta)
     mode = cublas.getPointerMode(handle)  # a user may have left the handle with scalars on the device
     cublas.setPointerMode(handle, cublas.CUBLAS_POINTER_MODE_HOST)
     try:
         if batch is None:
             call = getattr(cublas, _PREFIX[dtype] + "gemm")
-            call(handle, cublas.CUBLAS_OP_N, op, *sizes, p_alpha, *left, *right, p_beta, *out)
+            call(handle, *operations, *sizes, p_alpha, *left, *right, p_beta, *out)
         else:
             step_x, step_y, step_z, count = batch
             call = getattr(cublas, _PREFIX[dtype] + "gemmStridedBatched")
             operands = (p_alpha, *left, step_x, *right, step_y, p_beta, *out, step_z, count)
-            call(handle, cublas.CUBLAS_OP_N, op, *sizes, *operands)
+            call(handle, *operations, *sizes, *operands)
     finally:
         cublas.setPointerMode(handle, mode)
 
@@ -215,11 +217,9 @@ def tsmttsm(
     _gemm(problem.dtype, _op(problem), (N, M, K), right, left, (C.data.ptr, N), alpha, beta)
 
 
-def _op(problem: TsmttsmProblem) -> int:
-    from cupy_backends.cuda.libs import cublas
-
+def _op(problem: TsmttsmProblem) -> str:
     both_complex = is_complex(problem.dtype_a) and is_complex(problem.dtype_b)
-    return int(cublas.CUBLAS_OP_C if problem.conj and both_complex else cublas.CUBLAS_OP_T)
+    return "C" if problem.conj and both_complex else "T"
 
 
 def _by_parts(
@@ -277,7 +277,7 @@ def _multiply(
     end: int,
     part_rows: int,
     work: str,
-    op: int,
+    op: str,
     partials: Array,
 ) -> None:
     """Store the products of parts of `part_rows` rows, of which the last may have fewer."""
@@ -306,7 +306,7 @@ def tsmm(gpu: Gpu, problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: co
     if K == 0 or N == 0:
         return
     if M == 0:
-        _scale(gpu, B, beta)
+        scale(gpu, B, beta)
         return
     work, parts = problem.dtype, 1
     C = C.astype(work, copy=False)
@@ -328,24 +328,10 @@ def tsmm(gpu: Gpu, problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: co
         _kept, left = rows_a.read(gpu, begin, end, copies=copies)
         out = (B.data.ptr + begin * ldb * itemsize(work), ldb)
         sizes = (N * parts, end - begin, M)
-        _gemm(work, _no_transpose(), sizes, (C.data.ptr, N * parts), left, out, alpha, beta)
-
-
-def _no_transpose() -> int:
-    from cupy_backends.cuda.libs import cublas
-
-    return int(cublas.CUBLAS_OP_N)
-
-
-def _scale(gpu: Gpu, B: Array, beta: complex) -> None:
-    """B = beta B; B is not read where beta is zero."""
-    if beta == 0:
-        B[...] = 0
-    elif beta != 1:
-        weighted_sum(gpu, B, None, B, (beta, None), (0, None))
+        _gemm(work, "N", sizes, (C.data.ptr, N * parts), left, out, alpha, beta)
 
 
 def square_product(A: Array, B: Array, C: Array) -> None:
     """Multiply two square matrices densely, for the arithmetic ceiling."""
     n = A.shape[0]
-    _gemm(type_name(A), _no_transpose(), (n, n, n), (B.data.ptr, n), (A.data.ptr, n), (C.data.ptr, n))
+    _gemm(type_name(A), "N", (n, n, n), (B.data.ptr, n), (A.data.ptr, n), (C.data.ptr, n))

@@ -19,7 +19,7 @@ from ..base import DeviceArray as Array
 from ..base import leading_dimension
 from .device import Gpu, scalar_pointers, type_name
 from .device_csr import CUDA_TYPES, DeviceCsr
-from .elementwise import copy, weighted_sum
+from .elementwise import copy, scale, weighted_sum
 
 __all__ = ["SPMM_CSR_ALG2", "spmmv"]
 
@@ -47,7 +47,7 @@ def spmmv(
     by_parts = is_complex(problem.dtype_x) and not is_complex(problem.dtype_matrix)
     if S.nnz == 0:
         # cuSPARSE's kernels need not support a matrix without entries.
-        _scale(gpu, Y, beta)
+        scale(gpu, Y, beta)
     elif by_parts and complex(alpha).imag == complex(beta).imag == 0:
         _multiply(gpu, problem, S, X, Y, complex(alpha).real, complex(beta).real)
     elif by_parts:
@@ -60,13 +60,6 @@ def spmmv(
         weighted_sum(gpu, X, Y, Y, (-alpha * shift, None), (1, None))
     elif problem.shift == "column":
         weighted_sum(gpu, X, Y, Y, (-alpha, shift), (1, None))
-
-
-def _scale(gpu: Gpu, Y: Array, beta: complex) -> None:
-    if beta == 0:
-        Y[...] = 0
-    elif beta != 1:
-        weighted_sum(gpu, Y, None, Y, (beta, None), (0, None))
 
 
 def _multiply(

@@ -31,6 +31,7 @@ __all__ = [
     "copy",
     "fill_random",
     "fold",
+    "scale",
     "scale_column",
     "weighted_sum",
 ]
@@ -121,6 +122,14 @@ def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
         values = values.astype(np.float64)
     step = 0 if values.size == 1 else values.strides[0] // values.itemsize
     return Factor(is_complex_scalar, type_name(values)), (scalar, values, np.int32(step))
+
+
+def scale(gpu: Gpu, out: Array, beta: complex) -> None:
+    """Out = beta out; not read where beta is zero."""
+    if beta == 0:
+        out[...] = 0
+    elif beta != 1:
+        weighted_sum(gpu, out, None, out, (beta, None), (0, None))
 
 
 def column_dots(gpu: Gpu, problem: StreamProblem, X: Array, Y: Array, out: Array) -> None:

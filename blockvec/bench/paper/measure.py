@@ -25,7 +25,7 @@ __all__ = ["ALL_FIGURES", "record_figures"]
 
 ALL_FIGURES = (*FIGURES, "occupancy")
 
-RACE_S = 0.012  # per kernel
+BUDGET_S = 0.012  # per kernel
 FEW_BYTES = 256 << 20  # smaller operands are timed in replayed graphs, which hide the launch latency
 REPLAYS = 20  # launches per graph
 
@@ -80,7 +80,7 @@ def _points(
             concurrent.futures.wait(compiled)
             if time.monotonic() > deadline:
                 return
-            for point, timing, peers in _race(figure, problem, group, backend):
+            for point, timing, peers in _time_beside(figure, problem, group, backend):
                 config = dataclasses.asdict(point.config)
                 record = kernel_record(problem, point.kernel, timing, ceilings, peers, config=config)
                 yield point, {"figure": figure, **record, **point.setting}
@@ -90,7 +90,7 @@ def _variant(point: Point) -> Variant:
     return Variant(point.kernel, point.config)
 
 
-def _race(
+def _time_beside(
     figure: str, problem: Any, group: Sequence[Point], backend: Any
 ) -> Iterator[tuple[Point, Timing, dict[str, Timing]]]:
     """Time the points of one problem that compute the right product; for the roofline also cuBLAS."""
@@ -102,7 +102,7 @@ def _race(
     if isinstance(problem, TsmttsmProblem) and problem.K * problem.M * 16 < FEW_BYTES:
         timings = [setup.replay(variant, REPLAYS) for variant in field]
     else:
-        timings = setup.time_in_turns(field, RACE_S * len(field))
+        timings = setup.time_in_turns(field, BUDGET_S * len(field))
     peers = dict(zip(names, timings[len(right) :], strict=True))
     for point, timing in zip(right, timings, strict=False):
         yield point, timing, peers

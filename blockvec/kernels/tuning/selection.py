@@ -21,11 +21,20 @@ from ..compile import build
 from ..device import DeviceInfo
 from ..families import FAMILIES, families_of, ranked
 from ..measure import Timing
-from ..problem import Problem, TsmmProblem, TsmttsmProblem
+from ..problem import Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from ..roofline import Ceilings, fraction
 from .winners import Winner
 
-__all__ = ["Outcome", "Preparation", "Trial", "Variant", "build_ahead", "select_fastest", "variants"]
+__all__ = [
+    "Outcome",
+    "Preparation",
+    "Trial",
+    "Variant",
+    "build_ahead",
+    "compile_fault",
+    "select_fastest",
+    "variants",
+]
 
 FINALISTS = 4
 CLOSE = 1.10  # within this factor of the best, a few runs do not tell
@@ -91,11 +100,11 @@ class Outcome:
         ]
         return min(times, default=None)
 
-    def winner(self, problem: TsmttsmProblem | TsmmProblem, ceilings: Ceilings) -> Winner:
+    def winner(self, problem: TsmttsmProblem | TsmmProblem | SpmmvProblem, ceilings: Ceilings) -> Winner:
         """Create the record for the problem that was measured."""
-        best = self.best.variant
+        best, rows = self.best.variant, problem.n_rows if isinstance(problem, SpmmvProblem) else problem.K
         share = fraction(problem, self.seconds, ceilings)
-        return Winner(best.kernel, best.config, problem.K, self.seconds, share, "")
+        return Winner(best.kernel, best.config, rows, self.seconds, share, "")
 
     @property
     def faults(self) -> tuple[Trial, ...]:
@@ -154,20 +163,8 @@ def variants(
 class Preparation:
     """A problem whose variants are being compiled while others are measured.
 
-    Parameters
-    ----------
-    problem : TsmttsmProblem or TsmmProblem
-        What to tune.
-    device : DeviceInfo
-        Where.
-    ceilings : Ceilings
-        Measured limits.
-    executor : Executor
-        Models and compiles. Its processes must be spawned: a fork would inherit CUDA's state.
-    cache_dir : Path
-        Where compiled kernels go.
-    choose : dict
-        ``first``, ``sample`` and ``families`` as for `variants`.
+    Processes of `executor`, which models and compiles, must be spawned: a fork would inherit CUDA's state.
+    `choose` has ``first``, ``sample`` and ``families`` as for `variants`.
     """
 
     def __init__(
@@ -221,12 +218,13 @@ def build_ahead(
         if variant.config is not None:
             source = FAMILIES[variant.kernel].source(problem, variant.config, device)
             if source not in jobs:
-                jobs[source] = executor.submit(_build, source, device.architecture, cache_dir)
+                jobs[source] = executor.submit(compile_fault, source, device.architecture, cache_dir)
             found[variant] = jobs[source]
     return found
 
 
-def _build(source: str, architecture: str, cache_dir: Path) -> str:
+def compile_fault(source: str, architecture: str, cache_dir: Path) -> str:
+    """Compile a source into the cache; describe the error, "" if there is none."""
     try:
         spilled = build(source, architecture, cache_dir=cache_dir).resources.spill_bytes
     except CompileError as error:

@@ -202,7 +202,7 @@ class _Rivals:
         return [Variant("cublas")]
 
 
-def _meeting(name: str, cache_dir: Path, problem: Any, entered: list[Variant], budget_s: float) -> Outcome:
+def _measuring(name: str, cache_dir: Path, problem: Any, entered: list[Variant], budget_s: float) -> Outcome:
     """One hangs, one brings its process down; the last that is left wins."""
     for variant in entered:
         notice(variant)
@@ -214,13 +214,15 @@ def _meeting(name: str, cache_dir: Path, problem: Any, entered: list[Variant], b
     return Outcome(Trial(entered[-1], timing), tuple(Trial(e, timing) for e in entered))
 
 
-def test_kernels_that_hang_or_crash_are_named_and_the_others_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_that_hang_or_crash_are_named_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
-    monkeypatch.setattr(tuning, "_meet", _meeting)
+    monkeypatch.setattr(tuning, "_measure", _measuring)
     ready = [Variant(name, place=i) for i, name in enumerate(("hangs", "crashes", "runs"))]
     said: list[str] = []
     with Workers(1, 1.0) as device:
-        outcome = tuning._contest(_Rivals(), _Prepared(problem, ready), 1.0, device, said.append)
+        outcome = tuning._select(_Rivals(), _Prepared(problem, ready), 1.0, device, said.append)
     assert outcome is not None
     assert outcome.best.variant.kernel == "runs"
     assert {(t.variant.kernel, t.fault) for t in outcome.faults} == {

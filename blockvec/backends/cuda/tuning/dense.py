@@ -22,7 +22,7 @@ from .. import dense, elementwise
 from ..device import Gpu, type_name
 from ..graphs import replay
 
-__all__ = ["DenseOperands", "is_view", "with_rows"]
+__all__ = ["DenseOperands", "is_view", "time_in_turns", "with_rows"]
 
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
@@ -35,18 +35,9 @@ SMALL_BYTES = 1 << 20  # results up to here are compared on the host
 
 
 class DenseOperands:
-    """Operands for every variant of one problem, and the reference that each must match.
+    """Operands for every variant of one problem on the current device, and the expected product.
 
-    Parameters
-    ----------
-    gpu : Gpu
-        The current device.
-    problem : TsmttsmProblem or TsmmProblem
-        What is timed.
-    others : dict of str to Candidate
-        Kernels that are of no family, by name.
-    stopwatch : callable
-        Starts timing on the device.
+    `others` are kernels that are of no family, by name.
     """
 
     def __init__(
@@ -101,11 +92,7 @@ class DenseOperands:
 
     def time_in_turns(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
         """Time variants in turns on rotating operands."""
-        calls = {str(i): self._call(variant) for i, variant in enumerate(field)}
-        timings = measure_beside(
-            calls, self._stopwatch, budget_s=seconds / len(field), burst=4, min_rounds=1, max_rounds=8
-        )
-        return [timings[str(i)] for i in range(len(field))]
+        return time_in_turns([self._call(variant) for variant in field], self._stopwatch, seconds)
 
     def plain_s(self) -> float:
         """Return the seconds in which plain loads and stores move what the product moves."""
@@ -140,6 +127,16 @@ class DenseOperands:
             return lambda *operands: self._others[variant.kernel].run(problem, *operands)
         loaded = dense.load(self._gpu, FAMILIES[variant.kernel], problem, variant.config)
         return functools.partial(dense.runner(self._gpu, problem, lambda: loaded), problem)
+
+
+def time_in_turns(
+    calls: Sequence[Callable[[], None]], stopwatch: Callable[[], Stopwatch], seconds: float, **how: Any
+) -> list[Timing]:
+    """Time calls in turns for about that long, in bursts; see `measure_beside`."""
+    by_place = {str(place): call for place, call in enumerate(calls)}
+    budget_s = seconds / len(calls)
+    timings = measure_beside(by_place, stopwatch, budget_s=budget_s, min_rounds=1, max_rounds=8, **how)
+    return list(timings.values())
 
 
 def is_view(problem: Product) -> bool:

@@ -9,20 +9,18 @@ import itertools
 import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import Any
 
 from ....config import options
-from ....errors import BlockvecError, CompileError, OptionError
-from ....kernels.compile import build
+from ....errors import BlockvecError, OptionError
 from ....kernels.device import DeviceInfo
 from ....kernels.families import SPARSE_FAMILIES, sparse_families_of
-from ....kernels.measure import Stopwatch, Timing, measure_beside
+from ....kernels.measure import Stopwatch, Timing
 from ....kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
-from ....kernels.roofline import Ceilings, fraction
+from ....kernels.roofline import Ceilings
 from ....kernels.sparse.family import SparseFamily
-from ....kernels.tuning.selection import Outcome, Variant, select_fastest
-from ....kernels.tuning.winners import Winner, store
+from ....kernels.tuning.selection import Outcome, Variant, compile_fault, select_fastest
+from ....kernels.tuning.winners import store
 from ...base import Candidate
 from ...base import DeviceArray as Array
 from .. import cusparse, elementwise, sparse
@@ -30,6 +28,7 @@ from ..device import Gpu
 from ..device_csr import DeviceCsr
 from ..probes import block_stream
 from ..workspace import GRID_HEADER_BYTES, workspace
+from .dense import time_in_turns
 
 __all__ = ["SparseOperands", "SparseTuning"]
 
@@ -39,18 +38,7 @@ WORTH = 0.98  # of the time without: a second copy of the matrix must gain more 
 class SparseOperands:
     """A matrix and blocks on which to check and time all kernels of one problem, and their exact product.
 
-    Parameters
-    ----------
-    gpu : Gpu
-        CuPy's current device.
-    problem : SpmmvProblem
-        The problem's `kind`.
-    matrix : DeviceCsr
-        The matrix for timings.
-    others : dict of str to Candidate
-        Kernels that are not blockvec's, by name.
-    stopwatch : callable
-        Starts a timer on the device.
+    `problem` is a `kind`; `others` are kernels that are not blockvec's, by name.
     """
 
     def __init__(
@@ -100,16 +88,9 @@ class SparseOperands:
 
     def time(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
         """Time kernels in turns."""
-        calls = {str(i): self._call(variant, self._matrix) for i, variant in enumerate(field)}
-        timings = measure_beside(
-            *(calls, self._stopwatch),
-            budget_s=seconds / len(field),
-            burst=4,
-            min_rounds=1,
-            max_rounds=8,
-            before_burst=functools.partial(block_stream, self._gpu),
-        )
-        return [timings[str(i)] for i in range(len(field))]
+        calls = [self._call(variant, self._matrix) for variant in field]
+        wait = functools.partial(block_stream, self._gpu)
+        return time_in_turns(calls, self._stopwatch, seconds, before_burst=wait)
 
     def _call(self, variant: Variant, matrix: DeviceCsr) -> Callable[[], None]:
         if variant.config is None:
@@ -129,24 +110,8 @@ class SparseOperands:
 class SparseTuning:
     """The tuning of products with one matrix; its kernels are compiled while others are measured.
 
-    Parameters
-    ----------
-    gpu : Gpu
-        The device, CuPy's current one.
-    problem : SpmmvProblem
-        The problem; its `kind` is tuned.
-    matrix : DeviceCsr
-        The matrix.
-    candidates : sequence of Candidate
-        The backend's candidates for the problem.
-    ceilings : Ceilings
-        Measured limits.
-    stopwatch : callable
-        Starts a timer on the device.
-    executor : Executor
-        Runs the compiler.
-    first : int
-        Number of configurations per family, in the order of the model.
+    The problem's `kind` is tuned, on `gpu`, CuPy's current device, with the `first` configurations of each
+    family in the order of its model.
     """
 
     def __init__(
@@ -167,7 +132,9 @@ class SparseTuning:
         self._cache_dir = options().cache_dir
         self._variants = variants_of(self.problem, gpu.info, ceilings, first)
         sources = {text for variant in self._variants for text in self._sources(variant)}
-        self._jobs = [executor.submit(_build, text, gpu.info, self._cache_dir) for text in sources]
+        self._jobs = [
+            executor.submit(compile_fault, text, gpu.info.architecture, self._cache_dir) for text in sources
+        ]
 
     def _sources(self, variant: Variant) -> list[str]:
         family, problem, config = SPARSE_FAMILIES[variant.kernel], self.problem, variant.config
@@ -188,7 +155,7 @@ class SparseTuning:
         outcome: Outcome | None = self._gpu.on_device(self._select_fastest)(budget_s)
         if outcome is None:
             raise OptionError(f"{self.problem.operation}: no kernel is right for {self.problem}.")
-        winner = self.winner(outcome)
+        winner = outcome.winner(self.problem, self._ceilings)
         store(self.problem, winner, self._gpu.info, self._cache_dir)
         self._matrix.bound.clear()
         if (family := SPARSE_FAMILIES.get(winner.kernel)) is not None:
@@ -202,12 +169,6 @@ class SparseTuning:
         variants = [*map(Variant, self._others), *self._variants]
         outcome = select_fastest(variants, operands.check, operands.time, budget_s=budget_s)
         return outcome if outcome is None else without_conversion(outcome)
-
-    def winner(self, outcome: Outcome) -> Winner:
-        """Make the record of an outcome."""
-        best = outcome.best.variant
-        share = fraction(self.problem, outcome.seconds, self._ceilings)
-        return Winner(best.kernel, best.config, self.problem.n_rows, outcome.seconds, share, "")
 
 
 def without_conversion(outcome: Outcome) -> Outcome:
@@ -244,14 +205,6 @@ def _ranked(
     configs = [config for config in every if family.refuse_sums(problem, config) is None]
     timed = [(family.predict(problem, config, device, ceilings), config) for config in configs]
     return sorted(timed, key=lambda pair: (pair[1] != choice, pair[0]))
-
-
-def _build(source: str, device: DeviceInfo, cache_dir: Path) -> bool:
-    try:
-        build(source, device.architecture, cache_dir=cache_dir)
-    except CompileError:
-        return False
-    return True
 
 
 def _block(rows: int, width: int, ld: int, align: int, dtype: str) -> Array:
