@@ -10,7 +10,7 @@ import numpy as np
 from blockvec.kernels.dense.family import DenseFamily
 from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig, uses_queue
 from blockvec.kernels.device import DeviceInfo
-from blockvec.kernels.problem import TsmmProblem
+from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem, beta_class, scalar_class
 
 GUARD = 64  # elements before and after a block
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "complex64": 2.0**-24, "complex128": 2.0**-53}
@@ -75,6 +75,23 @@ def alignment(block: Any) -> int:
     if leading_dimension(block) != block.shape[1]:
         bits |= leading_dimension(block) * block.itemsize
     return bits & -bits
+
+
+def describe_tsmttsm(A: Any, B: Any, conj: bool, alpha: complex, beta: complex) -> TsmttsmProblem:
+    """Describe alpha A^H B + beta C, or A^T B without `conj`, for NumPy or CuPy arrays."""
+    return TsmttsmProblem(
+        *(*A.shape, B.shape[1], A.dtype.name, B.dtype.name, leading_dimension(A), leading_dimension(B)),
+        *(alignment(A), alignment(B), conj and A.dtype.kind == "c"),
+        *(scalar_class(alpha), beta_class(beta), A is B),
+    )
+
+
+def describe_tsmm(A: Any, C: Any, B: Any, alpha: complex, beta: complex) -> TsmmProblem:
+    """Describe alpha A C + beta B for NumPy or CuPy arrays; in place where A and B begin at one address."""
+    return TsmmProblem(
+        *(*A.shape, C.shape[1], A.dtype.name, C.dtype.name, leading_dimension(A), leading_dimension(B)),
+        *(alignment(A), alignment(B), scalar_class(alpha), beta_class(beta), address(A) == address(B)),
+    )
 
 
 def wide(dtype: Any) -> type:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -10,59 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, promote, scalar_class
-from tests.blocks import (
-    UNIT_ROUNDOFF,
-    alignment,
-    asks_for_chunks,
-    bind,
-    draw,
-    framed,
-    leading_dimension,
-    wide,
-)
+from blockvec.kernels.problem import is_complex, promote
+from tests.blocks import UNIT_ROUNDOFF, asks_for_chunks, describe_tsmm, draw, framed, wide
+from tests.gpu.dense_products import TYPES, configuration, launch_with_queue, layout
 
 family = FAMILIES["tsmm_fma"]
 
 pytestmark = pytest.mark.gpu
 
-TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-def describe(A: Any, C: Any, B: Any, alpha: complex, beta: complex) -> TsmmProblem:
-    return TsmmProblem(
-        *(*A.shape, C.shape[1], A.dtype.name, C.dtype.name, leading_dimension(A), leading_dimension(B)),
-        *(alignment(A), alignment(B), scalar_class(alpha), beta_class(beta), A.data.ptr == B.data.ptr),
-    )
-
-
-def run(
-    problem: TsmmProblem,
-    config: Config,
-    device: DeviceInfo,
-    operands: tuple[Any, Any, Any],
-    factors: tuple[complex, complex] = (1, 0),
-    queue: Any = None,
-) -> None:
-    import cupy
-
-    assert family.refuse(problem, config, device) is None
-    function = compiler.function(
-        family.source(problem, config, device),
-        family.kernel_name(problem),
-        device.architecture,
-        family.shared_bytes(problem, config, device),
-    )
-    addresses = [operand.data.ptr for operand in operands]
-    if queue is None:
-        queue = cupy.zeros(family.workspace_bytes(problem, config, device), cupy.uint8)
-    bind(family, function, problem, config, device)(*addresses, *factors, queue.data.ptr)
-    if not cupy.cuda.get_current_stream().is_capturing():
-        assert not queue.any()  # as the next launch needs it
+run = functools.partial(launch_with_queue, family)
 
 
 @st.composite
@@ -73,18 +32,11 @@ def cases(draw_: st.DrawFn) -> dict[str, Any]:
     M = draw_(st.integers(1, 64))
     N = draw_(st.integers(1, M if inplace else 64))
     factors = [1, -2, 0.5, 1 - 2j] if is_complex(promote(dtype_a, dtype_c)) else [1, -2, 0.5]
-    return {
-        "K": draw_(st.one_of(st.integers(0, 70), st.integers(71, 5000), st.integers(5001, 50_000))),
-        "widths": (M, N),
-        "lds": (M + draw_(st.sampled_from([0, 0, 1, 3, 8])), N + draw_(st.sampled_from([0, 0, 2, 5]))),
-        "offsets": (draw_(st.sampled_from([0, 0, 1, 3])), draw_(st.sampled_from([0, 0, 1, 2]))),
+    return layout(draw_, (M, N), (0, 50_000), ([0, 0, 1, 3], [0, 0, 1, 2])) | {
         "dtypes": (dtype_a, dtype_c),
         "factors": (draw_(st.sampled_from(factors)), draw_(st.sampled_from([0, 0, 1, -3]))),
         "inplace": inplace,
-        "exact": draw_(st.booleans()),
-        "config": draw_(st.integers(0, 10**6)),
         "few_blocks": draw_(st.booleans()),
-        "seed": draw_(st.integers(0, 2**32 - 1)),
     }
 
 
@@ -109,11 +61,8 @@ def test_products_are_within_the_error_bound_and_nothing_else_is_written(
         if not case["inplace"]:
             poison = np.full((K, N), np.nan, dtype)
             B, memory_b = framed(cp, host_b if beta else poison, case["lds"][1], case["offsets"][1])
-        problem = describe(A, C, B, alpha, beta)
-        config = family.choose(problem, device)
-        if case["config"] % 3 == 0:
-            configs = family.space(problem, device)
-            config = configs[case["config"] // 3 % len(configs)]
+        problem = describe_tsmm(A, C, B, alpha, beta)
+        config = configuration(family, problem, device, case["config"])
         untouched = memory_a.copy()
         run(problem, config, device, (A, C, B), (alpha, beta))
         results.append(B.get())
@@ -143,7 +92,7 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     rng = np.random.default_rng(width)
     host_a, host_c = draw(rng, (20_011 + width, width), dtype), draw(rng, (width, width), dtype)
     A, C, B = cp.asarray(host_a), cp.asarray(host_c), cp.full_like(host_a, cp.nan)
-    problem = describe(A, C, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     run(problem, family.choose(problem, device), device, (A, C, B))
     np.testing.assert_array_equal(B.get(), host_a @ host_c)
 
@@ -151,7 +100,7 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
 def test_denormal_numbers_are_kept(cp: Any, device: DeviceInfo) -> None:
     A, C = cp.full((1001, 3), np.float32(2.0**-140)), cp.full((3, 2), 0.5, "float32")
     B = cp.empty((1001, 2), "float32")
-    problem = describe(A, C, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     run(problem, family.choose(problem, device), device, (A, C, B))
     np.testing.assert_array_equal(B.get(), np.full((1001, 2), np.float32(3 * 2.0**-141)))
 
@@ -162,7 +111,7 @@ def test_not_a_number_stays_in_its_row(width: int, cp: Any, device: DeviceInfo) 
     host_a, host_c = draw(rng, (5003, width), "float64"), draw(rng, (width, width), "float64")
     host_a[4321, 1], host_a[17, 2] = np.nan, np.inf
     A, C, B = cp.asarray(host_a), cp.asarray(host_c), cp.empty((5003, width))
-    problem = describe(A, C, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     run(problem, family.choose(problem, device), device, (A, C, B))
     clean = np.ones(5003, bool)
     clean[[17, 4321]] = False
@@ -178,7 +127,7 @@ def test_rows_and_widths_past_two_to_the_31_elements(cp: Any, device: DeviceInfo
     rows = cp.asarray([0, 1, (1 << 31) // width, (1 << 31) // width + 1, K - 2, K - 1])
     A[rows] = cp.arange(1, width + 1, dtype="float32")
     C, B = cp.eye(width, dtype="float32")[:, ::-1].copy(), cp.empty((K, width), "float32")
-    problem = describe(A, C, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     direct = next(config for config in family.space(problem, device) if config.stages == 0)
     for config in (family.choose(problem, device), direct):
         B.fill(cp.nan)
@@ -191,7 +140,7 @@ def test_a_captured_launch_replays(cp: Any, device: DeviceInfo) -> None:
     rows = 1_000_007  # more chunks than warps begin with
     host_a, host_c = (draw(np.random.default_rng(1), shape, "float64") for shape in ((rows, 6), (6, 6)))
     A, C, B = cp.asarray(host_a), cp.asarray(host_c), cp.full((rows, 6), cp.nan)
-    problem = describe(A, C, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     config = family.choose(problem, device)
     assert asks_for_chunks(problem, config, device.multiprocessors * config.blocks)
     queue = cp.zeros(family.workspace_bytes(problem, config, device), cp.uint8)

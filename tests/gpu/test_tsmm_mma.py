@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -9,51 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.problem import TsmmProblem, beta_class, is_complex, scalar_class
-from tests.blocks import GUARD, UNIT_ROUNDOFF, alignment, bind, draw, framed, leading_dimension
+from blockvec.kernels.problem import is_complex
+from tests.blocks import GUARD, UNIT_ROUNDOFF, describe_tsmm, draw, framed
+from tests.gpu.dense_products import TYPES, configuration, launch_with_queue, layout
 
 family = FAMILIES["tsmm_mma"]
 
 pytestmark = pytest.mark.gpu
 
-TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-def describe(A: Any, B: Any, alpha: complex, beta: complex) -> TsmmProblem:
-    return TsmmProblem(
-        *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, A.dtype.name),
-        *(leading_dimension(A), leading_dimension(B), alignment(A), alignment(B)),
-        *(scalar_class(alpha), beta_class(beta), A.data.ptr == B.data.ptr),
-    )
-
-
-def run(
-    problem: TsmmProblem,
-    config: Config,
-    device: DeviceInfo,
-    operands: tuple[Any, Any, Any],
-    alpha: complex = 1,
-    beta: complex = 0,
-    counters: Any = None,
-) -> None:
-    function = compiler.function(
-        family.source(problem, config, device),
-        family.kernel_name(problem),
-        device.architecture,
-        family.shared_bytes(problem, config, device),
-    )
-    import cupy
-
-    addresses = [operand.data.ptr for operand in operands]
-    if counters is None:
-        counters = cupy.zeros(family.workspace_bytes(problem, config, device), cupy.uint8)
-    bind(family, function, problem, config, device)(*addresses, alpha, beta, counters.data.ptr)
-    if not cupy.cuda.get_current_stream().is_capturing():
-        assert not counters.any()
+run = functools.partial(launch_with_queue, family)
 
 
 def product(A: np.ndarray, C: np.ndarray, B: np.ndarray, alpha: complex, beta: complex) -> np.ndarray:
@@ -70,18 +37,11 @@ def cases(draw_: st.DrawFn) -> dict[str, Any]:
     M = draw_(st.integers(1, 64))
     N = draw_(st.sampled_from([M, draw_(st.integers(1, M))])) if inplace else draw_(st.integers(1, 64))
     units = [1, 1j, 1 - 1j] if is_complex(dtype) else [1]
-    return {
+    return layout(draw_, (M, N), (0, 40_000), ([0, 0, 1], [0, 0, 1])) | {
         "dtype": dtype,
         "inplace": inplace,
-        "K": draw_(st.one_of(st.integers(0, 70), st.integers(71, 5000), st.integers(5001, 40_000))),
-        "widths": (M, N),
-        "lds": (M + draw_(st.sampled_from([0, 0, 1, 3, 8])), N + draw_(st.sampled_from([0, 0, 2, 5]))),
-        "offsets": (draw_(st.sampled_from([0, 0, 1])), draw_(st.sampled_from([0, 0, 1]))),
         "alpha": draw_(st.sampled_from([1, 1, -2, 0.5])) * draw_(st.sampled_from(units)),
         "beta": draw_(st.sampled_from([0, 0, 1, -3])) * draw_(st.sampled_from(units)),
-        "exact": draw_(st.booleans()),
-        "pick": draw_(st.integers(0, 10**6)),
-        "seed": draw_(st.integers(0, 2**32 - 1)),
     }
 
 
@@ -107,11 +67,9 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
         before_a, before_b = memory_a.copy(), memory_b.copy()
         if K == 0:
             return
-        problem = describe(A, B, alpha, beta)
-        valid = family.space(problem, device)
-        chosen = family.choose(problem, device)
-        config = chosen if case["pick"] % 3 else valid[case["pick"] % len(valid)]
-        run(problem, config, device, (A, C, B), alpha, beta)
+        problem = describe_tsmm(A, C, B, alpha, beta)
+        config = configuration(family, problem, device, case["config"])
+        run(problem, config, device, (A, C, B), (alpha, beta))
         results.append(B.get())
         B[...] = cp.asarray(0)
         if case["inplace"]:
@@ -144,10 +102,10 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     )
     A, C = cp.asarray(host_a), cp.asarray(host_c)
     B = cp.full_like(A, cp.nan)
-    problem = describe(A, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     run(problem, family.choose(problem, device), device, (A, C, B))
     np.testing.assert_array_equal(B.get(), host_a @ host_c)
-    in_place = describe(A, A, 1, 0)
+    in_place = describe_tsmm(A, C, A, 1, 0)
     run(in_place, family.choose(in_place, device), device, (A, C, A))
     np.testing.assert_array_equal(A.get(), host_a @ host_c)
 
@@ -162,7 +120,7 @@ def test_not_a_number_and_infinity_stay_in_their_rows(width: int, cp: Any, devic
     host_a[4321, 1], host_a[17, 2] = np.nan, np.inf
     A, C = cp.asarray(host_a), cp.asarray(host_c)
     B = cp.empty_like(A)
-    problem = describe(A, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     run(problem, family.choose(problem, device), device, (A, C, B))
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(B.get(), host_a @ host_c)
@@ -180,7 +138,7 @@ def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo
         for stream, (A, C), mine in zip(streams, blocks, results, strict=True):
             with stream:
                 B = cp.full_like(A, cp.nan)
-                problem = describe(A, B, 1, 0)
+                problem = describe_tsmm(A, C, B, 1, 0)
                 run(problem, family.choose(problem, device), device, (A, C, B))
                 mine.append(B)
     cp.cuda.Device().synchronize()
@@ -195,7 +153,7 @@ def test_a_captured_launch_replays(cp: Any, device: DeviceInfo) -> None:
     host_a, host_c = draw(rng, (rows, 16), "float64", True), draw(rng, (16, 16), "float64", True)
     A, C = cp.asarray(host_a), cp.asarray(host_c)
     B = cp.full_like(A, cp.nan)
-    problem = describe(A, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     config = family.choose(problem, device)
     assert rows // config.rows > config.stages * config.groups * device.multiprocessors
     counters = cp.zeros(family.workspace_bytes(problem, config, device), cp.uint8)
@@ -203,7 +161,7 @@ def test_a_captured_launch_replays(cp: Any, device: DeviceInfo) -> None:
     stream = cp.cuda.Stream(non_blocking=True)
     with stream:
         stream.begin_capture()
-        run(problem, config, device, (A, C, B), counters=counters)
+        run(problem, config, device, (A, C, B), queue=counters)
         graph = stream.end_capture()
     for _ in range(3):
         B.fill(cp.nan)
@@ -223,7 +181,7 @@ def test_rows_and_widths_past_two_to_the_31_elements(M: int, N: int, cp: Any, de
     rows = cp.asarray([0, 1, (1 << 31) // 17, (1 << 31) // 17 + 1, K - 2, K - 1])
     A[rows] = cp.arange(1, M + 1)
     C = cp.arange(1.0, M * N + 1).reshape(M, N)
-    problem = describe(A, B, 1, 0)
+    problem = describe_tsmm(A, C, B, 1, 0)
     run(problem, family.choose(problem, device), device, (A, C, B))
     cp.testing.assert_array_equal(B[rows], A[rows] @ C)
     B[rows] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -10,55 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, promote, scalar_class
-from tests.blocks import (
-    UNIT_ROUNDOFF,
-    alignment,
-    bind,
-    counters_are_ready,
-    draw,
-    framed,
-    leading_dimension,
-    wide,
-)
+from blockvec.kernels.problem import is_complex, promote
+from tests.blocks import UNIT_ROUNDOFF, counters_are_ready, describe_tsmttsm, draw, framed, wide
+from tests.gpu.dense_products import TYPES, configuration, launch, layout
 
 family = FAMILIES["tsmttsm_fma"]
 
 pytestmark = pytest.mark.gpu
 
-TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-def describe(A: Any, B: Any, conj: bool, alpha: complex, beta: complex) -> TsmttsmProblem:
-    return TsmttsmProblem(
-        *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, B.dtype.name),
-        *(leading_dimension(A), leading_dimension(B), alignment(A), alignment(B)),
-        *(conj and A.dtype.kind == "c", scalar_class(alpha), beta_class(beta), A is B),
-    )
-
-
-def run(
-    problem: TsmttsmProblem,
-    config: Config,
-    device: DeviceInfo,
-    operands: tuple[Any, Any, Any],
-    factors: tuple[complex, complex],
-    workspace: Any,
-) -> None:
-    assert family.refuse(problem, config, device) is None
-    function = compiler.function(
-        family.source(problem, config, device),
-        family.kernel_name(problem),
-        device.architecture,
-        family.shared_bytes(problem, config, device),
-    )
-    addresses = [operand.data.ptr for operand in operands]
-    assert family.workspace_bytes(problem, config, device) <= workspace.nbytes
-    bind(family, function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
+run = functools.partial(launch, family)
 
 
 def reference(
@@ -80,19 +43,12 @@ def cases(draw_: st.DrawFn) -> dict[str, Any]:
     N = M if same else draw_(st.integers(1, 64))
     other = dtype if same or draw_(st.integers(0, 3)) else draw_(st.sampled_from(TYPES))
     factors = [1, -2, 0.5, 1 - 2j] if is_complex(promote(dtype, other)) else [1, -2, 0.5]
-    return {
-        "K": draw_(st.one_of(st.integers(0, 70), st.integers(71, 5000), st.integers(5001, 80_000))),
-        "widths": (M, N),
-        "lds": (M + draw_(st.sampled_from([0, 0, 1, 3, 8])), N + draw_(st.sampled_from([0, 0, 2, 5]))),
-        "offsets": (draw_(st.sampled_from([0, 0, 1, 3])), draw_(st.sampled_from([0, 0, 1, 2]))),
+    return layout(draw_, (M, N), (0, 80_000), ([0, 0, 1, 3], [0, 0, 1, 2])) | {
         "dtypes": (dtype, other),
         "conj": draw_(st.booleans()),
         "factors": (draw_(st.sampled_from(factors)), draw_(st.sampled_from([0, 0, 1, -3]))),
         "same": same,
-        "exact": draw_(st.booleans()),
-        "config": draw_(st.integers(0, 10**6)),
         "reduction": draw_(st.sampled_from(["partials", "partials", "partials", "blocks", "threads"])),
-        "seed": draw_(st.integers(0, 2**32 - 1)),
     }
 
 
@@ -110,11 +66,8 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     A, memory_a = framed(cp, host_a, case["lds"][0], case["offsets"][0])
     B, memory_b = (A, memory_a) if case["same"] else framed(cp, host_b, case["lds"][1], case["offsets"][1])
     alpha, beta = case["factors"]
-    problem = describe(A, B, case["conj"], alpha, beta)
-    config = family.choose(problem, device)
-    if case["config"] % 3 == 0:
-        configs = family.space(problem, device)
-        config = configs[case["config"] // 3 % len(configs)]
+    problem = describe_tsmttsm(A, B, case["conj"], alpha, beta)
+    config = configuration(family, problem, device, case["config"])
     reduction = "blocks" if config.sums == "shared" and case["reduction"] == "threads" else case["reduction"]
     config = replace(config, reduction=reduction)
 
@@ -156,7 +109,7 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     rng = np.random.default_rng(width)
     host_a, host_b = (draw(rng, (20_011 + width, width), dtype) for _ in range(2))
     A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.full((width, width), cp.nan, dtype)
-    problem = describe(A, B, True, 1, 0)
+    problem = describe_tsmttsm(A, B, True, 1, 0)
     run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
     np.testing.assert_array_equal(C.get(), host_a.conj().T.astype(np.complex128) @ host_b)
 
@@ -166,7 +119,7 @@ def test_a_million_rows_of_single_precision_keep_its_accuracy(
 ) -> None:
     host = np.random.default_rng(2).uniform(0, 1, (1_000_003, 6)).astype("float32")
     A, C = cp.asarray(host), cp.empty((6, 6), "float32")
-    problem = replace(describe(A, A, False, 1, 0), same=False)
+    problem = replace(describe_tsmttsm(A, A, False, 1, 0), same=False)
     expected = host.T.astype(float) @ host
     for config in (family.choose(problem, device), *family.space(problem, device)[::40]):
         run(problem, config, device, (A, A, C), (1, 0), workspace)
@@ -177,7 +130,7 @@ def test_denormal_numbers_are_kept(cp: Any, device: DeviceInfo, workspace: Any) 
     tiny = np.float32(2.0**-140)
     A, B = cp.full((1001, 3), tiny), cp.full((1001, 2), 0.5, "float32")
     C = cp.empty((3, 2), "float32")
-    problem = describe(A, B, False, 1, 0)
+    problem = describe_tsmttsm(A, B, False, 1, 0)
     run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
     np.testing.assert_array_equal(C.get(), np.full((3, 2), np.float32(1001 * 2.0**-141)))
 
@@ -190,7 +143,7 @@ def test_not_a_number_and_infinity_stay_in_their_columns(
     host_a, host_b = (draw(rng, (5003, width), "float64") for _ in range(2))
     host_a[4321, 1], host_b[17, 2] = np.nan, np.inf
     A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.empty((width, width))
-    problem = describe(A, B, False, 1, 0)
+    problem = describe_tsmttsm(A, B, False, 1, 0)
     run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(C.get(), host_a.T @ host_b)
@@ -204,7 +157,7 @@ def test_rows_and_widths_past_two_to_the_31_elements(cp: Any, device: DeviceInfo
     rows = cp.asarray([0, 1, (1 << 31) // width, (1 << 31) // width + 1, K - 2, K - 1])
     A[rows] = cp.arange(1, width + 1, dtype="float32")
     C = cp.full((width, width), cp.nan, "float32")
-    apart = replace(describe(A, A, False, 1, 0), same=False)
+    apart = replace(describe_tsmttsm(A, A, False, 1, 0), same=False)
     line = np.arange(1.0, width + 1)
     direct = next(config for config in family.space(apart, device) if config.stages == 0)
     for config in (family.choose(apart, device), direct):
@@ -221,7 +174,7 @@ def test_launches_follow_each_other_in_one_workspace(cp: Any, device: DeviceInfo
     for _ in range(10):
         for A, reduction in zip(blocks, ("partials", "blocks", "threads"), strict=True):
             C = cp.full((A.shape[1],) * 2, cp.nan)
-            problem = describe(A, A, False, 1, 0)
+            problem = describe_tsmttsm(A, A, False, 1, 0)
             config = replace(family.choose(problem, device), reduction=reduction)
             run(problem, config, device, (A, A, C), (1, 0), workspace)
             results.append(C)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -10,54 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec.kernels import compile as compiler
-from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.problem import TsmttsmProblem, beta_class, is_complex, scalar_class
-from tests.blocks import (
-    GUARD,
-    UNIT_ROUNDOFF,
-    alignment,
-    bind,
-    counters_are_ready,
-    draw,
-    framed,
-    leading_dimension,
-)
+from blockvec.kernels.problem import is_complex
+from tests.blocks import GUARD, UNIT_ROUNDOFF, counters_are_ready, describe_tsmttsm, draw, framed
+from tests.gpu.dense_products import TYPES, configuration, launch, layout
 
 family = FAMILIES["tsmttsm_mma"]
 
 pytestmark = pytest.mark.gpu
 
-TYPES = ("float32", "float64", "complex64", "complex128")
-
-
-def describe(A: Any, B: Any, conj: bool, alpha: complex, beta: complex) -> TsmttsmProblem:
-    return TsmttsmProblem(
-        *(A.shape[0], A.shape[1], B.shape[1], A.dtype.name, B.dtype.name),
-        *(leading_dimension(A), leading_dimension(B), alignment(A), alignment(B)),
-        *(conj, scalar_class(alpha), beta_class(beta), A is B),
-    )
-
-
-def run(
-    problem: TsmttsmProblem,
-    config: Config,
-    device: DeviceInfo,
-    operands: tuple[Any, Any, Any],
-    factors: tuple[complex, complex],
-    workspace: Any,
-) -> None:
-    function = compiler.function(
-        family.source(problem, config, device),
-        family.kernel_name(problem),
-        device.architecture,
-        family.shared_bytes(problem, config, device),
-    )
-    addresses = [operand.data.ptr for operand in operands]
-    assert family.workspace_bytes(problem, config, device) <= workspace.nbytes
-    bind(family, function, problem, config, device)(*addresses, *factors, workspace.data.ptr)
+run = functools.partial(launch, family)
 
 
 @st.composite
@@ -65,19 +29,12 @@ def cases(draw_: st.DrawFn) -> dict[str, Any]:
     same = draw_(st.booleans()) and draw_(st.booleans())
     M = draw_(st.integers(1, 64))
     N = M if same else draw_(st.integers(1, 64))
-    return {
-        "K": draw_(st.one_of(st.integers(1, 70), st.integers(71, 5000), st.integers(5001, 80_000))),
-        "widths": (M, N),
-        "lds": (M + draw_(st.sampled_from([0, 0, 1, 3, 8])), N + draw_(st.sampled_from([0, 0, 2, 5]))),
-        "offsets": (draw_(st.sampled_from([0, 0, 1])), draw_(st.sampled_from([0, 0, 1]))),
+    return layout(draw_, (M, N), (1, 80_000), ([0, 0, 1], [0, 0, 1])) | {
         "dtype": draw_(st.sampled_from(TYPES)),
         "conj": draw_(st.booleans()),
         "alpha": draw_(st.sampled_from([1, -2, 0.5])),
         "beta": draw_(st.sampled_from([0, 0, 1, -3])),
         "same": same,
-        "exact": draw_(st.booleans()),
-        "config": draw_(st.integers(0, 10**6)),
-        "seed": draw_(st.integers(0, 2**32 - 1)),
     }
 
 
@@ -94,12 +51,8 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     A, memory_a = framed(cp, host_a, case["lds"][0], case["offsets"][0])
     B, memory_b = (A, memory_a) if case["same"] else framed(cp, host_b, case["lds"][1], case["offsets"][1])
     alpha, beta = case["alpha"], case["beta"]
-    problem = describe(A, B, case["conj"] and is_complex(dtype), alpha, beta)
-    if case["config"] % 3:
-        config = family.choose(problem, device)
-    else:
-        valid = [c for c in family.space(problem, device) if family.refuse(problem, c, device) is None]
-        config = valid[case["config"] % len(valid)]
+    problem = describe_tsmttsm(A, B, case["conj"] and is_complex(dtype), alpha, beta)
+    config = configuration(family, problem, device, case["config"])
 
     before = [memory_a.copy(), memory_b.copy()]
     results = []
@@ -135,7 +88,7 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     rng = np.random.default_rng(width)
     host_a, host_b = (draw(rng, (20_011 + width, width), dtype, True) for _ in range(2))
     A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.full((width, width), cp.nan, dtype)
-    problem = describe(A, B, is_complex(dtype), 1, 0)
+    problem = describe_tsmttsm(A, B, is_complex(dtype), 1, 0)
     run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
     np.testing.assert_array_equal(C.get(), host_a.conj().T.astype(np.complex128) @ host_b)
 
@@ -146,7 +99,7 @@ def test_no_stage_of_a_basis_is_overwritten_before_it_is_read(
 ) -> None:
     numbers = cp.random.default_rng(width).integers(-1, 2, (2_000_000, width + 16)).astype(np.float64)
     A, B, C = numbers[:, :width], cp.ascontiguousarray(numbers[:, -8:]), cp.empty((width, 8))
-    problem = describe(A, B, False, 1, 0)
+    problem = describe_tsmttsm(A, B, False, 1, 0)
     config = family.choose(problem, device)
     for _ in range(20):
         C[...] = cp.nan
@@ -162,7 +115,7 @@ def test_not_a_number_and_infinity_stay_in_their_columns(
     host_a, host_b = (draw(rng, (5003, width), "float64", True) for _ in range(2))
     host_a[4321, 1], host_b[17, 2] = np.nan, np.inf
     A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.empty((width, width))
-    problem = describe(A, B, False, 1, 0)
+    problem = describe_tsmttsm(A, B, False, 1, 0)
     run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
     with np.errstate(invalid="ignore"):
         np.testing.assert_array_equal(C.get(), host_a.T @ host_b)
@@ -181,7 +134,7 @@ def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo
         for stream, (A, B), mine, space in zip(streams, blocks, results, spaces, strict=True):
             with stream:
                 C = cp.full((24, 24), cp.nan)
-                problem = describe(A, B, False, 1, 0)
+                problem = describe_tsmttsm(A, B, False, 1, 0)
                 run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), space)
                 mine.append(C)
     cp.cuda.Device().synchronize()
@@ -193,7 +146,7 @@ def test_two_streams_at_once_give_the_results_of_one(cp: Any, device: DeviceInfo
 def test_a_captured_launch_replays(cp: Any, device: DeviceInfo, workspace: Any) -> None:
     A = cp.asarray(draw(np.random.default_rng(1), (10_007, 16), "float64", True))
     C = cp.full((16, 16), cp.nan)
-    problem = describe(A, A, False, 1, 0)
+    problem = describe_tsmttsm(A, A, False, 1, 0)
     config = family.choose(problem, device)
     run(problem, config, device, (A, A, C), (1, 0), workspace)  # compiles outside the capture
     stream = cp.cuda.Stream(non_blocking=True)
@@ -218,7 +171,7 @@ def test_rows_and_widths_past_two_to_the_31_elements(cp: Any, device: DeviceInfo
     rows = cp.asarray([0, 1, (1 << 31) // width, (1 << 31) // width + 1, K - 2, K - 1])
     A[rows] = cp.arange(1, width + 1)
     C = cp.full((width, width), cp.nan)
-    problem = describe(A, A, False, 1, 0)
+    problem = describe_tsmttsm(A, A, False, 1, 0)
     run(problem, family.choose(problem, device), device, (A, A, C), (1, 0), workspace)
     line = np.arange(1.0, width + 1)
     np.testing.assert_array_equal(C.get(), 6 * np.outer(line, line))

@@ -20,7 +20,7 @@ from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import run_rows
 from blockvec.kernels.problem import TsmmProblem, itemsize, promote
-from tests.blocks import address, alignment, asks_for_chunks, bind, draw, framed, leading_dimension, parts
+from tests.blocks import address, asks_for_chunks, bind, describe_tsmm, draw, framed, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 A100 = replace(
@@ -283,12 +283,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
     if not inplace:
         old = draw(rng, (K, N), dtype) if beta else np.full((K, N), np.nan, dtype)
         B, memory = framed(np, old, int(more.get("ldb", N).real), offset)
-    p = TsmmProblem(
-        *(K, M, N, dtype_a, dtype_c, leading_dimension(A), leading_dimension(B), alignment(A), alignment(B)),
-        alpha="one" if alpha == 1 else "general",
-        beta="zero" if beta == 0 else "one" if beta == 1 else "general",
-        inplace=inplace,
-    )
+    p = describe_tsmm(A, C, B, alpha, beta)
+    assert p.inplace == inplace
     assert family.refuse(p, config, H200) is None
     assert asks_for_chunks(p, config, BLOCKS) or not more.get("asks")
     expected = alpha * (A.astype(np.complex128) @ C) + (beta * B if beta else 0)

@@ -20,7 +20,7 @@ from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
-from tests.blocks import address, alignment, bind, counters_are_ready, draw, framed, leading_dimension, parts
+from tests.blocks import address, bind, counters_are_ready, describe_tsmttsm, draw, framed, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
 
 A100 = replace(
@@ -292,11 +292,7 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     B = A
     if not changes.get("same"):
         B, _ = framed(np, draw(rng, (K, widths[1]), dtype_b), int(str(changes.pop("ldb", widths[1]))), 0)
-    p = TsmttsmProblem(
-        *(K, *widths, dtype_a, dtype_b, leading_dimension(A), leading_dimension(B)),
-        *(alignment(A), alignment(B), dtype_a.startswith("complex")),
-        **changes,
-    )
+    p = replace(describe_tsmttsm(A, B, True, 1, 0), **changes)
     assert family.refuse(p, config, H200) is None
     C = draw(rng, widths, promote(dtype_a, dtype_b))
     alpha = 1 if p.alpha == "one" else 2
