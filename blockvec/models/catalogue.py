@@ -107,23 +107,17 @@ class _Model:
 _KINDS = {int: "an integer", float: "a finite number", bool: "true or false"}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _MODELS: dict[str, _Model] = {}
+_RAISES = "Raises\n------\nOptionError\n    If a value is missing or invalid.\n"  # section for all models
 
 
 def physics_model(
     summary: str, *, example: str
 ) -> Callable[[Callable[P, RowGenerator]], Callable[P, scipy.sparse.csr_array]]:
-    """Register a function that builds a row generator as a model.
+    """Register a function that builds a row generator as a model, with a line for the table and an example.
 
     The decorated function returns the assembled matrix, its arguments are checked against their
     annotations (int, float, bool, or one of them and None), and the table of models lists it. The name and
     the example are appended to the message of an :class:`~blockvec.errors.OptionError` from the function.
-
-    Parameters
-    ----------
-    summary : str
-        One line for the table.
-    example : str
-        A description of one such matrix.
     """
 
     def decorate(build: Callable[P, RowGenerator]) -> Callable[P, scipy.sparse.csr_array]:
@@ -145,7 +139,8 @@ def physics_model(
                 raise entry.error("parameters are given by name")
             return entry.matrix(kwargs)
 
-        # help() and the reference manual show this signature.
+        # help() and the reference manual show this docstring and signature.
+        assemble.__doc__ = f"{inspect.getdoc(build)}\n\n{_RAISES}"
         assemble.__signature__ = signature.replace(return_annotation=scipy.sparse.csr_array)  # type: ignore[attr-defined]
         assemble.__annotations__ = {**build.__annotations__, "return": "csr_array"}
         return assemble

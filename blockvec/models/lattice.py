@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..errors import OptionError
 from .catalogue import physics_model
-from .rows import Entry, Mask, RowGenerator, Rows, uniform
+from .rows import Entry, Mask, RowGenerator, Rows, check_seed, uniform
 
 __all__ = ["anderson", "graphene", "hofstadter", "laplace1d", "laplace2d", "laplace3d", "stencil27"]
 
@@ -65,35 +66,47 @@ def _extents(n: int | None, /, **extents: int | None) -> list[int]:
 def _check_disorder(disorder: float, seed: int) -> None:
     if disorder < 0:
         raise OptionError(f"disorder={disorder}; it is a width and must not be negative")
-    if seed < 0:
-        raise OptionError(f"seed={seed}; it must not be negative")
+    check_seed(seed)
+
+
+Term = tuple[tuple[int, ...], Any, Mask | None]  # steps to a neighbour, matrix elements, sites that have it
+
+
+def _stencil(
+    lattice: _Lattice, terms: Callable[[list[Rows], int, int], Iterable[Term]], **options: Any
+) -> RowGenerator:
+    """Create a matrix from the terms of the rows [start, stop), of which the coordinates are given."""
+
+    def entries(start: int, stop: int) -> Iterator[Entry]:
+        sites = np.arange(start, stop)
+        coordinates = lattice.coordinates(sites)
+        for steps, values, exists in terms(coordinates, start, stop):
+            columns, mask = lattice.neighbour(sites, coordinates, steps)
+            if exists is not None:
+                mask = exists if mask is None else exists & mask
+            yield Entry(columns, values, mask)
+
+    return RowGenerator(lattice.n_sites, entries, **options)
 
 
 def _star(
     lattice: _Lattice, diagonal: float, hop: float, disorder: float = 0.0, seed: int = 0
 ) -> RowGenerator:
     """Create a matrix with one value for all nearest neighbours, and a diagonal with optional disorder."""
-    dimension = len(lattice.shape)
     # Columns ascend inside the lattice, so that interior rows need no sorting.
-    steps = [_unit(axis, dimension, -1) for axis in reversed(range(dimension))]
-    steps += [_unit(axis, dimension, +1) for axis in range(dimension)]
+    ahead = [tuple(row) for row in np.eye(len(lattice.shape), dtype=int).tolist()]
+    behind = [tuple(-step for step in steps) for steps in reversed(ahead)]
+    here = (0,) * len(ahead)
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
-        sites = np.arange(start, stop)
-        coordinates = lattice.coordinates(sites)
-        for number, step in enumerate(steps):
-            if number == dimension and disorder:
-                yield Entry(sites, diagonal + disorder * uniform(start, stop, seed))
-            elif number == dimension and diagonal:
-                yield Entry(sites, diagonal)
-            columns, mask = lattice.neighbour(sites, coordinates, step)
-            yield Entry(columns, hop, mask)
+    def terms(coordinates: list[Rows], start: int, stop: int) -> Iterator[Term]:
+        yield from ((steps, hop, None) for steps in behind)
+        if disorder:
+            yield here, diagonal + disorder * uniform(start, stop, seed), None
+        elif diagonal:
+            yield here, diagonal, None
+        yield from ((steps, hop, None) for steps in ahead)
 
-    return RowGenerator(lattice.n_sites, entries)
-
-
-def _unit(axis: int, dimension: int, step: int) -> tuple[int, ...]:
-    return tuple(step if a == axis else 0 for a in range(dimension))
+    return _stencil(lattice, terms)
 
 
 @physics_model("1-D Laplacian, 3-point stencil", example="laplace1d:n=1000")
@@ -111,11 +124,6 @@ def laplace1d(*, n: int, periodic: bool = False) -> RowGenerator:
     -------
     csr_array, shape (n, n)
         Eigenvalues: :func:`blockvec.models.spectra.laplace_eigenvalues`.
-
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
 
     Examples
     --------
@@ -147,11 +155,6 @@ def laplace2d(
     -------
     csr_array, shape (nx ny, nx ny)
         Eigenvalues: :func:`blockvec.models.spectra.laplace_eigenvalues`.
-
-    Raises
-    ------
-    OptionError
-        If an extent is missing or a value is invalid.
 
     Examples
     --------
@@ -188,11 +191,6 @@ def laplace3d(
         Eigenvalues: :func:`blockvec.models.spectra.laplace_eigenvalues`. On a cube most of them are triple
         or sixfold.
 
-    Raises
-    ------
-    OptionError
-        If an extent is missing or a value is invalid.
-
     Examples
     --------
     >>> from blockvec import models
@@ -227,11 +225,6 @@ def stencil27(
     csr_array, shape (nx ny nz, nx ny nz)
         Eigenvalues: :func:`blockvec.models.spectra.stencil27_eigenvalues`.
 
-    Raises
-    ------
-    OptionError
-        If an extent is missing or a value is invalid.
-
     References
     ----------
     J. Dongarra, M. Heroux, P. Luszczek, "HPCG benchmark", Univ. Tennessee report ut-eecs-15-736 (2015).
@@ -239,14 +232,8 @@ def stencil27(
     lattice = _Lattice(_extents(n, nx=nx, ny=ny, nz=nz), periodic=periodic)
     steps = [(x, y, z) for z, y, x in itertools.product((-1, 0, 1), repeat=3)]  # ascending columns
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
-        sites = np.arange(start, stop)
-        coordinates = lattice.coordinates(sites)
-        for step in steps:
-            columns, mask = lattice.neighbour(sites, coordinates, step)
-            yield Entry(columns, -1.0 if any(step) else 26.0, mask)
-
-    return RowGenerator(lattice.n_sites, entries)
+    terms = [(step, -1.0 if any(step) else 26.0, None) for step in steps]
+    return _stencil(lattice, lambda coordinates, start, stop: terms)
 
 
 @physics_model("Anderson model of localisation, box disorder", example="anderson:n=40,disorder=16.5,seed=1")
@@ -275,11 +262,6 @@ def anderson(
     -------
     csr_array, shape (n^dim, n^dim)
         Real symmetric.
-
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
 
     References
     ----------
@@ -319,11 +301,6 @@ def graphene(
         Real symmetric. The interesting eigenvalues lie near 0, where the density of states vanishes.
         Without disorder: :func:`blockvec.models.spectra.graphene_eigenvalues`.
 
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
-
     References
     ----------
     P. R. Wallace, Phys. Rev. 71, 622 (1947).
@@ -333,19 +310,16 @@ def graphene(
     if periodic and (nx % 2 or ny % 2):
         raise OptionError(f"nx={nx}, ny={ny}; a periodic honeycomb needs even extents (or periodic=false)")
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
-        sites = np.arange(start, stop)
-        coordinates = lattice.coordinates(sites)
+    def terms(coordinates: list[Rows], start: int, stop: int) -> Iterator[Term]:
         right = (coordinates[0] + coordinates[1]) % 2 == 0
-        for step, exists in (((0, -1), None), ((-1, 0), ~right), ((1, 0), right), ((0, 1), None)):
-            columns, mask = lattice.neighbour(sites, coordinates, step)
-            if exists is not None:
-                mask = exists if mask is None else exists & mask
-            yield Entry(columns, -t, mask)
+        yield (0, -1), -t, None
+        yield (-1, 0), -t, ~right
+        yield (1, 0), -t, right
+        yield (0, 1), -t, None
         if disorder:
-            yield Entry(sites, disorder * uniform(start, stop, seed))
+            yield (0, 0), disorder * uniform(start, stop, seed), None
 
-    return RowGenerator(lattice.n_sites, entries, row_entries=4 if disorder else 3)
+    return _stencil(lattice, terms, row_entries=4 if disorder else 3)
 
 
 @physics_model("square lattice in a magnetic field, complex", example="hofstadter:nx=120,ny=100,p=1,q=3")
@@ -374,11 +348,6 @@ def hofstadter(
     csr_array, shape (nx ny, nx ny)
         Complex Hermitian. On a torus: :func:`blockvec.models.spectra.hofstadter_eigenvalues`.
 
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
-
     References
     ----------
     D. R. Hofstadter, Phys. Rev. B 14, 2239 (1976).
@@ -391,12 +360,13 @@ def hofstadter(
         raise OptionError(f"nx={nx}, but a torus needs a multiple of the flux's q={q} (or periodic=false)")
     phases = np.exp(2j * np.pi * np.arange(q) / q)
 
-    def entries(start: int, stop: int) -> Iterator[Entry]:
-        sites = np.arange(start, stop)
-        coordinates = lattice.coordinates(sites)
+    def terms(coordinates: list[Rows], start: int, stop: int) -> list[Term]:
         along_y = -t * phases[coordinates[0] * p % q]
-        for step, values in (((0, -1), along_y), ((-1, 0), -t), ((1, 0), -t), ((0, 1), along_y.conj())):
-            columns, mask = lattice.neighbour(sites, coordinates, step)
-            yield Entry(columns, values, mask)
+        return [
+            ((0, -1), along_y, None),
+            ((-1, 0), -t, None),
+            ((1, 0), -t, None),
+            ((0, 1), along_y.conj(), None),
+        ]
 
-    return RowGenerator(lattice.n_sites, entries, dtype=np.complex128)
+    return _stencil(lattice, terms, dtype=np.complex128)

@@ -40,11 +40,6 @@ def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bo
         :func:`~blockvec.models.spectra.xx_chain_eigenvalues` for delta=0,
         :func:`~blockvec.models.spectra.magnon_eigenvalues` for up=1.
 
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
-
     References
     ----------
     H. Bethe, Z. Phys. 71, 205 (1931). H. Q. Lin, Phys. Rev. B 42, 6561 (1990).
@@ -105,11 +100,6 @@ def hubbard(
     csr_array, shape (C(sites, up) C(sites, down), C(sites, up) C(sites, down))
         Real symmetric; the down electrons' number runs fastest. For u=0:
         :func:`blockvec.models.spectra.free_electron_eigenvalues`.
-
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
 
     References
     ----------

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 from .catalogue import physics_model
-from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, uniform
+from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, check_seed, uniform
 
 __all__ = ["banded", "rmat"]
 
@@ -59,11 +59,6 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     csr_array, shape (n, n)
         Real symmetric, elements uniform on [-1/2, 1/2); eigenvalues lie within elements / 2 of 0.
 
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
-
     Examples
     --------
     >>> from blockvec import models
@@ -71,11 +66,10 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     >>> int(abs(A.row - A.col).max()) <= 40
     True
     """
-    for name, value, least in (("n", n, 1), ("bandwidth", bandwidth, 1), ("elements", elements, 1)):
-        if value < least:
-            raise OptionError(f"{name}={value}; it must be at least {least}")
-    if seed < 0:
-        raise OptionError(f"seed={seed}; it must not be negative")
+    for name, value in (("n", n), ("bandwidth", bandwidth), ("elements", elements)):
+        if value < 1:
+            raise OptionError(f"{name}={value}; it must be at least 1")
+    check_seed(seed)
     stretch = min(bandwidth + 1, n)
     chunk = -(-_CHUNK_ROWS // stretch) * stretch
 
@@ -158,11 +152,6 @@ def rmat(
     csr_array, shape (2^scale, 2^scale)
         Real symmetric.
 
-    Raises
-    ------
-    OptionError
-        If a value is invalid.
-
     References
     ----------
     D. Chakrabarti, Y. Zhan, C. Faloutsos, "R-MAT: a recursive model for graph mining", SDM (2004).
@@ -173,8 +162,7 @@ def rmat(
         raise OptionError(f"edges={edges}; it must be at least 1")
     if min(a, b, c) < 0 or a + b + c > 1:
         raise OptionError(f"a={a}, b={b}, c={c}; they are probabilities, of sum at most 1")
-    if seed < 0:
-        raise OptionError(f"seed={seed}; it must not be negative")
+    check_seed(seed)
 
     def assemble() -> scipy.sparse.csr_array:
         rows, columns = _draw_edges(scale, edges << scale, np.cumsum((a, b, c)), seed)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 
-__all__ = ["AssembledRows", "Entry", "RowGenerator", "available_memory", "uniform"]
+__all__ = ["AssembledRows", "Entry", "RowGenerator", "available_memory", "check_seed", "uniform"]
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -188,16 +188,9 @@ class RowGenerator:
 
 
 class AssembledRows(RowGenerator):
-    """Matrix whose rows cannot be created independently; the first request creates all of them.
+    """Matrix whose rows cannot be created independently; the first request assembles all of them.
 
-    Parameters
-    ----------
-    n_rows : int
-        Rows and columns.
-    assemble : callable
-        Returns the whole matrix as a ``csr_array`` in canonical form.
-    row_entries : float
-        Mean number of elements per row that the assembly needs memory for.
+    The mean number of elements per row counts what the assembly needs memory for.
     """
 
     def __init__(
@@ -242,24 +235,18 @@ def available_memory() -> int | None:
     return min(found, default=None)
 
 
+def check_seed(seed: int) -> None:
+    """Check that a seed is not negative."""
+    if seed < 0:
+        raise OptionError(f"seed={seed}; it must not be negative")
+
+
 def uniform(start: int, stop: int, seed: int | tuple[int, ...]) -> NDArray[np.float64]:
-    """Generate the random numbers of the rows [start, stop).
+    """Generate the random numbers of the rows [start, stop), uniform on [-1/2, 1/2).
 
     A counter-based generator makes the number of a row depend on seed and row only, not on the division into
     ranges. Raw bits are converted here because NumPy guarantees the bit stream of a generator across
     versions, but not the values of its distributions.
-
-    Parameters
-    ----------
-    start, stop : int
-        Range of rows.
-    seed : int or tuple of int
-        Not negative.
-
-    Returns
-    -------
-    array, shape (stop - start,)
-        Uniform on [-1/2, 1/2).
     """
     bits = np.random.Philox(seed)
     first = start // 4  # the counter advances once per four numbers
