@@ -13,23 +13,6 @@ from numpy.typing import NDArray
 
 from blockvec import Applied, array_namespace
 
-__all__ = [
-    "AffineOperator",
-    "Array",
-    "Block",
-    "LinearMap",
-    "Operator",
-    "RealArray",
-    "SystemOperator",
-    "assign",
-    "column_factors",
-    "pick",
-    "project_out",
-    "random_block",
-    "small_matrix",
-    "to_host",
-]
-
 Array = NDArray[Any]  # a NumPy array, or a CuPy array, which has the same interface
 RealArray = NDArray[np.float64]
 Scalars = complex | Array  # one scalar, or one per column

@@ -25,8 +25,6 @@ from .krylov import Counts
 from .rayleigh_ritz import Which
 from .verification import Found, look_for_missed, may_have_missed
 
-__all__ = ["MIN_SEARCH", "Iteration", "IterationResult", "IterationState"]
-
 MIN_SEARCH = 200  # degree of a search that is always allowed
 MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
 

@@ -16,8 +16,6 @@ from typing import Any
 
 from ..blocks import Block, Operator
 
-__all__ = ["degree_for", "filtered", "recurrence", "steps_within"]
-
 
 def degree_for(growth: float, distance: float) -> float:
     """Return the degree with amplification `growth` at `distance` > 1 half-widths from the centre.

@@ -32,8 +32,6 @@ from .krylov import Counts
 if TYPE_CHECKING:
     from .jd_options import JacobiDavidsonOptions
 
-__all__ = ["Correction", "CorrectionProblem", "CorrectionSolver", "Corrector", "Stop"]
-
 Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
 Stop = Literal["adaptive", "power"]
 

@@ -15,8 +15,6 @@ import numpy as np
 from ..blocks import Operator
 from .rayleigh_ritz import Which
 
-__all__ = ["Filter", "choose_degree", "design_filter"]
-
 LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
 MAX_DEGREE = 64
 MAX_GROWTH = 1e8  # amplification of the first wanted value: more costs orthogonality without a gain

@@ -38,9 +38,6 @@ from .lanczos import ThickRestart
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .spectrum import Sketch, sketch_spectrum
 
-__all__ = ["ChebyshevOperator", "FilteredRestart"]
-
-
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
 SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size

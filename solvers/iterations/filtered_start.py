@@ -22,9 +22,6 @@ from .krylov import Counts
 from .rayleigh_ritz import Tolerance
 from .search_space import SearchSpace
 
-__all__ = ["filtered_start", "is_cheap"]
-
-
 NEAR = 0.03  # sufficient residual of the square, relative to the square of the last wanted distance
 BLOCK, STEPS = 8, 8  # columns per step, and steps per basis
 SPARE = 4  # vectors in addition to the wanted ones

@@ -28,8 +28,6 @@ from .rayleigh_ritz import ranking_key
 from .search_space import Extracted, SearchSpace, extended
 from .verification import Found
 
-__all__ = ["JacobiDavidson"]
-
 STALLED = 240  # corrections and ...
 STALLED_COLUMNS = 2000  # ... operator columns without a gain, after which the space is refreshed or given up
 GAIN = 0.1  # sum of the decrease of all residuals, in decades, that counts as a gain

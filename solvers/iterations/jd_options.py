@@ -10,8 +10,6 @@ from blockvec.errors import OptionError
 from .correction import Correction, CorrectionSolver, Stop
 from .search_space import Extraction
 
-__all__ = ["JacobiDavidsonOptions", "least_basis"]
-
 Start = Literal["auto", "lanczos"]
 
 KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps

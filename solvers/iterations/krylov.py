@@ -25,8 +25,6 @@ from ..blocks import Array, Block, LinearMap, RealArray, assign, random_block, s
 from ..orthogonalize import orthogonalize
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies
 
-__all__ = ["BlockKrylov", "Counts", "Ritz"]
-
 
 @dataclass(slots=True)
 class Counts:

@@ -14,8 +14,6 @@ from .krylov import BlockKrylov
 from .rayleigh_ritz import ranking_key, select
 from .verification import Found
 
-__all__ = ["ThickRestart"]
-
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 

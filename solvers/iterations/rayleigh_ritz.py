@@ -18,21 +18,6 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Block, RealArray, to_host
 
-__all__ = [
-    "IDENTITY_COLUMNS",
-    "SAME_RITZ_VALUE",
-    "WHICH",
-    "Selection",
-    "Tolerance",
-    "Which",
-    "clusters",
-    "dense_eigenpairs",
-    "ranking_key",
-    "ritz_pairs",
-    "select",
-    "separate_copies",
-]
-
 Which = Literal["LA", "SA", "LM"]
 Selection = Literal["LA", "SA", "LM", "BE"]
 WHICH: tuple[Which, ...] = ("LA", "SA", "LM")

@@ -36,8 +36,6 @@ from ..orthogonalize import orthogonalize
 from .krylov import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
-__all__ = ["Extracted", "Extraction", "SearchSpace", "extended"]
-
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
 PADDING = 16  # widths of blocks on a GPU are multiples of it: every width needs a compiled kernel

@@ -26,9 +26,6 @@ from blockvec.errors import BreakdownError
 from ..blocks import Block, Operator, RealArray, project_out, random_block, to_host
 from .rayleigh_ritz import Which, ranking_key
 
-__all__ = ["Sketch", "sketch_spectrum"]
-
-
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 

@@ -37,9 +37,6 @@ from ..orthogonalize import orthogonalize
 from .chebyshev import degree_for, filtered, steps_within
 from .rayleigh_ritz import Which, clusters, ranking_key
 
-__all__ = ["Found", "Interval", "Verdict", "choose_interval", "look_for_missed", "may_have_missed"]
-
-
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
 SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
 DECISIVE = 10.0  # growth that damped components cannot reach

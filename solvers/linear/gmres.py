@@ -12,9 +12,6 @@ from blockvec.errors import OptionError
 from ..blocks import Array, Block, RealArray, small_matrix, to_host
 from .systems import EXHAUSTED, SINGULAR, Columns, Linear, LinearSystems, Preconditioner, Projection
 
-__all__ = ["block_gmres"]
-
-
 STAGNATED = 0.99  # a column whose residual a cycle reduces by less has stagnated
 
 

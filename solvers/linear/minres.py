@@ -19,8 +19,6 @@ from .recordings import Recordings, Steps, recordings_for
 from .systems import Columns, Linear, LinearSystems, Preconditioner, Progress, Projection
 from .tridiagonal import Coordinates, Scalars, closing, opening
 
-__all__ = ["block_minres"]
-
 Stop = Callable[[Progress], NDArray[np.bool_]]
 
 INDEFINITE = 100.0  # r^H K^-1 r below -INDEFINITE * u * ||r|| ||K^-1 r|| exceeds rounding errors

@@ -16,9 +16,6 @@ from blockvec.errors import OptionError
 
 from ..blocks import Array
 
-__all__ = ["FollowingPreconditioner", "JacobiPreconditioner", "following"]
-
-
 SMALLEST = 1e-3  # lower bound of diagonal entries, relative to the largest
 
 

@@ -23,8 +23,6 @@ from ..blocks import Array, Block, SystemOperator, project_out
 from .systems import Projection
 from .tridiagonal import Scalars, closing, opening
 
-__all__ = ["Recordings", "Steps", "recordings_for"]
-
 PHASES = 6
 
 

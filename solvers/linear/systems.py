@@ -32,19 +32,6 @@ from ..blocks import (
     to_host,
 )
 
-__all__ = [
-    "EXHAUSTED",
-    "SINGULAR",
-    "Columns",
-    "Linear",
-    "LinearSystems",
-    "Preconditioner",
-    "Progress",
-    "Projection",
-    "Reason",
-    "inverse_where",
-]
-
 SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; rounding left up to 100 in tests
 EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are zero: the space is invariant
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from ..blocks import Array, RealArray
 from .systems import EXHAUSTED, SINGULAR, inverse_where
 
-__all__ = ["Coordinates", "Rotated", "Scalars", "closing", "opening"]
-
 
 class Scalars(NamedTuple):
     """The scalars passed from one step to the next, one element per system.

@@ -20,8 +20,6 @@ from blockvec.errors import BreakdownError
 from ..blocks import Array, Block, column_factors, random_block, small_matrix
 from .factors import NOISE, PLAIN_GROWTH, Step, is_accurate
 
-__all__ = ["Coefficients", "Decomposition"]
-
 
 class Coefficients:
     """V^H M X for ranges (begin, end, product) of columns of V, on the device and as a copy to the host."""

@@ -18,19 +18,6 @@ import scipy.linalg
 
 from ..blocks import Array
 
-__all__ = [
-    "NOISE",
-    "PLAIN_GROWTH",
-    "Step",
-    "cholesky",
-    "eigenvectors",
-    "is_accurate",
-    "ranked",
-    "shifted",
-    "triangular",
-]
-
-
 NOISE = 32.0  # a direction is lost below NOISE * u * ||w|| (or ||A||): three times the largest noise observed
 RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u are not resolved
 SHIFT = 11.0  # factor of the shift, from Fukaya et al. (2020)

@@ -24,9 +24,6 @@ from .decomposition import Decomposition
 from .factors import cholesky
 from .intrablock import ENOUGH, RankedCholQR, definite
 
-__all__ = ["PIP", "Adaptive", "BCGSIPlus", "PIPPlus", "clean"]
-
-
 WELL_CONDITIONED = 1e3  # growth per column that one more Cholesky factorisation reduces to O(u)
 NORM_DROP = 0.5  # another pass follows if a pass leaves less of a column ("twice is enough": 1/sqrt 2)
 MAX_PASSES = 4

@@ -29,17 +29,6 @@ from ..blocks import Array, to_host
 from .decomposition import Decomposition
 from .factors import Step, cholesky, eigenvectors, ranked, shifted, triangular
 
-__all__ = [
-    "SVQB",
-    "TSQR",
-    "CholQR2",
-    "RandomizedCholQR",
-    "RankedCholQR",
-    "ShiftedCholQR3",
-    "definite",
-]
-
-
 ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
 SLAB_ROWS = 512  # minimum rows per leaf of TSQR's tree: up to 64 columns fit a core's cache
 OVERSAMPLING = 8  # rows of a sketch in addition to twice the columns of the block
