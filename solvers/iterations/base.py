@@ -97,7 +97,7 @@ class Iteration(ABC):
     options : IterationOptions
     start : BlockVector, shape (n, s)
         Start vectors, random if ``problem.start`` is None; overwritten.
-    interrupted : callable, optional
+    interrupted : callable
         Called between steps; True stops the iteration.
     """
 
@@ -106,11 +106,7 @@ class Iteration(ABC):
     least: float  # lower bound of the ranking keys, of (A - target I)^2 with a target
 
     def __init__(
-        self,
-        problem: Problem,
-        options: IterationOptions,
-        start: Block,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
     ) -> None:
         assert problem.which != "BE", "each end is a problem of its own"
         self.problem, self.options, self.interrupted = problem, options, interrupted

@@ -67,11 +67,7 @@ class JacobiDavidson(Iteration):
     )
 
     def __init__(
-        self,
-        problem: Problem,
-        options: IterationOptions,
-        start: Block,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
     ) -> None:
         super().__init__(problem, options, start, interrupted)
         target, preconditioner = problem.target, problem.preconditioner

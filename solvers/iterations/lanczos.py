@@ -24,11 +24,7 @@ class ThickRestart(Iteration):
     PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
 
     def __init__(
-        self,
-        problem: Problem,
-        options: IterationOptions,
-        start: Block,
-        interrupted: Callable[[], bool] = lambda: False,
+        self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
     ) -> None:
         super().__init__(problem, options, start, interrupted)
         n, b = start.shape[0], options.block_size

@@ -168,14 +168,10 @@ def dense_eigenpairs(
         columns = like.like(end - begin)
         columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)
         A[:, begin:end] = apply(columns).array
-    theta, X = _dense_eigh((A + A.conj().T) / 2)
-    order = np.sort(select(theta, which)[:k])
-    return theta[order], xp.ascontiguousarray(X[:, xp.asarray(order)]), float(np.abs(theta).max())
-
-
-def _dense_eigh(A: Any) -> tuple[RealArray, Any]:
-    xp = array_namespace(A)
+    A = (A + A.conj().T) / 2
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("the matrix holds NaN or Inf; check its entries.")
-    theta, X = xp.linalg.eigh(A)
-    return to_host(theta).astype(np.float64), X
+    values, X = xp.linalg.eigh(A)
+    theta = to_host(values).astype(np.float64)
+    order = np.sort(select(theta, which)[:k])
+    return theta[order], xp.ascontiguousarray(X[:, xp.asarray(order)]), float(np.abs(theta).max())

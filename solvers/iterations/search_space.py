@@ -145,10 +145,6 @@ class SearchSpace:
         result = orthogonalize(T, basis, max_rank=width, rng=self.rng)
         self.columns(self.m, self.m + width)[:, :] = T[:, :width]
         self.counts.reductions += result.reductions
-        self._accept(width)
-
-    def _accept(self, width: int) -> None:
-        """Apply the operator to the `width` orthonormal columns behind V and append them to V."""
         begin, end = self.m, self.m + width
         X = self.columns(begin, end).copy()
         D = self.operator.apply(X, shift=self.tau)

@@ -17,6 +17,7 @@ policy              reductions  orthonormal to O(u) for   use
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,10 +76,7 @@ class RankedCholQR:
 
     def __call__(self, d: Decomposition) -> None:
         """Set lost columns of X to zero."""
-        for final in (False, True, True):
-            resolve(d, final=final)
-            if d.growth <= self.enough * len(d.lost):
-                break
+        _resolve(d, (False, True, True), self.enough)
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,8 @@ class ShiftedCholQR3:
     def __call__(self, d: Decomposition) -> None:
         """Set lost columns of X to zero."""
         d.factorize(lambda G: shifted(G, d.noise, d.unit))
-        resolve(d, final=False)
-        resolve(d, final=True)
+        for final in (False, True):
+            _resolve(d, (final,))
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class SVQB:
     def __call__(self, d: Decomposition) -> None:
         """Set lost columns of X to zero."""
         d.apply(eigenvectors(d.gram(), d.noise, d.unit))
-        _orthonormalize(d)
+        _resolve(d)
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,7 @@ class TSQR:
         leaves = [leaf] if comm is None else comm.allgather(leaf)
         F: Array = np.asarray(np.linalg.qr(np.concatenate(leaves), mode="r"))
         d.apply(_from_factor(d, F))
-        _orthonormalize(d)
+        _resolve(d)
 
 
 @dataclass(frozen=True)
@@ -169,12 +167,19 @@ class RandomizedCholQR:
         """Set lost columns of X to zero."""
         _refuse_inner_product(d, "RandomizedCholQR")
         d.apply(_from_factor(d, d.sketch(2 * d.width + OVERSAMPLING, self.seed)))
-        _orthonormalize(d)
+        _resolve(d)
 
 
-def resolve(d: Decomposition, *, final: bool) -> None:
-    """Apply Cholesky QR, pivoted by signal-to-noise ratio if the block is not well conditioned."""
-    d.factorize(lambda G: ranked(G, d.noise, d.unit, final=final))
+def _resolve(d: Decomposition, finals: Sequence[bool] = (True, True), enough: float = ENOUGH) -> None:
+    """Apply Cholesky QR, with pivoting if ill conditioned, until a pass is well conditioned."""
+    for final in finals:
+
+        def otherwise(G: Array, final: bool = final) -> Step:
+            return ranked(G, d.noise, d.unit, final=final)
+
+        d.factorize(otherwise)
+        if d.growth <= enough * len(d.lost):
+            break
 
 
 def definite(G: Array, d: Decomposition, policy: str) -> Step:
@@ -187,14 +192,6 @@ def definite(G: Array, d: Decomposition, policy: str) -> Step:
             f"deficient, or its condition number is above {d.unit**-0.5:.0e}. Adaptive(), the default, "
             "works for every block."
         ) from error
-
-
-def _orthonormalize(d: Decomposition) -> None:
-    """Apply Cholesky QR with rank detection, and once more if that was ill conditioned."""
-    for _ in range(2):
-        resolve(d, final=True)
-        if d.growth <= ENOUGH * len(d.lost):
-            break
 
 
 def _from_factor(d: Decomposition, F: Array) -> Step:

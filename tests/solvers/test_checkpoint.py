@@ -327,7 +327,7 @@ def test_plain_blocks_can_be_saved(tmp_path: Path, plain: Any) -> None:
             rng=np.random.default_rng(1),
             checkpoint=checkpoint,
         )
-        found.append(ThickRestart(problem, IterationOptions(2, 16, maxiter), start).run())
+        found.append(ThickRestart(problem, IterationOptions(2, 16, maxiter), start, lambda: False).run())
     assert found[1].reason == "maxiter"
     assert np.array_equal(found[0].X.array, found[2].X.array)
 

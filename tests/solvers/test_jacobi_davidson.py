@@ -176,7 +176,7 @@ def test_it_needs_nothing_but_the_block_interface(
             rng=np.random.default_rng(2),
             target=target,
         )
-        found = JacobiDavidson(problem, IterationOptions(2, 20, 300), begin).run()
+        found = JacobiDavidson(problem, IterationOptions(2, 20, 300), begin, lambda: False).run()
         assert found.reason == "converged"
         expected = values[:5] if target is None else values[np.argsort(np.abs(values - target))[:5]]
         assert np.allclose(np.sort(found.theta), np.sort(expected), atol=1e-9)
