@@ -11,11 +11,8 @@ from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import MAX_ALIGNMENT
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
-
 REAL_TYPES = dict(zip(DTYPES, ("float32", "float64") * 2, strict=True))  # of an element's parts
-
 DTYPE_NAMES = {np.dtype(name): name for name in DTYPES}
-
 _CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged of the DLPack specification
 
 

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from . import arrays, elementwise, io, products
 from .arrays import REAL_TYPES, Memory, as_range, as_rows, dtype_name, is_range, memory_of
-from .backends import Array, Backend, DeviceArray, array_namespace, backend_for, backend_of
+from .backends import Array, Backend, DeviceArray, backend_for, backend_of
 from .backends.base import leading_dimension
 from .errors import DTypeError, OptionError, ShapeError
 from .kernels.problem import promote
@@ -251,8 +251,7 @@ class BlockVector:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Element type."""
-        dtype: np.dtype[Any] = self.array.dtype
-        return dtype
+        return self.array.dtype
 
     @property
     def ld(self) -> int:
@@ -290,8 +289,7 @@ class BlockVector:
             raise ShapeError(
                 f"index {index!r} leaves {picked.ndim} dimensions; use V.array[...] for elements."
             )
-        copied: Array = array_namespace(picked).array(picked, order="C")
-        return self._wrap(copied)
+        return self._wrap(as_rows(picked, copy=True))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.array[index] = value.array if isinstance(value, BlockVector) else value
@@ -414,7 +412,7 @@ class BlockVector:
         [[50.0], [50.0]]
         """
         basis = self._tall("combine_dot", W)
-        return products.combine_dot(self.memory, arrays.as_array(C), basis, comm=self.comm)
+        return products.sweep("combine_dot", self.memory, arrays.as_array(C), basis, comm=self.comm)
 
     def update_gram(self, W: Any, C: Any) -> Array:
         """Set V = V - W C and compute V^H V of the new V, reading V once.
@@ -444,7 +442,7 @@ class BlockVector:
         [[100.0]]
         """
         basis = self._tall("update_gram", W)
-        return products.update_gram(self.memory, basis, arrays.as_array(C), comm=self.comm)
+        return products.sweep("update_gram", self.memory, arrays.as_array(C), basis, comm=self.comm)
 
     def __matmul__(self, C: Any) -> BlockVector:
         if isinstance(C, (BlockVector, Transposed)) or not hasattr(C, "ndim"):

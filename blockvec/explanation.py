@@ -109,8 +109,8 @@ def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explana
             "BlockVector, or 'apply' on an Operator."
         )
     if operation == "dot":
-        other = right.array if isinstance(right, BlockVector) else BlockVector(right).array
-        return _explain_problem(products.tsmttsm_problem(left.array, other, True), left.backend)
+        problem = products.tsmttsm_problem(left.array, BlockVector(right).array, True)
+        return _explain_problem(problem, left.backend)
     C = as_array(right)
     out = left.like(C.shape[1], products.result_type(left.array, C)).array
     return _explain_problem(products.tsmm_problem(left.array, C, out), left.backend)

@@ -364,12 +364,7 @@ class AffineOperator(Operator):
 class SparseOperator(Operator):
     """A sparse matrix in compressed row form, applied by row-major SpMMV kernels.
 
-    Attributes
-    ----------
-    nnz : int
-        Stored entries.
-    prepared : PreparedMatrix
-        The matrix in the form that its backend's kernels take.
+    `nnz` counts its stored entries; `prepared` is the matrix in the form that its backend's kernels take.
     """
 
     def __init__(self, matrix: CsrMatrix, backend: Backend) -> None:

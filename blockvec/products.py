@@ -177,8 +177,8 @@ def _dot_plan(a: Kind, b: Kind, same: bool, conj: bool, factors: tuple[FactorKin
 
 def tsmttsm_problem(A: Array, B: Array, conj: bool, alpha: complex = 1, beta: complex = 0) -> TsmttsmProblem:
     """Describe alpha A^H B + beta C, or A^T B without `conj`."""
-    factors = (factor_kind("alpha", alpha), factor_kind("beta", beta))
-    return _dot_plan(memory_of(A).kind, memory_of(B).kind, A is B, conj, factors).problem
+    kinds = memory_of(A).kind, memory_of(B).kind
+    return _dot_plan(*kinds, A is B, conj, _factor_kinds(alpha, beta, True)).problem
 
 
 # --- A C ----------------------------------------------------------------------------------------------------
@@ -224,8 +224,7 @@ def _tsmm_problem(
 
 def tsmm_problem(A: Array, C: Array, out: Array, alpha: complex = 1, beta: complex = 0) -> TsmmProblem:
     """Describe alpha A C + beta out."""
-    a, b = memory_of(A), memory_of(out)
-    factors = (factor_kind("alpha", alpha), factor_kind("beta", beta))
+    a, b, factors = memory_of(A), memory_of(out), _factor_kinds(alpha, beta, True)
     return _tsmm_problem(a.kind, C.shape[1], type_name(C), b.ld, b.align, factors, _is_inplace(a, b))
 
 
@@ -274,22 +273,18 @@ def _check_apart(operation: str, out: Memory, *inputs: Memory) -> None:
 # sweep computes both products and reads V once; without a kernel for it, one product follows the other.
 
 
-def combine_dot(v: Memory, C: Array, w: Memory, *, comm: Communicator | None) -> Array:
-    """Set V = V C, then compute W^H V; see `BlockVector.combine_dot`."""
-    C, dtype_c = _check_sweep("combine_dot", v, C, w, v.n_cols)
-    problem = _sweep_problem("combine_dot", v.kind, dtype_c, w.kind)
+def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, comm: Communicator | None) -> Array:
+    """Do the work of `BlockVector.combine_dot` or `update_gram`."""
+    C, dtype_c = _check_sweep(operation, v, C, w)
+    problem = _sweep_problem(operation, v.kind, dtype_c, w.kind)
+    combines = operation == "combine_dot"
     if dispatch.accepts(problem, v.backend):
-        return _run_sweep(problem, v, C, w, comm)
-    combine(v, C, out=v)
-    return dot(w, v, comm=comm)
-
-
-def update_gram(v: Memory, w: Memory, C: Array, *, comm: Communicator | None) -> Array:
-    """Set V = V - W C, then compute V^H V; see `BlockVector.update_gram`."""
-    C, dtype_c = _check_sweep("update_gram", v, C, w, w.n_cols)
-    problem = _sweep_problem("update_gram", v.kind, dtype_c, w.kind)
-    if dispatch.accepts(problem, v.backend):
-        return _run_sweep(problem, v, C, w, comm)
+        S = v.backend.empty((problem.M if combines else problem.N, problem.N), problem.dtype)
+        dispatch.run(problem, v.backend, w.array, v.array, C, S)
+        return sum_over(comm, S)
+    if combines:
+        combine(v, C, out=v)
+        return dot(w, v, comm=comm)
     combine(w, C, alpha=-1, beta=1, out=v)
     return dot(v, v, comm=comm)
 
@@ -306,22 +301,16 @@ def _sweep_problem(operation: SweepOperation, v: Kind, dtype_c: str, w: Kind) ->
     return SweepProblem(operation, K, M, N, dtype_w, dtype_v, dtype_c, ldw, ldv, align_w, align_v)
 
 
-def _run_sweep(problem: SweepProblem, v: Memory, C: Array, w: Memory, comm: Communicator | None) -> Array:
-    rows = problem.M if problem.operation == "combine_dot" else problem.N
-    S = v.backend.empty((rows, problem.N), problem.dtype)
-    dispatch.run(problem, v.backend, w.array, v.array, C, S)
-    return sum_over(comm, S)
-
-
-def _check_sweep(operation: str, v: Memory, C: Array, w: Memory, rows: int) -> tuple[Array, str]:
+def _check_sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory) -> tuple[Array, str]:
     """Check that the operands of a sweep fit together; return C as `_coefficients` does."""
     if v.n_rows != w.n_rows:
         raise ShapeError(
             f"{operation}: the block has {v.n_rows} rows but the basis W has {w.n_rows}; both need the "
             "same row count."
         )
-    if C.shape != (rows, v.n_cols):
-        raise ShapeError(f"{operation}: C has shape {C.shape} but must have {(rows, v.n_cols)}.")
+    shape = (v if operation == "combine_dot" else w).n_cols, v.n_cols
+    if C.shape != shape:
+        raise ShapeError(f"{operation}: C has shape {C.shape} but must have {shape}.")
     check_same_backend(operation, v.backend, w.backend)
     check_same_backend(operation, v.backend, backend_of(C))
     C, dtype_c = _coefficients(v, C)

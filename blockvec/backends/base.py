@@ -72,23 +72,14 @@ def leading_dimension(array: Array) -> int:
 class Fused:
     """Results of an SpMMV beside Y, computed in the same pass from the new Y, rounded to its type.
 
-    Attributes
-    ----------
-    Z : array or None
-        Set to delta Z + eta Y; not read if delta is zero. Shares no memory with X and Y.
-    delta, eta : scalar
-        Factors of that update.
-    dots : mapping of str to array, shape (M,)
-        Set to column dots; those of a complex block with itself are real.
-    gram : mapping of str to array, shape (M, M)
-        Set to X^H Y (``"xy"``) and Y^H Y (``"yy"``); contiguous, of Y's type.
+    Z is set to delta Z + eta Y, and not read if delta is zero; it shares no memory with X and Y.
     """
 
     Z: DeviceArray | None
     delta: complex
     eta: complex
-    dots: Mapping[str, DeviceArray]
-    gram: Mapping[str, DeviceArray]
+    dots: Mapping[str, DeviceArray]  # column dots, shape (M,); those of a complex block with itself are real
+    gram: Mapping[str, DeviceArray]  # X^H Y ("xy") and Y^H Y ("yy"), shape (M, M): contiguous, of Y's type
 
 
 class CsrMatrix(Protocol):

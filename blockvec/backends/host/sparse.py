@@ -29,15 +29,7 @@ SHARES = 8  # the number of row blocks is a multiple of it, so that few threads 
 
 
 class RowBlocks:
-    """A CSR matrix and its division into row blocks; its arrays are shared, not copied.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Rows and columns.
-    longest : int
-        Entries of the longest row.
-    """
+    """A CSR matrix and its division into row blocks; its arrays are shared, not copied."""
 
     pattern: Pattern = "scattered"  # not used on the host
 
@@ -106,21 +98,28 @@ def spmmv(
     """
     n_columns = problem.width * (2 if Y.dtype.kind == "c" else 1)
     cuts = [0, len(Y)] if Y.size == 0 else S.cuts(n_columns)
-    start = _start(problem, X, Y, alpha, beta, shift)
-    add = _adder(problem, S, X, Y, alpha)
-    extra = None if fused is None else _FusedWork(problem, X, Y, fused, len(cuts) - 1)
+    steps = [_start(problem, X, Y, alpha, beta, shift), _adder(problem, S, X, Y, alpha)]
+    sums: list[tuple[Callable[[int, int], list[Array]], list[Any], Array]] = []
+    if fused is not None:
+        if fused.Z is not None:
+            old = None if problem.chain == "zero" else fused.Z
+            steps.append(elementwise.axpby_rows(Y, old, fused.Z, fused.eta, fused.delta))
+        blocks = {"x": X, "y": Y}
+        for name, out in fused.dots.items():
+            dots_of = elementwise.column_dot_rows(blocks[name[0]], blocks[name[1]])
+            sums.append((dots_of, [None] * (len(cuts) - 1), out))
 
     def work(block: int) -> None:
         begin, end = cuts[block], cuts[block + 1]
-        start(begin, end)
-        add(begin, end)
-        if extra is not None:
-            extra.take(block, begin, end)
+        for step in steps:
+            step(begin, end)
+        for dots_of, parts, _ in sums:
+            parts[block] = dots_of(begin, end)
 
     with quiet_arithmetic():
         map_items(work, len(cuts) - 1)
-        if extra is not None:
-            extra.finish()
+        for _, parts, out in sums:  # added up in the order of the blocks
+            elementwise.store_dots(parts, out)
 
 
 def _start(
@@ -172,30 +171,3 @@ def _adder(
         np.add(rows, product, out=rows)
 
     return work
-
-
-class _FusedWork:
-    """Fused results from the rows of a block of Y; sums are added up in the order of the blocks."""
-
-    def __init__(self, problem: SpmmvProblem, X: Array, Y: Array, fused: Fused, n_blocks: int) -> None:
-        self._chain: Callable[[int, int], None] | None = None
-        self._sums: list[tuple[Callable[[int, int], list[Array]], list[Any], Array]] = []
-        if (Z := fused.Z) is not None:
-            old = None if problem.chain == "zero" else Z
-            self._chain = elementwise.axpby_rows(Y, old, Z, fused.eta, fused.delta)
-        blocks = {"x": X, "y": Y}
-        for name, out in fused.dots.items():
-            work = elementwise.column_dot_rows(blocks[name[0]], blocks[name[1]])
-            self._sums.append((work, [None] * n_blocks, out))
-
-    def take(self, block: int, begin: int, end: int) -> None:
-        """Process the rows of a block."""
-        if self._chain is not None:
-            self._chain(begin, end)
-        for work, parts, _ in self._sums:
-            parts[block] = work(begin, end)
-
-    def finish(self) -> None:
-        """Store the sums over all blocks."""
-        for _, parts, out in self._sums:
-            elementwise.store_dots(parts, out)

@@ -62,11 +62,6 @@ def sweep(problem: SweepProblem, W: Array, V: Array, C: Array, S: Array) -> None
     G = sum(parts[1:], start=parts[0])
     if not combines:
         mirror_upper(G)
-    S[...] = combine_parts(G, _small_product(problem))
-
-
-def _small_product(problem: SweepProblem) -> TsmttsmProblem:
-    """Describe the product that S is."""
-    M = problem.M if problem.operation == "combine_dot" else problem.N
-    dtype = problem.dtype_v
-    return TsmttsmProblem(problem.K, M, problem.N, dtype, dtype, M, problem.N, conj=is_complex(dtype))
+    (M, N), dtype = S.shape, problem.dtype_v
+    product = TsmttsmProblem(problem.K, M, N, dtype, dtype, M, N, conj=is_complex(dtype))
+    S[...] = combine_parts(G, product)
