@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import blockvec
+from blockvec.backends import backend_for
 from blockvec.kernels.device import DeviceInfo, cuda_device
 from blockvec.kernels.launch import GRID_HEADER_BYTES
 
@@ -27,6 +29,27 @@ def workspace(cp: Any) -> Any:
     memory = cp.full((64 << 20) // 8, cp.nan)
     memory[: GRID_HEADER_BYTES // 8] = 0
     return memory
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Any:
+    """The device of the GPU backend, as the functions below the backend take it."""
+    backend: Any = backend_for("gpu")
+    return backend._gpu
+
+
+@pytest.fixture
+def prefer(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
+    """Prefer a family for every sparse matrix that it takes, and convert after two products."""
+
+    def prefer(family: Any) -> None:
+        monkeypatch.setattr(family, "is_faster", lambda problem: True)
+        monkeypatch.setattr(family, "converts_after", 2)
+
+    blockvec.dispatch.forget()
+    with blockvec.option_context(tune="model"):
+        yield prefer
+    blockvec.dispatch.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from blockvec import products
-from blockvec.backends import backend_for
 from blockvec.backends.cuda import cublas
 from tests.contract.blocks import DTYPES, Guarded, Layout, exact_values, host, on
 
@@ -33,7 +32,7 @@ def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize(("left", "right"), PAIRS)
-def test_pieces_of_a_tsmttsm_add_up(left: str, right: str) -> None:
+def test_pieces_of_a_tsmttsm_add_up(left: str, right: str, gpu: Any) -> None:
     rng = np.random.default_rng(1)
     K, M, N = 7001, 5, 3
     X, Y = exact_values(rng, (K, M), left), exact_values(rng, (K, N), right)
@@ -42,14 +41,14 @@ def test_pieces_of_a_tsmttsm_add_up(left: str, right: str) -> None:
     problem = products.tsmttsm_problem(A, B, True)
     for run in (cublas.tsmttsm, cublas.tsmttsm_split):
         C[...] = np.nan
-        run(backend_for("gpu")._gpu, problem, A, B, C, 1, 0)
+        run(gpu, problem, A, B, C, 1, 0)
         assert np.array_equal(host(C), X.conj().T.astype(complex) @ Y)
 
 
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize(("left", "right"), PAIRS)
 @pytest.mark.parametrize("beta", [0, -2])
-def test_pieces_of_a_tsmm_cover_every_row(left: str, right: str, beta: Any) -> None:
+def test_pieces_of_a_tsmm_cover_every_row(left: str, right: str, beta: Any, gpu: Any) -> None:
     rng = np.random.default_rng(2)
     K, M, N = 7001, 5, 3
     X, Y = exact_values(rng, (K, M), left), exact_values(rng, (M, N), right)
@@ -57,20 +56,20 @@ def test_pieces_of_a_tsmm_cover_every_row(left: str, right: str, beta: Any) -> N
     A, C = Guarded(X, "gpu", Layout(1, 0)).block.array, on("gpu", Y)
     out = Guarded(Z, "gpu", Layout(0, 2))
     problem = products.tsmm_problem(A, C, out.block.array, 1, beta)
-    cublas.tsmm(backend_for("gpu")._gpu, problem, A, C, out.block.array, 1, beta)
+    cublas.tsmm(gpu, problem, A, C, out.block.array, 1, beta)
     assert np.array_equal(host(out.block), X.astype(complex) @ Y + beta * Z)
     assert out.is_untouched_outside()
 
 
 @pytest.mark.usefixtures("limits")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_pieces_in_place_cover_every_row(dtype: str) -> None:
+def test_pieces_in_place_cover_every_row(dtype: str, gpu: Any) -> None:
     rng = np.random.default_rng(3)
     X, Y = exact_values(rng, (7001, 5), dtype), exact_values(rng, (5, 3), dtype)
     whole = Guarded(X, "gpu", Layout(1, 1))
     A, C = whole.block.array, on("gpu", Y)
     problem = products.tsmm_problem(A, C, A[:, :3], 1, 0)
     assert problem.inplace
-    cublas.tsmm(backend_for("gpu")._gpu, problem, A, C, A[:, :3], 1, 0)
+    cublas.tsmm(gpu, problem, A, C, A[:, :3], 1, 0)
     assert np.array_equal(host(A), np.hstack([X @ Y, X[:, 3:]]))
     assert whole.is_untouched_outside()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,10 @@ TYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @pytest.fixture(autouse=True)
-def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def preferred(prefer: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """The family is preferred for all matrices it takes, small ones too, and plans after two products."""
-    monkeypatch.setattr(PLANES, "is_faster", lambda problem: True)
-    monkeypatch.setattr(PLANES, "converts_after", 2)
+    prefer(PLANES)
     monkeypatch.setattr(PLANES, "most_imbalance", math.inf)
-    blockvec.dispatch.forget()
-    with blockvec.option_context(tune="model"):
-        yield
-    blockvec.dispatch.forget()
 
 
 def stencil(name: str, dtype: str, exact: bool) -> sp.csr_array:
@@ -73,12 +68,11 @@ def test_results_are_exact_and_the_same_bits_before_and_after_planning(
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> None:
+def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any, gpu: Any) -> None:
     rng = np.random.default_rng(2)
     for points in ("7", "27"):
         S = stencil(points, dtype, exact=True)
         operator: Any = as_operator(S, device="gpu")
-        gpu = operator.backend._gpu
         for width in (16, 24, 64):
             host = draw(rng, (S.shape[0], width), dtype, exact=True)
             X, Y = cp.asarray(host), cp.empty(host.shape, dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,14 +24,9 @@ TYPES = ("float32", "float64", "complex64", "complex128")
 
 
 @pytest.fixture(autouse=True)
-def preferred(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def preferred(prefer: Callable[[Any], None]) -> None:
     """The family is preferred for every matrix that it takes, and converts after two products."""
-    monkeypatch.setattr(SELL, "is_faster", lambda problem: True)
-    monkeypatch.setattr(SELL, "converts_after", 2)
-    blockvec.dispatch.forget()
-    with blockvec.option_context(tune="model"):
-        yield
-    blockvec.dispatch.forget()
+    prefer(SELL)
 
 
 def matrix(
@@ -84,7 +79,7 @@ def test_results_are_exact_and_the_same_bits_before_and_after_conversion(
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> None:
+def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any, gpu: Any) -> None:
     rng = np.random.default_rng(1)
     for A in (
         models.laplace3d(n=20),
@@ -103,7 +98,7 @@ def test_configurations_all_over_the_space_are_exact(dtype: str, cp: Any) -> Non
             ]
             for i, config in enumerate(valid[:: max(1, len(valid) // 4)]):
                 chosen = replace(config, sigma=(32, 512)[i % 2])
-                launch, _ = sparse.launcher(backend._gpu, SELL, problem, chosen, operator.prepared)
+                launch, _ = sparse.launcher(gpu, SELL, problem, chosen, operator.prepared)
                 Y.fill(cp.nan)
                 launch(X.data.ptr, Y.data.ptr)
                 np.testing.assert_array_equal(Y.get(), S @ host, err_msg=str(chosen))

@@ -14,7 +14,6 @@ import blockvec
 from blockvec import BlockVector, as_operator, models, products
 from blockvec.backends import backend_for
 from blockvec.backends.cuda import dense as generated
-from blockvec.backends.cuda.tuning.dense import DenseOperands
 from blockvec.backends.cuda.tuning.sparse import SparseOperands
 from blockvec.bench import tuning
 from blockvec.kernels.families import CSR, FAMILIES
@@ -47,7 +46,7 @@ def test_a_winner_is_right_and_runs_from_then_on(problem: Any, backend: Any, tmp
 def test_a_wrong_kernel_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     problem = CASES[0]
     (variant, *_) = variants(problem, backend.device, first=1)
-    setup = DenseOperands(backend._gpu, problem, {}, backend.stopwatch)
+    setup = backend.tuning_operands(problem)
     assert setup.check(variant) == ""
     launch = FAMILIES[variant.kernel].launch
 
@@ -90,12 +89,12 @@ def test_sparse_products_are_tuned_with_their_matrix(
 
 @pytest.mark.parametrize("sums", [{}, {"dots": ("yy",)}, {"gram": ("yy",)}], ids=["plain", "dots", "gram"])
 def test_a_wrong_sparse_product_is_noticed(
-    backend: Any, monkeypatch: pytest.MonkeyPatch, sums: dict[str, Any]
+    backend: Any, gpu: Any, monkeypatch: pytest.MonkeyPatch, sums: dict[str, Any]
 ) -> None:
     S = as_operator(models.laplace2d(n=300), device="gpu")
     plain, _ = S.explain(BlockVector.empty(S.shape[1], 3, device="gpu"))
     problem = dataclasses.replace(plain, **sums).kind
-    setup = SparseOperands(backend._gpu, problem, S.prepared, {}, backend.stopwatch)
+    setup = SparseOperands(gpu, problem, S.prepared, {}, backend.stopwatch)
     variant = Variant("spmmv_csr", CSR.choose(problem, backend.device), 1.0, 0)
     assert setup.check(variant) == ""
     bind = CSR.bind
