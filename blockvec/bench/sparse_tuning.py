@@ -44,22 +44,8 @@ def tune_matrices(
 ) -> Iterator[tuple[Record, str]]:
     """Tune products and put the winners into the user's store; yield records and lines of a table.
 
-    Parameters
-    ----------
-    matrices, dtypes, widths : sequence
-        All combinations are tuned.
-    matrix_of : callable
-        Returns a matrix by name, as `SparseOperator` takes it.
-    backend : Backend
-        A GPU's.
-    ceilings : Ceilings
-        Measured limits.
-    budget_s : float
-        Seconds of measuring for each.
-    first : int
-        Number of configurations per family, in the order of the model.
-    limit_s : float
-        Seconds after which no further product is begun.
+    All combinations are tuned, with the `first` configurations per family in the order of the model, for
+    `budget_s` seconds each; none is begun after `limit_s` seconds. `matrix_of` returns a matrix by name.
     """
     device: Any = backend
     context = multiprocessing.get_context("spawn")  # a fork would inherit CUDA's state

@@ -57,18 +57,8 @@ def problems(
 ) -> Iterator[TsmttsmProblem | TsmmProblem]:
     """Yield the problems to tune.
 
-    Parameters
-    ----------
-    operations : sequence of str
-        Some of ``"dot"``, ``"gram"``, ``"combine"``, ``"inplace"``.
-    dtypes : sequence of str
-        Element types.
-    shapes : sequence of (int, int)
-        Widths M and N; Gram matrices take those that are equal, products in place those with N <= M.
-    ld : int, optional
-        Leading dimension of views; contiguous operands without it.
-    beta : bool
-        Whether ``combine`` adds to what is there.
+    Operations are ``"dot"``, ``"gram"`` for equal widths M and N, ``"combine"``, which adds to its output if
+    `beta`, and ``"inplace"`` for N <= M. Operands are contiguous, or views of leading dimension `ld`.
     """
     for dtype in dtypes:
         for operation in operations:
@@ -93,18 +83,9 @@ def problems(
 
 @dataclass(frozen=True)
 class Todo:
-    """A problem to tune, and how.
+    """A problem to tune, whose number of rows does not matter, and how.
 
-    Attributes
-    ----------
-    problem : TsmttsmProblem or TsmmProblem
-        Its number of rows does not matter.
-    budget_s : float
-        Seconds of measuring.
-    choose : dict
-        ``first``, ``sample`` and ``families``, as for `variants`.
-    table : str
-        Of which table.
+    `budget_s` is for measuring; `choose` has ``first``, ``sample`` and ``families`` as for `variants`.
     """
 
     problem: TsmttsmProblem | TsmmProblem
@@ -115,21 +96,7 @@ class Todo:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A tuned problem.
-
-    Attributes
-    ----------
-    problem : Problem
-        As measured.
-    winner : Winner
-        The kernel now on record.
-    outcome : Outcome
-        How it was found.
-    ceilings : Ceilings
-        Measured in the same process.
-    todo : Todo
-        What was asked for.
-    """
+    """A problem as measured, the kernel now on record, and the limits measured in the same process."""
 
     problem: TsmttsmProblem | TsmmProblem
     winner: Winner
@@ -211,16 +178,8 @@ def tune_all(
     Everything runs in processes of its own, which are given up and replaced when they hang or crash: a kernel
     that does is reported and left out, and the others of its problem are measured without it.
 
-    Parameters
-    ----------
-    todo : iterable of Todo
-        What to tune, and how.
-    backend : Backend
-        A GPU's.
-    limit_s : float
-        Seconds after which no further problem is begun.
-    say : callable
-        Takes a line about what went wrong: kernels that hang, problems that no kernel is right for.
+    No problem is begun after `limit_s` seconds. `say` takes a line about each kernel that hangs and each
+    problem that no kernel is right for.
 
     Raises
     ------
@@ -317,14 +276,7 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str],
     Winners of other problems that are there already stay. What this version would refuse to run on an H200 is
     left out. Returns the files written.
 
-    Parameters
-    ----------
-    folder : Path
-        Where the tables are.
-    documents : iterable of dict
-        As `blockvec.bench.records.read` returns them; what tells nothing about winners is passed over.
-    say : callable
-        Takes a line about each winner that is left out.
+    Takes documents as `blockvec.bench.records.read` returns them; those without winners are ignored.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     environment: dict[str, Any] = {}

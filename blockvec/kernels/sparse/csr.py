@@ -28,8 +28,8 @@ from ..limits import (
     excess_threads,
 )
 from ..problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
-from ..source import render
-from .csr_plan import TASK_ENTRIES, Plan, Units, address
+from ..source import constants_of, render
+from .csr_plan import TASK_ENTRIES, Plan, Units, Walk, address
 from .family import SparseFamily
 from .interface import (
     Constants,
@@ -41,7 +41,6 @@ from .interface import (
     row_entries,
     types_of,
 )
-from .walk import Walk
 
 __all__ = [
     "GRAM_LANES",
@@ -74,6 +73,10 @@ _TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that sums partial dots: 3
 _WORKSPACE_LOCK = threading.Lock()
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
 _GRAM = {"xy": 1, "yy": 2}
+_CONSTANTS = (
+    *("split", "unroll", "rows", "entries", "long_row", "stages", "warps", "blocks", "planes"),
+    *("flat", "swizzle"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,19 +251,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             types = {"XReal": real_type(problem.dtype_x), "YReal": real_type(problem.dtype)}
             return render(name, "sparse/spmmv_totals.cu", own, types)
         if part == "rows":
-            own = constants(problem, config, dots, gram) | {
-                "SPLIT": config.split,
-                "UNROLL": config.unroll,
-                "ROWS": config.rows,
-                "ENTRIES": config.entries,
-                "LONG_ROW": config.long_row,
-                "STAGES": config.stages,
-                "WARPS": config.warps,
-                "BLOCKS": config.blocks,
-                "PLANES": config.planes,
-                "FLAT": config.flat,
-                "SWIZZLE": config.swizzle,
-            }
+            own = constants(problem, config, dots, gram) | constants_of(config, *_CONSTANTS)
             return render(name, "sparse/spmmv_csr.cu", own, types_of(problem))
         warps = _long_warps(problem, config)
         unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
@@ -478,4 +469,5 @@ def _n_sums(problem: SpmmvProblem) -> int:
 
 def _walk(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan) -> Walk:
     most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
-    return Walk.of(_units(config, plan).n_units, config.rows, most, config, plan)
+    warps = {"warps": config.warps, "planes": config.planes, "passes": config.passes}
+    return Walk.of(plan, _units(config, plan).n_units, config.rows, most, **warps)

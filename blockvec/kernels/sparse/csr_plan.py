@@ -1,6 +1,7 @@
 """CSR matrices as SpMMV kernels take them: aligned arrays, and rows divided into units of bounded work.
 
-Everything here accepts NumPy and CuPy arrays. A division is made once per matrix and shape of units.
+And the order in which the warps of a grid visit units. Everything here accepts NumPy and CuPy arrays. A
+division is made once per matrix and shape of units.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ import numpy as np
 from ..limits import ceil_div
 from ..problem import Pattern
 
-__all__ = ["TASK_ENTRIES", "Array", "Plan", "Units", "address", "namespace"]
+__all__ = ["TASK_ENTRIES", "Array", "Plan", "Units", "Walk", "address", "namespace"]
 
 TASK_ENTRIES = 2048  # of a long row, per block: some microseconds of work, long against a block's start
 _SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries per row, from which the grid of a matrix is inferred
 _LEAST_LINE = 32  # rows: shorter lines fit a unit
 _UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds this
+_LEAST_PATCHES = 8  # per block, so that the last ones do not leave the other blocks idle for long
 _ALIGNMENT = 16  # bytes: of the copies of entries to shared memory
 
 Array = Any
@@ -234,3 +236,54 @@ def _tasks(xp: Any, indptr: Array, long: Array) -> tuple[Array | None, Array | N
     last = np.cumsum(parts[several])
     sums = np.stack([row[several], last - parts[several], last, np.full(len(last), -1)], axis=1)
     return xp.asarray(tasks), xp.asarray(sums) if len(sums) else None, int(divided.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """The distribution of units of rows over blocks and warps: see ``cuda/sparse/spmmv_walk.cuh``.
+
+    Attributes
+    ----------
+    blocks : int
+        Blocks per tile of columns.
+    passes, line, lots, plane : int
+        As in the loop nest there.
+    """
+
+    blocks: int
+    passes: int
+    line: int
+    lots: int
+    plane: int
+
+    @classmethod
+    def of(
+        cls, plan: Plan, n_units: int, rows: int, most: int, *, warps: int, planes: int, passes: int = 1
+    ) -> Walk:
+        """Choose the walk over units of `rows` rows that suits a matrix, with at most `most` blocks.
+
+        The warps of a block process units of `planes` planes of a grid at a time; each processes up to
+        `passes` neighbouring ones before it moves on.
+        """
+        lines = warps // planes
+        line, plane = max(1, round(plan.line / rows)), round(plan.plane / rows)
+        if n_units < 4 * line * warps:
+            line = 1  # too few lines for all warps
+        if planes == 1 or line == 1 or plane <= line or n_units < 4 * plane * planes:
+            plane = line * lines
+        lots = ceil_div(plane, line * lines)
+        visits = ceil_div(n_units, plane * planes) * lots * line
+        passes = max(1, min(passes, visits // (most * _LEAST_PATCHES)))
+        return cls(min(most, ceil_div(visits, passes)), passes, line, lots, plane)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Compute the kernel's arguments."""
+        line = np.int32(self.line), np.int64(_divisor(self.line))
+        lots = np.int32(self.lots), np.int64(_divisor(self.lots))
+        return np.int32(self.passes), *line, *lots, np.int32(self.plane)
+
+
+def _divisor(d: int) -> int:
+    """Encode a divisor for the kernel's `divide`."""
+    shift = (d - 1).bit_length()
+    return ceil_div(1 << 31 + shift, d) + (shift << 32)

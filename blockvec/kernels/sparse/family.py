@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from ..device import DeviceInfo
 from ..family import C, Family
 from ..problem import SpmmvProblem
+from ..source import short_names
 from .csr_plan import Plan
-from .interface import types_name
 
 __all__ = ["Load", "SparseFamily"]
 
@@ -33,7 +33,7 @@ class SparseFamily(Family[SpmmvProblem, C]):
     def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:
         """Name the kernel of one of the `parts`, as ``spmmv_csr_f64_w16``."""
         suffix = "" if part == "rows" else f"_{part}"
-        return f"{self.name}_{types_name(problem)}_w{problem.width}{suffix}"
+        return f"{self.name}_{short_names(problem.dtype_matrix, problem.dtype_x)}_w{problem.width}{suffix}"
 
     @abstractmethod
     def source(self, problem: SpmmvProblem, config: C, device: DeviceInfo, part: str = "rows") -> str:

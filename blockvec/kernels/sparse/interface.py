@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..problem import SpmmvProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, SHORT_NAMES
+from ..source import C_TYPES, constants_of
 
 __all__ = [
     "ColumnMapping",
@@ -22,7 +22,6 @@ __all__ = [
     "real_type",
     "refuse_alignment",
     "row_entries",
-    "types_name",
     "types_of",
     "widest_pack",
 ]
@@ -63,11 +62,6 @@ def real_type(dtype: str) -> str:
     return C_TYPES[real_bytes(dtype)]
 
 
-def types_name(problem: SpmmvProblem) -> str:
-    """Name the element types as in kernel names, as ``f64`` or ``f64_c128``."""
-    return "_".join(dict.fromkeys((SHORT_NAMES[problem.dtype_matrix], SHORT_NAMES[problem.dtype_x])))
-
-
 def types_of(problem: SpmmvProblem) -> dict[str, str]:
     """Map the type names of ``spmmv.cuh`` to C types."""
     return {
@@ -93,9 +87,7 @@ def constants(problem: SpmmvProblem, config: ColumnMapping, dots: int = 0, gram:
         "GRAM": gram,
         "X_ALIGNED": config.aligned_x,
         "Y_ALIGNED": config.aligned_y,
-        "LANES": config.lanes,
-        "VECTORS": config.vectors,
-        "VECTOR": config.vector,
+        **constants_of(config, "lanes", "vectors", "vector"),
     }
 
 

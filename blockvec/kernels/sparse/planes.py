@@ -19,17 +19,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..device import DeviceInfo
-from ..limits import (
-    WARP,
-    ceil_div,
-    excess_registers,
-    excess_shared,
-    excess_threads,
-    round_up,
-)
+from ..limits import WARP, ceil_div, excess_registers, excess_shared, excess_threads, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
-from ..source import render
+from ..source import constants_of, render
 from .conversion import ConvertedFamily
 from .csr_plan import Plan, address, namespace
 from .family import Load
@@ -160,12 +153,7 @@ class SpmmvPlanes(ConvertedFamily[PlanesConfig]):
         """Generate the CUDA source; see `SparseFamily.source`."""
         values = constants(problem, config) | {
             "SHARED_BYTES": _block_bytes(problem, config),
-            "UNROLL": config.unroll,
-            "ENTRIES": config.entries,
-            "ACROSS": config.across,
-            "LINES": config.lines,
-            "WARPS": config.warps,
-            "BLOCKS": config.blocks,
+            **constants_of(config, "unroll", "entries", "across", "lines", "warps", "blocks"),
         }
         return render(self.kernel_name(problem), "sparse/spmmv_planes.cu", values, types_of(problem))
 
@@ -292,16 +280,7 @@ def plan_source(across: int, lines: int, entries: int) -> str:
 def make_plan(kernel: Any, plan: Plan, into: SweepPlan, failed: Any) -> None:
     """Queue the kernel of `plan_source`, which fills the arrays of a sweep.
 
-    Parameters
-    ----------
-    kernel : cupy.cuda.function.Function
-        The kernel, loaded.
-    plan : Plan
-        The matrix.
-    into : SweepPlan
-        The geometry, and memory for the rest.
-    failed : array of int32, shape (1,)
-        Zero; set to 1 if steps need more rows of X than there is room for.
+    `failed`, one int32 of zero, is set to 1 if steps need more rows of X than there is room for.
     """
     pattern, outputs = (plan.indptr, plan.indices), (into.counts, into.loads, into.slots, failed)
     kernel(

@@ -21,13 +21,12 @@ from ..device import DeviceInfo
 from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
-from ..source import SHORT_NAMES, render
+from ..source import SHORT_NAMES, constants_of, render
 from .conversion import ConvertedFamily
-from .csr_plan import Plan, address, namespace
+from .csr_plan import Plan, Walk, address, namespace
 from .family import Load
 from .interface import constants, pack_bytes, real_type, refuse_alignment, types_of
 from .sell_plan import CHUNK, SellMatrix, layout
-from .walk import Walk
 
 __all__ = ["MAX_ROW_BYTES", "SellConfig", "SpmmvSell", "fill", "fill_source", "refuse", "registers"]
 
@@ -73,7 +72,6 @@ class SellConfig:
     aligned_y: bool = True
 
     lanes: ClassVar[int] = 1  # per row
-    passes: ClassVar[int] = 1  # chunks that a warp processes before it moves on
 
 
 class SpmmvSell(ConvertedFamily[SellConfig]):
@@ -118,13 +116,8 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
         self, problem: SpmmvProblem, config: SellConfig, device: DeviceInfo, part: str = "rows"
     ) -> str:
         """Generate the CUDA source; see `SparseFamily.source`."""
-        values = constants(problem, config) | {
-            "UNROLL": config.unroll,
-            "SIGMA": config.sigma,
-            "WARPS": config.warps,
-            "BLOCKS": config.blocks,
-            "PLANES": config.planes,
-        }
+        own = constants_of(config, "unroll", "sigma", "warps", "blocks", "planes")
+        values = constants(problem, config) | own
         return render(self.kernel_name(problem), "sparse/spmmv_sell.cu", values, types_of(problem))
 
     def _conversion_source(self, problem: SpmmvProblem, config: SellConfig) -> str:
@@ -155,9 +148,10 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
     ) -> tuple[int, int, tuple[Any, ...]]:
         index = np.int32 if problem.index_bytes == 4 else np.int64
         most = device.multiprocessors * config.blocks if config.persistent else _MAX_BLOCKS
-        walk = Walk.of(form.layout.n_chunks, CHUNK, most, config, plan)
+        n_chunks = form.layout.n_chunks
+        walk = Walk.of(plan, n_chunks, CHUNK, most, warps=config.warps, planes=config.planes)
         arrays = map(address, (form.layout.starts, form.columns, form.values, form.layout.order))
-        extents = index(plan.n_rows), index(form.layout.n_chunks)
+        extents = index(plan.n_rows), index(n_chunks)
         return walk.blocks, WARP * config.warps, (*arrays, *extents, *walk.arguments())
 
 

@@ -126,22 +126,8 @@ def variants(
 
     The first is the untuned choice: that of the first family that supports the problem.
 
-    Parameters
-    ----------
-    problem : Problem
-        What to run.
-    device : DeviceInfo
-        Where.
-    ceilings : Ceilings, optional
-        Measured limits that the models use.
-    first : int
-        How many by the models' order.
-    sample : int
-        How many more, drawn from the rest: they say what the order is worth.
-    seed : int
-        Of that draw.
-    families : str
-        Only those whose names end so, such as ``"fma"``.
+    Takes the `first` by the models' order, and `sample` more drawn from the rest by `seed`, which show what
+    the order is worth. Only families whose names end with `families` count.
     """
     supporting = [
         family
