@@ -290,6 +290,11 @@ class SweepProblem:
     align_v: int = MAX_ALIGNMENT
 
     @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Element types of W, V and C."""
+        return self.dtype_w, self.dtype_v, self.dtype_c
+
+    @property
     def dtype(self) -> str:
         """Element type of the small result."""
         return promote(self.dtype_w, self.dtype_v) if self.operation == "combine_dot" else self.dtype_v

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from ..device import DeviceInfo
-from ..family import Family, P
+from ..family import Family
 from ..launch import Launch
+from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem
+from ..source import short_names
 
 
 class BlockConfig(Protocol):
@@ -19,6 +21,7 @@ class BlockConfig(Protocol):
         """Threads of a block."""
 
 
+P = TypeVar("P", bound=TsmttsmProblem | TsmmProblem | SweepProblem)
 C = TypeVar("C", bound=BlockConfig)
 
 
@@ -27,12 +30,20 @@ class DenseFamily(Family[P, C]):
 
     Attributes
     ----------
+    unit : str
+        Part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``.
     has_unsummed_kernel : bool
         Whether there is a kernel without the sums over threads and blocks, and so without a result: the
         difference of the times is that of the sums.
     """
 
+    unit: ClassVar[str]
     has_unsummed_kernel: ClassVar[bool] = False
+
+    def kernel_name(self, problem: P) -> str:
+        """Name the kernel, as ``tsmttsm_fma_f64_m8_n8``."""
+        types = short_names(*problem.dtypes)
+        return f"{problem.operation}_{self.unit}_{types}_m{problem.M}_n{problem.N}"
 
     @abstractmethod
     def source(self, problem: P, config: C, device: DeviceInfo, *, is_summed: bool = True) -> str:

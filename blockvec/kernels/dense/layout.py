@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from ..device import DeviceInfo
 from ..limits import BANK_ROW_BYTES, WARP, ceil_div, round_up
 from ..problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ..source import Constant, constants_of
+
+Product = TypeVar("Product", TsmttsmProblem, TsmmProblem)
 
 MAX_WIDTH = 64  # columns of either block
 NAMED_BARRIERS = 14  # of a block's 16, for teams of several warps
@@ -26,6 +30,32 @@ def refuse_widths(problem: TsmttsmProblem | TsmmProblem, device: DeviceInfo) -> 
     if not 1 <= problem.M <= MAX_WIDTH or not 1 <= problem.N <= MAX_WIDTH:
         return f"widths are 1 to {MAX_WIDTH}, not {problem.M} and {problem.N}"
     return None
+
+
+class Teams:
+    """The threads of a configuration with `warps` per team and `teams` per block."""
+
+    __slots__ = ()
+
+    warps: int
+    teams: int
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a team."""
+        return WARP * self.warps
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.teams
+
+
+def shape_of(problem: Product) -> Product:
+    """Reduce a problem to what source and layout depend on: neither K nor the length of a pitch."""
+    lda = problem.M if problem.lda == problem.M else problem.M + 1
+    ldb = problem.N if problem.ldb == problem.N else problem.N + 1
+    return replace(problem, K=1, lda=lda, ldb=ldb)
 
 
 def parts_of(dtype: str) -> int:
@@ -147,14 +177,21 @@ class Slab:
         side = max(1, threads // pieces)
         return ceil_div(self.rows, side) * ceil_div(pieces, threads)
 
-    def constants(self, name: str) -> dict[str, bool | int | float]:
-        """Name the kernels' constants of operand `name`."""
-        return {
-            f"{name}_PIECE": self.piece,
-            f"{name}_PITCH": self.pitch,
-            f"{name}_PAD_ROWS": self.pad_rows,
-            f"{name}_PAD": self.pad,
-        }
+
+def operand_constants(
+    operands: tuple[Operand, Operand],
+    slabs: tuple[Slab, Slab],
+    vectors: tuple[int, int],
+    is_staged: tuple[bool, bool],
+) -> dict[str, Constant]:
+    """Collect the kernels' constants of both tall operands."""
+    constants: dict[str, Constant] = {}
+    for name, operand, slab, vector, staged in zip("AB", operands, slabs, vectors, is_staged, strict=True):
+        constants[f"{name}_LINEAR"] = slab.is_linear if staged else operand.is_linear
+        constants[f"{name}_VECTOR"] = vector
+        fields = constants_of(slab, "piece", "pitch", "pad_rows", "pad")
+        constants |= {f"{name}_{field}": value for field, value in fields.items()}
+    return constants
 
 
 def load_cycles(offsets: Iterable[int], vector: int) -> int:

@@ -139,10 +139,8 @@ def shape_of(problem: SweepLike) -> Shape:
             if transposed:
                 wide, narrow = narrow, wide
             shape = _shape(problem.K, parts, wide, narrow)
-            conj = parts == 2 and problem.conj
-            return replace(
-                *(shape,), dot=True, conj=conj, transposed=transposed, alpha=problem.alpha, beta=problem.beta
-            )
+            shape = replace(shape, dot=True, conj=parts == 2 and problem.conj, transposed=transposed)
+            return replace(shape, alpha=problem.alpha, beta=problem.beta)
         case TsmmProblem():
             wide = (problem.M, problem.lda, problem.align_a)
             shape = _shape(problem.K, parts, wide, (problem.N, problem.ldb, problem.align_b))
@@ -160,12 +158,8 @@ def _shape(K: int, parts: int, wide: tuple[int, int, int], narrow: tuple[int, in
     size = 8 * parts
     (M, ldw, align_w), (N, ldv, align_v) = wide, narrow
     w_piece = 16 if min(align_w, 16) == 16 and ldw * size % 16 == 0 else 8
-    if (
-        w_piece == BULK_UNIT
-        and M * size % BULK_UNIT == 0
-        and M * size >= _BULK_ROW_BYTES
-        and N > _MAX_PIECES_COLUMNS
-    ):
+    is_bulk = M * size % BULK_UNIT == 0 and M * size >= _BULK_ROW_BYTES and N > _MAX_PIECES_COLUMNS
+    if w_piece == BULK_UNIT and is_bulk:
         w_piece = 0
     v_piece = 16 if min(align_v, 16) == 16 and ldv * size % 16 == 0 else 8
     return Shape(K, M, N, parts, ldw, ldv, w_piece, v_piece)
@@ -269,6 +263,11 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
     """
 
     Config = SweepMmaConfig
+    unit = "sweep"
+
+    refuse = staticmethod(refuse)
+    shared_bytes = staticmethod(shared_bytes)
+    grid = staticmethod(grid)
 
     def __init__(
         self, model: Model[SweepLike, SweepMmaConfig], name: str, problem_type: type[SweepLike]
@@ -280,15 +279,11 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         """Explain why the family cannot run a problem; None if it can."""
         if device.kind != "cuda" or architecture_of(device) < 90:
             return f"needs bulk copies, which begin with sm_90; the device is {device.architecture}"
-        types: tuple[str, ...]
-        match problem:
-            case TsmttsmProblem():
-                types, align = (problem.dtype_a, problem.dtype_b), min(problem.align_a, problem.align_b)
-            case TsmmProblem():
-                types, align = (problem.dtype_a, problem.dtype_c), min(problem.align_a, problem.align_b)
-            case SweepProblem():
-                types = (problem.dtype_w, problem.dtype_v, problem.dtype_c)
-                align = min(problem.align_w, problem.align_v)
+        types = problem.dtypes
+        if isinstance(problem, SweepProblem):
+            align = min(problem.align_w, problem.align_v)
+        else:
+            align = min(problem.align_a, problem.align_b)
         if len(set(types)) > 1 or types[0] not in ("float64", "complex128"):
             return f"takes float64 or complex128 throughout, not {', '.join(types)}"
         if align < 8:
@@ -307,10 +302,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
             return f"a basis of {shape.M} columns and a block of {shape.N} need more registers than there are"
         return None
 
-    def refuse(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return refuse(problem, config, device)
-
     def chain_length(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions that makes an element of a result."""
         shape = shape_of(problem)
@@ -325,11 +316,6 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         sums = partials_chain(blocks)
         return update + scale + rows + shares + max(sums, blocks if sums else 0)
 
-    def kernel_name(self, problem: SweepLike) -> str:
-        """Name the kernel, as ``combine_dot_sweep_f64_m128_n8``."""
-        kind = "c128" if shape_of(problem).parts == 2 else "f64"
-        return f"{problem.operation}_sweep_{kind}_m{problem.M}_n{problem.N}"
-
     def source(
         self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo, *, is_summed: bool = True
     ) -> str:
@@ -340,20 +326,12 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         constants |= constants_of(config) | constants_of(layout(problem, config), "w_pitch", "v_pitch")
         return render(self.kernel_name(problem), "dense/sweep_mma.cu", constants)
 
-    def shared_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block."""
-        return shared_bytes(problem, config, device)
-
     def workspace_bytes(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
         """Compute the workspace of a launch in bytes, 0 for A C; see `launch.partials_bytes`."""
         shape = shape_of(problem)
         if not shape.has_sum:
             return 0
         return partials_bytes(grid(problem, config, device), shape.sum_bytes // 8)
-
-    def grid(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> int:
-        """Compute the number of blocks of a launch."""
-        return grid(problem, config, device)
 
     def pack(self, problem: SweepLike) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments.

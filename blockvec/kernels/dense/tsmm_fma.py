@@ -17,9 +17,20 @@ from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import ceil_div, excess, round_up
 from ..problem import TsmmProblem, is_complex, itemsize
-from ..source import C_TYPES, Constant, constants_of, render, short_names
+from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
-from .layout import NAMED_BARRIERS, Operand, Slab, make_slab, parts_of, refuse_widths, widest
+from .layout import (
+    NAMED_BARRIERS,
+    Operand,
+    Slab,
+    Teams,
+    make_slab,
+    operand_constants,
+    parts_of,
+    refuse_widths,
+    shape_of,
+    widest,
+)
 
 _NARROW = 24  # columns up to which multiply-adds run single precision faster [H200]
 STATIC_SHARED_BYTES = 64  # bound on the variables of the kernel itself
@@ -32,7 +43,7 @@ Coefficients = Literal["registers", "shared", "cache"]
 
 
 @dataclass(frozen=True, slots=True)
-class TsmmFmaConfig:
+class TsmmFmaConfig(Teams):
     """One way to run the kernel.
 
     Attributes
@@ -83,16 +94,6 @@ class TsmmFmaConfig:
     padded: bool = False
 
     @property
-    def lanes(self) -> int:
-        """Threads of a team."""
-        return 32 * self.warps
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.lanes * self.teams
-
-    @property
     def rows(self) -> int:
         """Rows of a chunk."""
         return self.lanes // self.spread * self.unroll
@@ -116,16 +117,6 @@ class Plan:
     stage_bytes: int
     c_offset: int
     shared_bytes: int
-
-
-def shape_of(problem: TsmmProblem) -> TsmmProblem:
-    """Reduce a problem to what source and layout depend on: neither K nor the length of a pitch."""
-    return replace(
-        problem,
-        K=1,
-        lda=problem.M if problem.lda == problem.M else problem.M + 1,
-        ldb=problem.N if problem.ldb == problem.N else problem.N + 1,
-    )
 
 
 def operands_of(problem: TsmmProblem, kt: int, ct: int, spread: int) -> tuple[Operand, Operand]:
@@ -254,28 +245,21 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     name = "tsmm_fma"
     Config = TsmmFmaConfig
     problem_type = TsmmProblem
+    unit = "fma"
 
-    def supports(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
-        return refuse_widths(problem, device)
+    supports = staticmethod(refuse_widths)
+    refuse = staticmethod(refuse)
+    grid = staticmethod(grid_of)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
         return problem.dtype in ("float32", "complex64") and max(problem.M, problem.N) <= _NARROW
-
-    def refuse(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return refuse(problem, config, device)
 
     def chain_length(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions that makes an element of B."""
         both = is_complex(problem.dtype_a) and is_complex(problem.dtype_c)
         is_scaled = problem.alpha != "one" or problem.beta != "zero"
         return (2 if both else 1) * problem.M + (2 if is_scaled else 0)
-
-    def kernel_name(self, problem: TsmmProblem) -> str:
-        """Name the kernel, as ``tsmm_fma_f64_m8_n8``."""
-        return f"tsmm_fma_{short_names(problem.dtype_a, problem.dtype_c)}_m{problem.M}_n{problem.N}"
 
     def source(
         self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo, *, is_summed: bool = True
@@ -301,12 +285,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }
         is_staged = (config.stages > 0, config.staged_out)
-        for name, operand, slab, vector, staged in zip(
-            "AB", (plan.a, plan.b), plan.slabs, plan.vectors, is_staged, strict=True
-        ):
-            constants[f"{name}_LINEAR"] = slab.is_linear if staged else operand.is_linear
-            constants[f"{name}_VECTOR"] = vector
-            constants |= slab.constants(name)
+        constants |= operand_constants((plan.a, plan.b), plan.slabs, plan.vectors, is_staged)
         constants |= constants_of(plan, "c_vector", "b_offset", "stage_bytes", "c_offset")
         return render(self.kernel_name(problem), "dense/tsmm_fma.cu", constants, types)
 
@@ -320,10 +299,6 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         Kernels without a queue take them too, so that all have the same arguments.
         """
         return QUEUE_BYTES
-
-    def grid(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the number of blocks of a launch."""
-        return grid_of(problem, config, device)
 
     def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments; see `launch.pack_product`."""

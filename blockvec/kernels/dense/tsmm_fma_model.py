@@ -12,7 +12,7 @@ from ..family import Model
 from ..limits import CLOCK_HZ, MAX_REGISTERS, SECTOR_BYTES, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmmProblem, itemsize, rounded_rows
 from ..roofline import Ceilings, memory_time, traffic
-from .layout import parts_of, refuse_widths, widest
+from .layout import parts_of, refuse_widths, shape_of, widest
 from .tsmm_fma import (
     Coefficients,
     Plan,
@@ -23,7 +23,6 @@ from .tsmm_fma import (
     plan_of,
     refuse,
     registers,
-    shape_of,
 )
 
 _COEFFICIENTS: tuple[Coefficients, ...] = ("registers", "shared")

@@ -21,13 +21,11 @@ from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
 from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round_up
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, Constant, constants_of, render, short_names
+from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 
 MAX_WIDTH = 64
-MMA_CYCLES = (
-    16  # per m16n8k4 (1024 flops) of a quadrant's tensor pipe on Hopper; warp w runs in quadrant w % 4
-)
+MMA_CYCLES = 16  # per m16n8k4 (1024 flops) of a quadrant's tensor pipe on Hopper; warp w is in quadrant w % 4
 
 _COPY_BYTES_PER_CYCLE = 16.7  # per SM, both directions together [H200]
 # Tiles in order gain 2 to 7 per cent where memory limits, and cost up to 4 where tensor pipes do.
@@ -260,10 +258,10 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
     name = "tsmm_mma"
     Config = TsmmMmaConfig
     problem_type = TsmmProblem
+    unit = "mma"
 
-    def supports(self, problem: TsmmProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
-        return supports(problem, device)
+    supports = staticmethod(supports)
+    shared_bytes = staticmethod(shared_bytes)
 
     def refuse(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> str | None:
         """Explain why a configuration is invalid for a problem; None if it is valid."""
@@ -274,10 +272,6 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         if real_bytes(problem.dtype) == 4:
             return 2  # sums are in double precision
         return shape_of(problem, device).parts * problem.M + (problem.beta != "zero")
-
-    def kernel_name(self, problem: TsmmProblem) -> str:
-        """Name the kernel, as ``tsmm_mma_f64_m8_n8``."""
-        return f"tsmm_mma_{short_names(problem.dtype)}_m{problem.M}_n{problem.N}"
 
     def source(
         self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo, *, is_summed: bool = True
@@ -304,10 +298,6 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
             "RUN": ceil_div(run_rows(problem), config.rows),  # tiles are small: one less loads the queue
         }
         return render(name, "dense/tsmm_mma.cu", constants, types)
-
-    def shared_bytes(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block."""
-        return shared_bytes(problem, config, device)
 
     def workspace_bytes(self, problem: TsmmProblem, config: TsmmMmaConfig, device: DeviceInfo) -> int:
         """Compute the workspace of a launch in bytes: counters of the tile queue, zero between launches."""

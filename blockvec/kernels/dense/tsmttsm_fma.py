@@ -16,9 +16,19 @@ from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
 from ..limits import ceil_div, excess, round_up
 from ..problem import TsmttsmProblem, is_complex
-from ..source import C_TYPES, Constant, constants_of, render, short_names
+from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
-from .layout import NAMED_BARRIERS, Operand, Slab, make_slab, parts_of, refuse_widths
+from .layout import (
+    NAMED_BARRIERS,
+    Operand,
+    Slab,
+    Teams,
+    make_slab,
+    operand_constants,
+    parts_of,
+    refuse_widths,
+    shape_of,
+)
 
 SCRATCH_BYTES = (
     24 << 10
@@ -33,7 +43,7 @@ Reduction = Literal["partials", "blocks", "threads", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class TsmttsmFmaConfig:
+class TsmttsmFmaConfig(Teams):
     """One way to run the kernel.
 
     Attributes
@@ -84,16 +94,6 @@ class TsmttsmFmaConfig:
     reduction: Reduction = "partials"
     padded: bool = False
 
-    @property
-    def lanes(self) -> int:
-        """Threads of a team."""
-        return 32 * self.warps
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.lanes * self.teams
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -134,16 +134,6 @@ class Plan:
 def is_single(problem: TsmttsmProblem) -> bool:
     """Whether the result is in single precision."""
     return problem.dtype in ("float32", "complex64")
-
-
-def shape_of(problem: TsmttsmProblem) -> TsmttsmProblem:
-    """Reduce a problem to what source and layout depend on: neither K nor the length of a pitch."""
-    return replace(
-        problem,
-        K=1,
-        lda=problem.M if problem.lda == problem.M else problem.M + 1,
-        ldb=problem.N if problem.ldb == problem.N else problem.N + 1,
-    )
 
 
 def operands_of(problem: TsmttsmProblem, tm: int, tn: int) -> tuple[Operand, Operand]:
@@ -305,19 +295,16 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     name = "tsmttsm_fma"
     Config = TsmttsmFmaConfig
     problem_type = TsmttsmProblem
+    unit = "fma"
     has_unsummed_kernel = True
 
-    def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
-        """Explain why the family cannot run a problem; None if it can."""
-        return refuse_widths(problem, device)
+    supports = staticmethod(refuse_widths)
+    refuse = staticmethod(refuse)
+    grid = staticmethod(grid_of)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
         return is_single(problem) and max(problem.M, problem.N) <= _NARROW
-
-    def refuse(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return refuse(problem, config, device)
 
     def chain_length(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions, in the result's precision, that makes an element of C."""
@@ -336,11 +323,6 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         if config.reduction != "partials":
             sums = max(grid, grid * groups if config.reduction == "threads" else 0)
         return turns * products + groups + sums + 2
-
-    def kernel_name(self, problem: TsmttsmProblem) -> str:
-        """Name the kernel, as ``tsmttsm_fma_f64_m8_n8``."""
-        kind = short_names(problem.dtype_a, problem.dtype_b)
-        return f"{problem.operation}_fma_{kind}_m{problem.M}_n{problem.N}"
 
     def source(
         self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo, *, is_summed: bool = True
@@ -371,10 +353,8 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         summed = config if is_summed else replace(config, reduction="none")
         constants |= constants_of(summed, omit=("sums", "padded"))
         constants |= {"TRIANGLE": plan.triangle, "CHAIN": plan.chain, "WIDE": config.sums == "registers"}
-        for name, operand, slab, vector in zip("AB", plan.operands, plan.slabs, plan.vectors, strict=True):
-            constants[f"{name}_LINEAR"] = slab.is_linear if config.stages else operand.is_linear
-            constants[f"{name}_VECTOR"] = vector
-            constants |= slab.constants(name)
+        is_staged = (config.stages > 0,) * 2
+        constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, is_staged)
         constants |= constants_of(plan, "b_offset", "stage_bytes", "product_offset", "scratch_offset")
         constants["PASS"] = plan.passed
         return render(self.kernel_name(problem), "dense/tsmttsm_fma.cu", constants, types)
@@ -387,10 +367,6 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
         partials = grid_of(problem, config, device) if config.reduction == "partials" else 1
         return partials_bytes(partials, problem.M * problem.N * parts_of(problem.dtype))
-
-    def grid(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
-        """Compute the number of blocks of a launch."""
-        return grid_of(problem, config, device)
 
     def pack(self, problem: TsmttsmProblem) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments; see `launch.pack_product`."""

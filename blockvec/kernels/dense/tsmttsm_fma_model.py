@@ -12,7 +12,7 @@ from ..family import Model
 from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
 from ..problem import TsmttsmProblem, rounded_rows
 from ..roofline import Ceilings
-from .layout import Operand, parts_of, refuse_widths, widest
+from .layout import Operand, parts_of, refuse_widths, shape_of, widest
 from .tsmttsm_fma import (
     SCRATCH_BYTES,
     Plan,
@@ -24,7 +24,6 @@ from .tsmttsm_fma import (
     plan_of,
     refuse,
     registers,
-    shape_of,
     tiles_of,
 )
 

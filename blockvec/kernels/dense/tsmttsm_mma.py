@@ -30,7 +30,7 @@ from ..limits import (
     round_up,
 )
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, Constant, constants_of, render, short_names
+from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
 
 STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
@@ -301,7 +301,13 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     name = "tsmttsm_mma"
     Config = TsmttsmMmaConfig
     problem_type = TsmttsmProblem
+    unit = "mma"
     has_unsummed_kernel = True
+
+    refuse = staticmethod(refuse)
+    shared_bytes = staticmethod(shared_bytes)
+    carveout = staticmethod(carveout)
+    grid = staticmethod(grid)
 
     def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
         """Explain why the family cannot run a problem; None if it can."""
@@ -320,10 +326,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             return f"rows of {(problem.M + problem.N) * size} bytes or a {result} result do not fit"
         return None
 
-    def refuse(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str | None:
-        """Explain why a configuration is invalid for a problem; None if it is valid."""
-        return refuse(problem, config, device)
-
     def chain_length(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions, in the result's precision, that makes an element of C."""
         if real_bytes(problem.dtype) == 4:
@@ -337,10 +339,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         products = chain * 4 * config.kstep * (2 if is_complex(problem.dtype) else 1)
         sums = partials_chain(blocks)
         return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
-
-    def kernel_name(self, problem: TsmttsmProblem) -> str:
-        """Name the kernel, as ``tsmttsm_mma_f64_m8_n8``."""
-        return f"{problem.operation}_mma_{short_names(problem.dtype)}_m{problem.M}_n{problem.N}"
 
     def source(
         self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo, *, is_summed: bool = True
@@ -363,22 +361,10 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
         return render(self.kernel_name(problem), "dense/tsmttsm_mma.cu", constants, types)
 
-    def shared_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block."""
-        return shared_bytes(problem, config, device)
-
-    def carveout(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int | None:
-        """Compute the percentage of shared memory to configure, the rest being L1; None for all of it."""
-        return carveout(problem, config, device)
-
     def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
         doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
         return partials_bytes(grid(problem, config, device), doubles)
-
-    def grid(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
-        """Compute the number of blocks of a launch."""
-        return grid(problem, config, device)
 
     def pack(self, problem: TsmttsmProblem) -> Callable[..., tuple[Any, ...] | None]:
         """Create the function that packs the kernel's arguments; see `launch.pack_product`."""
