@@ -6,13 +6,12 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import OptionError
 from ..device import DeviceInfo
-from ..family import Model
 from ..limits import CLOCK_HZ, MAX_REGISTERS, SECTOR_BYTES, ceil_div, covered_rate, round_up, smooth_max
-from ..problem import TsmmProblem, itemsize, rounded_rows
+from ..problem import TsmmProblem, itemsize
 from ..roofline import Ceilings, memory_time, traffic
 from .layout import parts_of, refuse_widths, shape_of, widest
+from .model import ProductModel
 from .tsmm_fma import (
     Coefficients,
     Plan,
@@ -41,12 +40,6 @@ class _Choices:
 _SPACE = _Choices(14, (4, 8, 16, 32, 64), ("direct", "in", "in and out"), (2, 3, 4, 6))
 # The space of `choose`: settings whose effect the model does not describe are fixed to the best measured.
 _SHORT_LIST = _Choices(6, (4, 8, 16), ("in and out",), (2, 3, 4))
-
-
-@functools.lru_cache(maxsize=1024)
-def _valid(problem: TsmmProblem, device: DeviceInfo, choices: _Choices) -> tuple[TsmmFmaConfig, ...]:
-    configs = dict.fromkeys(_enumerate(problem, choices))
-    return tuple(config for config in configs if refuse(problem, config, device) is None)
 
 
 def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[TsmmFmaConfig]:
@@ -110,7 +103,6 @@ _COPY_CYCLES = 28  # of a warp's copies to or from a stage
 _CHUNK_INSTRUCTIONS = 130  # waiting for a stage and filling it again, besides its copies
 _PARTIAL_WRITES = 1.4  # times as long, where threads write less than a sector at a time
 _SM_BYTES_PER_CYCLE = 64  # from L2 to one multiprocessor
-_CEILINGS = Ceilings(4650, 4400, 4240)
 
 
 def _tile_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float, float]:
@@ -170,14 +162,19 @@ def _chunk_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, f
     return max(fma, issue, loads) + overhead, max(fma, issue) + overhead + _SHARED_CYCLES * steps
 
 
-class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig]):
+class TsmmFmaModel(ProductModel[TsmmProblem, TsmmFmaConfig]):
     """The model of the multiply-add family."""
 
-    def space(self, problem: TsmmProblem, device: DeviceInfo) -> tuple[TsmmFmaConfig, ...]:
-        """List the valid configurations worth measuring, a few hundred."""
-        if refuse_widths(problem, device) is not None:
-            return ()
-        return _valid(shape_of(problem), device, _SPACE)
+    name = "tsmm_fma"
+    ceilings = Ceilings(4650, 4400, 4240)
+
+    supports = staticmethod(refuse_widths)
+    refuse = staticmethod(refuse)
+    shape = staticmethod(shape_of)
+
+    def candidates(self, problem: TsmmProblem, device: DeviceInfo, is_short: bool) -> Iterator[TsmmFmaConfig]:
+        """Yield the configurations of the space, or the fewer ones that `choose` compares."""
+        return _enumerate(problem, _SHORT_LIST if is_short else _SPACE)
 
     def predict(
         self,
@@ -203,7 +200,7 @@ class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig]):
             plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0
         )
         flight = resident * config.teams * min(ahead, max(turns, 1)) * config.rows * row_bytes
-        limit = memory_time(moved, ceilings or _CEILINGS)
+        limit = memory_time(moved, ceilings or self.ceilings)
         if not config.staged_out and config.spread * plan.vectors[1] < SECTOR_BYTES:
             limit *= _PARTIAL_WRITES
         share = min(moved.read_bytes / max(limit, 1e-12) / busy, _SM_BYTES_PER_CYCLE * CLOCK_HZ)
@@ -214,31 +211,3 @@ class TsmmFmaModel(Model[TsmmProblem, TsmmFmaConfig]):
             turns * warps_per_quadrant * quadrant / CLOCK_HZ,
             turns * warp / CLOCK_HZ,
         )
-
-    def choose(
-        self, problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None = None
-    ) -> TsmmFmaConfig:
-        """Choose the valid configuration with the shortest predicted time.
-
-        Raises
-        ------
-        OptionError
-            If the family does not support the problem on this device.
-        """
-        known = ceilings or _CEILINGS
-        normal = replace(shape_of(problem), K=rounded_rows(problem.K))
-        return _choose(self, normal, device, (known.read_gb_s, known.write_gb_s, known.copy_gb_s))
-
-
-@functools.lru_cache(maxsize=4096)
-def _choose(
-    model: TsmmFmaModel, problem: TsmmProblem, device: DeviceInfo, rates: tuple[float, float, float]
-) -> TsmmFmaConfig:
-    ceilings = Ceilings(*rates)
-    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or model.space(problem, device)
-    if not candidates:
-        reason = refuse_widths(problem, device) or "no configuration fits its shared memory and registers"
-        raise OptionError(
-            f"tsmm_fma cannot run on {device.name}: {reason}; let dispatch choose another family."
-        )
-    return min(candidates, key=lambda config: model.predict(problem, config, device, ceilings))

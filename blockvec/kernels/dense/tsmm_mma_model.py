@@ -6,14 +6,12 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 
-from ...errors import OptionError
 from ..device import DeviceInfo
-from ..family import Model
 from ..limits import BANK_ROW_BYTES, QUADRANTS, architecture_of, ceil_div, smooth_max
-from ..problem import TsmmProblem, real_bytes, rounded_rows
+from ..problem import TsmmProblem, real_bytes
 from ..roofline import Ceilings, memory_time, traffic
+from .model import ProductModel
 from .tsmm_mma import (
     MMA_CYCLES,
     Shape,
@@ -164,15 +162,18 @@ def _piece_cycles(width: int, piece: int, config: TsmmMmaConfig, shape: Shape) -
     return 16 * config.rows * width * shape.size / (piece * 32 * config.split) if piece else 0.0
 
 
-class TsmmMmaModel(Model[TsmmProblem, TsmmMmaConfig]):
+class TsmmMmaModel(ProductModel[TsmmProblem, TsmmMmaConfig]):
     """The model of the tensor-core family."""
 
-    def space(self, problem: TsmmProblem, device: DeviceInfo) -> tuple[TsmmMmaConfig, ...]:
-        """List the valid configurations worth measuring, a few hundred."""
-        if supports(problem, device) is not None:
-            return ()
-        candidates = dict.fromkeys((*_candidates(problem, device), *_complex_candidates(problem, device)))
-        return tuple(config for config in candidates if invalid(problem, config, device) is None)
+    name = "tsmm_mma"
+    ceilings = _CEILINGS
+
+    supports = staticmethod(supports)
+    refuse = staticmethod(invalid)
+
+    def candidates(self, problem: TsmmProblem, device: DeviceInfo, is_short: bool) -> Iterator[TsmmMmaConfig]:
+        """Yield the configurations of the space, all of which `choose` compares."""
+        return itertools.chain(_candidates(problem, device), _complex_candidates(problem, device))
 
     def predict(
         self,
@@ -239,36 +240,3 @@ class TsmmMmaModel(Model[TsmmProblem, TsmmMmaConfig]):
         cycles = (tensor, shared, converted, rounds * work, rounds * loading)
         limits = (memory, *(limit / clock for limit in cycles))
         return smooth_max(*limits) + _MEMORY_CYCLES / clock + _LAUNCH_S
-
-    def choose(
-        self, problem: TsmmProblem, device: DeviceInfo, ceilings: Ceilings | None = None
-    ) -> TsmmMmaConfig:
-        """Choose the valid configuration with the shortest predicted time.
-
-        Raises
-        ------
-        OptionError
-            If the family does not support the problem on this device.
-        """
-        ceilings = ceilings or _CEILINGS
-        rates = tuple(sorted(ceilings.gflop_s.items()))
-        bandwidths = (ceilings.read_gb_s, ceilings.write_gb_s, ceilings.copy_gb_s)
-        return _choose(self, replace(problem, K=rounded_rows(problem.K)), device, bandwidths, rates)
-
-
-@functools.lru_cache(maxsize=4096)
-def _choose(
-    model: TsmmMmaModel,
-    problem: TsmmProblem,
-    device: DeviceInfo,
-    bandwidths: tuple[float, float, float],
-    rates: tuple[tuple[str, float], ...],
-) -> TsmmMmaConfig:
-    ceilings = Ceilings(*bandwidths, gflop_s=dict(rates))
-    configs = model.space(problem, device)
-    if not configs:
-        reason = supports(problem, device) or "no configuration fits its shared memory"
-        raise OptionError(
-            f"tsmm_mma cannot run on {device.name}: {reason}; let dispatch choose another family."
-        )
-    return min(configs, key=lambda config: model.predict(problem, config, device, ceilings))

@@ -6,13 +6,12 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ...errors import OptionError
 from ..device import DeviceInfo
-from ..family import Model
 from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
-from ..problem import TsmttsmProblem, rounded_rows
+from ..problem import TsmttsmProblem
 from ..roofline import Ceilings
 from .layout import Operand, parts_of, refuse_widths, shape_of, widest
+from .model import ProductModel
 from .tsmttsm_fma import (
     SCRATCH_BYTES,
     Plan,
@@ -46,12 +45,6 @@ class _Choices:
 _SPACE = _Choices(8, (8, 16, 32, 64), (2 << 10, 4 << 10, 8 << 10), (1, 2, 4), (False, True))
 # The space of `choose`: settings whose effect the model does not describe are fixed to the best measured.
 _SHORT_LIST = _Choices(4, (8, 16), (4 << 10,), (), (False,))
-
-
-@functools.lru_cache(maxsize=1024)
-def _valid(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> tuple[TsmttsmFmaConfig, ...]:
-    configs = dict.fromkeys(_enumerate(problem, device, choices))
-    return tuple(config for config in configs if refuse(problem, config, device) is None)
 
 
 def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[TsmttsmFmaConfig]:
@@ -231,14 +224,24 @@ def _tail(problem: TsmttsmProblem, config: TsmttsmFmaConfig, plan: Plan, grid: i
     return 2.5e-6 + (cycles + result / 32 + grid * result / shared / 32) / CLOCK_HZ
 
 
-class TsmttsmFmaModel(Model[TsmttsmProblem, TsmttsmFmaConfig]):
+class TsmttsmFmaModel(ProductModel[TsmttsmProblem, TsmttsmFmaConfig]):
     """The model of the multiply-add family."""
 
-    def space(self, problem: TsmttsmProblem, device: DeviceInfo) -> tuple[TsmttsmFmaConfig, ...]:
-        """List the valid configurations worth measuring, a few hundred."""
-        if refuse_widths(problem, device) is not None:
-            return ()
-        return _valid(shape_of(problem), device, _SPACE)
+    name = "tsmttsm_fma"
+    ceilings = Ceilings(4600, 4600, 4600)
+
+    supports = staticmethod(refuse_widths)
+    refuse = staticmethod(refuse)
+
+    def candidates(
+        self, problem: TsmttsmProblem, device: DeviceInfo, is_short: bool
+    ) -> Iterator[TsmttsmFmaConfig]:
+        """Yield the configurations of the space, or the fewer ones that `choose` compares."""
+        return _enumerate(problem, device, _SHORT_LIST if is_short else _SPACE)
+
+    def shape(self, problem: TsmttsmProblem) -> TsmttsmProblem:
+        """Reduce a problem to what its choice depends on, K apart."""
+        return replace(shape_of(problem), alpha="one", beta="zero")
 
     def predict(
         self,
@@ -255,7 +258,7 @@ class TsmttsmFmaModel(Model[TsmttsmProblem, TsmttsmFmaConfig]):
         sums over groups of threads and over blocks.
         """
         plan = plan_of(shape_of(problem), config)
-        read = ceilings.read_gb_s * 1e9 if ceilings else 4.6e12
+        read = (ceilings or self.ceilings).read_gb_s * 1e9
         grid = grid_of(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, plan.rows), grid * config.teams)
         resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
@@ -271,30 +274,3 @@ class TsmttsmFmaModel(Model[TsmttsmProblem, TsmttsmFmaConfig]):
             turns * warp / CLOCK_HZ,
         )
         return _LAUNCH_S + body + _tail(problem, config, plan, grid)
-
-    def choose(
-        self, problem: TsmttsmProblem, device: DeviceInfo, ceilings: Ceilings | None = None
-    ) -> TsmttsmFmaConfig:
-        """Choose the valid configuration with the shortest predicted time.
-
-        Raises
-        ------
-        OptionError
-            If the family does not support the problem on this device.
-        """
-        normal = replace(shape_of(problem), K=rounded_rows(problem.K), alpha="one", beta="zero")
-        return _choose(self, normal, device, ceilings.read_gb_s if ceilings else 4600.0)
-
-
-@functools.lru_cache(maxsize=4096)
-def _choose(
-    model: TsmttsmFmaModel, problem: TsmttsmProblem, device: DeviceInfo, read: float
-) -> TsmttsmFmaConfig:
-    ceilings = Ceilings(read, read, read)
-    candidates = _valid(shape_of(problem), device, _SHORT_LIST) or model.space(problem, device)
-    if not candidates:
-        reason = refuse_widths(problem, device) or "no configuration fits its shared memory and registers"
-        raise OptionError(
-            f"tsmttsm_fma cannot run on {device.name}: {reason}; let dispatch choose another family."
-        )
-    return min(candidates, key=lambda config: model.predict(problem, config, device, ceilings))
