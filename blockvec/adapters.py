@@ -76,11 +76,11 @@ def as_operator(
     A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
         Integer and boolean matrices are promoted to float64. A sparse matrix must not be modified afterwards,
         since a GPU may work on a converted copy of it. A linear operator should have ``matmat``: one with
-        ``matvec`` only is called column by column, with a warning. A callable takes a row-major array of
-        shape (n, M) and returns one; if it has a parameter ``out``, it receives an output array of the
-        result's type and no copy is made.
+        ``matvec`` only is called column by column, with a warning. A callable maps a row-major array of
+        shape (n, M) to an array of the same shape; if it has a parameter ``out``, it receives an output array
+        of the result's type and no copy is made.
     shape, dtype
-        For a callable; `dtype` defaults to float64.
+        Shape and element type of a callable; `dtype` defaults to float64.
     device : str, optional
         ``"cpu"`` or ``"gpu"``: the device of a callable's blocks (default ``"cpu"``), or the device that a
         SciPy or dense matrix is copied to.
@@ -88,7 +88,7 @@ def as_operator(
     Raises
     ------
     DTypeError, ShapeError, DeviceError, OptionError
-        For an object that is no operator, or a callable without `shape`.
+        If A cannot be converted to an operator, or if it is a callable and `shape` is missing.
 
     Examples
     --------

@@ -126,7 +126,7 @@ class Memory(NamedTuple):
         return self.ld == self.n_cols or self.n_rows < 2
 
     def overlaps(self, other: Memory) -> bool:
-        """Whether two row-major views share memory.
+        """Check whether two row-major views share memory.
 
         Exact for column ranges of one parent (equal leading dimension), whose address ranges interleave
         although they share no element. Other pairs are compared by address range, which also reports an
@@ -164,14 +164,14 @@ def memory_of(array: Array) -> Memory:
 
 
 def overlaps(a: Array, b: Array) -> bool:
-    """Whether two row-major views share memory; see `Memory.overlaps`."""
+    """Check whether two row-major views share memory; see `Memory.overlaps`."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and not np.may_share_memory(a, b):
         return False  # most pairs end here, in a tenth of the time that two descriptions take
     return memory_of(a).overlaps(memory_of(b))
 
 
 def is_range(index: Any) -> bool:
-    """Whether an index is a slice or an integer, which select a range without copying."""
+    """Check whether an index is a slice or an integer, which select a range without copying."""
     return isinstance(index, slice | int | np.integer)
 
 

@@ -35,15 +35,16 @@ class Options:
         Folder for measured ceilings, compiled kernels and tuned configurations
         (``BLOCKVEC_CACHE_DIR``; default: the platform's user cache).
     vendor : bool
-        Whether dispatch may choose vendor libraries (BLAS, cuBLAS, cuSPARSE) beside blockvec's own
-        kernels (``BLOCKVEC_VENDOR``, 0 or 1). Off is for benchmarks; a problem that no own kernel covers
-        still runs on the vendor's.
+        Whether vendor libraries (BLAS, cuBLAS, cuSPARSE) may be selected besides blockvec's own kernels
+        (``BLOCKVEC_VENDOR``, 0 or 1). False is for benchmarks; problems without a kernel of blockvec still
+        run on a vendor library.
     tune : str
-        Configuration of GPU kernels for large products (``BLOCKVEC_TUNE``): ``"cached"`` takes winners of
-        this device's own tuning, then those that ship with blockvec, then the model's choice; ``"auto"``
-        tunes before the first product of a kind without a winner; ``"model"`` ignores all measurements.
+        Source of the configurations of GPU kernels for large products (``BLOCKVEC_TUNE``). ``"cached"`` uses
+        the first available of: the fastest configuration tuned on this device, that installed with blockvec,
+        the choice of the performance model. ``"auto"`` first tunes each kind of product without a tuned
+        configuration. ``"model"`` always uses the model's choice.
     tune_budget_s : float
-        Seconds that ``tune="auto"`` may spend on such a first product (``BLOCKVEC_TUNE_BUDGET``).
+        Seconds that ``tune="auto"`` may spend on each kind of product (``BLOCKVEC_TUNE_BUDGET``).
     """
 
     threads: int = dataclasses.field(default_factory=lambda: _available_cores())
@@ -135,7 +136,7 @@ def option_context(**changes: Any) -> Iterator[Options]:
     Raises
     ------
     OptionError
-        For an unknown option or a value it cannot take.
+        For an unknown option or an invalid value.
     """
     token = _context.set(_replace(options(), changes))
     try:
@@ -145,12 +146,12 @@ def option_context(**changes: Any) -> Iterator[Options]:
 
 
 def set_default_options(**changes: Any) -> Options:
-    """Change the process-wide default, which holds outside of `option_context` in every thread.
+    """Change the default options of the process, which apply in every thread outside of `option_context`.
 
     Raises
     ------
     OptionError
-        For an unknown option or a value it cannot take.
+        For an unknown option or an invalid value.
     """
     global _default
     _default = _replace(_default, changes)

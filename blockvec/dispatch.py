@@ -60,7 +60,7 @@ def forget() -> None:
 
 
 def accepts(problem: Problem, backend: Backend) -> bool:
-    """Whether a backend has a kernel for a problem."""
+    """Check whether a backend has a kernel for a problem."""
     known = _recent.get(id(problem))
     if known is not None and known[0] is problem and known[1] is backend:
         return True

@@ -17,7 +17,7 @@ from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kin
 
 
 def is_scalar(factor: Any) -> bool:
-    """Whether a factor is one number rather than one per column."""
+    """Check whether a factor is one number rather than one per column."""
     return np.isscalar(factor) or getattr(factor, "ndim", None) == 0
 
 

@@ -1,8 +1,8 @@
-"""Compilation of the kernels of a run ahead of their use, from what earlier runs of its kind asked for.
+"""Parallel compilation of the kernels of a run before their first use, from the list of an earlier run.
 
-A kernel takes a few tenths of a second to compile, and an iterative method needs dozens of them. What to
-compile stands in a list that an earlier run of the same kind left in the cache folder, or in a list by method
-that ships with the package (``kernels/precompiled``).
+A kernel takes a few tenths of a second to compile, and an iterative method needs dozens of them. Each run
+writes the list of its kernels to the cache folder. Lists per method for the first run are part of the package
+(``kernels/precompiled``).
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ _begun: set[tuple[Any, ...]] = set()  # runs that were precompiled in this proce
 
 @contextlib.contextmanager
 def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> Iterator[None]:
-    """Compile the kernels of the run inside the ``with`` block in parallel, ahead of their use.
+    """Compile the kernels of the operations inside the ``with`` block in parallel, before their first use.
 
-    On a GPU, entering starts the compilation of what earlier runs of this kind asked for, in as many threads
-    as `Options.threads` says, and returns at once; an operation whose kernel is being compiled waits for it.
-    Leaving stores the list of what this run asked for in the cache folder, if it holds anything new. Results
-    do not change. On the host nothing happens.
+    On a GPU, entering the block starts to compile the kernels that earlier runs of the same kind used, in
+    `Options.threads` threads, without waiting for the end. An operation whose kernel is still being compiled
+    waits for it. Leaving the block stores the list of the kernels that were used, if it has new entries, in
+    the cache folder. Results do not change. On the host the context manager has no effect.
 
     Parameters
     ----------
     method : str
-        Name of the method. Lists ship with blockvec for those of `solvers.eigsh`; any other name is for
-        methods of yours.
+        Name of the method, part of the key of the list. For the methods of `solvers.eigsh` blockvec contains
+        initial lists.
     operator : Operator
-        Gives the number of rows and the device; it is not applied. Products with its sparse matrix, if it has
-        one, are among those that are compiled.
+        Specifies the number of rows, the device and, if it has one, the sparse matrix whose products are
+        compiled. It is not applied.
     dtype : dtype, optional
         Element type of the blocks; by default that of the operator.
     **sizes : int
-        What decides about the widths of blocks, such as ``b`` (block size) and ``capacity`` (columns of the
-        basis). Runs of the same method, types and sizes share a list, whatever their number of rows.
+        Sizes that determine the widths of blocks, such as ``b`` (block size) and ``capacity`` (columns of the
+        basis). Runs of the same method, types and sizes share a list, for any number of rows.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
 
 
 class Precompilation:
-    """The list of one kind of runs, and what it stands for in the run at hand.
+    """The list of kernels of one kind of runs, and its entries for the sizes of the current run.
 
     Parameters are those of `precompiled`. `key` is equal for runs that ask for the same kernels.
     """
@@ -116,7 +116,7 @@ class Precompilation:
         self._stored: Sequence[Entry] = ()
 
     def start(self) -> list[Future[None]]:
-        """Begin to compile what the list of this kind names, or the one that ships for the method."""
+        """Start to compile the kernels of the stored list, or of the list in the package."""
         record = load_json(self._path) or {}
         if record.get("kind") == self._kind and isinstance(record.get("entries"), list):
             self._stored = record["entries"][:MAX_ENTRIES]
@@ -127,7 +127,7 @@ class Precompilation:
         ]
 
     def requests(self, entries: Sequence[Entry]) -> list[Request]:
-        """Return what a list stands for in this run; entries that cannot be read count as missing."""
+        """Convert the entries of a list to requests of this run; entries that cannot be read are skipped."""
         sizes, found = {**self._sizes, "n": self._rows}, dict[Request, None]()
         for entry in entries:
             with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
@@ -142,7 +142,7 @@ class Precompilation:
             chosen.prepare(request, *([self._matrix] if isinstance(request, SpmmvProblem) else []))
 
     def store(self, requests: Iterable[object]) -> None:
-        """Add what a run has asked for to the list, and write it if that is anything new."""
+        """Add requests to the list, and write the list if it has new entries."""
         entries = [encode(request, self._rows, self._product) for request in requests]
         merged = {json.dumps(entry, sort_keys=True): entry for entry in (*self._stored, *entries) if entry}
         if len(merged) > len(self._stored) and len(self._stored) < MAX_ENTRIES:

@@ -238,7 +238,7 @@ def _coefficients(a: Memory, C: Array) -> tuple[Array, str]:
 
 
 def _is_inplace(a: Memory, b: Memory) -> bool:
-    """Whether B is the leading columns of A; any other overlap is refused."""
+    """Check whether B is the leading columns of A; any other overlap is refused."""
     if not a.overlaps(b):
         return False
     same_rows = a.address == b.address and (a.ld == b.ld or a.n_rows == 1)

@@ -105,7 +105,7 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def is_explicit(A: Any) -> bool:
-    """Whether A is a matrix of the host with its entries in memory."""
+    """Check whether A is a matrix of the host with its entries in memory."""
     return isinstance(A, np.ndarray) or sp.issparse(A)
 
 

@@ -35,7 +35,7 @@ SHIFTS = 4
 
 
 def is_factorable(A: Operator, which: str) -> bool:
-    """Whether a factorisation of A - sigma M takes seconds, and helps at the wanted end."""
+    """Check whether a factorisation of A - sigma M takes seconds, and helps at the wanted end."""
     n = A.shape[0]
     small = n <= FACTOR_ROWS and getattr(A, "nnz", n * n) <= FACTOR_ENTRIES
     return A.device == "cpu" and small and which in ("SA", "LA")

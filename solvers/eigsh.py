@@ -74,71 +74,73 @@ def eigsh(
 ) -> Any:
     """Compute k eigenpairs of a real symmetric or complex Hermitian matrix.
 
-    A drop-in for `scipy.sparse.linalg.eigsh` that finds all copies of multiple eigenvalues, returns
-    orthonormal vectors also in clusters and for complex matrices, and takes matrices on a GPU.
+    A replacement for `scipy.sparse.linalg.eigsh` that finds all copies of multiple eigenvalues, returns
+    orthonormal vectors also in clusters and for complex matrices, and accepts matrices on a GPU.
 
     Parameters
     ----------
     A : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
-        Of SciPy or CuPy; see `blockvec.as_operator`. Integers are promoted to float64. A callable maps a
-        row-major array of shape (n, b) to one, and needs `shape`.
+        The matrix A, of SciPy or CuPy; see `blockvec.as_operator`. Integers are promoted to float64. A
+        callable maps a row-major array of shape (n, b) to an array of the same shape, and needs `shape`.
     k : int
-        Wanted pairs, 1 to n.
+        Number of eigenpairs, 1 to n.
     M : sparse matrix or dense array of the host, shape (n, n), optional
-        For A x = lambda M x: Hermitian positive definite; with `sigma` (but not Jacobi-Davidson) also
-        semidefinite; in buckling mode indefinite (A is then definite). It is factorised.
+        Matrix of the generalised problem A x = lambda M x. It is factorised. M must be Hermitian positive
+        definite; with `sigma` (but not Jacobi-Davidson) it may be semidefinite; in buckling mode it may be
+        indefinite, and A must be definite.
     sigma : float, optional
-        Shift-invert: eigenvalues near sigma. A - sigma M is factorised on the host unless `OPinv` is given.
-        With ``method="jd"`` or ``method="filter"`` the eigenvalues nearest to sigma, without a factorisation
-        ("auto" takes the former where none is possible); the history of a filter is that of
-        (A - sigma I)^2.
+        Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised on the host unless
+        `OPinv` is given. With ``method="jd"`` or ``method="filter"``, compute the eigenvalues nearest to
+        sigma without a factorisation. ``method="auto"`` selects Jacobi-Davidson if A cannot be factorised.
+        The history of a filter contains the residuals of (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
-        Largest magnitude, largest or smallest (algebraic) values, both ends (half of them from each, the
-        larger half from the high one), or smallest magnitude (shift-invert at zero). With `sigma` it refers,
-        as SciPy's does, to the transformed values of `mode`.
+        Eigenvalues of largest magnitude, largest or smallest (algebraic) values, both ends (half of k from
+        each, for odd k one more from the high end), or smallest magnitude (shift-invert at zero). With
+        `sigma` it refers to the transformed eigenvalues of `mode`, as in SciPy.
     v0 : array or BlockVector, shape (n,) or (n, s), optional
-        Start vector, or a whole block of good guesses. Default: random.
+        Initial vector, or a block of initial vectors. Default: random.
     ncv : int, optional
-        Basis vectors between restarts, at least ``k + block_size``; default ``k + max(k, 14 block_size)``,
-        with 8 in place of 14 for block sizes above 4, rounded up to whole blocks.
-        Fewer save memory, more save applications of the operator.
+        Number of basis vectors before a restart, at least ``k + block_size``. The default is
+        ``k + max(k, 14 block_size)``, with 8 instead of 14 for block sizes above 4, rounded up to whole
+        blocks. A smaller basis needs less memory, a larger one fewer applications of the operator.
     maxiter : int, optional
         Maximum number of restarts (default 5000), or of outer iterations of Jacobi-Davidson (default
         100 000).
     tol : float
-        Tolerance of `convergence`; 0 for the limit that rounding sets.
+        Tolerance of `convergence`; 0 iterates to the limit set by rounding errors.
     return_eigenvectors : bool
-        Whether to return vectors beside the values.
+        Whether to return the vectors together with the values.
     rng : Generator, int or None
-        Source of all random numbers: the same seed gives the same bits on the same device. None takes fresh
-        entropy.
+        Source of all random numbers. The same seed gives bit-identical results on the same device. With None
+        the seed is random.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
-        "auto" takes Jacobi-Davidson where `preconditioner` or `jd_options` is given, or `sigma` for a
-        function or a matrix on a GPU, of which there is no factor; otherwise dense LAPACK for n up to 500,
-        or where k is more than a third of n, unless options that only an iteration can honour are given
-        (`v0`, `block_size`, `orthogonal_to`). Else it compares the cost of applying A, which it knows for
-        sparse matrices, with that of orthogonalising, and filters where that saves work.
-        `info` says why. Where an extremal end of an explicit matrix or pair of the host of up to 20 000 rows
-        has not converged after 40 restarts (10 of a filter), as at the stiff lower end of a stiffness matrix,
-        it goes on by shift-invert from just outside the spectrum, and proves by an inertia count that nothing
-        is missing (unless `maxiter` is given).
+        "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a function
+        or for a matrix on a GPU, which cannot be factorised. Otherwise it selects dense LAPACK if n is at
+        most 500 or k is more than a third of n, unless an option that only iterations support is given
+        (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares the cost of applying A, which is
+        known for sparse matrices, with the cost of orthogonalisation, and selects the filter if that is
+        cheaper. ``info["why"]`` contains the reason.
+        If one end of the spectrum has not converged after 40 restarts (10 with a filter), as for a stiffness
+        matrix, and A (and M) are explicit matrices on the host with up to 20 000 rows, the run continues by
+        shift-invert with a shift just outside the spectrum, and an inertia count proves that no eigenvalue is
+        missing (unless `maxiter` is given).
     block_size : int, optional
-        Columns that the operator is applied to at once: default 8 for k >= 8 where applying A is known to
-        be cheap (a sparse matrix, a GPU), else 4, or 2 for k < 4. Jacobi-Davidson takes 8 for k >= 4 and up
-        to 2048 k rows, beyond that 4 or 2.
+        Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on a
+        GPU, 4 for other k >= 4, and 2 for k < 4. For Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k
+        rows, and 4 or 2 for more rows.
     orthogonal_to : array or BlockVector, shape (n, c), optional
-        Stay in the orthogonal complement of these columns: eigenpairs of P A P there, which are A's where
-        the columns span an invariant subspace.
+        Compute eigenpairs of P A P in the orthogonal complement of these columns, where P is the projector on
+        it. They are eigenpairs of A if the columns span an invariant subspace.
     convergence : {"value", "norm", "absolute"}
-        A pair counts when its true residual ||A x - theta x|| is at most tol abs(theta),
-        tol (||A|| + abs(theta)),
-        or tol; in any case when it is at most 100 u (||A|| + abs(theta)), u being the unit roundoff.
+        Limit for the true residual ||A x - theta x|| of a converged pair: tol abs(theta),
+        tol (||A|| + abs(theta)), or tol. In addition, residuals up to 100 u (||A|| + abs(theta)) always count
+        as converged, where u is the unit roundoff.
     norm : float, optional
-        ||A||_2 for these rules; default: an estimate from the iteration.
+        ||A||_2 for these limits; default: an estimate from the iteration.
     callback : callable, optional
-        Called with an `IterationState` after every restart (dense LAPACK has none); stops the run by
-        returning True.
+        Called with an `IterationState` after every restart (dense LAPACK has none). If it returns True, the
+        run stops.
     time_limit : float, optional
         Seconds after which to stop.
     on_unconverged : {"raise", "warn", "return"}
@@ -147,35 +149,39 @@ def eigsh(
     return_info : bool
         Return an `EigenResult` instead of arrays.
     device : {"cpu", "gpu"}, optional
-        Device of a callable, or to move a matrix of the host to.
+        Device of a callable, or the device that a matrix on the host is copied to.
     shape, dtype
-        Of a callable A.
+        Shape and element type of a callable A.
     verify : {"auto", "always", "never"}
-        Whether to look for missed copies of multiple eigenvalues before the end. "auto" does so where the
-        block size leaves room for doubt, and in Jacobi-Davidson with "LM" or around `sigma`.
+        Whether to search for missed copies of multiple eigenvalues before the end. "auto" does so if an
+        eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
+        around `sigma`.
     check_hermitian : bool
-        Whether to probe A with random vectors first (four operator columns).
+        Whether to check first, with random vectors, that A is Hermitian (four operator columns).
     OPinv : LinearOperator, Operator or callable, optional
         (A - sigma M)^-1, on the device of A.
     mode : {"normal", "buckling", "cayley"}
         Transformation of an eigenvalue by `sigma`: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
         sigma)/(lambda - sigma).
     preconditioner : matrix, LinearOperator, Operator or callable, optional
-        For Jacobi-Davidson: Hermitian, about (A - sigma M)^-1, or A^-1 less something beyond the wanted end.
-        A callable maps a row-major array of shape (n, b) to one.
+        Preconditioner of Jacobi-Davidson: a Hermitian approximation of (A - sigma M)^-1, or without `sigma`
+        of (A - s M)^-1 with a shift s beyond the wanted end of the spectrum. A callable maps a row-major
+        array of shape (n, b) to an array of the same shape.
     jd_options : JacobiDavidsonOptions, optional
         Options of Jacobi-Davidson: corrections, extraction of vectors, restarts.
     checkpoint : path-like, optional
-        A file for the state of the iteration, replaced atomically between restarts. If it exists, the run is
-        resumed from it, with the same bits as an uninterrupted one; a file that is broken or belongs
-        to another matrix or other options is refused. `maxiter`, `time_limit`, `callback` and `v0` may
-        change (`maxiter` counts restarts before and after). The file holds about ``ncv`` vectors; it is
-        deleted once everything has converged. Solves in several stages add files ``<checkpoint>.<stage>``.
+        File for the state of the iteration, replaced atomically between restarts. If it exists, the run
+        resumes from it, with results that are bit-identical to those of an uninterrupted run. A file that is
+        damaged or belongs to another matrix or other options raises an error. `maxiter`, `time_limit`,
+        `callback` and `v0` may change (`maxiter` includes the restarts before the interruption). The file
+        contains about ``ncv`` vectors and is deleted when all pairs have converged. Solves in several stages
+        also write files ``<checkpoint>.<stage>``.
     checkpoint_interval : float
-        Seconds between two writings (default 60), more where writing takes over a twentieth of the time. A
-        run that stops for `maxiter`, `time_limit`, a callback or Ctrl-C writes in any case.
+        Seconds between two writes of the file (default 60), longer if writing takes more than a twentieth of
+        the time. The file is also written when the run stops because of `maxiter`, `time_limit`, a callback
+        or Ctrl-C.
     Minv
-        Not available: anything but the default raises `OptionError`.
+        Not supported: any value except None raises `OptionError`.
 
     Returns
     -------

@@ -25,7 +25,7 @@ Verify = Literal["auto", "always", "never"]
 
 
 def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> bool:
-    """Whether options ask for Jacobi-Davidson, by name or by an option that only it has."""
+    """Check whether options ask for Jacobi-Davidson, by name or by an option that only it has."""
     return method == "jd" or preconditioner is not None or jd_options is not None
 
 

@@ -25,7 +25,7 @@ __all__ = [
 
 
 def is_cupy(array: object) -> bool:
-    """Whether an object is a CuPy array, without importing CuPy."""
+    """Check whether an object is a CuPy array, without importing CuPy."""
     kind = type(array)
     if kind not in _of_cupy:
         _of_cupy[kind] = kind.__module__.partition(".")[0] == "cupy"

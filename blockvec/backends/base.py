@@ -178,7 +178,7 @@ class Backend(Protocol):
         return
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Whether a problem's kind has not been tuned yet and `tune` may run now."""
+        """Check whether a problem's kind has not been tuned yet and `tune` may run now."""
 
     def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
         """Measure the kernels for a problem for about `budget_s` seconds and store the fastest.

@@ -80,7 +80,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
 
 
 def _is_unsure(pivots: NDArray[Any]) -> bool:
-    """Whether the smallest pivot may be rounding."""
+    """Check whether the smallest pivot may be rounding."""
     return float(pivots.min() / np.abs(pivots).max()) < UNSURE
 
 

@@ -54,7 +54,7 @@ def shifted_solve(shifted: Any, sigma: float) -> tuple[Solve, str]:
 
 
 def _is_singular(matrix: Any, lu: SuperLU) -> bool:
-    """Whether two steps of inverse iteration find an eigenvalue that rounding explains."""
+    """Check whether two steps of inverse iteration find an eigenvalue that rounding explains."""
     x = np.random.default_rng(0).standard_normal(matrix.shape[0]).astype(matrix.dtype)
     for _ in range(2):
         x = lu.solve(x / np.linalg.norm(x))

@@ -212,11 +212,11 @@ class Iteration(ABC):
 
     @abstractmethod
     def _spans_space(self) -> bool:
-        """Whether the basis spans the complement of the locked columns."""
+        """Check whether the basis spans the complement of the locked columns."""
 
     @abstractmethod
     def _converges_in_order(self) -> bool:
-        """Whether copies of an eigenvalue converge together, before any less wanted value."""
+        """Check whether copies of an eigenvalue converge together, before any less wanted value."""
 
     @abstractmethod
     def _repair(self, state: IterationState) -> None:
@@ -266,7 +266,7 @@ class Iteration(ABC):
     # --- checks -------------------------------------------------------------------------------------
 
     def _settled(self, state: IterationState) -> bool:
-        """Whether true residuals are within their limits and no eigenvalue is missed; if not, go on."""
+        """Check whether true residuals are within their limits and no eigenvalue is missed; if not, go on."""
         self.residuals = self._true_residuals(state.eigenvalues)
         if (self.residuals > state.limits).any():
             self._repair(state)

@@ -162,7 +162,7 @@ class FilteredRestart(ThickRestart):
         )
 
     def _seems_done(self) -> bool:
-        """Whether the residuals of the filter predict convergence for A: the cycle may end early."""
+        """Check whether the residuals of the filter predict convergence for A: the cycle may end early."""
         if self.filter is None or self.krylov.m < self.problem.k + self.options.block_size:
             return False
         return self._promises(self.krylov.ritz())

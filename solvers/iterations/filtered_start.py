@@ -40,7 +40,7 @@ class _Standing(Tolerance):
 
 
 def is_cheap(operator: Operator, basis: int) -> bool:
-    """Whether `MIN_DEGREE` applications of an operator cost no more than orthogonalising one block."""
+    """Check whether `MIN_DEGREE` applications of an operator cost no more than orthogonalising one block."""
     return choose_degree(operator, BLOCK, basis) >= MIN_DEGREE
 
 

@@ -180,7 +180,7 @@ class JacobiDavidson(Iteration):
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
 
     def _filters(self) -> bool:
-        """Whether the initial basis is computed by a filter around the target."""
+        """Check whether the initial basis is computed by a filter around the target."""
         if self.target is None or not self.random_start or self.how.start != "auto":
             return False
         return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)

@@ -178,7 +178,7 @@ class BlockKrylov:
         return self.append(random_block(self.buffer, width, self.rng), keep_random=True)[2]
 
     def can_expand(self) -> bool:
-        """Whether columns are pending and the buffer has room for the result of a step."""
+        """Check whether columns are pending and the buffer has room for the result of a step."""
         step = min(self.block_size, self.w)
         return self.w > 0 and self.m + self.w + min(step, self.room) <= self.capacity
 

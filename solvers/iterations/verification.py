@@ -97,7 +97,7 @@ class Verdict:
 
 
 def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> bool:
-    """Whether an eigenvalue before the last wanted one can have more copies than were computed.
+    """Check whether an eigenvalue before the last wanted one can have more copies than were computed.
 
     The Krylov space of b random columns contains min(b, multiplicity) copies of every eigenvalue, with
     probability one, and they converge together. Only an eigenvalue of which b copies or more were computed

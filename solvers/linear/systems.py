@@ -268,7 +268,7 @@ class Columns:
         return inverse_where(np, values, self.active)
 
     def ended(self, with_first: bool) -> bool:
-        """Whether all columns have stopped, or with `with_first` any."""
+        """Check whether all columns have stopped, or with `with_first` any."""
         return not (self.active.all() if with_first else self.active.any())
 
     def result(self) -> Linear:

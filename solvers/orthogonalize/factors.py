@@ -53,7 +53,7 @@ def cholesky(G: Array, lost: Array | None = None) -> Step:
 
 
 def is_accurate(G: Array, noise: Array) -> bool:
-    """Whether the noise of every column is small compared with its length."""
+    """Check whether the noise of every column is small compared with its length."""
     return bool((noise**2 < PLAIN_NOISE**2 * np.diagonal(G).real).all())
 
 

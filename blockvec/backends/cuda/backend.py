@@ -141,7 +141,7 @@ class CudaBackend:
         return find(problem, self.device, options().winners_dir)
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Whether nobody tuned a problem's kind yet; False while a graph is captured."""
+        """Check whether nobody tuned a problem's kind yet; False while a graph is captured."""
         if isinstance(problem, SpmmvProblem):
             if not operands:
                 return False  # the matrix is what it would be measured with

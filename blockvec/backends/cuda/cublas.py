@@ -160,7 +160,7 @@ WIDE = 64  # columns beyond which an operand is a solver's basis
 
 
 def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
-    """Whether cuBLAS beats blockvec's kernels where nothing was tuned (one H200, CUDA 13.0).
+    """Check whether cuBLAS beats blockvec's kernels where nothing was tuned (one H200, CUDA 13.0).
 
     Of A^H B, products beside a basis of more than 64 columns: from 17 on, and complex ones whose result has
     2048 elements or more, by 1 to 7 %; no Gram matrices, of which cuBLAS reads the block twice.
@@ -182,7 +182,7 @@ def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
 
 
 def prefers_split(problem: TsmttsmProblem) -> bool:
-    """Whether a split along the rows comes before one call, where neither is refused.
+    """Check whether a split along the rows comes before one call, where neither is refused.
 
     One call is at 83 to 96 per cent of the roofline for 16 to 32 columns, and at 13 to 79 for fewer and for
     more (one H200, CUDA 13.0). Beside a basis of more than 64 columns it is at 88 to 96 for one real column

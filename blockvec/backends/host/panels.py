@@ -256,7 +256,7 @@ def tsmm(problem: TsmmProblem, A: Array, C: Array, B: Array, alpha: complex, bet
 
 
 def is_disjoint(problem: TsmmProblem, A: Array, B: Array) -> bool:
-    """Whether the address ranges of A and B do not overlap."""
+    """Check whether the address ranges of A and B do not overlap."""
     if problem.inplace:
         return False
     # An output that is not in place shares no elements with A; only the rows of views can interleave.

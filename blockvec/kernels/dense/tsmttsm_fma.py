@@ -132,7 +132,7 @@ class Plan:
 
 
 def is_single(problem: TsmttsmProblem) -> bool:
-    """Whether the result is in single precision."""
+    """Check whether the result is in single precision."""
     return problem.dtype in ("float32", "complex64")
 
 

@@ -140,7 +140,7 @@ def time_in_turns(
 
 
 def is_view(problem: Product) -> bool:
-    """Whether rows of an operand are not contiguous."""
+    """Check whether rows of an operand are not contiguous."""
     return max(problem.lda, problem.ldb) > max(problem.M, problem.N)
 
 
