@@ -137,11 +137,11 @@ def _mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print the summary of a folder of results."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    for file in sorted(parser.parse_args().folder.glob("*.json")):
+    for file in sorted(parser.parse_args(arguments).folder.glob("*.json")):
         records = [r for r in read(file)["records"] if "fraction" in r and "peers" in r]
         for text in reductions([r for r in records if "figure" in r]):
             print(f"{file.stem:12} {text}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def test_own_kernels_are_judged_without_vendors_and_by_what_padding_leaves() -> 
 
 
 def test_every_table_is_summed_up_by_operation_and_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     records = [
         PLAIN | {"peers": {"cublas": 4.0, "two calls": 0.5}, "choice_s": 1.21, "own_s": 1.0},
@@ -48,8 +47,7 @@ def test_every_table_is_summed_up_by_operation_and_type(
     ]
     document = {"environment": {}, "ceilings": {}, "records": records}
     (tmp_path / "t.json").write_text(json.dumps(document))
-    monkeypatch.setattr(sys, "argv", ["goals", str(tmp_path)])
-    goals.main()
+    goals.main([str(tmp_path)])
     dot, combine = capsys.readouterr().out.splitlines()
     assert "min 0.700 at   3 x 8   median 0.800" in dot
     assert "least  1.00x mean  2.00x" in dot

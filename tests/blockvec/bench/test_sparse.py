@@ -75,10 +75,16 @@ def test_separate_calls_compute_the_same(operation: str) -> None:
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_small_matrices_are_copied_until_they_exceed_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Sizes, "footprint", lambda self, backend: 1 << 20)
+class SmallCaches(Sizes):
+    """Sizes for a device whose caches a mebibyte exceeds."""
+
+    def footprint(self, backend: Any) -> int:
+        return 1 << 20
+
+
+def test_small_matrices_are_copied_until_they_exceed_the_caches() -> None:
     table = Table(("laplace1d:n=1000",), (4,), ("float64",), ())
-    (case,) = sparse_cases(["apply"], table, HOST)
+    (case,) = sparse_cases(["apply"], table, HOST, SmallCaches())
     n_bytes = 2998 * 12 + 2 * 1000 * 4 * 8
     addresses = {case.calls["blockvec"]().array.ctypes.data for _ in range(50)}
     assert len(addresses) == -(-(1 << 20) // n_bytes)
