@@ -27,6 +27,7 @@ from .bench.precompile import compile_ahead, sources
 from .dispatch import accepts
 from .errors import BlockvecError, OptionError
 from .io import open_matrix
+from .kernels.roofline import Ceilings
 from .profile import ceilings
 
 __all__ = ["main"]
@@ -85,13 +86,8 @@ def _info(arguments: argparse.Namespace) -> None:
 def _bench(arguments: argparse.Namespace) -> None:
     if arguments.plot:
         check_plotting()
-    backend = backend_for(arguments.device)
-    if arguments.paper:
-        _bench_paper(arguments, backend)
-    elif arguments.latency:
-        _bench_latency(arguments, backend)
-    else:
-        _bench_operations(arguments, backend)
+    run = _bench_paper if arguments.paper else _bench_latency if arguments.latency else _bench_operations
+    run(arguments, backend_for(arguments.device))
 
 
 def _bench_operations(arguments: argparse.Namespace, backend: Backend) -> None:
@@ -99,9 +95,7 @@ def _bench_operations(arguments: argparse.Namespace, backend: Backend) -> None:
         problems = (c.problem for c in _dense_cases(arguments, backend) if accepts(c.problem, backend))
         compile_ahead(sources(problems, backend), backend)
     cases = _cases(arguments, backend)
-    with _recording(arguments, backend) as book, _progress(None) as (say, step):
-        step("ceilings")
-        limits = ceilings(backend, refresh=not arguments.quick)
+    with _measuring(arguments, backend, refresh=not arguments.quick) as (book, limits, say, step):
         say(bench.heading(backend, limits))
         deadline = time.monotonic() + (math.inf if arguments.seconds is None else arguments.seconds)
         for case in cases:
@@ -155,9 +149,8 @@ def _bench_latency(arguments: argparse.Namespace, backend: Backend) -> None:
     rows = tuple(K for K in latency.ROWS if not arguments.quick or K <= 10**4)
     widths = arguments.widths or (4, 32)
     total = len(arguments.dtype) * len(widths) * len(rows)
-    with _recording(arguments, backend) as book, _progress(total) as (say, step):
-        step("ceilings")
-        limits = ceilings(backend, refresh=not arguments.quick)
+    refresh = not arguments.quick
+    with _measuring(arguments, backend, refresh=refresh, total=total) as (book, limits, say, step):
         say(latency.heading())
         for dtype in arguments.dtype:
             for record in latency.measure_latency(backend, limits, widths, dtype, rows):
@@ -169,9 +162,7 @@ def _bench_latency(arguments: argparse.Namespace, backend: Backend) -> None:
 def _bench_paper(arguments: argparse.Namespace, backend: Backend) -> None:
     figures = ALL_FIGURES if "all" in arguments.paper else arguments.paper
     counts = dict.fromkeys(figures, 0)
-    with _recording(arguments, backend) as book, _progress(None) as (say, step):
-        step("ceilings")
-        limits = ceilings(backend, refresh=True)
+    with _measuring(arguments, backend, refresh=True) as (book, limits, say, step):
         for figure, record in record_figures(figures, backend, limits, budget_s=arguments.budget):
             step(figure)
             counts[figure] += 1
@@ -181,11 +172,15 @@ def _bench_paper(arguments: argparse.Namespace, backend: Backend) -> None:
 
 
 @contextlib.contextmanager
-def _recording(arguments: argparse.Namespace, backend: Backend) -> Iterator[records.Book]:
-    """Yield the document of a run; it is written as it grows, and drawn at the end of the run."""
+def _measuring(
+    arguments: argparse.Namespace, backend: Backend, *, refresh: bool, total: int | None = None
+) -> Iterator[tuple[records.Book, Ceilings, Callable[[str], None], Callable[[str], None]]]:
+    """Yield ``(book, ceilings, say, step)``; the book is written as it grows, and drawn at the end."""
     book = records.Book(arguments.json, records.environment(backend))
     try:
-        yield book
+        with _progress(total) as (say, step):
+            step("ceilings")
+            yield book, ceilings(backend, refresh=refresh), say, step
     finally:
         book.write()
     if arguments.plot:

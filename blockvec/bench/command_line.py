@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,16 +44,6 @@ class _Parser(argparse.ArgumentParser):
         self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def _add_types(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--dtype",
-        type=_names(*DTYPES),
-        default=("float64", "complex128"),
-        metavar="TYPES",
-        help=f"some of {','.join(DTYPES)} (default float64,complex128)",
-    )
-
-
 def parser() -> argparse.ArgumentParser:
     """Create the parser of all commands."""
     root = _Parser(
@@ -64,30 +54,20 @@ def parser() -> argparse.ArgumentParser:
     )
     root.add_argument("--version", action="version", version=f"blockvec {__version__}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_info(commands)
-    _add_bench(commands)
-    _add_tune(commands)
-    _add_explain(commands)
-    _add_plot(commands)
+    for name, (text, add_arguments) in _COMMANDS.items():
+        add_arguments(commands.add_parser(name, help=text))
     return root
 
 
-def _add_info(commands: Any) -> None:
-    info = commands.add_parser("info", help="devices, libraries and measured ceilings")
-    info.add_argument("--measure", action="store_true", help="measure the ceilings again")
+def _add_info(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--measure", action="store_true", help="measure the ceilings again")
 
 
-def _add_bench(commands: Any) -> None:
-    bench = commands.add_parser("bench", help="time the operations beside NumPy or cuBLAS")
-    add = bench.add_argument
-    add(
-        "--op",
-        type=_names(*OPERATIONS),
-        default=("dot", "combine", "apply"),
-        metavar="OPS",
-        help=f"some of {','.join(OPERATIONS)} (default dot,combine,apply)",
-    )
-    _add_types(bench)
+def _add_bench(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--op", **_some_of(OPERATIONS, ("dot", "combine", "apply"), "OPS"))
+    add("--dtype", **_some_of(DTYPES, ("float64", "complex128"), "TYPES"))
     add("--widths", type=parse_widths, metavar="W", help="columns (default 1,2,3,4,7,8,13,16,31,32,64)")
     add("--grid", action="store_true", help="dot and combine over all pairs of widths, not only equal ones")
     add("--basis", type=parse_widths, metavar="W", help="columns of a basis; --widths are of the blocks")
@@ -95,7 +75,7 @@ def _add_bench(commands: Any) -> None:
         "--ld", type=_count, metavar="LD", help="views with this leading dimension, from the second column on"
     )
     add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
-    size = bench.add_mutually_exclusive_group()
+    size = command.add_mutually_exclusive_group()
     size.add_argument("--rows", type=_count, metavar="N", help="rows of a block")
     size.add_argument(
         "--bytes", type=_bytes, metavar="B", help="bytes of a block, such as 32M (default: 32M, on a GPU 2G)"
@@ -121,19 +101,12 @@ def _add_bench(commands: Any) -> None:
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
 
 
-def _add_tune(commands: Any) -> None:
-    tune = commands.add_parser("tune", help="find and store the fastest kernels for products on a GPU")
-    add = tune.add_argument
-    add(
-        "--op",
-        type=_names("dot", "gram", "combine", "inplace"),
-        default=("dot", "gram", "combine"),
-        metavar="OPS",
-        help="some of dot,gram,combine,inplace (default dot,gram,combine)",
-    )
-    _add_types(tune)
+def _add_tune(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--op", **_some_of(("dot", "gram", "combine", "inplace"), ("dot", "gram", "combine"), "OPS"))
+    add("--dtype", **_some_of(DTYPES, ("float64", "complex128"), "TYPES"))
     add("--widths", type=parse_widths, default=WIDTHS, metavar="W", help="columns, such as 1,2,8 or 1-64")
-    pairs = tune.add_mutually_exclusive_group()
+    pairs = command.add_mutually_exclusive_group()
     pairs.add_argument("--grid", action="store_true", help="all pairs of widths, not only equal ones")
     pairs.add_argument("--by", type=parse_widths, metavar="W", help="pairs of a width and one of these")
     add("--ld", type=_count, metavar="LD", help="views with this leading dimension, at odd column offsets")
@@ -157,50 +130,34 @@ def _add_tune(commands: Any) -> None:
     )
     add("--limit", type=float, default=math.inf, metavar="S", help="begin no further problem after S seconds")
     add("--json", type=Path, metavar="FILE", help="write every measurement to this file, as it arrives")
-    add(
-        "--resume",
-        action="store_true",
-        help="keep the records in the file of --json, measure the rest",
-    )
+    add("--resume", action="store_true", help="keep the records in the file of --json, measure the rest")
     add("--ship", type=Path, metavar="DIR", help="add the winners to the tables in this folder")
-    add(
-        "--from",
-        dest="results",
-        nargs="+",
-        type=Path,
-        metavar="RESULTS",
-        help="instead of measuring, ship the winners of these results",
-    )
+    shipped = "instead of measuring, ship the winners of these results"
+    add("--from", dest="results", nargs="+", type=Path, metavar="RESULTS", help=shipped)
 
 
-def _add_explain(commands: Any) -> None:
-    explain = commands.add_parser("explain", help="which kernel runs, and why")
-    add = explain.add_argument
+def _add_explain(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add("operation", choices=("dot", "combine", "apply"))
     add("--rows", type=_count, default=1_000_000, metavar="N", help="rows of the block (default 1000000)")
-    add(
-        "--widths",
-        type=parse_widths,
-        default=(8,),
-        metavar="M[,N]",
-        help="columns of both operands (default 8)",
-    )
+    columns = "columns of both operands (default 8)"
+    add("--widths", type=parse_widths, default=(8,), metavar="M[,N]", help=columns)
     add("--dtype", choices=DTYPES, default="float64", help="default float64")
     add("--device", default="cpu", metavar="DEVICE", help="cpu (default), gpu or cuda:1")
     add("--matrix", default=HOST_MATRIX, metavar="MATRIX", help=f"for apply (default {HOST_MATRIX})")
 
 
-def _add_plot(commands: Any) -> None:
-    plot = commands.add_parser("plot", help="draw pictures of recorded results")
-    add = plot.add_argument
+def _add_plot(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
     add("results", nargs="+", type=Path, metavar="RESULTS", help="JSON files, or folders that hold some")
-    add(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="picture of a single file (default: beside it, .svg)",
-    )
+    output = "picture of a single file (default: beside it, .svg)"
+    add("-o", "--output", type=Path, metavar="FILE", help=output)
+
+
+def _some_of(known: Sequence[str], default: tuple[str, ...], metavar: str) -> dict[str, Any]:
+    """Describe an option whose value is a list of names."""
+    text = f"some of {','.join(known)} (default {','.join(default)})"
+    return {"type": _names(*known), "default": default, "metavar": metavar, "help": text}
 
 
 def _names(*known: str) -> Callable[[str], tuple[str, ...]]:
@@ -233,3 +190,12 @@ def _bytes(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     unit = units.get(text[-1:].upper(), 1)
     return _count(text[:-1] if unit > 1 else text) * unit
+
+
+_COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "info": ("devices, libraries and measured ceilings", _add_info),
+    "bench": ("time the operations beside NumPy or cuBLAS", _add_bench),
+    "tune": ("find and store the fastest kernels for products on a GPU", _add_tune),
+    "explain": ("which kernel runs, and why", _add_explain),
+    "plot": ("draw pictures of recorded results", _add_plot),
+}

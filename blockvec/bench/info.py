@@ -12,34 +12,34 @@ import threadpoolctl
 from .. import __version__
 from ..backends import Backend, backend_for
 from ..config import options
-from ..errors import CompileError
 from ..profile import ceilings
+from .records import cuda_runtime, nvrtc_version
 
 __all__ = ["describe", "gpus"]
 
 
-def gpus() -> list[Backend]:
-    """Create the backends of all GPUs that CuPy can use."""
+def _cupy() -> tuple[str, int]:
+    """Determine the version of CuPy and the number of its GPUs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # CuPy warns on import if it finds no CUDA
         try:
             import cupy
-
-            count = cupy.cuda.runtime.getDeviceCount() if cupy.cuda.is_available() else 0
         except ImportError:
-            return []
-    return [backend_for(f"cuda:{index}") for index in range(count)]
+            return "not installed", 0
+        if not cupy.cuda.is_available():
+            return f"{cupy.__version__}, finds no GPU", 0
+        return str(cupy.__version__), cupy.cuda.runtime.getDeviceCount()
+
+
+def gpus() -> list[Backend]:
+    """Create the backends of all GPUs that CuPy can use."""
+    return [backend_for(f"cuda:{index}") for index in range(_cupy()[1])]
 
 
 def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda text: None) -> Iterator[str]:
     """Yield the lines of the description; a device's lines follow as soon as its ceilings are known.
 
-    Parameters
-    ----------
-    measure : bool
-        Measure the ceilings again even if they are cached.
-    notice : callable
-        Called with the name of the device before it is measured.
+    Ceilings are measured again on request; before each device, `notice` is called with its name.
     """
     yield f"blockvec  {__version__}"
     yield f"python    {platform.python_version()}"
@@ -48,11 +48,10 @@ def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda te
     for library in _blas_libraries():
         yield f"blas      {library}"
     found = gpus()
-    yield f"cupy      {_cupy_version()}"
+    yield f"cupy      {_cupy()[0]}"
     if found:
-        runtime = found[0].xp.cuda.runtime.runtimeGetVersion()
-        yield f"cuda      {runtime // 1000}.{runtime % 1000 // 10}, driver {found[0].device.driver}"
-    yield f"nvrtc     {_nvrtc_version()}"
+        yield f"cuda      {cuda_runtime(found[0])}, driver {found[0].device.driver}"
+    yield f"nvrtc     {nvrtc_version() or 'not installed'}"
     current = options()
     yield f"options   threads={current.threads} vendor={current.vendor}"
     yield f"cache     {current.cache_dir}"
@@ -87,23 +86,3 @@ def _blas_libraries() -> list[str]:
             f"{library['internal_api']} {library['version'] or ''}{kind}, {library['num_threads']} threads"
         )
     return list(dict.fromkeys(names))
-
-
-def _cupy_version() -> str:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import cupy
-        except ImportError:
-            return "not installed"
-        usable = cupy.cuda.is_available()
-    return str(cupy.__version__) + ("" if usable else ", finds no GPU")
-
-
-def _nvrtc_version() -> str:
-    from ..kernels.compile import compiler_version
-
-    try:
-        return compiler_version()
-    except CompileError:
-        return "not installed"

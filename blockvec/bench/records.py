@@ -17,8 +17,9 @@ from typing import Any
 
 from ..backends import Backend
 from ..config import named_commit
-from ..errors import FormatError
+from ..errors import CompileError, FormatError
 from ..kernels.cache import replace_file
+from ..kernels.compile import compiler_version
 from ..kernels.measure import Timing
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ..kernels.roofline import Ceilings, fraction, gather_time, memory_time, padding_cap, sector_traffic
@@ -27,10 +28,12 @@ __all__ = [
     "Book",
     "Record",
     "ceilings_record",
+    "cuda_runtime",
     "document",
     "environment",
     "grouped",
     "kernel_record",
+    "nvrtc_version",
     "read",
     "write",
 ]
@@ -50,8 +53,8 @@ def environment(backend: Backend) -> Record:
         "device": device.name,
         "cores": 0 if on_gpu else device.multiprocessors,
         "driver": device.driver,
-        "cuda": _cuda_runtime(backend) if on_gpu else "",
-        "nvrtc": _nvrtc() if on_gpu else "",
+        "cuda": cuda_runtime(backend) if on_gpu else "",
+        "nvrtc": nvrtc_version() if on_gpu else "",
         "cupy": backend.xp.__version__ if on_gpu else "",
         "numpy": importlib.metadata.version("numpy"),
         "scipy": importlib.metadata.version("scipy"),
@@ -62,15 +65,14 @@ def environment(backend: Backend) -> Record:
     }
 
 
-def _cuda_runtime(backend: Backend) -> str:
+def cuda_runtime(backend: Backend) -> str:
+    """Determine the version of the CUDA runtime."""
     version = int(backend.xp.cuda.runtime.runtimeGetVersion())
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _nvrtc() -> str:
-    from ..errors import CompileError
-    from ..kernels.compile import compiler_version
-
+def nvrtc_version() -> str:
+    """Determine the version of NVRTC; "" if it is not installed."""
     try:
         return compiler_version()
     except CompileError:

@@ -64,12 +64,10 @@ class _Product:
         self._blocks = [
             cusparse.createDnMat(
                 *block.shape,
-                *(
-                    block.n_cols if row_major else block.n_rows,
-                    memory_of(block.array).address,
-                    cuda_type,
-                    order,
-                ),
+                block.shape[1 if row_major else 0],
+                memory_of(block.array).address,
+                cuda_type,
+                order,
             )
             for block in (X, Y)
         ]

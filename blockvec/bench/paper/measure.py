@@ -35,23 +35,9 @@ Record = dict[str, Any]
 def record_figures(
     figures: Sequence[str], backend: Backend, ceilings: Ceilings, *, budget_s: float
 ) -> Iterator[tuple[str, Record]]:
-    """Yield the measurements of figures as they are made, each with the name of its figure.
+    """Yield the measurements of figures as they are made on a GPU, each with the name of its figure.
 
-    Parameters
-    ----------
-    figures : sequence of str
-        Some of `ALL_FIGURES`.
-    backend : Backend
-        A GPU backend.
-    ceilings : Ceilings
-        Measured in this process.
-    budget_s : float
-        Seconds after which no further kernel is timed.
-
-    Raises
-    ------
-    OptionError
-        On a CPU, and for unknown figures.
+    No kernel is timed after `budget_s` seconds; a CPU or an unknown figure raises an `OptionError`.
     """
     if backend.device.kind != "cuda":
         raise OptionError("the figures compare kernels of a GPU; give --device gpu.")

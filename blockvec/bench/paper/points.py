@@ -7,6 +7,7 @@ the points are those kernels: operands are loaded from memory to registers and r
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,21 +37,7 @@ REDUCED_ROWS = tuple(round(10 ** (step / 2)) for step in range(6, 16))  # 1e3 to
 
 @dataclass(frozen=True)
 class Point:
-    """One kernel to time.
-
-    Attributes
-    ----------
-    figure : str
-        One of `FIGURES`.
-    problem : TsmttsmProblem or TsmmProblem
-        Problem of the kernel.
-    kernel : str
-        Family of the kernel.
-    config : object
-        Configuration of the kernel.
-    setting : dict
-        The options that the figure compares.
-    """
+    """One kernel to time: its problem, family and configuration, and the options that the figure compares."""
 
     figure: str
     problem: TsmttsmProblem | TsmmProblem
@@ -113,11 +100,10 @@ def _permutations(device: DeviceInfo) -> Iterator[Point]:
 def _tiles(device: DeviceInfo) -> Iterator[Point]:
     """Yield tiles of TM x TN at one width, with leap frog and interleaved."""
     problem = _tsmttsm(MAP_WIDTH)
-    for tm in TILES:
-        for tn in TILES:
-            config = _direct_tsmttsm(problem, tm, tn, device, leapfrog=True, interleaved=True)
-            if config:
-                yield Point("tiles", problem, "tsmttsm_fma", config, {"tm": tm, "tn": tn})
+    for tm, tn in itertools.product(TILES, repeat=2):
+        config = _direct_tsmttsm(problem, tm, tn, device, leapfrog=True, interleaved=True)
+        if config:
+            yield Point("tiles", problem, "tsmttsm_fma", config, {"tm": tm, "tn": tn})
 
 
 def _reductions(device: DeviceInfo) -> Iterator[Point]:
@@ -135,17 +121,11 @@ def _combinations(device: DeviceInfo) -> Iterator[Point]:
     """Yield threads per row, memory of C and rows per thread, over the width."""
     for width in COMBINED_WIDTHS:
         problem = _tsmm(width)
-        for spread in (1, 2, 4, 8, 16):
-            for coefficients in ("registers", "shared", "cache"):
-                for unroll in (1, 2, 3, 4):
-                    setting: dict[str, Any] = {
-                        "spread": spread,
-                        "coefficients": coefficients,
-                        "unroll": unroll,
-                    }
-                    config = _direct_tsmm(problem, device, **setting)
-                    if config:
-                        yield Point("combinations", problem, "tsmm_fma", config, setting)
+        for values in itertools.product((1, 2, 4, 8, 16), ("registers", "shared", "cache"), (1, 2, 3, 4)):
+            setting: dict[str, Any] = dict(zip(("spread", "coefficients", "unroll"), values, strict=True))
+            config = _direct_tsmm(problem, device, **setting)
+            if config:
+                yield Point("combinations", problem, "tsmm_fma", config, setting)
 
 
 def _direct_tsmm(
@@ -181,20 +161,7 @@ FIGURES: dict[str, Callable[[DeviceInfo], Iterator[Point]]] = {
 
 
 def points(figures: Sequence[str], device: DeviceInfo) -> list[Point]:
-    """List the kernels of some figures.
-
-    Parameters
-    ----------
-    figures : sequence of str
-        Some of `FIGURES`.
-    device : DeviceInfo
-        Target device, which limits the configurations.
-
-    Raises
-    ------
-    OptionError
-        For an unknown figure.
-    """
+    """List the kernels of figures that fit the device; an unknown figure raises an `OptionError`."""
     for figure in figures:
         if figure not in FIGURES:
             raise OptionError(f"figure {figure!r} is not known; give some of {', '.join(FIGURES)}.")
