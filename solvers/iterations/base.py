@@ -23,7 +23,7 @@ from ..problem import IterationOptions, Problem
 from ..transform.fold import FoldedOperator
 from .krylov import Counts
 from .rayleigh_ritz import Which
-from .verification import Found, look_for_missed, may_have_missed
+from .verification import Found, Search, may_have_missed
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
 MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
@@ -292,11 +292,9 @@ class Iteration(ABC):
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
-        verdict = look_for_missed(folded, found, self.search_width, budget, self.rng, self._stopped)
-        counts.operator_columns += each * verdict.columns
-        counts.verification_columns += each * verdict.columns
-        counts.block_applications += each * verdict.applications
-        counts.reductions += verdict.reductions
+        verdict = Search(folded, found, self.search_width, budget, self.rng, self._stopped).run()
+        counts.add(verdict.counts, each)
+        counts.verification_columns += each * verdict.counts.operator_columns
         self.verification = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
         if verdict.missed is None:

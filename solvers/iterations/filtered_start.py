@@ -69,8 +69,5 @@ def filtered_start(
     options = IterationOptions(b, ncv, MAX_RESTARTS, degree)
     start = random_block(space.buffer, b, rng)
     found = FilteredRestart(square, options, start, interrupted).run()
-    # Each application of the square is two of A.
-    counts.operator_columns += 2 * found.counts.operator_columns
-    counts.block_applications += 2 * found.counts.block_applications
-    counts.reductions += found.counts.reductions
+    counts.add(found.counts, 2)
     return found.X.copy()

@@ -42,6 +42,12 @@ class Counts:
         self.operator_columns += columns * times
         self.block_applications += times
 
+    def add(self, part: Counts, times: int = 1) -> None:
+        """Add the costs of a part of the solve, whose operator applies A `times` times."""
+        self.operator_columns += times * part.operator_columns
+        self.block_applications += times * part.block_applications
+        self.reductions += part.reductions
+
 
 @dataclass(frozen=True, slots=True)
 class Ritz:

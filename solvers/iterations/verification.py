@@ -35,6 +35,7 @@ from ..blocks import (
 )
 from ..orthogonalize import orthogonalize
 from .chebyshev import degree_for, filtered, steps_within
+from .krylov import Counts
 from .rayleigh_ritz import Which, clusters, ranking_key
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
@@ -90,9 +91,7 @@ class Verdict:
     """Outcome of a search."""
 
     missed: Block | None  # orthonormal vectors, orthogonal to X, with wanted Ritz values
-    columns: int  # operator columns
-    applications: int  # calls of the operator
-    reductions: int  # inner products
+    counts: Counts
     text: str  # outcome in words
 
 
@@ -138,14 +137,7 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
     return Interval(low, edge, max(wanted, nearest), deflated)
 
 
-def look_for_missed(
-    operator: Operator,
-    found: Found,
-    width: int,
-    budget: int,
-    rng: Any,
-    stop: Callable[[], object] = lambda: False,
-) -> Verdict:
+class Search:
     """Search for eigenvalues more wanted than the last wanted one, in the complement of the computed vectors.
 
     Parameters
@@ -155,14 +147,9 @@ def look_for_missed(
     budget : int
         Maximum degree of the filter. If the gap behind the last wanted value needs a higher degree, the
         search covers only values further out.
-    stop : callable, optional
+    stop : callable
         Called after every application; a true value aborts the search.
     """
-    return _Search(operator, found, width, budget, rng, stop).run()
-
-
-class _Search:
-    """One search, with the filter's interval and operation counts."""
 
     def __init__(
         self, operator: Operator, found: Found, width: int, budget: int, rng: Any, stop: Callable[[], object]
@@ -172,7 +159,7 @@ class _Search:
         self.width = max(1, min(width, n - found.X.shape[1]))
         self.budget = budget
         self.growth = DECISIVE * math.sqrt(n) / UNLUCKY
-        self.columns = self.applications = self.reductions = 0
+        self.counts = Counts()
         self.far_ends = 0
         self._set_interval(found)
 
@@ -185,6 +172,7 @@ class _Search:
         self.degree = max(1, math.ceil(min(degree_for(self.growth, distance), self.budget)))
 
     def run(self) -> Verdict:
+        """Filter random vectors until what grows in them is decided."""
         Y = self._random()
         for _ in range(ROUNDS):
             Y = self._filter(Y)
@@ -221,8 +209,7 @@ class _Search:
         look_every = steps_within(OVERFLOW_GROWTH, reach)
 
         def after_step(step: int, current: Block, previous: Block) -> bool:
-            self.applications += 1
-            self.columns += current.shape[1]
+            self.counts.apply(current.shape[1])
             if self.found.locked is not None:  # they need not be invariant under A
                 self._project_out(self.found.locked, current)
             if step % project_every == 0:
@@ -254,16 +241,15 @@ class _Search:
         """Compute Ritz values of the grown vectors; return the vectors and a verdict, or None."""
         found = self.found
         result = orthogonalize(Y, self.deflated, rng=self.rng)
-        self.reductions += result.reductions
+        self.counts.reductions += result.reductions
         Y = Y[:, : Y.shape[1] - int(result.lost.sum())]
         AY = self.operator.apply(Y.copy())
-        self.applications += 1
-        self.columns += Y.shape[1]
+        self.counts.apply(Y.shape[1])
         if found.locked is not None:
             self._project_out(found.locked, AY)
         # For "LM" the Ritz values of A^2 are computed.
         small = to_host(AY.gram() if found.which == "LM" else Y.dot(AY)).astype(complex)
-        self.reductions += 1
+        self.counts.reductions += 1
         values, Z = np.linalg.eigh((small + small.conj().T) / 2)
         values = np.sqrt(np.abs(values)) if found.which == "LM" else ranking_key(values, found.which)
         missed = values > found.wanted + found.limits[-1]
@@ -300,10 +286,10 @@ class _Search:
 
     def _project_out(self, V: Block, Y: Block) -> None:
         project_out(V, Y)
-        self.reductions += 1
+        self.counts.reductions += 1
 
     def _norms(self, Y: Block) -> RealArray:
-        self.reductions += 1
+        self.counts.reductions += 1
         norms = to_host(Y.norms()).astype(np.float64)
         if not np.isfinite(norms).all():
             raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
@@ -316,7 +302,7 @@ class _Search:
         return Y
 
     def _verdict(self, missed: Block | None, text: str) -> Verdict:
-        return Verdict(missed, self.columns, self.applications, self.reductions, text)
+        return Verdict(missed, self.counts, text)
 
 
 def _combined(Y: Block, Z: NDArray[Any]) -> Block:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solvers.iterations.rayleigh_ritz import ranking_key, select
-from solvers.iterations.verification import Found, Verdict, choose_interval, look_for_missed, may_have_missed
+from solvers.iterations.verification import Found, Search, Verdict, choose_interval, may_have_missed
 
 N = 400
 
@@ -52,7 +52,7 @@ def case(
 
 
 def look(operator: Any, found: Found, width: int = 1, budget: int = 200, seed: int = 0) -> Verdict:
-    return look_for_missed(operator, found, width, budget, np.random.default_rng(seed))
+    return Search(operator, found, width, budget, np.random.default_rng(seed), lambda: False).run()
 
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
@@ -63,7 +63,7 @@ def test_a_complete_set_passes(which: str, dtype: str, seed: int, plain: Any) ->
     verdict = look(operator, found, seed=seed)
     assert verdict.missed is None
     assert verdict.text.startswith("passed")
-    assert verdict.columns == operator.columns
+    assert verdict.counts.operator_columns == operator.columns
 
 
 @pytest.mark.parametrize("which", ["LA", "SA", "LM"])
@@ -138,7 +138,7 @@ def test_the_interval_leaves_out_vectors_that_are_known_well_enough(plain: Any) 
 
 def test_a_search_can_be_cut_short(plain: Any) -> None:
     operator, found, _ = case("LA", [0], 5, plain)
-    verdict = look_for_missed(operator, found, 1, 200, np.random.default_rng(0), stop=lambda: True)
+    verdict = Search(operator, found, 1, 200, np.random.default_rng(0), lambda: True).run()
     assert verdict.missed is None
     assert verdict.text == "cut short"
     assert operator.columns <= 2
