@@ -66,13 +66,7 @@ def run(problem: Problem, options: IterationOptions) -> EigenResult:
 
 
 def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
-    """Check k, orthonormalise the locked columns, and choose method and sizes.
-
-    Raises
-    ------
-    OptionError, ShapeError, DTypeError, BreakdownError
-        As `eigsh` does.
-    """
+    """Check k, orthonormalise the locked columns, and choose method and sizes."""
     op = problem.operator
     if problem.check_hermitian:
         assert isinstance(op, blockvec.Operator)
@@ -86,10 +80,10 @@ def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
 
 
 def _options(problem: Problem, asked: Problem) -> IterationOptions:
-    """Choose method and sizes; `asked` is the problem with its locked columns as given."""
+    """Choose method and sizes; `asked` has its locked columns as given: zero ones count for the method."""
     b = _block_size(problem)
     ncv = _basis_size(problem, b)
-    method, degree, why = choose_method(asked, b, ncv)  # all-zero locked columns count as given
+    method, degree, why = choose_method(asked, b, ncv)
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
@@ -156,12 +150,10 @@ def _correction_block_size(is_short: bool, k: int, ncv: Any, guided: bool) -> in
     """Choose the block size of Jacobi-Davidson, for a basis of `ncv` vectors if given.
 
     Blocks take more columns and fewer calls. Calls decide about the time while columns are short
-    (`is_short`: on a GPU up to a million rows at least), the more the more pairs are wanted. On two cores,
-    in bases of the default size, ten pairs of seven matrices of 900 to 14 000 rows in blocks of eight took
-    0.43 to 0.74 of the time of blocks of two and 0.67 to 1.1 of that of four; five pairs 0.4 to 0.6 and 0.5
-    to 0.8 of it on about 1000 rows, but 1.0 to 1.4 of both on 8000 to 14 000. For longer columns, many pairs
-    pay for a block of four, and few do where a preconditioner or a filter around a target guides them
-    (`guided`).
+    (`is_short`: on a GPU up to a million rows at least), the more the more pairs are wanted: on two cores ten
+    pairs of 900 to 14 000 rows took 0.43 to 0.74 of the time of blocks of two in blocks of eight, five pairs
+    0.4 to 0.6 on about 1000 rows, but 1.0 to 1.4 on 8000 to 14 000. For longer columns, many pairs pay for a
+    block of four, and few do where a preconditioner or a filter around a target guides them (`guided`).
     """
     if k < 4:
         return 2
@@ -211,11 +203,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     if problem.checkpoint is not None:
         problem.checkpoint.problem = _fingerprint(problem, options)
         problem.checkpoint.image = probe(op, start, problem.locked)
-    iterations: dict[Chosen, type[Iteration]] = {
-        "lanczos": ThickRestart,
-        "filter": FilteredRestart,
-        "jd": JacobiDavidson,
-    }
+    iterations: dict[Chosen, type[Iteration]]
+    iterations = {"lanczos": ThickRestart, "filter": FilteredRestart, "jd": JacobiDavidson}
     with deferred_interrupt() as interrupted:
         try:
             outcome = iterations[options.method](problem, options, start, interrupted).run()
@@ -238,7 +227,6 @@ def _require_memory(problem: Problem, options: IterationOptions) -> None:
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
     """Collect everything that determines an iteration, except the operator itself."""
-    jd_options = problem.jd_options or JacobiDavidsonOptions()
     return {
         "n": problem.n,
         "method": options.method,
@@ -254,7 +242,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
         "columns of v0": 0 if problem.start is None else problem.start.shape[1],
         "columns of orthogonal_to": problem.n_locked,
         "preconditioner": problem.preconditioner is not None,
-        **jd_options.fingerprint(),
+        **(problem.jd_options or JacobiDavidsonOptions()).fingerprint(),
         "dtype": problem.operator.dtype.name,
         "rng": type(problem.rng.bit_generator).__name__,
         "blockvec": __version__,
@@ -283,12 +271,8 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
 def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
     op, n = problem.operator, problem.n
-    require_memory(
-        op,
-        5 * n * n * op.dtype.itemsize,
-        f"a dense matrix of {n} rows and its eigenvectors",
-        "use method='lanczos'",
-    )
+    purpose = f"a dense matrix of {n} rows and its eigenvectors"
+    require_memory(op, 5 * n * n * op.dtype.itemsize, purpose, "use method='lanczos'")
     like = BlockVector.empty(n, 0, op.dtype, device=op.device)
     theta, X, norm = dense_eigenpairs(op.apply, like, problem.k, problem.which)
     norm = norm if problem.norm is None else problem.norm

@@ -71,9 +71,7 @@ def _norm_of_root(norm: float, sigma: float, given: float | None) -> float:
 
 
 def solve_window(
-    problem: Problem,
-    options: IterationOptions,
-    solve: Callable[[Problem, IterationOptions], EigenResult],
+    problem: Problem, options: IterationOptions, solve: Callable[[Problem, IterationOptions], EigenResult]
 ) -> EigenResult:
     """Compute the k eigenpairs nearest to ``problem.target``, as the lower end of the square by `solve`.
 

@@ -63,8 +63,7 @@ class StandardForm:
     vectors: Solve  # x of each y, not normalised
     values: Callable[[RealArray], RealArray]  # lambda of each theta
     why: str  # the factorisation, in words
-    # C y of a block of vectors, where there is no shift: x^H (C y) is an inner product of transformed ones.
-    out_of: Solve | None = None
+    out_of: Solve | None = None  # C y of a block of vectors, where there is no shift
 
     @property
     def is_shifted(self) -> bool:
