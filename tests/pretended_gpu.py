@@ -169,7 +169,7 @@ def pretended_gpu(modules: Sequence[str] = ("solvers.iterations.base", "solvers.
 
         def inverse_factor(host: HostBackend, G: Any, limit: float) -> Any:
             note(factor(G.dtype.name))
-            return true_factor(host, G, limit)
+            return true_factor(G, limit)
 
         philox, factor = functools.cache(PhiloxKernel), functools.cache(InverseFactorKernel)
         patch.setattr(HostBackend, "name", "cuda:0")
