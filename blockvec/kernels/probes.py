@@ -1,7 +1,4 @@
-"""Probe kernels (``cuda/probes``): what memory, L2, multiply-add pipes and FP64 tensor cores reach alone.
-
-And one that does nothing, for a time.
-"""
+"""Probe kernels (``cuda/probes``): rates of memory, L2, multiply-adds and FP64 tensor cores; a delay."""
 
 from __future__ import annotations
 
@@ -9,19 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .source import render
-
-__all__ = [
-    "BULK",
-    "FMA",
-    "HOLD",
-    "TENSOR",
-    "Probe",
-    "StreamKind",
-    "cache_probe",
-    "mix_probe",
-    "stream_probe",
-    "view_probe",
-]
 
 StreamKind = Literal["read", "write", "scale"]
 

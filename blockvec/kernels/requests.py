@@ -72,7 +72,7 @@ def note(request: Any) -> None:
 
 @contextlib.contextmanager
 def logged() -> Iterator[dict[int, Any]]:
-    """Collect what operations inside the ``with`` block ask for, in their order."""
+    """Collect the requests of operations inside the ``with`` block, in order."""
     log: dict[int, Any] = {}
     token = _log.set(log)
     try:

@@ -9,9 +9,9 @@ widths are as fast as even ones.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from ..device import DeviceInfo
 from ..launch import QUEUE_BYTES, pack_product, run_rows
@@ -250,6 +250,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     supports = staticmethod(refuse_widths)
     refuse = staticmethod(refuse)
     grid = staticmethod(grid_of)
+    pack = staticmethod(pack_product)
 
     def is_faster(self, problem: TsmmProblem) -> bool:
         """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
@@ -299,7 +300,3 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
         Kernels without a queue take them too, so that all have the same arguments.
         """
         return QUEUE_BYTES
-
-    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        """Create the function that packs the kernel's arguments; see `launch.pack_product`."""
-        return pack_product(problem)

@@ -8,9 +8,9 @@ the paper a ring in shared memory from which they are fed.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
@@ -301,6 +301,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     supports = staticmethod(refuse_widths)
     refuse = staticmethod(refuse)
     grid = staticmethod(grid_of)
+    pack = staticmethod(pack_product)
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
@@ -367,7 +368,3 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
         """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
         partials = grid_of(problem, config, device) if config.reduction == "partials" else 1
         return partials_bytes(partials, problem.M * problem.N * parts_of(problem.dtype))
-
-    def pack(self, problem: TsmttsmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        """Create the function that packs the kernel's arguments; see `launch.pack_product`."""
-        return pack_product(problem)

@@ -11,9 +11,7 @@ the blocks in a fixed order in the same launch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
@@ -308,6 +306,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     shared_bytes = staticmethod(shared_bytes)
     carveout = staticmethod(carveout)
     grid = staticmethod(grid)
+    pack = staticmethod(pack_product)
 
     def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
         """Explain why the family cannot run a problem; None if it can."""
@@ -365,7 +364,3 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
         doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
         return partials_bytes(grid(problem, config, device), doubles)
-
-    def pack(self, problem: TsmttsmProblem) -> Callable[..., tuple[Any, ...] | None]:
-        """Create the function that packs the kernel's arguments; see `launch.pack_product`."""
-        return pack_product(problem)
