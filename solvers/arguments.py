@@ -23,22 +23,6 @@ from .orthogonalize import orthogonalize
 from .problem import asks_for_corrections
 from .runtime.checkpoint import Checkpoint
 
-__all__ = [
-    "CHOICES",
-    "check_choices",
-    "check_combination",
-    "checkpoint_for",
-    "generator",
-    "integer",
-    "is_explicit",
-    "orthonormal_block",
-    "positive",
-    "preconditioner_for",
-    "real",
-    "square",
-    "tall_block",
-]
-
 CHOICES: dict[str, tuple[str, ...]] = {
     "mode": ("normal", "buckling", "cayley"),
     "method": ("auto", "lanczos", "filter", "jd", "dense"),

@@ -24,8 +24,6 @@ from .problem import IterationOptions, Problem
 from .result import EigenResult
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
-__all__ = ["is_factorable", "solve_or_factorise", "solve_pair"]
-
 FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
 FACTOR_ENTRIES = 2_000_000
 # Restarts after which shift-invert takes over; those of a filter take many applications, and are few.

@@ -17,17 +17,6 @@ from .iterations.rayleigh_ritz import ritz_pairs
 from .problem import Problem
 from .result import EigenResult
 
-__all__ = [
-    "both_ends",
-    "continued",
-    "one_after_other",
-    "ritz_step",
-    "side_by_side",
-    "staged",
-    "totals",
-    "within_time",
-]
-
 COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
 GO_ON_AFTER = ("converged", "maxiter", "stagnated")  # other reasons to stop hold for the whole solve
 

@@ -30,8 +30,6 @@ from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 
-__all__ = ["DENSE_ROWS", "choose_method", "prepare", "run", "solve", "solve_dense", "solve_iteratively"]
-
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything

@@ -36,8 +36,6 @@ from .problem import IterationOptions, Problem
 from .result import EigenResult
 from .transform.fold import FoldedOperator
 
-__all__ = ["solve_window"]
-
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
 MIXED = 0.03  # a residual above this share of the distance from sigma belongs to a mixture
 SHARE = 0.3  # of the residual that the estimate allows the square

@@ -17,8 +17,6 @@ from .runtime.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from .iterations.base import IterationState
 
-__all__ = ["Chosen", "IterationOptions", "Method", "Problem", "Verify", "asks_for_corrections"]
-
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]

@@ -16,8 +16,6 @@ from blockvec.errors import OptionError
 
 from .sparse_lu import Solve, factorise
 
-__all__ = ["Factor", "gram_factor"]
-
 NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
 UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
 DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here

@@ -20,8 +20,6 @@ from ..blocks import RealArray
 from ..iterations.rayleigh_ritz import Selection
 from .sparse_lu import factorise
 
-__all__ = ["count_below", "proof", "shift_outside"]
-
 TRUSTED = 1e-8  # relative residual of a solve up to which the pivots of a factorisation are trusted
 CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 # Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.

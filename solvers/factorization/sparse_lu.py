@@ -12,8 +12,6 @@ from blockvec.errors import OptionError
 
 from ..blocks import Array
 
-__all__ = ["SingularError", "Solve", "factorise", "shifted_solve"]
-
 Solve = Callable[[Array], Array]
 
 SINGULAR = 30.0  # a matrix with an eigenvalue below so many u |x|^H |A| |x| is singular

@@ -23,9 +23,6 @@ from blockvec.errors import FormatError, OptionError
 
 from ..blocks import Array, Block, Operator, project_out, random_block, to_host
 
-__all__ = ["Checkpoint", "probe", "write_npz"]
-
-
 FORMAT = "blockvec checkpoint 1"
 STATE = "state/"
 WRITING_SHARE = 0.05  # upper bound of the share of the time for writing

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-__all__ = ["deferred_interrupt"]
-
 
 @contextlib.contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:

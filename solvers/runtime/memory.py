@@ -10,8 +10,6 @@ from blockvec.errors import OptionError
 
 from ..blocks import Operator
 
-__all__ = ["available_bytes", "require_memory"]
-
 
 def available_bytes(op: Operator) -> int | None:
     """Query the free memory of an operator's device; None if it is unknown."""

@@ -8,8 +8,6 @@ from blockvec.errors import OptionError
 
 from ..blocks import AffineOperator, Block, Operator, project_out
 
-__all__ = ["FoldedOperator"]
-
 
 class FoldedOperator:
     """(A - tau I)^2: eigenvalues around a target become those at the lower end.

@@ -41,8 +41,6 @@ from ..linear.preconditioners import following
 from ..problem import Problem
 from ..result import EigenResult
 
-__all__ = ["StandardForm", "form_at_zero", "solve_transformed", "standard_form"]
-
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
 DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
