@@ -12,7 +12,7 @@ from .kernels.problem import MAX_ALIGNMENT
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 REAL_TYPES = dict(zip(DTYPES, ("float32", "float64") * 2, strict=True))  # of an element's parts
-DTYPE_NAMES = {np.dtype(name): name for name in DTYPES}
+DTYPE_NAMES = {np.dtype(name): name for name in DTYPES}  # ``dtype.name`` composes the string at each call
 _CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged of the DLPack specification
 
 
@@ -91,11 +91,6 @@ def dtype_name(dtype: Any) -> str:
     return DTYPE_NAMES[check_dtype(dtype)]
 
 
-def type_name(array: Array) -> str:
-    """Look up the name of a block's element type; ``dtype.name`` composes the string at each call."""
-    return DTYPE_NAMES[array.dtype]
-
-
 Kind: TypeAlias = tuple[Backend, int, int, str, int, int]
 """The part of a `Memory` that a choice of kernel may depend on: backend, extents, type, ld, alignment."""
 
@@ -119,11 +114,6 @@ class Memory(NamedTuple):
     end: int  # address behind the last element; 0 if there are no elements
     array: Array
     kind: Kind  # the first six fields, which kernel choices are cached by
-
-    @property
-    def is_contiguous(self) -> bool:
-        """Whether rows follow each other without gaps."""
-        return self.ld == self.n_cols or self.n_rows < 2
 
     def overlaps(self, other: Memory) -> bool:
         """Check whether two row-major views share memory.

@@ -221,8 +221,7 @@ class BlockVector:
 
     def to_host(self) -> Self:
         """Copy to main memory; waits for the device."""
-        backend = backend_for("cpu")
-        return self._of(self.backend.to_host(self.array), self.comm, backend)
+        return self._of(self.backend.to_host(self.array), self.comm, backend_for("cpu"))
 
     def to_device(self, device: str = "gpu") -> Self:
         """Copy to a GPU; ``"gpu"`` is the current one."""

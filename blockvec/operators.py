@@ -382,31 +382,25 @@ class SparseOperator(Operator):
         return active_profile.get() is None
 
     def _problem(
-        self,
-        x: Memory,
-        ldy: int,
-        align_y: int,
-        alpha: complex,
-        beta: complex,
-        shift: Any,
-        extras: Extras | None = None,
+        self, x: Memory, ldy: int, align_y: int, factors: tuple[Any, ...], extras: Extras | None = None
     ) -> SpmmvProblem:
         """Describe a product; always by the same object, since dispatch caches by identity."""
+        alpha, beta, shift = factors
         shift_class: ShiftClass = "none"
         if getattr(shift, "ndim", 0):
             shift_class = "column"
         elif shift != 0:
             shift_class = "scalar"
-        factors = scalar_class(alpha), beta_class(beta), shift_class
+        classes = scalar_class(alpha), beta_class(beta), shift_class
         fused = extras.classes() if extras else {}
-        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *factors, *fused.values()
+        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *classes, *fused.values()
         if key not in self._problems:
             if len(self._problems) >= MAX_PROBLEMS:
                 self._problems.clear()
             self._problems[key] = SpmmvProblem(
                 *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
                 *(self._index_bytes, x.align, align_y),
-                *factors,
+                *classes,
                 **fused,
                 pattern=self.prepared.pattern,
                 longest=self.prepared.longest,
@@ -414,7 +408,7 @@ class SparseOperator(Operator):
         return self._problems[key]
 
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
-        problem = self._problem(X, Y.ld, Y.align, alpha, beta, shift)
+        problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift))
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
 
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
@@ -427,7 +421,7 @@ class SparseOperator(Operator):
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
         for part in extras.fusible():
-            problem = self._problem(X, Y.ld, Y.align, alpha, beta, shift, part)
+            problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), part)
             if dispatch.accepts(problem, self.backend):
                 fused = part.outputs(X, Y, self.backend)
                 operands = (self.prepared, X.array, Y.array, alpha, beta, shift, fused)
@@ -450,4 +444,4 @@ class SparseOperator(Operator):
 
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
         """Describe the problem that ``apply(X)`` dispatches."""
-        return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, 1, 0, 0), self.backend
+        return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, (1, 0, 0)), self.backend

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from . import dispatch
-from .arrays import DTYPE_NAMES, Kind, Memory, dtype_name, memory_of, type_name
+from .arrays import DTYPE_NAMES, Kind, Memory, dtype_name, memory_of
 from .backends import Array, Backend, array_namespace, backend_of
 from .errors import DeviceError, DTypeError, LayoutError, ShapeError
 from .kernels.problem import (
@@ -143,7 +143,7 @@ def dot(
         _check_out("dot", out, plan.shape, plan.dtype)
         there = memory_of(out)
         _check_apart("dot", there, a, b)
-        contiguous = there.is_contiguous
+        contiguous = there.ld == there.n_cols or there.n_rows < 2
     if comm is None and plan.is_direct and contiguous:
         result = backend.empty(plan.shape, plan.kernel_dtype) if out is None else out
         dispatch.run(plan.problem, backend, A, B, result, alpha, 0 if out is None else beta)
@@ -225,7 +225,7 @@ def _tsmm_problem(
 def tsmm_problem(A: Array, C: Array, out: Array, alpha: complex = 1, beta: complex = 0) -> TsmmProblem:
     """Describe alpha A C + beta out."""
     a, b, factors = memory_of(A), memory_of(out), _factor_kinds(alpha, beta, True)
-    return _tsmm_problem(a.kind, C.shape[1], type_name(C), b.ld, b.align, factors, _is_inplace(a, b))
+    return _tsmm_problem(a.kind, C.shape[1], DTYPE_NAMES[C.dtype], b.ld, b.align, factors, _is_inplace(a, b))
 
 
 def _coefficients(a: Memory, C: Array) -> tuple[Array, str]:
@@ -291,7 +291,7 @@ def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, comm: Co
 
 def sweep_problem(operation: SweepOperation, V: Array, C: Array, W: Array) -> SweepProblem:
     """Describe a sweep over a basis W and a block V with coefficients C."""
-    return _sweep_problem(operation, memory_of(V).kind, type_name(C), memory_of(W).kind)
+    return _sweep_problem(operation, memory_of(V).kind, DTYPE_NAMES[C.dtype], memory_of(W).kind)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
 
 from .backends.base import Backend
 from .config import options
@@ -37,12 +37,7 @@ class ProfileRow(TypedDict):
     fraction: float
 
 
-@dataclasses.dataclass(slots=True)
-class _Share:
-    """Sums over the calls of one kernel."""
-
-    time_s: float = 0.0
-    problems: Counter[Problem] = dataclasses.field(default_factory=Counter)
+_Kernel: TypeAlias = tuple[Backend, str, str, str]  # with the operation, the type and the kernel's name
 
 
 class Profile:
@@ -53,7 +48,8 @@ class Profile:
 
     def __init__(self) -> None:
         self._pending: list[tuple[Backend, Problem, str, Stopwatch]] = []
-        self._shares: dict[tuple[Backend, str, str, str], _Share] = defaultdict(_Share)
+        self._calls: dict[_Kernel, Counter[Problem]] = defaultdict(Counter)
+        self._times_s: dict[_Kernel, float] = defaultdict(float)
 
     def record(self, backend: Backend, problem: Problem, kernel: str, watch: Stopwatch) -> None:
         """Record one call that has been queued, and stop its `watch`."""
@@ -65,30 +61,28 @@ class Profile:
     def _settle(self, count: int) -> None:
         settled, self._pending = self._pending[:count], self._pending[count:]
         for backend, problem, kernel, watch in settled:
-            share = self._shares[backend, problem.operation, problem.dtype, kernel]
-            share.problems[problem] += 1
-            share.time_s += watch.seconds()
+            key = backend, problem.operation, problem.dtype, kernel
+            self._calls[key][problem] += 1
+            self._times_s[key] += watch.seconds()
 
     def rows(self) -> list[ProfileRow]:
         """List one row per kernel, the longest total time first."""
         self._settle(len(self._pending))
         rows = []
-        for (backend, operation, dtype, kernel), share in self._shares.items():
-            limits = ceilings(backend)
-            counts = share.problems.items()
-            bytes_moved = sum(calls * traffic(problem).total_bytes for problem, calls in counts)
-            limit_s = sum(calls * time_limit(problem, limits) for problem, calls in counts)
-            time_s = share.time_s or math.inf
+        for (backend, operation, dtype, kernel), time_s in self._times_s.items():
+            limits, counts = ceilings(backend), self._calls[backend, operation, dtype, kernel]
+            bytes_moved = sum(calls * traffic(problem).total_bytes for problem, calls in counts.items())
+            limit_s = sum(calls * time_limit(problem, limits) for problem, calls in counts.items())
             row = ProfileRow(
                 device=backend.name,
                 operation=operation,
                 dtype=dtype,
                 kernel=kernel,
-                calls=share.problems.total(),
-                time_s=share.time_s,
+                calls=counts.total(),
+                time_s=time_s,
                 bytes_moved=bytes_moved,
-                bandwidth_gb_s=bytes_moved / time_s * 1e-9,
-                fraction=limit_s / time_s,
+                bandwidth_gb_s=bytes_moved / (time_s or math.inf) * 1e-9,
+                fraction=limit_s / (time_s or math.inf),
             )
             rows.append(row)
         return sorted(rows, key=lambda row: -row["time_s"])

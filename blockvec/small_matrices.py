@@ -76,10 +76,6 @@ def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
     limit : float
         Largest growth that is accepted, see `FactorReport`.
 
-    Returns
-    -------
-    InverseFactor
-
     Raises
     ------
     ShapeError, DTypeError

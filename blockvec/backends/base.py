@@ -30,35 +30,22 @@ def _prepare_nothing(problem: Problem, *operands: Any) -> None:
 class Candidate:
     """One implementation of an operation on a device.
 
-    Attributes
-    ----------
-    name : str
-        Name in profiles and in `explain`.
-    run : callable
-        ``run(problem, *operands)``. The operands by type of problem:
-        TSMTTSM ``(A, B, C, alpha, beta)``; TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S)``; SpMMV
-        ``(S, X, Y, alpha, beta, shift)`` with S from `Backend.prepare_sparse`, and a `Fused` last if the
-        problem is ``fused``, which candidates that compute Y alone must refuse; axpby ``(X, Y, out, alpha,
-        beta)`` where Y may be None; column dots ``(X, Y, out)``.
-    refusal : str or None
-        Reason why it cannot or should not run this problem; None or empty if it can.
-    vendor : bool
-        Whether the work is one call of a vendor library.
-    configuration : callable
-        Returns the configuration that it runs with and the origin of that choice, as text for `explain`.
-    source : callable
-        Returns the source of the kernel that its first run compiles; empty if it compiles none.
-    prepare : callable
-        ``prepare(problem)``, for a sparse product ``prepare(problem, S)``: compiles and loads the kernels
-        that the first `run` would wait for, on any thread.
+    ``run(problem, *operands)`` takes the operands by type of problem: TSMTTSM ``(A, B, C, alpha, beta)``;
+    TSMM ``(A, C, B, alpha, beta)``; a sweep ``(W, V, C, S)``; SpMMV ``(S, X, Y, alpha, beta, shift)`` with S
+    from `Backend.prepare_sparse`, and a `Fused` last if the problem is ``fused``, which candidates that
+    compute Y alone must refuse; axpby ``(X, Y, out, alpha, beta)`` where Y may be None; column dots
+    ``(X, Y, out)``.
+
+    ``prepare(problem)``, for a sparse product ``prepare(problem, S)``, compiles and loads the kernels that
+    the first `run` would wait for, on any thread.
     """
 
-    name: str
+    name: str  # in profiles and in `explain`
     run: Callable[..., None]
-    refusal: str | None = None
-    vendor: bool = False
-    configuration: Callable[[], str] = str
-    source: Callable[[], str] = str
+    refusal: str | None = None  # why it cannot or should not run this problem; None or empty if it can
+    vendor: bool = False  # whether the work is one call of a vendor library
+    configuration: Callable[[], str] = str  # its configuration and the origin of that choice, for `explain`
+    source: Callable[[], str] = str  # of the kernel that its first run compiles; empty if it compiles none
     prepare: Callable[..., object] = _prepare_nothing
 
 

@@ -175,9 +175,9 @@ def _sum_panels(
 def _sum_products(A: Array, B: Array, dtype: RealType) -> Array:
     """Compute the sum of A^T B over two stacks of panels, in double precision."""
     left = A if A.dtype == dtype else A.astype(dtype)
-    if A is B:
+    if A is B and 1 < A.shape[2] <= GRAM_WIDE:
         return _sum_grams(left)
-    right = B if B.dtype == dtype else B.astype(dtype)
+    right = left if A is B else B if B.dtype == dtype else B.astype(dtype)
     total: Array = np.add.reduce(np.matmul(left.swapaxes(1, 2), right), axis=0, dtype=np.float64)
     return total
 
@@ -189,9 +189,6 @@ def _sum_grams(A: Array) -> Array:
     panels. So the rows of the result are computed in two halves, which overlap if M is odd.
     """
     count, rows, M = A.shape
-    if not 1 < M <= GRAM_WIDE:
-        total: Array = np.add.reduce(np.matmul(A.swapaxes(1, 2), A), axis=0, dtype=np.float64)
-        return total
     half = (M + 1) // 2
     panel, row, column = A.strides
     halves = np.lib.stride_tricks.as_strided(
