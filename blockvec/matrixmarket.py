@@ -31,23 +31,9 @@ _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
 def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
-    """Read a file; symmetric files are expanded to all elements.
+    """Read a file, gzipped or not; symmetric files are expanded to all elements, duplicates are kept.
 
-    Parameters
-    ----------
-    file : Path
-        A file in coordinate or array format, gzipped or not.
-
-    Returns
-    -------
-    coo_array or array, shape (n_rows, n_cols)
-        With the type of the field; duplicate elements are kept.
-
-    Raises
-    ------
-    FormatError
-        If it is not a Matrix Market file, broken or truncated; the message contains the line, the text
-        found and the text expected.
+    A broken file raises a `FormatError` with the line, the text found and the text expected.
     """
     header = _read_header(file)
     try:
@@ -67,11 +53,7 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
 
 
 class _Terminated:
-    """Stream with a newline appended.
-
-    SciPy 1.17 searches for a newline after the last number; without one it can read beyond its
-    buffer and crash.
-    """
+    """Stream with a newline appended: without one SciPy 1.17 can read beyond its buffer and crash."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream

@@ -19,28 +19,14 @@ Call = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """One operation on operands of one shape.
+    """One operation on operands of one shape."""
 
-    Attributes
-    ----------
-    operation : str
-        Name in the interface.
-    kernel : str
-        Kernel that dispatch selects.
-    calls : dict of str to callable
-        ``"blockvec"`` first, then the peers; each call advances to the next set of operands.
-    config : str
-        Configuration of the kernel.
-    matrix : str or None
-        Name of the sparse matrix, for apply.
-    """
-
-    operation: str
+    operation: str  # its name in the interface
     problem: Problem
-    kernel: str
-    calls: dict[str, Call]
-    config: str
-    matrix: str | None
+    kernel: str  # that dispatch selects
+    calls: dict[str, Call]  # "blockvec" first, then the peers; each call advances to the next set of operands
+    config: str  # of the kernel
+    matrix: str | None  # name of the sparse matrix, for apply
 
 
 def turns(function: Callable[..., object], *operands: Sequence[Any]) -> Call:

@@ -36,25 +36,12 @@ ALIGNMENT = 512  # bytes between the starts of blocks, as between GPU allocation
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of operands.
+    """Sizes of operands; by default the wider has four million elements on a CPU and 2 GiB on a GPU."""
 
-    Attributes
-    ----------
-    rows : int or None
-        Rows of every block.
-    operand_bytes : int or None
-        Bytes of the wider operand, which determine the rows. If both are None, the wider operand has four
-        million elements on a CPU and 2 GiB on a GPU.
-    quick : bool
-        Use operands of 1 MiB without rotation, for a trial run.
-    ld : int or None
-        Leading dimension of blocks that are views from the second column on; None for contiguous blocks.
-    """
-
-    rows: int | None = None
-    operand_bytes: int | None = None
-    quick: bool = False
-    ld: int | None = None
+    rows: int | None = None  # of every block
+    operand_bytes: int | None = None  # of the wider operand, which determine the rows
+    quick: bool = False  # operands of 1 MiB without rotation, for a trial run
+    ld: int | None = None  # of blocks that are views from the second column on; None for contiguous blocks
 
     def rows_for(self, width: int, dtype: str, backend: Backend) -> int:
         """Compute the rows of blocks of which the widest has `width` columns."""

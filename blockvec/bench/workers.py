@@ -26,13 +26,7 @@ _to_parent: Connection | None = None  # in a worker
 
 
 class LostError(BlockvecError):
-    """Raised for a call that did not return.
-
-    Attributes
-    ----------
-    step : object
-        Last argument of `notice` in the call; None without any.
-    """
+    """Raised for a call that did not return; `step` is the last argument of `notice` in it, or None."""
 
     def __init__(self, reason: str, step: Any) -> None:
         super().__init__(reason)
@@ -48,17 +42,10 @@ def notice(step: Any) -> None:
 class Workers(ThreadPoolExecutor):
     """Executor that runs each call in a process, supervised by one thread per process.
 
-    A call raises `LostError` if it takes longer than `limit_s` between two `notice` calls, if its process
-    dies, or if it fails with anything but a `BlockvecError`. The state of that process is then unknown: the
-    next call gets a new one. Functions, arguments and results are pickled. Leaving the context kills running
-    calls.
-
-    Parameters
-    ----------
-    count : int
-        Number of processes.
-    limit_s : float
-        Time limit between two `notice` calls in seconds.
+    A call raises `LostError` if it takes longer than `limit_s` seconds between two `notice` calls, if its
+    process dies, or if it fails with anything but a `BlockvecError`. The state of that process is then
+    unknown: the next call gets a new one. Functions, arguments and results are pickled. Leaving the context
+    kills running calls.
     """
 
     def __init__(self, count: int, limit_s: float) -> None:

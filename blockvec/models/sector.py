@@ -22,32 +22,17 @@ _MAX_SITES = 62  # patterns and their numbers are signed 64-bit integers
 
 
 class Bond(NamedTuple):
-    """Two neighbouring sites, for many patterns at once.
+    """Two neighbouring sites, for many patterns at once."""
 
-    Attributes
-    ----------
-    exchanged : array
-        Numbers of the patterns with the two bits exchanged; undefined where ``differ`` is False.
-    differ : array of bool
-        Patterns in which the two bits differ.
-    wraps : bool
-        Whether the bond closes the ring.
-    """
-
-    exchanged: Rows
-    differ: Mask
-    wraps: bool
+    exchanged: Rows  # numbers of the patterns with the two bits exchanged; undefined where they do not differ
+    differ: Mask  # patterns in which the two bits differ
+    wraps: bool  # whether the bond closes the ring
 
 
 class Sector:
     """All patterns of ``sites`` bits with ``count`` of them set.
 
-    Parameters
-    ----------
-    sites, count : int
-        1 <= sites <= 62, 0 <= count <= sites.
-    name : str
-        Name of the count in messages.
+    1 <= sites <= 62 and 0 <= count <= sites; `name` is that of the count in messages.
 
     References
     ----------
