@@ -74,10 +74,7 @@ def map_items(work: Callable[[int], None], n_items: int) -> None:
 
 
 class _Worker:
-    """A thread that waits on a lock for work, from which it wakes in a few microseconds.
-
-    A queue or a future would double that time.
-    """
+    """A thread that waits on a lock for work: it wakes in half the time of a queue or a future, a few us."""
 
     def __init__(self) -> None:
         self._wanted, self._done = threading.Lock(), threading.Lock()
