@@ -48,9 +48,8 @@ class DeviceCsr:
         if is_cupy(matrix.data):
             self.indptr, self.indices, self.data = matrix.indptr, matrix.indices, matrix.data
         else:
-            self.indptr, self.indices, self.data = map(
-                cupy.asarray, (matrix.indptr, matrix.indices, matrix.data)
-            )
+            arrays = matrix.indptr, matrix.indices, matrix.data
+            self.indptr, self.indices, self.data = map(cupy.asarray, arrays)
         if self.indptr.dtype != self.indices.dtype:
             self.indptr = self.indptr.astype(self.indices.dtype)
         self.plan = Plan(self.indptr, self.indices, self.data)

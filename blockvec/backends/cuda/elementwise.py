@@ -202,12 +202,8 @@ def fold(
 ) -> None:
     """C = alpha (sum of partial products) + beta C; see `FoldKernel` for the flags.
 
-    Parameters
-    ----------
-    partials : array, shape (parts, M, N), or (parts, 2 M, N) where `left_complex`
-        Contiguous; no parts at all make a sum of zero.
-    C : array, shape (M, N)
-        Row-major.
+    `partials`, contiguous, has shape (parts, M, N), or (parts, 2 M, N) where `left_complex`; no parts at all
+    make a sum of zero. C is row-major, of shape (M, N).
     """
     M, N = C.shape
     if M == 0 or N == 0:

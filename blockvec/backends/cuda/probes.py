@@ -73,7 +73,7 @@ def ceiling_probes(gpu: Gpu) -> Sequence[CeilingProbe]:
 
 
 def stream_probes(gpu: Gpu) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
-    """Return streams with 1, 4 and 16 accesses of 16 bytes in flight a thread, from one block to all warps.
+    """Return streams with 1, 4 and 16 accesses of 16 bytes in flight per thread, from one block to all warps.
 
     Each comes with its ``operation``, ``unroll`` and ``warps`` of a multiprocessor, 0 for a block of 4.
     """

@@ -1,4 +1,4 @@
-"""Scratch memory of kernels: one piece a stream, so that launches on several streams do not meet in it."""
+"""Scratch memory of kernels: one piece per stream, so that launches on several streams do not share it."""
 
 from __future__ import annotations
 

@@ -65,18 +65,9 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of `select_fastest`.
+    """The fastest, all trials with the latest timings of the best, and how many the budget did not reach.
 
-    Attributes
-    ----------
-    best : Trial
-        The fastest.
-    trials : tuple of Trial
-        All that were tried, with the latest timing of the best.
-    left_out : int
-        Variants that the budget did not reach.
-    plain_s : float or None
-        Of a product of views, the seconds of plain loads and stores of the same elements, where measured.
+    `plain_s` is measured for products of views: the seconds of plain loads and stores of the same elements.
     """
 
     best: Trial
