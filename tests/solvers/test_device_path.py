@@ -168,7 +168,7 @@ def test_a_whole_run_finds_every_copy_with_small_matrices_on_the_host(
     )
     options = IterationOptions(block_size=2, ncv=40, maxiter=200, degree=8)
     block = plain.PlainBlock.random(600, 2, rng=1)
-    result = variant(problem, options, block).run()
+    result = variant(problem, options, block, lambda: False).run()
     assert result.reason == "converged"
     values = np.linalg.eigvalsh(matrix.toarray())
     wanted = values[solvers.iterations.rayleigh_ritz.select(values, which)[:8]]
