@@ -79,12 +79,8 @@ def todo(names: Sequence[str]) -> Iterator[Todo]:
 class Ledger:
     """Tuned problems of a run, written to one file per table as they arrive.
 
-    Parameters
-    ----------
-    place : Path, optional
-        The file, or for tables the folder of their files; without it nothing is written.
-    resume : bool
-        Keep the records of these files and do not measure their problems again.
+    `place` is the file, or for tables the folder of their files; without it nothing is written. With `resume`
+    the records of these files are kept and their problems not measured again.
     """
 
     def __init__(self, place: Path | None, environment: Record, *, resume: bool = False) -> None:

@@ -84,11 +84,8 @@ _SHORT_LIST = _Choices(
 class SpmmvCsrModel(Model[SpmmvProblem, CsrConfig]):
     """The search space of `spmmv_csr` and the modelled time of its configurations.
 
-    Parameters
-    ----------
-    in_order : bool
-        Whether to choose among configurations that sum a row in the order of its entries, long rows excepted.
-        Matrices of uneven rows may have none.
+    If `in_order`, only configurations that sum a row in the order of its entries, long rows excepted, are
+    chosen; matrices of uneven rows may have none.
     """
 
     def __init__(self, *, in_order: bool = False) -> None:

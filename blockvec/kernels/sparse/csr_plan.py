@@ -56,16 +56,8 @@ class Units:
 class Plan:
     """A sparse matrix in CSR form as the kernels take it.
 
-    Arrays are shared where they have one index type and start at multiples of 16 bytes, else copied.
-
-    Parameters
-    ----------
-    indptr : array of int32 or int64, shape (n_rows + 1,)
-        First entry of each row, and their number.
-    indices : array of int32 or int64, shape (nnz,)
-        Columns; they need not be sorted.
-    data : array of one of the four element types, shape (nnz,)
-        Values.
+    Arrays are shared where they have one index type and start at multiples of 16 bytes, else copied. Columns
+    need not be sorted.
 
     Attributes
     ----------

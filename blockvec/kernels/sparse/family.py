@@ -70,11 +70,6 @@ class SparseFamily(Family[SpmmvProblem, C]):
         """Convert a matrix on CuPy's current stream; None if it has no form worth using.
 
         The form is allocated where the arrays of `plan` are, and may still be being written on return.
-
-        Parameters
-        ----------
-        load : callable
-            ``load(source, kernel_name)`` compiles and loads a kernel that converts.
         """
         return plan
 
