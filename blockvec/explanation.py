@@ -70,7 +70,7 @@ class Explanation:
 
 
 def explain(operation: str, left: BlockVector | Operator, right: Any) -> Explanation:
-    """Explain ``left.dot(right)``, ``left.combine(right)`` or ``left.apply(right)`` without running it.
+    """Explain which kernel ``left.dot(right)``, ``left.combine(right)`` or ``left.apply(right)`` would run.
 
     Parameters
     ----------

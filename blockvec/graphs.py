@@ -9,7 +9,7 @@ from .backends import backend_for
 
 
 class Recorder:
-    """Records operations on the blocks of one device and repeats them without the calls from Python.
+    """Record operations on the blocks of one device, and repeat them without the calls from Python.
 
     A step of an iteration is a dozen operations, and each takes some 50 us to call from Python. On a GPU that
     exceeds the time of the kernels for blocks up to about 100 MB. A recorded step takes the time of its
@@ -56,7 +56,7 @@ class Recorder:
         self._graphs.leave()
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Record operations; the function returned repeats them, inside the recorder's context.
+        """Record operations; return a function that repeats them inside the recorder's context.
 
         Recording computes nothing. The operations must have run once, so that their kernels are compiled.
         They must neither read values on the host nor wait for the device, since control flow is fixed by the

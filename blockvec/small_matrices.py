@@ -101,7 +101,7 @@ def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
 
 
 def start_copy(array: Array) -> Callable[[], Array]:
-    """Start a copy of a small array to the host; the function returned waits for it and returns it.
+    """Start a copy of a small array to the host; return a function that waits for the copy and returns it.
 
     The copy is queued after the work that computes the array. It does not wait for work that is queued later.
 

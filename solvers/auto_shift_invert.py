@@ -50,7 +50,7 @@ def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
 
 
 def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: Any) -> EigenResult:
-    """Iterate at one end, then go on by shift-invert where that converges slowly."""
+    """Iterate at one end; continue by shift-invert if the iteration converges slowly."""
     invariant = problem.locked is None or len(problem.deflated) > 0
     if not (invariant and is_factorable(problem.operator, problem.which)):
         return run(problem, options)
@@ -67,7 +67,7 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
 
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
-    """Iterate on the standard form of a pair; where that converges slowly, go on by shift-invert."""
+    """Iterate on the standard form of a pair; continue by shift-invert if it converges slowly."""
     first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=SOON["lanczos"]))
     if first.converged.all() or first.info["stopped"] not in ("maxiter", "converged"):
         return first

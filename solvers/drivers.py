@@ -46,7 +46,7 @@ WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
 
 
 def solve(problem: Problem) -> EigenResult:
-    """Solve a standard problem by the method asked for, or by one chosen from its size and costs."""
+    """Solve a standard problem by the given method, or by one selected from its size and costs."""
     return run(*prepare(problem))
 
 

@@ -306,7 +306,7 @@ def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> Eigen
 
 
 def _report(result: EigenResult, on_unconverged: str) -> None:
-    """Raise or warn as `on_unconverged` says where some pairs did not converge."""
+    """Raise or warn according to `on_unconverged` if some pairs did not converge."""
     info, count = result.info, int(result.converged.sum())
     k, stopped = info["k"], info["stopped"]
     if stopped == "interrupted":

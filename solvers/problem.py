@@ -1,4 +1,4 @@
-"""The two records of a solve: the problem asked for, and the options of an iteration."""
+"""The two records of a solve: the problem, and the options of an iteration."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ class EigenResult:
 
 
 class ConvergenceWarning(UserWarning):
-    """Warning for pairs that did not converge."""
+    """Warning about pairs that did not converge."""
 
 
 class NoConvergence(BlockvecError, ArpackNoConvergence):

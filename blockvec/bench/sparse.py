@@ -1,4 +1,4 @@
-"""Benchmarks of sparse products: matrices that differ in what limits them, plain and fused, beside peers.
+"""Benchmarks of sparse products, plain and fused, compared with peers, on matrices with different limits.
 
 A matrix and two blocks of it are usually larger than a cache; where they are not, copies of all three are
 used in turn.

@@ -42,7 +42,7 @@ def tune_matrices(
     first: int,
     limit_s: float,
 ) -> Iterator[tuple[Record, str]]:
-    """Tune products and put the winners into the user's store; yield records and lines of a table.
+    """Tune products and store the winners in the user's cache folder; yield records and lines of a table.
 
     All combinations are tuned, with the `first` configurations per family in the order of the model, for
     `budget_s` seconds each; none is begun after `limit_s` seconds. `matrix_of` returns a matrix by name.
@@ -76,7 +76,7 @@ def tune_matrices(
 
 
 def _kinds(plain: SpmmvProblem, backend: Backend) -> list[SpmmvProblem]:
-    """List the problems to tune for a product: itself, and the supported fused ones on record."""
+    """List the problems to tune for a product: itself, and its supported fused forms."""
     if plain.dtype != "float64" or plain.width not in FUSED_WIDTHS:
         return [plain]
     kinds = [dataclasses.replace(plain, **sums).kind for sums in (FUSED, {"gram": GRAMS})]

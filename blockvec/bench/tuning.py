@@ -1,4 +1,4 @@
-"""Tuning many problems in one go, and saying what the models' order was worth."""
+"""Tuning of many problems, with a comparison of the models' predicted order with measurements."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Tuned:
     todo: Todo
 
     def record(self) -> dict[str, Any]:
-        """Return what goes on record: a measurement as any other, and what the models' order was worth."""
+        """Create the record: a measurement, and the quality of the models' order."""
         config = dataclasses.asdict(self.winner.config) if self.winner.config else ""
         families = self.todo.choose.get("families")
         trials = self.outcome.trials
@@ -131,7 +131,7 @@ def columns(problem: Problem, times: Sequence[float | None], outcome: Outcome, c
 
 
 def outcome_record(problem: Problem, outcome: Outcome, ceilings: Ceilings, **facts: Any) -> dict[str, Any]:
-    """Return a measurement as any other, of the winner, and how the other variants did."""
+    """Create the record of the winner's measurement, with the times and faults of the other variants."""
     best, trials = outcome.best, outcome.trials
     assert best.timing is not None
     others = {t.variant.kernel: t.timing for t in trials if t.timing and t.variant.place is None}
@@ -240,18 +240,18 @@ def _select(
 
 
 def _start() -> None:
-    """In a compiler's process: be there, with all imports, when it is needed."""
+    """Import all modules in a compiler process, before the first job."""
 
 
 def _ceilings(name: str) -> Ceilings:
-    """In the device's process: measure its limits."""
+    """Measure the ceilings, in the process of the device."""
     return ceilings(backend_for(name), refresh=True, before_each=lambda: notice(None))
 
 
 def _measure(
     name: str, cache_dir: Path, problem: Any, remaining: Sequence[Variant], budget_s: float
 ) -> Outcome | None:
-    """In the device's process: measure a problem's variants."""
+    """Measure the variants of a problem, in the process of the device."""
     backend: Any = backend_for(name)
     with option_context(cache_dir=cache_dir):
         outcome: Outcome | None = backend.select_fastest(problem, remaining, budget_s, notice)
@@ -271,7 +271,7 @@ _OPERATIONS = {"tsmttsm": "dot", "gram": "gram", "tsmm": "combine"}
 
 
 def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str], None] = print) -> list[Path]:
-    """Put the winners of results into the tables that ship with the package, ``<folder>/<operation>.json``.
+    """Add the winners of results to the tables of the package, ``<folder>/<operation>.json``.
 
     Winners of other problems that are there already stay. What this version would refuse to run on an H200 is
     left out. Returns the files written.
@@ -304,7 +304,7 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str],
 
 
 def _stored(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a winner as it is stored, under the problem that stands for its kind."""
+    """Convert a winner to its stored form, under its representative problem."""
     if "stored" in record:
         return dict(record["stored"])
     key = representative(problem_of(record))

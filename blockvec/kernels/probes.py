@@ -49,7 +49,7 @@ def stream_probe(kind: StreamKind, unroll: int, threads: int = 512) -> Probe:
 def view_probe(
     size: int, M: int, N: int, *, reads_b: bool, writes_b: bool, unroll: int, threads: int = 512
 ) -> Probe:
-    """Move what a product of views moves, by single elements of `size` bytes, `unroll` rows in flight.
+    """Move the elements of a product of views one by one, `size` bytes each, `unroll` rows in flight.
 
     A of width M is read; `reads_b` and `writes_b` tell what is done to B of width N.
     """
@@ -65,7 +65,7 @@ def mix_probe(reads: int, writes: int, threads: int = 256) -> Probe:
 
 
 def cache_probe(unroll: int, threads: int = 512) -> Probe:
-    """Read what fits the cache that all multiprocessors share, past their own."""
+    """Read data from the second-level cache, bypassing the first-level caches."""
     return Probe(f"cache_probe_{unroll}", "cache_probe", threads, (("THREADS", threads), ("UNROLL", unroll)))
 
 

@@ -1,4 +1,4 @@
-"""Requests of a run, problems and kernels without choices: their log, and lists of them for other runs.
+"""Requests of a run (problems, and kernels without configurations): their log, and lists for other runs.
 
 A list is made of entries ``[type, fields]``. Fields that are left out have their default. Row counts are
 ``"n"``. Of a sparse matrix, extents, type and structure are left out and taken from the matrix at hand.
@@ -60,7 +60,7 @@ _log: contextvars.ContextVar[dict[int, Any] | None] = contextvars.ContextVar(
 
 
 def note(request: Any) -> None:
-    """Add a frozen description to the log in force, if there is one.
+    """Add a frozen description to the current log, if there is one.
 
     Entries are found by identity, because hashing a description takes longer than a call should. The log
     keeps each object alive, so that its identity stays its own.
@@ -111,7 +111,7 @@ def encode(request: object, rows: int, product: SpmmvProblem | None) -> Entry | 
 def decode(
     entry: Entry, sizes: Mapping[str, int], dtype: str, product: SpmmvProblem | None
 ) -> Iterator[Request]:
-    """Yield the requests that an entry stands for in a run.
+    """Yield the requests of a list entry for the sizes of a run.
 
     Parameters
     ----------

@@ -137,7 +137,7 @@ class Iteration(ABC):
 
     @abstractmethod
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
-        """Return what determines the kernels: method, operator, element type, and widths by name."""
+        """Return the key of the kernels: method, operator, element type, and widths by name."""
 
     @abstractmethod
     def _run(self) -> IterationResult:

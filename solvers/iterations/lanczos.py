@@ -126,7 +126,7 @@ class ThickRestart(Iteration):
         return ""
 
     def _seems_done(self) -> bool:
-        """Whether a cycle should end before the basis is full; for derived classes with expensive steps."""
+        """Check whether a cycle should end before the basis is full, for subclasses with expensive steps."""
         return False
 
     def _keep(self, m: int, w: int) -> int:

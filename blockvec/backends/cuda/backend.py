@@ -141,7 +141,7 @@ class CudaBackend:
         return find(problem, self.device, options().winners_dir)
 
     def can_tune(self, problem: Problem, *operands: Any) -> bool:
-        """Check whether nobody tuned a problem's kind yet; False while a graph is captured."""
+        """Check whether a problem's kind has not been tuned yet; False while a graph is captured."""
         if isinstance(problem, SpmmvProblem):
             if not operands:
                 return False  # the matrix is what it would be measured with
@@ -154,7 +154,7 @@ class CudaBackend:
         """Do nothing: there are kernels to choose from."""
 
     def tune(self, problem: Problem, ceilings: Ceilings, budget_s: float, *operands: Any) -> None:
-        """Measure the kernels for a product and put the best into the user's store."""
+        """Measure the kernels for a product and store the fastest in the user's cache folder."""
         with ThreadPoolExecutor() as executor:
             if isinstance(problem, SpmmvProblem):
                 self.sparse_tuning(problem, operands[0], ceilings, executor).measure(budget_s)
@@ -177,13 +177,13 @@ class CudaBackend:
         executor: Executor,
         **how: int,
     ) -> SparseTuning:
-        """Start compiling what is to be measured for products with a matrix; see `SparseTuning`."""
+        """Start to compile the kernels to measure for products with a matrix; see `SparseTuning`."""
         candidates = self.candidates(problem.kind)
         make = self._gpu.on_device(functools.partial(SparseTuning, **how))  # type: ignore[arg-type]
         return make(self._gpu, problem, matrix, candidates, ceilings, self.stopwatch, executor)  # type: ignore[no-any-return]
 
     def prepare(self, problem: Problem, ceilings: Ceilings, executor: Executor, **choose: Any) -> Preparation:
-        """Start compiling what is to be measured for a problem, whose number of rows does not matter.
+        """Start to compile the kernels to measure for a problem with any number of rows.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class CudaBackend:
         budget_s: float,
         notice: Callable[[Variant], None] = lambda variant: None,
     ) -> Outcome | None:
-        """Find the fastest variant that is right, as `select_fastest` does; waits for the device.
+        """Find the fastest correct variant as `select_fastest` does; waits for the device.
 
         `notice` is called with each variant before it runs for the first time.
         """
@@ -220,7 +220,7 @@ class CudaBackend:
         return outcome
 
     def without_sums(self, problem: TsmttsmProblem, name: str) -> Candidate | None:
-        """Return the family `name` as it is chosen for a product, but without its sums, and so its result.
+        """Return the kernel of family `name` for a product without its sums; it computes no result.
 
         None where it has no such kernel.
         """
@@ -230,7 +230,7 @@ class CudaBackend:
         return dense.candidate(self._gpu, family, problem, self._winner(problem), is_summed=False)
 
     def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
-        """Return the seconds in which plain loads and stores move what a product of views moves.
+        """Measure the seconds of plain loads and stores of the elements of a product of views.
 
         None where rows are contiguous, whose limit is the roofline.
         """
@@ -239,7 +239,7 @@ class CudaBackend:
         )
 
     def replay(self, call: Callable[[], object], count: int) -> Timing | None:
-        """Time one of `count` calls in a CUDA graph; None where none can hold it."""
+        """Time one of `count` calls in a CUDA graph; None if they cannot be captured."""
         timing: Timing | None = self._gpu.on_device(replay)(self._gpu, call, count, self.stopwatch)
         return timing
 
@@ -252,7 +252,7 @@ class CudaBackend:
         return Candidate(name, self._gpu.on_device(functools.partial(run, self._gpu)), refusal, vendor)
 
     def _cublas(self, name: str, run: Any, own: Sequence[Candidate], refusal: str = "") -> Candidate:
-        """Return a candidate that calls cuBLAS, but for graph captures, where CuPy refuses to."""
+        """Return a candidate that calls cuBLAS; it is invalid during graph captures."""
         vendor = self._candidate(name, run, refusal, vendor=True)
         instead = next((candidate.run for candidate in own if not candidate.refusal), vendor.run)
 
@@ -279,7 +279,7 @@ class CudaBackend:
         return self._gpu.on_device(array.get)()
 
     def start_copy(self, array: Array) -> Callable[[], Any]:
-        """Queue a copy to pinned memory on the current stream; return what waits for it and returns it."""
+        """Queue a copy to pinned memory on the current stream; return a function that waits for it."""
         return self._gpu.on_device(small_matrices.DeviceCopy)(array)  # type: ignore[no-any-return]
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
@@ -307,7 +307,7 @@ class CudaBackend:
         return self._gpu.on_device(probes.ceiling_probes)(self._gpu)  # type: ignore[no-any-return]
 
     def stream_probes(self) -> Sequence[tuple[dict[str, Any], CeilingProbe]]:
-        """Return plain streams at several occupancies, each with what it does."""
+        """Return plain streams at several occupancies, each with its description."""
         return self._gpu.on_device(probes.stream_probes)(self._gpu)  # type: ignore[no-any-return]
 
     def graphs(self) -> Graphs:
@@ -320,7 +320,7 @@ class CudaBackend:
 
 
 def _winner_first(winner: Winner | None, *candidates: Candidate) -> Sequence[Candidate]:
-    """Return candidates in the order given, but for the kernel that measured best."""
+    """Move the tuned winner to the front of the candidates."""
     return sorted(candidates, key=lambda candidate: winner is None or candidate.name != winner.kernel)
 
 

@@ -86,7 +86,7 @@ def _gemm(
 
 @dataclass(frozen=True)
 class _Rows:
-    """A tall operand as cuBLAS is to see it: of type `wide`, with `parts` columns a column (2: re and im)."""
+    """A tall operand for cuBLAS: of type `wide`, with `parts` columns per column (2: re and im)."""
 
     array: Array
     wide: str
@@ -134,7 +134,7 @@ def split_rows(problem: TsmttsmProblem, multiprocessors: int) -> int:
 
 
 def split_refusal(problem: TsmttsmProblem, multiprocessors: int) -> str:
-    """Say why one cuBLAS call is better than a split along the rows; empty where it is not."""
+    """Explain why a split along the rows is not faster than one cuBLAS call; empty if it is."""
     tall_bytes = problem.K * (problem.M + problem.N) * itemsize(problem.dtype)
     is_short = tall_bytes < MIN_SPLIT_BYTES and real_type(problem.dtype) == "float64"
     if is_short or problem.K // split_rows(problem, multiprocessors) < 2:
@@ -146,9 +146,9 @@ MAX_COLUMN_ROWS = 1 << 20
 
 
 def one_call_refusal(problem: TsmttsmProblem) -> str:
-    """Say why one cuBLAS call is hopeless; empty where it is not.
+    """Explain why one cuBLAS call is too slow or impossible; empty if it is neither.
 
-    With one complex column it takes 67 ns a row whatever the other width (one H200, CUDA 13.0): nine seconds
+    With one complex column it takes 67 ns per row for any other width (one H200, CUDA 13.0): nine seconds
     for 2 GiB, of which parts take a hundredth.
     """
     if is_complex(problem.dtype) and min(problem.M, problem.N) == 1 and problem.K > MAX_COLUMN_ROWS:
@@ -160,7 +160,7 @@ WIDE = 64  # columns beyond which an operand is a solver's basis
 
 
 def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
-    """Check whether cuBLAS beats blockvec's kernels where nothing was tuned (one H200, CUDA 13.0).
+    """Check whether cuBLAS is faster than untuned kernels of blockvec, as on one H200 with CUDA 13.0.
 
     Of A^H B, products beside a basis of more than 64 columns: from 17 on, and complex ones whose result has
     2048 elements or more, by 1 to 7 %; no Gram matrices, of which cuBLAS reads the block twice.
@@ -182,7 +182,7 @@ def is_faster(problem: TsmttsmProblem | TsmmProblem) -> bool:
 
 
 def prefers_split(problem: TsmttsmProblem) -> bool:
-    """Check whether a split along the rows comes before one call, where neither is refused.
+    """Check whether a split along the rows is preferred to one call, if both are possible.
 
     One call is at 83 to 96 per cent of the roofline for 16 to 32 columns, and at 13 to 79 for fewer and for
     more (one H200, CUDA 13.0). Beside a basis of more than 64 columns it is at 88 to 96 for one real column

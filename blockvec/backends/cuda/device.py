@@ -42,7 +42,7 @@ class Gpu:
         self.launcher(kernel, grid, block)(*arguments)
 
     def launcher(self, kernel: Kernel, grid: tuple[int, ...], block: int) -> Callable[..., None]:
-        """Load a kernel on this device, the current one, and return what queues it with its arguments."""
+        """Load a kernel on this device, the current one, and return a function that queues it."""
         note(kernel)
         loaded = self.load(kernel)
 

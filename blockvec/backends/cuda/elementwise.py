@@ -42,7 +42,7 @@ _WORD = 2**64 - 1
 def axpby(
     gpu: Gpu, problem: StreamProblem, X: Array, Y: Array | None, out: Array, alpha: Any, beta: Any
 ) -> None:
-    """Out = alpha X + beta Y; `out` may be X or Y. A device array as a factor is not read by the host."""
+    """Set out = alpha X + beta Y; `out` may be X or Y. The host does not read factors on the device."""
     weighted_sum(gpu, X, Y, out, (alpha, None), (beta, None))
 
 
@@ -54,7 +54,7 @@ def copy(gpu: Gpu, source: Array, target: Array) -> None:
 def weighted_sum(
     gpu: Gpu, X: Array, Y: Array | None, out: Array, alpha: tuple[Any, Any], beta: tuple[Any, Any]
 ) -> None:
-    """Out = alpha X + beta Y, a factor being a scalar times an optional array: one value a column, or one."""
+    """Set out = alpha X + beta Y; a factor is a scalar, times one value or one per column if given."""
     if out.size == 0:
         return
     (launch, (ldx, ldy, ldo, *extents)), factors = _ready_sum(gpu, X, Y, out, alpha, beta)
@@ -80,7 +80,7 @@ _ZERO = np.int32(0)
 def _axpby_plan(
     gpu: Gpu, layout: tuple[tuple[str, int, int], ...], shape: tuple[int, int], first: Factor, second: Factor
 ) -> tuple[Callable[..., None], tuple[Any, ...]]:
-    """Return how to launch axpby on blocks of (type, row pitch, address mod 16), and its integer arguments.
+    """Return the launch of axpby for blocks of (type, row pitch, address mod 16), and its integer arguments.
 
     Everything but addresses and values is settled once: a launch from Python should cost little more than
     the launch.
@@ -108,7 +108,7 @@ def _axpby_plan(
 
 
 def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
-    """Return what a factor is made of, and its three kernel arguments."""
+    """Return the kind of a factor, and its three kernel arguments."""
     if values is None and type(scalar) in (int, float):
         return _REAL, (float(scalar), None, _ZERO)
     if is_cupy(scalar):  # its value stays on the device
@@ -125,7 +125,7 @@ def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
 
 
 def scale(gpu: Gpu, out: Array, beta: complex) -> None:
-    """Out = beta out; not read where beta is zero."""
+    """Set out = beta out; out is not read if beta is zero."""
     if beta == 0:
         out[...] = 0
     elif beta != 1:

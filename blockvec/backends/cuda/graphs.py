@@ -26,7 +26,7 @@ class Graphs:
         self._outside: list[Any] = []
 
     def enter(self) -> None:
-        """Make the recorder's stream the current one, after the work queued on the current one so far."""
+        """Make the recorder's stream the current one; it waits for the work queued before."""
         import cupy
 
         outside = cupy.cuda.get_current_stream()

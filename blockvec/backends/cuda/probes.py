@@ -1,4 +1,4 @@
-"""Ways to drive a GPU to its ceilings: streams over memory, dense products, registers; one to hold it."""
+"""Calls that reach the ceilings of a GPU: memory streams, dense products, registers; one blocks a stream."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _stream_probes(gpu: Gpu, n_bytes: int) -> list[CeilingProbe]:
 def _mixes(
     gpu: Gpu, reads: int, writes: int, source: Array, target: Array
 ) -> Iterator[tuple[Callable[[], Any], int]]:
-    """Yield ways to stream a mix of reads and writes, and the bytes they move."""
+    """Yield streams with a mix of reads and writes, and the bytes that they move."""
     wider, both = max(reads, writes), reads + writes
     plain = mix_probe(reads, writes)
     vectors = 16 * plain.threads
@@ -154,7 +154,7 @@ def _architecture(gpu: Gpu) -> int:
 
 
 def _uncached(shape: tuple[int, ...], dtype: str) -> Array:
-    """Return memory that goes back to the device with the array, past CuPy's pool."""
+    """Allocate memory outside CuPy's pool, which is freed together with the array."""
     import cupy
 
     n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize

@@ -19,7 +19,7 @@ _workspaces: dict[tuple[int, tuple[int, int]], list[Any]] = {}
 
 
 def workspace(gpu: Gpu, bytes_needed: int) -> Array:
-    """Return scratch memory of the current stream, whose counters at its head are zero between launches.
+    """Return the workspace of the current stream; the counters at its start are zero between launches.
 
     Outgrown ones are kept, since a captured graph may still refer to them.
     """
@@ -36,12 +36,12 @@ def workspace(gpu: Gpu, bytes_needed: int) -> Array:
 
 
 def _key(stream: int) -> tuple[int, int]:
-    """Tell streams apart by number, and by thread where each has its own under the same number."""
+    """Compute the key of a stream: its number, and the thread for a per-thread default stream."""
     return stream, threading.get_ident() if stream == PER_THREAD else 0
 
 
 def _zeros_now(doubles: int) -> Array:
-    """Return zeros that are there before a capture ends: products outside its graph may use them first."""
+    """Return zeros that are written before a capture ends: products outside its graph may read them."""
     import cupy
 
     with cupy.cuda.Stream(non_blocking=True) as aside:
@@ -51,7 +51,7 @@ def _zeros_now(doubles: int) -> Array:
 
 
 class Scratch:
-    """Where one kernel's workspaces are, by stream: asked at every launch, so remembered."""
+    """Addresses of a kernel's workspaces per stream, cached because every launch needs one."""
 
     def __init__(self, gpu: Gpu, bytes_needed: int) -> None:
         import cupy

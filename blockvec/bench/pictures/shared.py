@@ -1,4 +1,4 @@
-"""What several pictures share: values of records, lines, widths on a logarithmic axis, a common legend."""
+"""Common parts of pictures: values of records, lines, logarithmic axes of widths, a common legend."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class SparseFamily(Family[SpmmvProblem, C]):
         return None
 
     def convert(self, problem: SpmmvProblem, config: C, device: DeviceInfo, plan: Plan, load: Load) -> Any:
-        """Convert a matrix on CuPy's current stream; None if it has no form worth using.
+        """Convert a matrix on CuPy's current stream; None if the format is not suitable for it.
 
         The form is allocated where the arrays of `plan` are, and may still be being written on return.
         """

@@ -1,4 +1,4 @@
-"""What all kernels of sparse products share: constants and types of their sources, and their operands.
+"""Common parts of all kernels of sparse products: constants and types of their sources, operands.
 
 Both are those of ``cuda/sparse/spmmv.cuh``.
 """

@@ -1,4 +1,4 @@
-"""What models of sparse products share."""
+"""Common parts of the models of sparse products."""
 
 from __future__ import annotations
 

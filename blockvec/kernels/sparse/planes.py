@@ -171,7 +171,7 @@ class SpmmvPlanes(ConvertedFamily[PlanesConfig]):
     def convert(
         self, problem: SpmmvProblem, config: PlanesConfig, device: DeviceInfo, plan: Plan, load: Load
     ) -> SweepPlan | None:
-        """Plan the sweep; None if the matrix has no grid worth it. See `SparseFamily.convert`."""
+        """Plan the sweep; None if the matrix has no suitable grid. See `SparseFamily.convert`."""
         sweep = self.form_key(problem, config, device, plan)
         if sweep.balance > self.most_imbalance:
             return None

@@ -1,1 +1,1 @@
-"""Kernel selection: timing variants and keeping the fastest on record."""
+"""Kernel selection: timing variants and storing the fastest."""

@@ -217,7 +217,7 @@ def select_fastest(
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Outcome | None:
-    """Find the fastest variant that is right.
+    """Find the fastest correct variant.
 
     Parameters
     ----------

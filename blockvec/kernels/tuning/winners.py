@@ -1,4 +1,4 @@
-"""Tuned kernels on record: which kernel and configuration measured best for which problem.
+"""Stored winners: the kernel and configuration that was the fastest for each problem.
 
 Two stores: tables that ship with the package (``tuned/<architecture>/<operation>.json``), and the user's own,
 one file a problem under ``tuned`` in the cache folder, which come first. Whatever cannot be read counts as
@@ -70,7 +70,7 @@ class Winner:
     origin: str
 
     def record(self, problem: Problem) -> dict[str, Any]:
-        """Return what is stored for a representative problem."""
+        """Convert the winner of a representative problem to its stored form."""
         return {
             "problem": _fields(problem),
             "kernel": self.kernel,
@@ -82,7 +82,7 @@ class Winner:
 
 
 def representative(problem: Problem) -> TunedProblem | None:
-    """Return the problem that stands for all that share a tuned choice; None where nothing is tuned.
+    """Return the representative of all problems with the same tuned choice; None for untuned kinds.
 
     Numbers of rows do not matter once operands are large, nor does the pitch of a view, the value of
     alpha, or conjugation. Sparse matrices of one pattern and nearly as many entries a row are alike, and a
@@ -129,7 +129,7 @@ def configure_sparse(
 
 
 def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner | None:
-    """Return the winner on record for a problem, the user's before the shipped one.
+    """Return the stored winner of a problem, the user's or else that of the package.
 
     Without a cache folder nothing that was measured counts.
     """
@@ -156,7 +156,7 @@ def _find(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Winner | No
 
 
 def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path) -> bool:
-    """Put a winner into the user's store; False where the disk does not let us."""
+    """Store a winner in the user's cache folder; return False if it cannot be written."""
     key = representative(problem)
     if key is None:
         return False
@@ -166,7 +166,7 @@ def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path)
 
 
 def _fields(key: Problem) -> dict[str, Any]:
-    """Return the fields of a problem as JSON has them."""
+    """Convert the fields of a problem to JSON values."""
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in dataclasses.asdict(key).items()
@@ -174,7 +174,7 @@ def _fields(key: Problem) -> dict[str, Any]:
 
 
 def _problem(kind: Any, fields: dict[str, Any]) -> Any:
-    """Rebuild a problem from what JSON has of it."""
+    """Rebuild a problem from its JSON values."""
     return kind(
         **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     )
@@ -220,7 +220,7 @@ def shipped(architecture: str) -> dict[Problem, Winner]:
 
 
 def refusal(operation: str, record: dict[str, Any], device: DeviceInfo) -> str | None:
-    """Say why the winner of a stored record would not run on a device today, or None where it would."""
+    """Explain why the winner of a stored record cannot run on a device; None if it can."""
     winner = _parse(record, "")
     if winner is None:
         return f"this version knows no configuration {record['config']} of {record['kernel']}"
@@ -233,6 +233,6 @@ def refusal(operation: str, record: dict[str, Any], device: DeviceInfo) -> str |
 
 
 def table_of(environment: dict[str, Any], records: list[dict[str, Any]]) -> str:
-    """Return the text of a table to ship: what the winners were measured with, and a line a winner."""
+    """Format a table for the package: the environment of the measurement, and one line per winner."""
     lines = ",\n".join(json.dumps(record) for record in records)
     return f'{{"environment": {json.dumps(environment)},\n"records": [\n{lines}\n]}}\n'

@@ -1,4 +1,4 @@
-"""What the tuner runs kernels on: operands beyond the caches to time them, exact ones to check them."""
+"""Operands of the tuner: larger than the caches to time kernels, with exact products to check them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DenseOperands:
         return product if self.problem.beta == "zero" else product + third
 
     def check(self, variant: Variant) -> str:
-        """Run a variant on the exact operands; return what is wrong, "" for nothing."""
+        """Run a variant on the exact operands; describe the error, "" if there is none."""
         import cupy
 
         first, second, out = self._exact
@@ -95,7 +95,7 @@ class DenseOperands:
         return time_in_turns([self._call(variant) for variant in field], self._stopwatch, seconds)
 
     def plain_s(self) -> float:
-        """Return the seconds in which plain loads and stores move what the product moves."""
+        """Measure the seconds of plain loads and stores of the elements of the product."""
         problem = self.problem
         is_sum = isinstance(problem, TsmttsmProblem)
         reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
@@ -132,7 +132,7 @@ class DenseOperands:
 def time_in_turns(
     calls: Sequence[Callable[[], None]], stopwatch: Callable[[], Stopwatch], seconds: float, **how: Any
 ) -> list[Timing]:
-    """Time calls in turns for about that long, in bursts; see `measure_beside`."""
+    """Time calls alternately, in bursts, for about `seconds` seconds; see `measure_beside`."""
     by_place = {str(place): call for place, call in enumerate(calls)}
     budget_s = seconds / len(calls)
     timings = measure_beside(by_place, stopwatch, budget_s=budget_s, min_rounds=1, max_rounds=8, **how)
@@ -149,7 +149,7 @@ def _in_place(problem: Product) -> bool:
 
 
 def with_rows(problem: Product, operand_bytes: int = OPERAND_BYTES, odd: int = 0) -> Any:
-    """Return a problem of the same kind whose wider operand has about that many bytes."""
+    """Return a problem of the same kind whose wider operand has about so many bytes."""
     row_bytes = max(problem.lda, problem.ldb, problem.M, problem.N) * itemsize(problem.dtype)
     return dataclasses.replace(problem, K=max(1, operand_bytes // row_bytes - odd))
 

@@ -142,7 +142,7 @@ class SparseTuning:
         return [family.source(problem, config, self._gpu.info, part) for part in parts]
 
     def measure(self, budget_s: float) -> Outcome:
-        """Select the fastest correct kernel and put it into the user's store; waits for the device.
+        """Select the fastest correct kernel and store it in the user's cache folder; waits for the device.
 
         Raises
         ------
