@@ -11,10 +11,10 @@ Examples
 """
 
 from .eigsh import eigsh
-from .iterations.base import IterationState
 from .iterations.correction import CorrectionProblem
 from .iterations.jd_options import JacobiDavidsonOptions
 from .linear import JacobiPreconditioner, Linear, block_gmres, block_minres
+from .problem import IterationState
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 
 __all__ = [

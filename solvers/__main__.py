@@ -23,8 +23,8 @@ from .arguments import CHOICES
 from .blocks import to_host
 from .drivers import DENSE_ROWS
 from .eigsh import eigsh
-from .iterations.base import IterationState
 from .iterations.rayleigh_ritz import WHICH
+from .problem import IterationState
 from .result import EigenResult, Interrupted
 from .runtime.checkpoint import write_npz
 

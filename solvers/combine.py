@@ -12,9 +12,8 @@ import numpy as np
 from blockvec import BlockVector
 
 from .blocks import Block, RealArray, column_factors, project_out, small_matrix, to_host
-from .iterations.base import IterationState
 from .iterations.rayleigh_ritz import ritz_pairs
-from .problem import Problem
+from .problem import IterationState, Problem
 from .result import EigenResult
 
 COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")

@@ -27,10 +27,9 @@ from .arguments import (
 )
 from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
 from .drivers import solve
-from .iterations.base import IterationState
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .problem import Method, Problem, asks_for_corrections
+from .problem import IterationState, Method, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 from .transform.standard_form import StandardForm, form_at_zero, solve_transformed, standard_form
 

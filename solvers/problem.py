@@ -1,10 +1,10 @@
-"""The two records of a solve: the problem, and the options of an iteration."""
+"""The records of a solve: the problem, the options of an iteration, and its state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from .iterations.rayleigh_ritz import Selection, Tolerance
 from .linear.systems import Preconditioner
 from .runtime.checkpoint import Checkpoint
 
-if TYPE_CHECKING:
-    from .iterations.base import IterationState
-
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
 Verify = Literal["auto", "always", "never"]
@@ -25,6 +22,43 @@ Verify = Literal["auto", "always", "never"]
 def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> bool:
     """Check whether options ask for Jacobi-Davidson, by name or by an option that only it has."""
     return method == "jd" or preconditioner is not None or jd_options is not None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationState:
+    """State of an iteration after a restart or an outer iteration, for callbacks and the history.
+
+    Attributes
+    ----------
+    restart : int
+    eigenvalues : array, shape (k,)
+        Ritz values, the most wanted first.
+    residuals : array, shape (k,)
+        Estimated residual norms.
+    limits : array, shape (k,)
+        Residual norms up to which pairs count as converged.
+    operator_columns : int
+    time_s : float
+        Time since the start.
+    """
+
+    restart: int
+    eigenvalues: RealArray
+    residuals: RealArray
+    limits: RealArray
+    operator_columns: int
+    time_s: float
+
+    @classmethod
+    def restored(cls, saved: dict[str, Any]) -> IterationState:
+        """Make a state from a dictionary of its fields, with lists for arrays."""
+        arrays = {name: np.array(value) for name, value in saved.items() if isinstance(value, list)}
+        return cls(**(saved | arrays))
+
+    @property
+    def converged(self) -> int:
+        """Number of wanted pairs whose estimated residual norm is within its limit."""
+        return int(np.count_nonzero(self.residuals <= self.limits))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from blockvec import array_namespace
 from blockvec.errors import BlockvecError, OptionError
 
 from .blocks import RealArray, to_host
-from .iterations.base import IterationState
 from .iterations.rayleigh_ritz import clusters
+from .problem import IterationState
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -19,7 +19,7 @@ import numpy as np
 from blockvec import precompiled
 
 from ..blocks import Block, RealArray, column_factors, project_out, random_block, to_host
-from ..problem import IterationOptions, Problem
+from ..problem import IterationOptions, IterationState, Problem
 from ..transform.fold import FoldedOperator
 from .krylov import Counts
 from .rayleigh_ritz import Which
@@ -27,43 +27,6 @@ from .verification import Found, Search, may_have_missed
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
 MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
-
-
-@dataclass(frozen=True, slots=True)
-class IterationState:
-    """State of an iteration after a restart or an outer iteration, for callbacks and the history.
-
-    Attributes
-    ----------
-    restart : int
-    eigenvalues : array, shape (k,)
-        Ritz values, the most wanted first.
-    residuals : array, shape (k,)
-        Estimated residual norms.
-    limits : array, shape (k,)
-        Residual norms up to which pairs count as converged.
-    operator_columns : int
-    time_s : float
-        Time since the start.
-    """
-
-    restart: int
-    eigenvalues: RealArray
-    residuals: RealArray
-    limits: RealArray
-    operator_columns: int
-    time_s: float
-
-    @classmethod
-    def restored(cls, saved: dict[str, Any]) -> IterationState:
-        """Make a state from a dictionary of its fields, with lists for arrays."""
-        arrays = {name: np.array(value) for name, value in saved.items() if isinstance(value, list)}
-        return cls(**(saved | arrays))
-
-    @property
-    def converged(self) -> int:
-        """Number of wanted pairs whose estimated residual norm is within its limit."""
-        return int(np.count_nonzero(self.residuals <= self.limits))
 
 
 @dataclass(frozen=True, slots=True)

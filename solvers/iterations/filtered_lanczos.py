@@ -30,7 +30,8 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
-from .base import IterationResult, IterationState
+from ..problem import IterationState
+from .base import IterationResult
 from .chebyshev import recurrence
 from .filter_design import Filter, design_filter
 from .krylov import BlockKrylov, Ritz

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, SystemOperator, pick, random_block, to_host
-from ..problem import IterationOptions, Problem
-from .base import MIN_SEARCH, Iteration, IterationResult, IterationState
+from ..problem import IterationOptions, IterationState, Problem
+from .base import MIN_SEARCH, Iteration, IterationResult
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, to_host
-from ..problem import IterationOptions, Problem
-from .base import MIN_SEARCH, Iteration, IterationResult, IterationState
+from ..problem import IterationOptions, IterationState, Problem
+from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov
 from .rayleigh_ritz import ranking_key, select
 from .verification import Found
