@@ -30,8 +30,6 @@ from .io import open_matrix
 from .kernels.roofline import Ceilings
 from .profile import ceilings
 
-__all__ = ["main"]
-
 DONE, INTERRUPTED = 0, 130
 
 

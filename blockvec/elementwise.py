@@ -55,7 +55,7 @@ def _axpby_problem(
         check_same_backend(operation, backend, out[0])
         if tuple(shape) != out[1:3]:
             raise ShapeError(
-                f"{operation}: blocks have shapes {tuple(shape)} and {out[1:3]}; they must agree."
+                f"{operation}: blocks have shapes {out[1:3]} and {tuple(shape)}; they must agree."
             )
     dtype, _ = promote_factors(tuple(kind[3] for kind in inputs), factors)
     if not np.can_cast(dtype, out[3], "same_kind"):

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from . import matrixmarket, models
 from .errors import DTypeError, FormatError, LayoutError, ShapeError
 
-__all__ = ["load_block", "open_matrix", "read_matrix", "save_block"]
-
 _CHUNK_BYTES = 1 << 20  # of a block per write
 
 

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from .errors import FormatError
 
-__all__ = ["read"]
-
 _CHUNK_BYTES = 1 << 20  # per step of the check
 _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 

@@ -14,8 +14,6 @@ from . import arrays
 from .backends import Array, backend_of
 from .errors import ShapeError
 
-__all__ = ["FactorReport", "InverseFactor", "inverse_factor", "start_copy"]
-
 
 @dataclass(frozen=True, slots=True)
 class FactorReport:

@@ -28,8 +28,6 @@ from .problem import IterationState
 from .result import EigenResult, Interrupted
 from .runtime.checkpoint import write_npz
 
-__all__ = ["main"]
-
 CONVERGED, UNCONVERGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
 EPILOG = """\

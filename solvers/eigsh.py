@@ -33,8 +33,6 @@ from .problem import IterationState, Method, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 from .transform.standard_form import StandardForm, form_at_zero, solve_transformed, standard_form
 
-__all__ = ["eigsh"]
-
 
 def eigsh(
     A: Any,

@@ -21,8 +21,6 @@ from .problem import IterationState
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ConvergenceWarning", "EigenResult", "Interrupted", "NoConvergence", "SolveInfo"]
-
 SAME_VALUE = 10.0  # values within this many residual limits are shown as copies of one eigenvalue
 
 

@@ -12,8 +12,6 @@ from ..blockvector import BlockVector
 from ..dispatch import accepts, choose
 from ..kernels.problem import Problem
 
-__all__ = ["Call", "Case", "arrays", "case", "turns"]
-
 Call = Callable[[], object]
 
 

@@ -13,17 +13,6 @@ from . import dense, sparse
 from .paper.measure import ALL_FIGURES
 from .tables import TABLES
 
-__all__ = [
-    "GPU_MATRIX",
-    "HOST_MATRIX",
-    "QUICK_MATRIX",
-    "QUICK_WIDTHS",
-    "REFUSED",
-    "WIDTHS",
-    "parse_widths",
-    "parser",
-]
-
 REFUSED = 2  # exit code for invalid arguments
 
 EPILOG = """\

@@ -21,8 +21,6 @@ from ..errors import OptionError
 from ..kernels.problem import Problem, StreamProblem, itemsize
 from .case import Case, arrays, case, turns
 
-__all__ = ["OPERATIONS", "Case", "Sizes", "make_cases"]
-
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
 RECTANGULAR = ("dot", "combine", "update", "combine_dot", "update_gram")
 

@@ -15,8 +15,6 @@ from ..config import options
 from ..profile import ceilings
 from .records import cuda_runtime, nvrtc_version
 
-__all__ = ["describe", "gpus"]
-
 
 def _cupy() -> tuple[str, int]:
     """Determine the version of CuPy and the number of its GPUs."""

@@ -18,8 +18,6 @@ from ..kernels.problem import TsmttsmProblem, is_complex
 from ..kernels.roofline import Ceilings, fraction
 from .precompile import compile_ahead
 
-__all__ = ["ROWS", "heading", "line", "measure_latency"]
-
 ROWS = (*(10**e * m for e in range(7) for m in (1, 3)), 10**7)
 LEAST_S = 0.02  # per series of calls
 MOST_CALLS = 2000

@@ -14,8 +14,6 @@ from ..kernels.compile import build
 from ..kernels.problem import Problem
 from .workers import Workers
 
-__all__ = ["COMPILE_S", "compile_ahead", "sources"]
-
 COMPILE_S = 60.0  # per kernel; 0.1 to 2 s are usual
 
 

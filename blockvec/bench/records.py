@@ -24,20 +24,6 @@ from ..kernels.measure import Timing
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ..kernels.roofline import Ceilings, fraction, gather_time, memory_time, padding_cap, sector_traffic
 
-__all__ = [
-    "Book",
-    "Record",
-    "ceilings_record",
-    "cuda_runtime",
-    "document",
-    "environment",
-    "grouped",
-    "kernel_record",
-    "nvrtc_version",
-    "read",
-    "write",
-]
-
 Record = dict[str, Any]
 
 WRITE_S = 1.0  # between writes of a growing document

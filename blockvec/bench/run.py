@@ -8,10 +8,8 @@ from typing import Any
 from ..backends import Backend
 from ..kernels.measure import Timing, measure_beside
 from ..kernels.roofline import Ceilings, fraction, traffic
-from .dense import Case
+from .case import Case
 from .records import kernel_record
-
-__all__ = ["Measured", "heading", "measure_case"]
 
 # OpenBLAS threads spin for 2^28 ticks (0.1 s) after a call and occupy cores of the next measurement.
 BLAS_SPIN_S = 0.12

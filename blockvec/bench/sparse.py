@@ -38,8 +38,6 @@ from ..operators import SparseOperator
 from .case import Call, Case, arrays, case, turns
 from .dense import Sizes
 
-__all__ = ["GPU_TABLE", "HOST_TABLE", "OPERATIONS", "QUICK_TABLE", "Table", "open_matrices", "sparse_cases"]
-
 OPERATIONS = ("apply", "apply_fused", "apply_gram")
 FUSED_WIDTHS = (4, 8, 16)
 MAX_COPIES = 64  # of a small matrix

@@ -14,8 +14,6 @@ from ..blockvector import BlockVector
 from ..operators import SparseOperator
 from .case import Call, arrays, turns
 
-__all__ = ["peers"]
-
 # Values of cusparseSpMMAlg_t that CuPy's binding lacks.
 SPMM_CSR_ALG1, SPMM_CSR_ALG3 = 4, 12
 

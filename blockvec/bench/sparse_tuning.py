@@ -23,8 +23,6 @@ from ..operators import SparseOperator
 from .sparse import FUSED, FUSED_WIDTHS
 from .tuning import columns, outcome_record
 
-__all__ = ["heading", "tune_matrices"]
-
 AHEAD = 6  # products whose kernels are compiled while others are measured
 
 Record = dict[str, Any]

@@ -15,8 +15,6 @@ from ..kernels.tuning.winners import representative
 from .records import Book, Record, read
 from .tuning import Todo, Tuned, problem_of, problems
 
-__all__ = ["TABLES", "Ledger", "todo"]
-
 DOUBLE, COMPLEX, SINGLE, SINGLE_COMPLEX = "float64", "complex128", "float32", "complex64"
 BOTH = (DOUBLE, COMPLEX)
 

@@ -28,19 +28,6 @@ from .precompile import COMPILE_S
 from .records import kernel_record
 from .workers import LostError, Workers, notice
 
-__all__ = [
-    "FIRST",
-    "Todo",
-    "Tuned",
-    "columns",
-    "heading",
-    "outcome_record",
-    "problem_of",
-    "problems",
-    "ship",
-    "tune_all",
-]
-
 FIRST = 10  # configurations by the model's order that its quality is judged by
 AHEAD = 32  # problems whose kernels are compiled while others are measured
 STEP_S = 30.0  # for a kernel's check and its timing, which take milliseconds

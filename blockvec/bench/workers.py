@@ -18,8 +18,6 @@ from typing import Any
 
 from ..errors import BlockvecError
 
-__all__ = ["LostError", "Workers", "notice"]
-
 START_S = 120.0  # limit for starting a process and its imports while many start at once
 _RESULT, _ERROR, _STEP = range(3)
 _to_parent: Connection | None = None  # in a worker

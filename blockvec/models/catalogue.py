@@ -20,8 +20,6 @@ import scipy.sparse
 from ..errors import OptionError
 from .rows import RowGenerator
 
-__all__ = ["available", "generator", "model", "physics_model"]
-
 P = ParamSpec("P")
 
 

@@ -13,8 +13,6 @@ from ..errors import OptionError
 from .catalogue import physics_model
 from .rows import Entry, Mask, RowGenerator, Rows, check_seed, uniform
 
-__all__ = ["anderson", "graphene", "hofstadter", "laplace1d", "laplace2d", "laplace3d", "stencil27"]
-
 
 class _Lattice:
     """Rectangular lattice; the first coordinate varies fastest: site = x + nx (y + ny z)."""

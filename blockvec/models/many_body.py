@@ -11,8 +11,6 @@ from .catalogue import physics_model
 from .rows import Entry, RowGenerator
 from .sector import Sector
 
-__all__ = ["hubbard", "xxz"]
-
 
 @physics_model(
     "spin-1/2 XXZ chain at fixed magnetisation (Heisenberg: delta=1)", example="xxz:sites=20,up=10"

@@ -14,8 +14,6 @@ from ..errors import OptionError
 from .catalogue import physics_model
 from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, check_seed, uniform
 
-__all__ = ["banded", "rmat"]
-
 _CHUNK_ROWS = 16384  # rows that are paired per chunk; more for wider bands
 _CHUNK_EDGES = 1 << 18  # edges per chunk: temporaries of about the size of the second-level cache
 _MAX_SCALE = 40

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from ..errors import OptionError
 
-__all__ = ["AssembledRows", "Entry", "RowGenerator", "available_memory", "check_seed", "uniform"]
-
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from ..errors import OptionError
 from .rows import Mask, Rows
 
-__all__ = ["Bond", "Sector"]
-
 _MAX_SITES = 62  # patterns and their numbers are signed 64-bit integers
 
 

@@ -13,17 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "chain_levels",
-    "free_electron_eigenvalues",
-    "graphene_eigenvalues",
-    "hofstadter_eigenvalues",
-    "laplace_eigenvalues",
-    "magnon_eigenvalues",
-    "stencil27_eigenvalues",
-    "xx_chain_eigenvalues",
-]
-
 Values = NDArray[np.float64]
 
 

@@ -29,8 +29,6 @@ from .graphs import Graphs, replay
 from .tuning.dense import DenseOperands, is_view, with_rows
 from .tuning.sparse import SparseTuning
 
-__all__ = ["CudaBackend", "CudaStopwatch", "cuda_backend", "find_device"]
-
 
 class CudaStopwatch:
     """A stopwatch of two events on CuPy's current stream; only `seconds` waits."""

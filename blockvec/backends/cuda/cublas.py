@@ -23,18 +23,6 @@ from ..base import leading_dimension
 from .device import MAX_INT, Gpu, scalar_pointers, type_name
 from .elementwise import copy, fold, scale
 
-__all__ = [
-    "is_faster",
-    "one_call_refusal",
-    "prefers_split",
-    "split_refusal",
-    "split_rows",
-    "square_product",
-    "tsmm",
-    "tsmttsm",
-    "tsmttsm_split",
-]
-
 _PREFIX = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
 
 WORKSPACE_BYTES = 64 << 20  # partial products at a time

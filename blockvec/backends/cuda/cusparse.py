@@ -21,8 +21,6 @@ from .device import Gpu, scalar_pointers, type_name
 from .device_csr import CUDA_TYPES, DeviceCsr
 from .elementwise import copy, scale, weighted_sum
 
-__all__ = ["SPMM_CSR_ALG2", "spmmv"]
-
 # Values of enumerations that CuPy's binding lacks.
 SPMM_CSR_ALG2 = 6  # NVIDIA's choice for row-major blocks
 SPMV_CSR_ALG1 = 2

@@ -16,8 +16,6 @@ from ...kernels.problem import is_complex, itemsize
 from ...kernels.requests import note
 from ..base import DeviceArray as Array
 
-__all__ = ["MAX_INT", "TYPE_NAMES", "Gpu", "scalar_pointers", "type_name"]
-
 MAX_INT = 2**31 - 1  # sizes and leading dimensions of cuBLAS calls are 32-bit integers
 TYPE_NAMES = {"f": "float32", "d": "float64", "F": "complex64", "D": "complex128"}  # by NumPy's character
 

@@ -14,8 +14,6 @@ from ...kernels.sparse.csr_plan import Plan
 from .. import is_cupy
 from ..base import DeviceArray as Array
 
-__all__ = ["CUDA_TYPES", "DeviceCsr"]
-
 CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 
 

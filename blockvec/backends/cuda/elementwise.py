@@ -24,18 +24,6 @@ from ..base import DeviceArray as Array
 from ..base import leading_dimension
 from .device import TYPE_NAMES, Gpu, type_name
 
-__all__ = [
-    "axpby",
-    "column_dots",
-    "column_product",
-    "copy",
-    "fill_random",
-    "fold",
-    "scale",
-    "scale_column",
-    "weighted_sum",
-]
-
 _WORD = 2**64 - 1
 
 

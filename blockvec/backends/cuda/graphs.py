@@ -10,8 +10,6 @@ from typing import Any
 from ...kernels.measure import Stopwatch, Timing, measure
 from .device import Gpu
 
-__all__ = ["Graphs", "replay"]
-
 
 class Graphs:
     """Captures operations on a stream of its own; see `blockvec.Recorder`."""

@@ -18,8 +18,6 @@ from .cublas import square_product
 from .device import Gpu
 from .elementwise import copy, fill_random
 
-__all__ = ["block_stream", "ceiling_probes", "stream_probes"]
-
 STREAM_BYTES = 2 << 30  # of a buffer, as of the wider operand of a timed product: far beyond any L2 cache
 MATRIX_SIZES = (4096, 8192)
 TENSOR_REPEATS = 4096

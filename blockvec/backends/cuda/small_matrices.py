@@ -15,8 +15,6 @@ from ..base import Array, DeviceArray
 from ..host import small_matrices as host
 from .device import Gpu, type_name
 
-__all__ = ["DeviceCopy", "inverse_factor"]
-
 
 def inverse_factor(gpu: Gpu, G: DeviceArray, limit: float) -> tuple[DeviceArray, DeviceArray]:
     """Compute T = R^-1 and the report of `Backend.inverse_factor`; waits if G is too wide for the kernel."""

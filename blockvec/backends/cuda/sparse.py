@@ -16,6 +16,7 @@ from typing import Any
 from ...config import options
 from ...errors import LayoutError
 from ...kernels.compile import build, function
+from ...kernels.launch import GRID_HEADER_BYTES
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.family import SparseFamily
 from ...kernels.tuning.winners import configure_sparse
@@ -23,9 +24,7 @@ from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
 from .device import Gpu
 from .device_csr import DeviceCsr
-from .workspace import GRID_HEADER_BYTES, workspace
-
-__all__ = ["Bound", "bind", "candidate", "form_key", "launcher"]
+from .workspace import workspace
 
 AnyFamily = SparseFamily[Any]
 Bound = tuple[Callable[..., None], int]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from ...kernels.launch import GRID_HEADER_BYTES
 from ..base import DeviceArray as Array
 from .device import Gpu
-
-__all__ = ["GRID_HEADER_BYTES", "Scratch", "workspace"]
 
 MIN_WORKSPACE_BYTES = 16 << 20  # partial sums of 132 blocks of a 64 x 64 complex product are half of it
 

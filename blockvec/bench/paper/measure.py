@@ -21,8 +21,6 @@ from ..records import kernel_record
 from ..workers import Workers
 from .points import FIGURES, Point, points
 
-__all__ = ["ALL_FIGURES", "record_figures"]
-
 ALL_FIGURES = (*FIGURES, "occupancy")
 
 BUDGET_S = 0.012  # per kernel

@@ -9,8 +9,6 @@ from typing import Any
 from ..pictures.shared import distinct, plot, reference_line
 from ..records import Record
 
-__all__ = ["paint"]
-
 _PRODUCTS = {"tsmttsm": "$A^H B$", "tsmm": "$A\\,C$"}
 _FLOPS = {"float64": 2, "complex128": 8}  # per multiply-add
 _FAMILIES = {"mma": ("o-", "tensor cores"), "fma": (".-", "multiply-adds")}

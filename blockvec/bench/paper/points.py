@@ -20,8 +20,6 @@ from ...kernels.families import FAMILIES, families_of
 from ...kernels.limits import ceil_div
 from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
 
-__all__ = ["FIGURES", "Point", "points"]
-
 OPERAND_BYTES = 1 << 30
 WIDTHS = (*range(1, 17), *range(18, 33, 2), 31, 33, *range(36, 65, 4), 57)
 SAMPLED_WIDTHS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64)

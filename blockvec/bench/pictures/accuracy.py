@@ -8,8 +8,6 @@ from typing import Any
 from ..records import Record
 from .shared import distinct
 
-__all__ = ["paint"]
-
 # Key -> label, allowed value, least value: smaller ones are drawn there.
 PANELS = {
     "value_error": ("error of a value / allowed", 1.0, 1e-6),

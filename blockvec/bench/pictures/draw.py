@@ -14,8 +14,6 @@ from ..paper import pictures as paper
 from ..records import Record
 from . import accuracy, eigsh, jacobi_davidson, latency, orthogonality, products, sparse
 
-__all__ = ["check_plotting", "draw"]
-
 Paint = Callable[[Any, Sequence[Record]], None]
 
 SALT = "blockvec"  # seed of the ids in an SVG, so that equal results give equal files

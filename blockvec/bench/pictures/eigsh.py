@@ -9,8 +9,6 @@ from typing import Any
 from ..records import Record
 from .shared import bars
 
-__all__ = ["paint_block_sizes", "paint_times"]
-
 QUANTITIES = {"operator_columns": "operator columns", "time_s": "seconds"}
 
 

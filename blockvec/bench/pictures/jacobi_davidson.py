@@ -8,8 +8,6 @@ from typing import Any
 from ..records import Record
 from .shared import bars, distinct, reference_line
 
-__all__ = ["paint"]
-
 
 def paint(figure: Any, records: Sequence[Record]) -> None:
     """Draw one panel per table among the records."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..records import Record, grouped
 
-__all__ = ["paint"]
-
 
 def paint(figure: Any, records: Sequence[Record]) -> None:
     """Draw time over rows: calls from Python and graph replay, of blockvec and of a peer."""

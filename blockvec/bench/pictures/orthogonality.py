@@ -8,8 +8,6 @@ from typing import Any
 from ..records import Record, grouped
 from .shared import distinct, log2_ticks, plot, reference_line
 
-__all__ = ["paint_loss", "paint_times"]
-
 LEAST_LOSS = 1e-17
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from ..records import Record, grouped
 from .shared import common_legend, distinct, log2_ticks, peer_fractions, plot, reference_line
 
-__all__ = ["paint_maps", "paint_width_curves"]
-
 MANY_WIDTHS = 20  # above, the axis is linear
 
 _NAMES = {

@@ -7,8 +7,6 @@ from typing import Any
 
 from ..records import Record
 
-__all__ = ["bars", "common_legend", "distinct", "log2_ticks", "peer_fractions", "plot", "reference_line"]
-
 
 def distinct(records: Sequence[Record], *keys: str) -> list[Any]:
     """List the different values of a key, or tuples of those of several, in order of appearance."""

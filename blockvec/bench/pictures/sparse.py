@@ -8,8 +8,6 @@ from typing import Any
 from ..records import Record
 from .shared import common_legend, distinct, log2_ticks, peer_fractions, plot, reference_line
 
-__all__ = ["paint"]
-
 _SUMS = {"dots": "shift, update, column dots", "gram": "Gram matrices"}
 
 

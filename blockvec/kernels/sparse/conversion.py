@@ -14,8 +14,6 @@ from .csr_plan import Plan
 from .family import SparseFamily
 from .interface import bind_kernel
 
-__all__ = ["ConvertedFamily"]
-
 
 class ConvertedFamily(SparseFamily[C]):
     """A family that takes another form of the matrix, made after some products.

@@ -42,17 +42,6 @@ from .interface import (
     types_of,
 )
 
-__all__ = [
-    "GRAM_LANES",
-    "LEAST_WARPS",
-    "MAX_ROWS",
-    "CsrConfig",
-    "SpmmvCsr",
-    "refuse",
-    "registers",
-    "slot_bytes",
-]
-
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_WARPS = 4  # per block: one per quadrant of a multiprocessor
 GRAM_LANES = (1, 2, 4, 8)  # per row, so that the rows that a warp completes at a time fill whole fragments

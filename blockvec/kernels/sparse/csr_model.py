@@ -17,8 +17,6 @@ from .csr import GRAM_LANES, LEAST_WARPS, MAX_ROWS, CsrConfig, refuse, slot_byte
 from .interface import are_aligned, row_entries, widest_pack
 from .model import H200_CEILINGS, l2_requests, unrolls_of
 
-__all__ = ["SpmmvCsrModel"]
-
 # Fitted to some hundred runs over stencils, lattice models, bands and a power-law graph on an H200:
 _L2_BYTES_PER_SECOND = 8.0e12
 _L2_REQUESTS_PER_SECOND = 140e9  # lines of which one sector or more is read

@@ -15,8 +15,6 @@ import numpy as np
 from ..limits import ceil_div
 from ..problem import Pattern
 
-__all__ = ["TASK_ENTRIES", "Array", "Plan", "Units", "Walk", "address", "namespace"]
-
 TASK_ENTRIES = 2048  # of a long row, per block: some microseconds of work, long against a block's start
 _SAMPLE, _SAMPLE_ENTRIES = 64, 64  # rows, and entries per row, from which the grid of a matrix is inferred
 _LEAST_LINE = 32  # rows: shorter lines fit a unit

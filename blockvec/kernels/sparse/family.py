@@ -12,8 +12,6 @@ from ..problem import SpmmvProblem
 from ..source import short_names
 from .csr_plan import Plan
 
-__all__ = ["Load", "SparseFamily"]
-
 Load = Callable[[str, str], Any]
 """Compiles a source and loads the kernel of a name from it."""
 

@@ -11,21 +11,6 @@ from typing import Any, Protocol
 from ..problem import SpmmvProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, constants_of
 
-__all__ = [
-    "ColumnMapping",
-    "Constants",
-    "are_aligned",
-    "bind_kernel",
-    "constants",
-    "operands",
-    "pack_bytes",
-    "real_type",
-    "refuse_alignment",
-    "row_entries",
-    "types_of",
-    "widest_pack",
-]
-
 Constants = dict[str, bool | int | float]
 """Constants of a source by name."""
 

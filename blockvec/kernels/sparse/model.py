@@ -8,8 +8,6 @@ from ..limits import LINE_BYTES
 from ..problem import SpmmvProblem, itemsize
 from ..roofline import Ceilings
 
-__all__ = ["H200_CEILINGS", "l2_requests", "unrolls_of"]
-
 H200_CEILINGS = Ceilings(4600.0, 3300.0, 4200.0)
 """Measured limits of an H200, for where none are given."""
 

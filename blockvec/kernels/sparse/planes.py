@@ -29,17 +29,6 @@ from .family import Load
 from .interface import are_aligned, constants, pack_bytes, types_of
 from .planes_plan import Geometry, SweepPlan, geometry
 
-__all__ = [
-    "PIECE",
-    "PlanesConfig",
-    "SpmmvPlanes",
-    "loaded_rows",
-    "make_plan",
-    "plan_source",
-    "refuse",
-    "registers",
-]
-
 PIECE = 16  # bytes per copy to shared memory, and per pack of X
 _ALIGN = 8  # entries: alignment of copies of slots and values, and the most in flight
 _STEPS = 4  # whose rows of X the ring contains

@@ -16,8 +16,6 @@ from .model import H200_CEILINGS
 from .planes import PIECE, PlanesConfig, refuse
 from .planes_plan import geometry
 
-__all__ = ["SpmmvPlanesModel"]
-
 _TILE_PACKS = range(4, 17)  # per row of X: wider tiles leave no room for patches in the ring
 _MOST_VECTORS = 8
 _PATCHES = ((16, 8), (8, 8), (8, 7), (16, 7), (16, 6), (12, 8), (8, 6))

@@ -13,8 +13,6 @@ import numpy as np
 from ..limits import ceil_div
 from .csr_plan import Array
 
-__all__ = ["BEFORE", "Geometry", "SweepPlan", "geometry"]
-
 BEFORE = 2  # steps of a unit that only load rows of X
 _COST_BEFORE = 1.5  # their cost, in steps
 _MOST_LAYERS = 64

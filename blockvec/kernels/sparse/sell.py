@@ -28,8 +28,6 @@ from .family import Load
 from .interface import constants, pack_bytes, real_type, refuse_alignment, types_of
 from .sell_plan import CHUNK, SellMatrix, layout
 
-__all__ = ["MAX_ROW_BYTES", "SellConfig", "SpmmvSell", "fill", "fill_source", "refuse", "registers"]
-
 MAX_ROW_BYTES = 64  # of X
 _FASTER_ROW_BYTES = 32
 _MAX_SIGMA = 1 << 16  # rows: a position among them is stored in 16 bits

@@ -16,8 +16,6 @@ from .model import H200_CEILINGS, l2_requests, unrolls_of
 from .sell import SellConfig, refuse
 from .sell_plan import CHUNK
 
-__all__ = ["SpmmvSellModel"]
-
 _BLOCKS = ((8, 4), (4, 10), (8, 3), (4, 12), (8, 2), (8, 1))  # warps, blocks
 _PLANES = (1, 4)
 _SIGMA = 1024  # rows sorted together where lengths vary: where the longest row has ...

@@ -12,8 +12,6 @@ import numpy as np
 from ..limits import ceil_div
 from .csr_plan import Array, Plan, namespace
 
-__all__ = ["CHUNK", "Layout", "SellMatrix", "layout"]
-
 CHUNK = 32  # rows, C of SELL-C-sigma: one per lane
 _PAST_THE_END = 1 << 12  # places that a kernel counts beyond the last: a batch of entries of a chunk
 

@@ -16,8 +16,6 @@ from ..families import config_from
 from ..family import AnyFamily
 from ..problem import Problem
 
-__all__ = ["choose", "save_choices"]
-
 MAX_CHOICES = 4000
 """Choices per device and cache folder; a solve makes 20 to 100."""
 

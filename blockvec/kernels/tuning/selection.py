@@ -25,17 +25,6 @@ from ..problem import Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from ..roofline import Ceilings, fraction
 from .winners import Winner
 
-__all__ = [
-    "Outcome",
-    "Preparation",
-    "Trial",
-    "Variant",
-    "build_ahead",
-    "compile_fault",
-    "select_fastest",
-    "variants",
-]
-
 FINALISTS = 4
 CLOSE = 1.10  # within this factor of the best, a few runs do not tell
 FINAL_SHARE = 0.3  # of the budget

@@ -25,18 +25,6 @@ from ..problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProb
 from ..roofline import LEAST_BYTES, traffic
 from .choices import choose
 
-__all__ = [
-    "LEAST_BYTES",
-    "Winner",
-    "configure_sparse",
-    "find",
-    "refusal",
-    "representative",
-    "shipped",
-    "store",
-    "table_of",
-]
-
 TunedProblem: TypeAlias = TsmttsmProblem | TsmmProblem | SpmmvProblem
 
 ANY_PITCH = 0  # leading dimension that stands for all that exceed the width

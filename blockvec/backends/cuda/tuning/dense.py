@@ -22,8 +22,6 @@ from .. import dense, elementwise
 from ..device import Gpu, type_name
 from ..graphs import replay
 
-__all__ = ["DenseOperands", "is_view", "time_in_turns", "with_rows"]
-
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
 OPERAND_BYTES = 2 << 30  # of the wider operand, while it is timed

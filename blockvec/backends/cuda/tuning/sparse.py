@@ -15,6 +15,7 @@ from ....config import options
 from ....errors import BlockvecError, OptionError
 from ....kernels.device import DeviceInfo
 from ....kernels.families import SPARSE_FAMILIES, sparse_families_of
+from ....kernels.launch import GRID_HEADER_BYTES
 from ....kernels.measure import Stopwatch, Timing
 from ....kernels.problem import MAX_ALIGNMENT, SpmmvProblem, itemsize, promote
 from ....kernels.roofline import Ceilings
@@ -27,10 +28,8 @@ from .. import cusparse, elementwise, sparse
 from ..device import Gpu
 from ..device_csr import DeviceCsr
 from ..probes import block_stream
-from ..workspace import GRID_HEADER_BYTES, workspace
+from ..workspace import workspace
 from .dense import time_in_turns
-
-__all__ = ["SparseOperands", "SparseTuning"]
 
 WORTH = 0.98  # of the time without: a second copy of the matrix must gain more than timings scatter
 
