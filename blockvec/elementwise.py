@@ -51,12 +51,11 @@ def _axpby_problem(
 ) -> StreamProblem:
     """Check the operands of `axpby` against each other and describe it."""
     inputs, factors = ((x,), (alpha,)) if y is None or beta is None else ((x, y), (alpha, beta))
-    for backend, *shape, _dtype, _ld, _align in inputs:
-        check_same_backend(operation, backend, out[0])
-        if tuple(shape) != out[1:3]:
-            raise ShapeError(
-                f"{operation}: blocks have shapes {out[1:3]} and {tuple(shape)}; they must agree."
-            )
+    for block in inputs:
+        check_same_backend(operation, block[0], out[0])
+    first, second = (block[1:3] for block in (*inputs, out)[:2])
+    if not first == second == out[1:3]:
+        raise ShapeError(f"{operation}: blocks have shapes {first} and {second}; they must agree.")
     dtype, _ = promote_factors(tuple(kind[3] for kind in inputs), factors)
     if not np.can_cast(dtype, out[3], "same_kind"):
         raise DTypeError(f"{operation}: a {dtype} result does not fit into a {out[3]} block.")
