@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import functools
 import hashlib
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -127,12 +128,16 @@ class Precompilation:
         ]
 
     def requests(self, entries: Sequence[Entry]) -> list[Request]:
-        """Convert the entries of a list to requests of this run; entries that cannot be read are skipped."""
-        sizes, found = {**self._sizes, "n": self._rows}, dict[Request, None]()
+        """Convert the entries of a list to requests of this run; entries that cannot be read are skipped.
+
+        The first requests of all entries precede the second ones: a range of widths is used one step at a time.
+        """
+        sizes, ranges = {**self._sizes, "n": self._rows}, list[list[Request]]()
         for entry in entries:
             with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-                found.update(dict.fromkeys(decode(entry, sizes, self._dtype, self._product)))
-        return list(found)
+                ranges.append(list(decode(entry, sizes, self._dtype, self._product)))
+        steps = itertools.zip_longest(*ranges)
+        return list(dict.fromkeys(request for step in steps for request in step if request is not None))
 
     def _prepare(self, request: Request) -> None:
         """Compile and load a kernel. Errors stay in the thread: the real call raises them."""
