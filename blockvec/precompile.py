@@ -130,7 +130,7 @@ class Precompilation:
     def requests(self, entries: Sequence[Entry]) -> list[Request]:
         """Convert the entries of a list to requests of this run; entries that cannot be read are skipped.
 
-        The first requests of all entries precede the second ones: a range of widths is used one step at a time.
+        The first requests of all entries precede the second ones: a run uses one width at a time.
         """
         sizes, ranges = {**self._sizes, "n": self._rows}, list[list[Request]]()
         for entry in entries:
