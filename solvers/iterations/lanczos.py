@@ -130,7 +130,7 @@ class ThickRestart(Iteration):
         return False
 
     def _keep(self, m: int, w: int) -> int:
-        """Return how many of m Ritz vectors a restart keeps besides w pending columns, in whole steps."""
+        """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
         k, b = self.problem.k, self.options.block_size
         full = self.krylov.capacity - w
         keep = k + int(KEEP * (full - k))

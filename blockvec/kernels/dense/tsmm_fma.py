@@ -213,7 +213,7 @@ def misfit(problem: TsmmProblem, config: TsmmFmaConfig) -> str | None:
     if config.coefficients == "registers" and config.unroll_k < ceil_div(problem.M, config.kt):
         return "coefficients in registers need the loop over columns of A unrolled"
     if config.interleaved and config.spread == 1:
-        return "one thread a row has nothing to interleave"
+        return "one thread per row has nothing to interleave"
     if config.stages == 1 or (config.staged_out and not config.stages):
         return f"{config.stages} stages{' and a staged result' if config.staged_out else ''}"
     if config.padded and not (config.stages and (problem.lda == problem.M or problem.ldb == problem.N)):
