@@ -9,20 +9,23 @@ DEMO ?= laplace3d:n=48 -k 10 --which SA
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test docs bench format clean
+.PHONY: help demo test test-all docs bench format clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(READY) ## compute the ten lowest eigenvalues of a 3-D Laplacian with multiplicities; draws demo.png
 	$(BIN)/blockvec-eigs $(DEMO) --plot demo.png
 
-test: $(READY) ## check lint, types, documentation, all tests and doctests
+test: $(READY) ## check lint, types, documentation, tests and doctests, without those marked slow
+test-all: $(READY) ## the same, with all tests
+test: SELECTED := -m "not slow"
+test test-all:
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
-	$(BIN)/pytest -q --tb=short -n auto --maxprocesses 8 --dist worksteal
+	$(BIN)/pytest -q --tb=short -n auto --maxprocesses 8 --dist worksteal $(SELECTED)
 
 docs: $(READY) ## build the documentation in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
