@@ -24,6 +24,7 @@ from .backends import Backend, backend_for
 from .config import options
 from .dispatch import preferred
 from .kernels.cache import load_json, store_json
+from .kernels.compile import on_first_miss
 from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .kernels.requests import MATRIX, Entry, Request, decode, encode, logged
 from .kernels.tuning.choices import save_choices
@@ -31,6 +32,7 @@ from .kernels.tuning.choices import save_choices
 FORMAT = 1  # of the lists in the cache folder
 MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
 MAX_KINDS = 1000  # per process
+THREADS = 4  # more do not shorten a run on an H200 with 16 cores: they take the interpreter's lock from it
 
 _begun: set[tuple[Any, ...]] = set()  # runs that were precompiled in this process
 
@@ -39,10 +41,11 @@ _begun: set[tuple[Any, ...]] = set()  # runs that were precompiled in this proce
 def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> Iterator[None]:
     """Compile the kernels of the operations inside the ``with`` block in parallel, before their first use.
 
-    On a GPU, entering the block starts to compile the kernels that earlier runs of the same kind used, in
-    `Options.threads` threads, without waiting for the end. An operation whose kernel is still being compiled
-    waits for it. Leaving the block stores the list of the kernels that were used, if it has new entries, in
-    the cache folder. Results do not change. On the host the context manager has no effect.
+    On a GPU, the first kernel in the block that is not in the cache starts the compilation of all kernels
+    that earlier runs of the same kind used, in up to four of `Options.threads` threads. An operation whose
+    kernel is still being compiled waits for it. Leaving the block stores the list of the kernels that were
+    used, if it has new entries, in the cache folder. Results do not change. On the host the context manager
+    has no effect.
 
     Parameters
     ----------
@@ -79,9 +82,9 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
         yield
         return
     _begun.add(run.key)
-    jobs = run.start()
+    jobs: list[Future[None]] = []
     try:
-        with logged() as log:
+        with logged() as log, on_first_miss(lambda: jobs.extend(run.start())):
             yield
     finally:
         for job in jobs:
@@ -114,14 +117,16 @@ class Precompilation:
         kind = json.dumps(self._kind, sort_keys=True)
         self._path = options().cache_dir / "precompiled" / f"{hashlib.sha256(kind.encode()).hexdigest()}.json"
         self.key = backend.name, self._rows, self._product, kind
-        self._stored: Sequence[Entry] = ()
+
+    @functools.cached_property
+    def _stored(self) -> Sequence[Entry]:
+        record = load_json(self._path) or {}
+        entries = record.get("entries") if record.get("kind") == self._kind else None
+        return entries[:MAX_ENTRIES] if isinstance(entries, list) else ()
 
     def start(self) -> list[Future[None]]:
         """Start to compile the kernels of the stored list, or of the list in the package."""
-        record = load_json(self._path) or {}
-        if record.get("kind") == self._kind and isinstance(record.get("entries"), list):
-            self._stored = record["entries"][:MAX_ENTRIES]
-        threads = _threads(options().threads)
+        threads = _threads(min(THREADS, options().threads))
         return [
             threads.submit(contextvars.copy_context().run, self._prepare, request)
             for request in self.requests(self._stored or shipped(self._method, self._dtype))

@@ -10,12 +10,14 @@ checksum is wrong, the kernel is compiled again.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import hashlib
 import json
 import re
 import threading
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,27 @@ def _key(source: str, architecture: str, options: tuple[str, ...]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+_on_first_miss: contextvars.ContextVar[Callable[[], object] | None] = contextvars.ContextVar(
+    "blockvec_on_first_miss", default=None
+)
+
+
+@contextlib.contextmanager
+def on_first_miss(action: Callable[[], object]) -> Iterator[None]:
+    """Call `action` once inside the ``with`` block: before the first kernel that is not cached is built."""
+    token = _on_first_miss.set(action)
+    try:
+        yield
+    finally:
+        _on_first_miss.reset(token)
+
+
+def _begin_compiling() -> None:
+    if (action := _on_first_miss.get()) is not None:
+        _on_first_miss.set(None)  # first: threads of the action compile in copies of this context
+        action()
+
+
 def build(
     source: str, architecture: str, options: tuple[str, ...] = OPTIONS, *, cache_dir: Path | None = None
 ) -> Cubin:
@@ -173,6 +196,7 @@ def build(
     path = folder / f"{key}.cubin"
     cubin = _read_entry(path, key)
     if cubin is None:
+        _begin_compiling()
         cubin = compile_source(source, architecture, options)
         with contextlib.suppress(OSError):  # a full or read-only disk costs time, not results
             _write_entry(path, cubin)

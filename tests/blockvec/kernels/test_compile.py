@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextvars
+import functools
 import multiprocessing
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,35 @@ def test_a_second_build_reads_the_first_ones_entry(tmp_path: Path) -> None:
     written = entries(tmp_path)
     assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == first
     assert entries(tmp_path) == written
+
+
+def test_the_first_miss_is_announced_once_and_a_hit_not_at_all(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def build_both(name: str) -> None:
+        with compiler.on_first_miss(lambda: calls.append(name)):
+            for source in (SOURCE, SOURCE + "// another"):
+                compiler.build(source, "sm_90", cache_dir=tmp_path)
+
+    build_both("empty")
+    build_both("full")
+    assert calls == ["empty"]
+    compiler.build(SOURCE + "// outside", "sm_90", cache_dir=tmp_path)
+    assert calls == ["empty"]
+
+
+def test_threads_that_the_first_miss_starts_announce_nothing(tmp_path: Path) -> None:
+    calls: list[threading.Thread] = []
+
+    def compile_ahead() -> None:
+        build = functools.partial(compiler.build, SOURCE + "// ahead", "sm_90", cache_dir=tmp_path)
+        calls.append(threading.Thread(target=contextvars.copy_context().run, args=(build,)))
+        calls[-1].start()
+        calls[-1].join()
+
+    with compiler.on_first_miss(compile_ahead):
+        compiler.build(SOURCE, "sm_90", cache_dir=tmp_path)
+    assert len(calls) == 1
 
 
 def test_the_cache_folder_is_the_one_of_the_options_in_force(tmp_path: Path) -> None:
