@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,40 +20,23 @@ from . import BlockVector, as_operator, bench, explain
 from .backends import Backend, array_namespace, backend_for
 from .bench import info, latency, records, sparse, sparse_tuning, tables, tuning
 from .bench.case import Case
-from .bench.command_line import GPU_MATRIX, HOST_MATRIX, QUICK_MATRIX, QUICK_WIDTHS, REFUSED, WIDTHS, parser
+from .bench.command_line import GPU_MATRIX, HOST_MATRIX, QUICK_MATRIX, QUICK_WIDTHS, WIDTHS, parser
 from .bench.paper.measure import ALL_FIGURES, record_figures
-from .bench.pictures.draw import check_plotting, draw
+from .bench.pictures.draw import draw
 from .bench.precompile import compile_ahead, sources
+from .commands import DONE, guarded, write_all
 from .dispatch import accepts
-from .errors import BlockvecError, OptionError
+from .errors import OptionError
+from .files import check_output, check_picture
 from .io import open_matrix
 from .kernels.roofline import Ceilings
 from .profile import ceilings
-
-DONE, INTERRUPTED = 0, 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = parser().parse_args(argv)
-    try:
-        _COMMANDS[arguments.command](arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe; the flush at exit must not raise again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (BlockvecError, OSError, MemoryError) as error:
-        print(f"blockvec {arguments.command}: {_one_line(error)}", file=sys.stderr)
-        return REFUSED
-    except KeyboardInterrupt:
-        print(f"blockvec {arguments.command}: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    return DONE
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split()) or type(error).__name__
+    return guarded(f"blockvec {arguments.command}", lambda: _COMMANDS[arguments.command](arguments) or DONE)
 
 
 @contextlib.contextmanager
@@ -82,8 +65,10 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
+    if arguments.json:
+        check_output("--json", arguments.json)
     if arguments.plot:
-        check_plotting()
+        check_picture("--plot", arguments.plot)
     run = _bench_paper if arguments.paper else _bench_latency if arguments.latency else _bench_operations
     run(arguments, backend_for(arguments.device))
 
@@ -175,14 +160,23 @@ def _measuring(
 ) -> Iterator[tuple[records.Book, Ceilings, Callable[[str], None], Callable[[str], None]]]:
     """Yield ``(book, ceilings, say, step)``; the book is written as it grows, and drawn at the end."""
     book = records.Book(arguments.json, records.environment(backend))
-    try:
-        with _progress(total) as (say, step):
-            step("ceilings")
-            yield book, ceilings(backend, refresh=refresh), say, step
-    finally:
-        book.write()
+    with _kept(book), _progress(total) as (say, step):
+        step("ceilings")
+        yield book, ceilings(backend, refresh=refresh), say, step
+    outputs: dict[str, Callable[[], None]] = {"--json": book.write}
     if arguments.plot:
-        draw(book.document(), arguments.plot)
+        outputs["--plot"] = lambda: draw(book.document(), arguments.plot)
+    write_all(outputs)
+
+
+@contextlib.contextmanager
+def _kept(book: records.Book | tables.Ledger) -> Iterator[None]:
+    """Write the records of a run that does not reach its end."""
+    try:
+        yield
+    except BaseException:
+        book.write()
+        raise
 
 
 # Tuning
@@ -191,19 +185,26 @@ def _measuring(
 def _tune(arguments: argparse.Namespace) -> None:
     if arguments.results and not arguments.ship:
         raise OptionError("--from names results to ship; say where with --ship.")
+    outputs: dict[str, Callable[[], None]] = {}
     if arguments.results:
         documents = [records.read(file) for file in _result_files(arguments.results)]
-    elif arguments.matrix:
-        documents = [_tune_sparse(arguments)]
     else:
-        documents = _tune_dense(arguments)
+        if arguments.json:
+            check_output("--json", arguments.json / "table.json" if arguments.tables else arguments.json)
+        book = _tune_sparse(arguments) if arguments.matrix else _tune_dense(arguments)
+        documents, outputs["--json"] = book.documents(), book.write
     if arguments.ship:
-        for file in tuning.ship(arguments.ship, documents):
-            print(file)
+        outputs["--ship"] = lambda: _ship(arguments.ship, documents)
+    write_all(outputs)
 
 
-def _tune_sparse(arguments: argparse.Namespace) -> records.Record:
-    """Tune sparse products; return the document of the measurements."""
+def _ship(folder: Path, documents: Sequence[records.Record]) -> None:
+    for file in tuning.ship(folder, documents):
+        print(file)
+
+
+def _tune_sparse(arguments: argparse.Namespace) -> records.Book:
+    """Tune sparse products."""
     backend = backend_for(arguments.device)
     backend.check_tunable()
     known = sparse.GPU_TABLE.matrices
@@ -213,7 +214,7 @@ def _tune_sparse(arguments: argparse.Namespace) -> records.Record:
     limits = ceilings(backend, refresh=True)
     book = records.Book(arguments.json, records.environment(backend))
     how = {"budget_s": arguments.budget, "first": arguments.first, "limit_s": arguments.limit}
-    with _progress(len(matrices) * len(table.dtypes) * len(table.widths)) as (say, step):
+    with _kept(book), _progress(len(matrices) * len(table.dtypes) * len(table.widths)) as (say, step):
         say(sparse_tuning.heading())
         for record, line in sparse_tuning.tune_matrices(
             matrices, table.dtypes, table.widths, matrix_of, backend, limits, **how
@@ -221,26 +222,22 @@ def _tune_sparse(arguments: argparse.Namespace) -> records.Record:
             step(record["matrix"])
             book.add(record, limits)
             say(line)
-    book.write()
-    return book.document()
+    return book
 
 
-def _tune_dense(arguments: argparse.Namespace) -> list[records.Record]:
-    """Tune dense products; return the documents of the measurements, one per table."""
+def _tune_dense(arguments: argparse.Namespace) -> tables.Ledger:
+    """Tune dense products."""
     backend = backend_for(arguments.device)
     backend.check_tunable()
     todo = list(_problems_to_tune(arguments))
     ledger = tables.Ledger(arguments.json, records.environment(backend), resume=arguments.resume)
-    with _progress(len(todo)) as (say, step):
+    with _kept(ledger), _progress(len(todo)) as (say, step):
         say(tuning.heading())
-        try:
-            for tuned in tuning.tune_all(ledger.left(todo), backend, limit_s=arguments.limit, say=say):
-                step(f"{tuned.problem.operation} {tuned.problem.dtype}")
-                ledger.add(tuned)
-                say(tuned.line())
-        finally:
-            ledger.write()
-    return ledger.documents()
+        for tuned in tuning.tune_all(ledger.left(todo), backend, limit_s=arguments.limit, say=say):
+            step(f"{tuned.problem.operation} {tuned.problem.dtype}")
+            ledger.add(tuned)
+            say(tuned.line())
+    return ledger
 
 
 def _problems_to_tune(arguments: argparse.Namespace) -> Iterator[tuning.Todo]:
@@ -280,10 +277,15 @@ def _plot(arguments: argparse.Namespace) -> None:
     files = _result_files(arguments.results)
     if arguments.output and len(files) != 1:
         raise OptionError(f"--output: names one picture but there are {len(files)} results; leave it out.")
-    for file in files:
+    if arguments.output:
+        check_picture("--output", arguments.output)
+
+    def plot(file: Path) -> None:
         picture = arguments.output or file.with_suffix(".svg")
         draw(records.read(file), picture)
         print(picture)
+
+    write_all({str(file): functools.partial(plot, file) for file in files})
 
 
 def _result_files(paths: Sequence[Path]) -> list[Path]:
@@ -297,7 +299,7 @@ def _result_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+_COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "info": _info,
     "bench": _bench,
     "tune": _tune,

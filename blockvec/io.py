@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +13,7 @@ from numpy.typing import NDArray
 
 from . import matrixmarket, models
 from .errors import DTypeError, FormatError, LayoutError, ShapeError
+from .files import replaced
 
 _CHUNK_BYTES = 1 << 20  # of a block per write
 
@@ -146,7 +144,7 @@ def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
         "shape": array.shape,
     }
     rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * array.itemsize))
-    with _replaced(Path(path)) as stream:
+    with replaced(path) as stream:
         np.lib.format.write_array_header_1_0(stream, header)
         if array.size:
             for start in range(0, array.shape[0], rows):
@@ -223,15 +221,3 @@ def _check_block(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Non
         raise DTypeError(
             f"{what}: the type is {dtype}; a block is one of {names}: convert it with astype first."
         )
-
-
-@contextlib.contextmanager
-def _replaced(file: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file that replaces `file` once it is complete."""
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            yield stream
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)

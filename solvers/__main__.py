@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import blockvec
-from blockvec.errors import BlockvecError, DeviceError, OptionError
+from blockvec.commands import DONE, INTERRUPTED, Parser, guarded, write_all
+from blockvec.errors import DeviceError, OptionError
+from blockvec.files import check_output, check_picture, replaced, write_picture
 
 from .arguments import CHOICES
 from .blocks import to_host
@@ -26,9 +26,9 @@ from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
 from .problem import IterationState
 from .result import EigenResult, Interrupted
-from .runtime.checkpoint import write_npz
 
-CONVERGED, UNCONVERGED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+NAME = "blockvec-eigs"
+UNCONVERGED = 1  # exit code
 
 EPILOG = """\
 exit codes: 0 all pairs converged, 1 some did not (they are shown and flagged), 2 arguments or files
@@ -39,16 +39,9 @@ models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Argument parser with one-line error messages."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="blockvec-eigs",
+    parser = Parser(
+        prog=NAME,
         description="Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -94,18 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     arguments = _parser().parse_args(argv)
-    try:
-        return _run(arguments)
-    except BrokenPipeError:  # the reader has closed the pipe; the interpreter's last flush must not raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return UNCONVERGED
-    except (BlockvecError, OSError, MemoryError) as error:
-        message = " ".join(str(error).split()) or type(error).__name__
-        print(f"blockvec-eigs: {message}", file=sys.stderr)
-        return REFUSED
-    except KeyboardInterrupt:
-        print("blockvec-eigs: interrupted before the iteration had begun", file=sys.stderr)
-        return INTERRUPTED
+    return guarded(NAME, lambda: _run(arguments))
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -118,35 +100,50 @@ def _run(arguments: argparse.Namespace) -> int:
             result = _solve(op, arguments)
         except Interrupted as stop:
             result, interrupted = stop.result, True
+    outputs: dict[str, Callable[[], None]]
+    outputs = {"standard output": lambda: _print(arguments, op, matrix, result, profile)}
     if arguments.save:
-        write_npz(
-            Path(arguments.save),
+        outputs["--save"] = lambda: _save(result, arguments.save)
+    if arguments.plot:
+        outputs["--plot"] = lambda: _plot(result, arguments.plot)
+    write_all(outputs)
+    if interrupted:
+        return INTERRUPTED
+    return DONE if int(result.converged.sum()) == arguments.k else UNCONVERGED
+
+
+def _check_outputs(arguments: argparse.Namespace) -> None:
+    """Refuse files that cannot be written, before anything is computed."""
+    taken = {Path(arguments.matrix).resolve(): "the matrix"}
+    for option in ("--checkpoint", "--save", "--plot"):
+        name = getattr(arguments, option.removeprefix("--"))
+        if name is None:
+            continue
+        (check_picture if option == "--plot" else check_output)(option, name)
+        other = taken.setdefault(Path(name).resolve(), option)
+        if other != option:
+            raise OptionError(f"{option}: {name!r} is the file of {other}; give another one.")
+    if arguments.plot and arguments.method == "dense":
+        raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
+
+
+def _save(result: EigenResult, path: str) -> None:
+    with replaced(path) as stream:
+        np.savez(
+            stream,
             eigenvalues=to_host(result.eigenvalues),
             eigenvectors=to_host(result.eigenvectors),
             residuals=result.residuals,
             converged=result.converged,
         )
-    if arguments.plot:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(7, 4.5), layout="constrained")
-        result.plot(figure.subplots())
-        figure.savefig(arguments.plot, dpi=150)
-    _print(arguments, op, matrix, result, profile)
-    if interrupted:
-        return INTERRUPTED
-    return CONVERGED if int(result.converged.sum()) == arguments.k else UNCONVERGED
 
 
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    """Refuse files that cannot be written, before anything is computed."""
-    for option, name in (("--plot", arguments.plot), ("--save", arguments.save)):
-        if name is not None and (not Path(name).parent.is_dir() or Path(name).is_dir()):
-            raise OptionError(f"{option}: cannot write {name!r}; its folder must exist.")
-    if arguments.plot and arguments.method == "dense":
-        raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
-    if arguments.plot and importlib.util.find_spec("matplotlib") is None:
-        raise OptionError("--plot: needs matplotlib, which is not installed: pip install 'blockvec[plot]'.")
+def _plot(result: EigenResult, path: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    result.plot(figure.subplots())
+    write_picture(figure, path)
 
 
 def _operator(matrix: Any, device: str) -> blockvec.Operator:
@@ -216,11 +213,9 @@ def _print(
     entries = getattr(matrix, "nnz", matrix.shape[0] * matrix.shape[1])
     size = f"{op.shape[0]} x {op.shape[1]}, {entries} entries"
     print(f"{arguments.matrix}: {size}, {op.dtype.name}, on {op.device}")
-    print(result)
-    print()
-    print(profile.table())
+    print(f"{result}\n\n{profile.table()}", flush=True)
     if result.info["stopped"] == "interrupted":
-        print("interrupted: the table shows what was reached")
+        print("interrupted: the table shows what was reached", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,14 +6,13 @@ import argparse
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import __version__
+from ..commands import Parser
 from . import dense, sparse
 from .paper.measure import ALL_FIGURES
 from .tables import TABLES
-
-REFUSED = 2  # exit code for invalid arguments
 
 EPILOG = """\
 exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
@@ -26,16 +25,9 @@ DTYPES = ("float32", "float64", "complex64", "complex128")
 HOST_MATRIX, GPU_MATRIX, QUICK_MATRIX = "laplace3d:n=64", "laplace3d:n=160", "laplace3d:n=16"
 
 
-class _Parser(argparse.ArgumentParser):
-    """Parser that reports an error in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
-
-
 def parser() -> argparse.ArgumentParser:
     """Create the parser of all commands."""
-    root = _Parser(
+    root = Parser(
         prog="blockvec",
         description="Block-vector operations at the hardware limit: devices, benchmarks, tuning.",
         epilog=EPILOG,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import json
@@ -192,7 +193,8 @@ class Book:
         self.records.append(record)
         self._ceilings = ceilings
         if time.monotonic() - self._written_s > WRITE_S:
-            self.write()
+            with contextlib.suppress(OSError):  # the write at the end reports it
+                self.write()
 
     def write(self) -> None:
         """Write the document, if there are records."""
@@ -203,6 +205,10 @@ class Book:
     def document(self) -> Record:
         """Return the document as a dict."""
         return document(self._environment, self._ceilings, self.records)
+
+    def documents(self) -> list[Record]:
+        """Return the document in a list."""
+        return [self.document()]
 
 
 def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:

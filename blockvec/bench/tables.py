@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..commands import write_all
 from ..kernels.tuning.winners import representative
 from .records import Book, Record, read
 from .tuning import Todo, Tuned, problem_of, problems
@@ -99,8 +100,7 @@ class Ledger:
 
     def write(self) -> None:
         """Write the documents."""
-        for book in self._books.values():
-            book.write()
+        write_all({table: book.write for table, book in self._books.items()})
 
     def documents(self) -> list[Record]:
         """Return the documents, one per table."""

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from ..files import replaced
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file atomically and create its folder; raise `OSError` if the disk is full or read-only."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o644)  # a temporary file is readable by its owner alone
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    with replaced(path, durable=False) as stream:
+        stream.write(content)
 
 
 def store_json(path: Path, record: dict[str, Any]) -> bool:

@@ -3,23 +3,27 @@
 A file holds a fingerprint of the problem (options, type, size, version, and the product of A and a fixed
 vector), the state of the iteration between two restarts, and a checksum per part. It is replaced atomically,
 and read completely before any part of it is used. The state includes that of the random generator: a resumed
-run gives the same bits as an uninterrupted one.
+run gives the same bits as an uninterrupted one. Only a file that this run has written or read as a checkpoint
+is replaced or deleted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
+import warnings
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blockvec.errors import FormatError, OptionError
+from blockvec.files import check_output, replaced
 
 from ..blocks import Array, Block, Operator, project_out, random_block, to_host
 
@@ -27,7 +31,17 @@ FORMAT = "blockvec checkpoint 1"
 STATE = "state/"
 WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
 REMEDY = "give another file, or delete this one to start anew"
-BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+BROKEN = (
+    OSError,
+    MemoryError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 class Checkpoint:
@@ -42,8 +56,11 @@ class Checkpoint:
         self.image: Array = np.zeros((0, 1))  # from `probe`; set before `load` and `save`
         self._stages: list[Checkpoint] = []
         self._next_s = time.monotonic() + interval_s
-        if not self.path.parent.is_dir() or self.path.is_dir():
-            raise OptionError(f"checkpoint: cannot write {str(self.path)!r}; its folder must exist.")
+        self._known: Identity | None = None  # of the file that this run has written or read
+        check_output("checkpoint", path)
+        if self.path.exists():
+            with self._opened():
+                pass  # also a solve in stages, which uses other files, refuses what is no checkpoint
 
     def stage(self, name: str) -> Checkpoint:
         """Form the checkpoint of a part of a solve, in a file of its own."""
@@ -56,22 +73,36 @@ class Checkpoint:
 
         One that is broken, or belongs to another problem, other options, or another version, is refused.
         """
-        if not self.path.exists():
+        identity = _identity(self.path)
+        if identity is None:
             return None
-        try:
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as members:
-                arrays = {name: members[name] for name in members.files}
-            header = json.loads(arrays.pop("header").tobytes())
-            if header["format"] != FORMAT:
-                raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
+        with self._opened() as (archive, header):
+            names = [name.removesuffix(".npy") for name in archive.namelist()]
+            arrays = {name: _array(archive, name) for name in names if name != "header"}
             written, image = header["problem"], arrays.pop("image")
             state = header["state"] | {name.removeprefix(STATE): array for name, array in arrays.items()}
+        self._compare(written, image)
+        self._known = identity
+        return state  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
+        """Open the file and read its header; a file that is broken or no checkpoint is refused."""
+        try:
+            with self.path.open("rb") as file, zipfile.ZipFile(file) as archive:
+                parts = archive.infolist()
+                if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+                    raise ValueError("its parts are compressed")
+                if sum(part.file_size for part in parts) > self.path.stat().st_size:
+                    raise ValueError("its parts are larger than the file")
+                header = json.loads(_array(archive, "header").tobytes())
+                if header["format"] != FORMAT:
+                    raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
+                yield archive, header
         except BROKEN as error:
             raise FormatError(
                 f"checkpoint: {str(self.path)!r} is broken or no checkpoint ({error}); {REMEDY}."
             ) from error
-        self._compare(written, image)
-        return state  # type: ignore[no-any-return]
 
     def _compare(self, written: Mapping[str, Any], image: Array) -> None:
         """Refuse a file of another problem."""
@@ -97,37 +128,60 @@ class Checkpoint:
         if not now and begin_s < self._next_s:
             return
         state = snapshot()
-        arrays = {STATE + name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        arrays: Any = {STATE + name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         plain = {name: value for name, value in state.items() if STATE + name not in arrays}
         header = {"format": FORMAT, "problem": self.problem, "state": plain}
         text = json.dumps(header, default=lambda value: value.tolist())
-        write_npz(self.path, header=np.frombuffer(text.encode(), np.uint8), image=self.image, **arrays)
+        arrays |= {"header": np.frombuffer(text.encode(), np.uint8), "image": self.image}
+        try:
+            self._require_own()
+            with replaced(self.path) as file:
+                np.savez(file, **arrays)
+            self._known = _identity(self.path)
+        except OSError as error:  # the solve is worth more than its checkpoint
+            self._warn(error, "the solve goes on")
         end_s = time.monotonic()
         self._next_s = end_s + max(self.interval_s, (end_s - begin_s) / WRITING_SHARE)
 
     def remove(self) -> None:
-        """Delete the file and those of its stages."""
+        """Delete the file and those of its stages, as far as this run has written or read them."""
         for stage in self._stages:
             stage.remove()
-        for path in (self.path, _part(self.path)):
-            path.unlink(missing_ok=True)
+        if self._known is not None:
+            try:
+                self._require_own()
+                self.path.unlink(missing_ok=True)
+            except OSError as error:
+                self._warn(error, "it is left")
+            self._known = None
+
+    def _require_own(self) -> None:
+        """Raise `OSError` if there is a file now that this run has neither written nor read."""
+        if _identity(self.path) not in (None, self._known):
+            raise OSError("another program has written it")
+
+    def _warn(self, error: OSError, consequence: str) -> None:
+        reason = error.strerror or str(error)
+        warnings.warn(f"checkpoint: {str(self.path)!r}: {reason}; {consequence}.", stacklevel=2)
 
 
-def write_npz(path: Path, **arrays: Any) -> None:
-    """Write arrays to a .npz file atomically, also if the machine stops."""
-    part = _part(path)
+def _array(archive: zipfile.ZipFile, name: str) -> Array:
+    """Read an array from an .npz file."""
+    with archive.open(f"{name}.npy") as stream:
+        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
+
+
+Identity = tuple[int, int, int]
+
+
+def _identity(path: Path) -> Identity | None:
+    """Identify the content of a file without reading it; None if there is no file."""
     try:
-        with part.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def probe(operator: Operator, like: Block, locked: Block | None) -> Array:

@@ -43,7 +43,7 @@ def test_a_quick_bench_prints_a_table_and_writes_results_and_a_picture(
     ceilings: None, tmp_path: Path
 ) -> None:
     pytest.importorskip("matplotlib")
-    results, picture = tmp_path / "out" / "bench.json", tmp_path / "bench.svg"
+    results, picture = tmp_path / "bench.json", tmp_path / "bench.svg"
     done = run(*QUICK, "--dtype", "float64", "--json", str(results), "--plot", str(picture))
     assert (done.returncode, done.stderr) == (0, "")
     _limits, head, *rows = done.stdout.splitlines()
@@ -90,6 +90,7 @@ def test_plot_draws_every_result_of_a_folder(
     pytest.importorskip("matplotlib")
     for name in ("a", "b"):
         file = tmp_path / name / "kernels.json"
+        file.parent.mkdir()
         assert main(["bench", "--quick", "--op", "dot", "--widths", "2", "--json", str(file)]) == 0
     capsys.readouterr()
     assert main(["plot", str(tmp_path)]) == 0
@@ -108,6 +109,12 @@ def test_plot_draws_every_result_of_a_folder(
         ("bench --rows 10 --bytes 10", "not allowed with argument"),
         ("bench --dtype int8", "'int8' is not one of float32"),
         ("bench --device tpu", "'tpu'"),
+        ("bench --plot x.bogus", "--plot: a picture cannot be of type '.bogus'"),
+        ("bench --plot no/such/x.svg", "--plot: cannot write 'no/such/x.svg': there is no folder"),
+        ("bench --json no/such/x.json", "--json: cannot write 'no/such/x.json': there is no folder"),
+        ("tune --json no/such/x.json", "--json: cannot write 'no/such/x.json': there is no folder"),
+        ("tune --tables all --json no/such", "--json: cannot write 'no/such/table.json': there is no folder"),
+        ("plot x.json -o x.bogus", "--output: a picture cannot be of type '.bogus'"),
         ("bench --quick --op apply --matrix laplace3d:m=3", "unknown parameter 'm'"),
         ("bench --quick --op apply --matrix nothing.mtx", "no such file"),
         ("tune --device cpu", "kernels on a CPU follow fixed rules"),

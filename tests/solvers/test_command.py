@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,8 +75,14 @@ def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.Captur
         (["laplace3d:n=6", "-k", "many"], "argument -k: invalid int value"),
         (["laplace3d:n=6", "--which", "SM"], "argument --which: invalid choice"),
         (["laplace3d:n=6", "--tol", "-1"], "tol: got -1"),
-        (["laplace3d:n=6", "--plot", "no/such/folder/x.png"], "--plot: cannot write"),
-        (["laplace3d:n=6", "--save", "."], "--save: cannot write"),
+        (["laplace3d:n=6", "--plot", "no/such/folder/x.png"], "--plot: cannot write 'no/such/folder/x.png'"),
+        (["laplace3d:n=6", "--plot", "x.bogus"], "--plot: a picture cannot be of type '.bogus'"),
+        (["laplace3d:n=6", "--plot", "x"], "--plot: a picture cannot be of type ''"),
+        (["laplace3d:n=6", "--save", "."], "--save: cannot write '.'"),
+        (["laplace3d:n=6", "--save", os.devnull], "it is a device"),
+        (["laplace3d:n=6", "--checkpoint", "no/such/x"], "--checkpoint: cannot write"),
+        (["laplace3d:n=6", "--save", "x.svg", "--plot", "./x.svg"], "'./x.svg' is the file of --save"),
+        (["laplace3d:n=6", "--checkpoint", "laplace3d:n=6"], "is the file of the matrix"),
         (["laplace3d:n=6", "--method", "dense", "--plot", "x.png"], "--plot: --method dense"),
         ([], "the following arguments are required: MATRIX"),
     ],
@@ -109,6 +117,65 @@ def test_the_history_is_drawn_also_for_a_small_matrix(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert "lanczos: --plot is given" in done.stdout
+
+
+def full_disk(stream: Any, **arrays: Any) -> None:
+    stream.write(b"half")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_takes_neither_the_results_nor_the_other_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    saved, picture = tmp_path / "out.npz", tmp_path / "out.svg"
+    saved.write_bytes(b"old")
+    monkeypatch.setattr("solvers.__main__.np.savez", full_disk)
+    assert main(["laplace2d:n=12", "-k", "3", "--save", str(saved), "--plot", str(picture)]) == 2
+    captured = capsys.readouterr()
+    assert "3 of 3 converged" in captured.out
+    assert captured.err == f"blockvec-eigs: --save: {saved}: No space left on device\n"
+    assert picture.read_bytes().startswith(b"<?xml")
+    assert saved.read_bytes() == b"old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npz", "out.svg"]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_line_and_no_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("solvers.runtime.checkpoint.np.savez", full_disk)
+    arguments = ["laplace3d:n=8", "--method", "lanczos", "--maxiter", "2", "--tol", "1e-14"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main([*arguments, "--checkpoint", str(tmp_path / "run")]) == 1
+    captured = capsys.readouterr()
+    assert "not converged" in captured.out
+    assert captured.err.startswith("blockvec-eigs: warning: checkpoint: ")
+    assert "No space left on device; the solve goes on" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_printed_takes_no_file_with_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "solvers", "laplace2d:n=12", "-k", "3", "--save", str(tmp_path / "x")]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "blockvec-eigs: standard output: No space left on device\n")
+    with np.load(tmp_path / "x") as pairs:
+        assert pairs["eigenvectors"].shape == (144, 3)
+
+
+def test_a_reader_that_has_seen_enough_changes_no_exit_code(tmp_path: Path) -> None:
+    saved = tmp_path / "out.npz"
+    for limit, code in ((), 0), (("--maxiter", "1", "--method", "lanczos"), 1):
+        command = [sys.executable, "-m", "solvers", "laplace3d:n=10", "--save", str(saved), *limit]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdout.close()
+            err = process.stderr.read()
+            assert (process.wait(timeout=60), err) == (code, b"")
+        saved.unlink()
 
 
 @pytest.fixture

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...errors import OptionError
-from ...kernels.cache import replace_file
+from ...files import check_picture, write_picture
 from ..paper import pictures as paper
 from ..records import Record
 from . import accuracy, eigsh, jacobi_davidson, latency, orthogonality, products, sparse
@@ -19,27 +18,15 @@ Paint = Callable[[Any, Sequence[Record]], None]
 SALT = "blockvec"  # seed of the ids in an SVG, so that equal results give equal files
 
 
-def check_plotting() -> None:
-    """Raise `OptionError` without matplotlib, before anything is measured for a picture."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise OptionError(
-            "pictures need matplotlib, which is not installed: pip install 'blockvec[plot]'."
-        ) from None
-
-
 def draw(document: Record, path: str | Path) -> None:
-    """Draw the picture of a document's records as .svg, .png or .pdf; the folder is created.
+    """Draw the picture of a document's records as .svg, .png or .pdf.
 
     Raises
     ------
     OptionError
-        Without matplotlib, for an unknown file ending, or for records that have no picture.
-    OSError
-        If the file cannot be written.
+        Without matplotlib, for a file that cannot be written, or for records that have no picture.
     """
-    check_plotting()
+    check_picture("picture", path)
     import matplotlib
 
     path = Path(path)
@@ -56,7 +43,7 @@ def draw(document: Record, path: str | Path) -> None:
         cores = f", {environment['cores']} cores" if environment.get("cores") else ""
         title = f"{environment.get('device', '')}{cores}, {environment.get('date', '')}"
         figure.suptitle(title, fontsize=10)
-        _save(figure, path)
+        write_picture(figure, path)
 
 
 def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
@@ -81,13 +68,3 @@ def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
         (products.paint_maps, kernels if any(r["M"] != r["N"] for r in kernels) else []),
         (products.paint_width_curves, kernels),
     )
-
-
-def _save(figure: Any, path: Path) -> None:
-    ending = path.suffix.lstrip(".").lower() or "none"
-    if ending not in figure.canvas.get_supported_filetypes():
-        raise OptionError(f"{path}: a picture cannot be of type {ending!r}; name it .svg, .png or .pdf.")
-    content = io.BytesIO()
-    # Without a date the picture depends on the results only.
-    figure.savefig(content, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
-    replace_file(path, content.getvalue())

@@ -118,9 +118,9 @@ def test_the_same_results_give_the_same_picture(name: str, tmp_path: Path) -> No
     assert one == (tmp_path / "two.svg").read_bytes()
 
 
-def test_a_picture_can_be_a_bitmap_in_a_new_folder(tmp_path: Path) -> None:
-    draw(document(DOCUMENTS["curves"]), tmp_path / "new" / "picture.png")
-    assert (tmp_path / "new" / "picture.png").read_bytes().startswith(b"\x89PNG")
+def test_a_picture_can_be_a_bitmap(tmp_path: Path) -> None:
+    draw(document(DOCUMENTS["curves"]), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("records", [[], [{"operation": "something", "time_s": 1.0}]])
@@ -142,7 +142,7 @@ def test_without_matplotlib_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch,
     real = builtins.__import__
 
     def refuse(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "matplotlib":
+        if name.partition(".")[0] == "matplotlib":
             raise ImportError(name)
         return real(name, *arguments, **options)
 

@@ -1,0 +1,95 @@
+"""Common parts of the commands ``blockvec`` and ``blockvec-eigs``: one-line messages, exit codes, outputs."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from .errors import BlockvecError
+
+DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes
+FAILURES = (BlockvecError, OSError, MemoryError)
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser with one-line error messages."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with a message."""
+        self.exit(REFUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def guarded(name: str, command: Callable[[], int]) -> int:
+    """Run a command and return its exit code; warnings, failures and Ctrl-C become lines on stderr."""
+    try:
+        with _plain_warnings(name):
+            code = command()
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        code = DONE
+    except FAILURES as error:
+        _say(name, one_line(error))
+        code = REFUSED
+    except KeyboardInterrupt:
+        _say(name, "interrupted")
+        code = INTERRUPTED
+    _drop_unwritable()
+    return code
+
+
+def write_all(outputs: Mapping[str, Callable[[], object]]) -> None:
+    """Write outputs, each under the name of its option, also after one of them has failed.
+
+    Raises
+    ------
+    OSError
+        For all that failed.
+    """
+    failures = []
+    for option, write in outputs.items():
+        try:
+            write()
+        except BrokenPipeError:
+            _drop_unwritable()
+        except FAILURES as error:
+            failures.append(f"{option}: {one_line(error)}")
+    if failures:
+        raise OSError("; ".join(failures))
+
+
+def one_line(error: BaseException) -> str:
+    """Describe an error in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _plain_warnings(name: str) -> Iterator[None]:
+    """Show warnings as lines of a command, without the place in the source."""
+
+    def show(message: Warning | str, *place: Any, **more: Any) -> None:
+        _say(name, f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
+def _drop_unwritable() -> None:
+    """Discard what cannot be printed: the flush at exit would raise."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say(name: str, message: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"{name}: {message}", file=sys.stderr)
