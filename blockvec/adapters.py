@@ -68,6 +68,7 @@ def as_operator(
     shape: tuple[int, int] | None = None,
     dtype: DTypeLike | None = None,
     device: str | None = None,
+    check_indices: bool = True,
 ) -> Operator:
     """Make an `Operator` from a matrix, a linear operator or a function.
 
@@ -84,11 +85,15 @@ def as_operator(
     device : str, optional
         ``"cpu"`` or ``"gpu"``: the device of a callable's blocks (default ``"cpu"``), or the device that a
         SciPy or dense matrix is copied to.
+    check_indices : bool
+        Check that the indices of a sparse matrix are within its shape, because products read and write
+        wherever indices point. The check reads each index once and, on a GPU, waits for the result.
 
     Raises
     ------
     DTypeError, ShapeError, DeviceError, OptionError
-        If A cannot be converted to an operator, or if it is a callable and `shape` is missing.
+        If A cannot be converted to an operator, if its indices are out of range, or if it is a callable and
+        `shape` is missing.
 
     Examples
     --------
@@ -101,12 +106,12 @@ def as_operator(
     if isinstance(A, Operator):
         return A
     if sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr")):
-        return _sparse_operator(A, device)
+        return _sparse_operator(A, device, check_indices)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
         backend = backend_for(device or ("gpu" if type(A).__module__.startswith("cupyx") else "cpu"))
         return FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
     if isinstance(A, np.ndarray) or is_cupy(A):
-        return _dense_operator(A, device)
+        return _dense_operator(arrays.as_array(A), device)
     if callable(A):
         if shape is None:
             raise OptionError("A is a function; give shape=(n, n), and dtype= unless it is float64.")
@@ -125,9 +130,13 @@ def _matrix_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:
     return np.dtype(np.float64) if dtype.kind in "iub" else arrays.check_dtype(dtype)
 
 
-def _sparse_operator(A: Any, device: str | None) -> SparseOperator:
+def _sparse_operator(A: Any, device: str | None, check_indices: bool) -> SparseOperator:
+    if len(A.shape) != 2:
+        raise ShapeError(f"A has shape {A.shape}; a matrix has two dimensions.")
+    dtype = _matrix_dtype(A.dtype)
+    if check_indices:
+        _check_indices(A)
     matrix = A.tocsr()
-    dtype = _matrix_dtype(matrix.dtype)
     if matrix.dtype != dtype:
         matrix = matrix.astype(dtype)
     home = backend_of(matrix.data)
@@ -135,6 +144,36 @@ def _sparse_operator(A: Any, device: str | None) -> SparseOperator:
     if backend.name == "cpu" and home is not backend:
         matrix = matrix.get()  # a CuPy matrix copied to the host
     return SparseOperator(matrix, backend)
+
+
+def _check_indices(A: Any) -> None:
+    """Refuse a sparse matrix whose indices point outside of it, before native code follows them."""
+    rows, columns = ("row", A.shape[0]), ("column", A.shape[1])
+    if A.format == "coo":
+        given, valid = [(A.row, *rows), (A.col, *columns)], True
+    elif A.format in ("csr", "csc", "bsr"):
+        lines, across = (columns, rows) if A.format == "csc" else (rows, columns)
+        height, width = A.blocksize if A.format == "bsr" else (1, 1)
+        starts, given = A.indptr, [(A.indices, across[0], across[1] // width)]
+        if len(starts) != lines[1] // height + 1:
+            raise OptionError(
+                f"A has {len(starts)} row pointers (indptr) for {lines[1] // height} {lines[0]}s."
+            )
+        stored = min(len(A.indices), len(A.data))
+        valid = (starts[0] == 0) & (starts[-1] <= stored) & (starts[1:] >= starts[:-1]).all()
+    else:  # formats that SciPy converts in Python
+        return
+    given = [part for part in given if part[0].size]
+    for indices, _, extent in given:
+        valid = valid & (indices.min() >= 0) & (indices.max() < extent)
+    if not valid:  # on a GPU the only wait
+        found = [
+            f"{what} indices from {i.min()} to {i.max()} for {extent} {what}s" for i, what, extent in given
+        ]
+        raise OptionError(
+            f"A has {' and '.join(found)}, or pointers (indptr) that are out of range or descend; build the "
+            "matrix again, or correct its indices."
+        )
 
 
 def _dense_operator(A: Array, device: str | None) -> FunctionOperator:

@@ -19,8 +19,14 @@ _CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged of the DLPack specificat
 def as_array(obj: Any) -> Array:
     """View an array of NumPy or CuPy, or one with DLPack or ``__cuda_array_interface__``, without a copy."""
     array: Array
-    if isinstance(obj, np.ndarray) or is_cupy(obj):
+    if type(obj) is np.ndarray or is_cupy(obj):
         array = obj
+    elif isinstance(obj, np.ndarray):
+        if np.ma.is_masked(obj):
+            raise DTypeError(
+                "got an array with masked elements; blocks have no masks: fill them, as a.filled(0) does."
+            )
+        array = np.asarray(obj)
     elif hasattr(obj, "__cuda_array_interface__"):
         import cupy
 
@@ -33,9 +39,14 @@ def as_array(obj: Any) -> Array:
         else:
             array = np.from_dlpack(obj)
     else:
+        is_operator = hasattr(obj, "tocsr") or hasattr(obj, "apply")
         raise DTypeError(
             f"got a {type(obj).__name__}; a block wraps a NumPy or CuPy array, or one with DLPack: "
-            "convert with numpy.asarray first."
+            + (
+                "as_operator(A) @ V multiplies a block."
+                if is_operator
+                else "convert with numpy.asarray first."
+            )
         )
     return array
 
@@ -84,6 +95,12 @@ def _check_layout(array: Array) -> None:
         )
     if isinstance(array, np.ndarray) and not array.flags.aligned:
         raise LayoutError("the array's data is not aligned to its element size: pass copy=True.")
+
+
+def check_writable(operation: str, name: str, array: Array) -> None:
+    """Raise `LayoutError` for a read-only array; CuPy has none."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        raise LayoutError(f"{operation}: {name} is read-only; give a writable array.")
 
 
 def dtype_name(dtype: Any) -> str:

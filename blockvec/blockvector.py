@@ -14,7 +14,7 @@ from . import arrays, elementwise, io, products
 from .arrays import REAL_TYPES, Memory, as_range, as_rows, dtype_name, is_range, memory_of
 from .backends import Array, Backend, DeviceArray, backend_for, backend_of
 from .backends.base import leading_dimension
-from .errors import DTypeError, OptionError, ShapeError
+from .errors import DTypeError, LayoutError, OptionError, ShapeError
 from .kernels.problem import promote
 from .products import Communicator
 
@@ -59,6 +59,7 @@ class BlockVector:
     __slots__ = ("_memory", "array", "backend", "comm")
     __array_ufunc__ = None  # NumPy and CuPy defer mixed operators to this class
     __iter__ = None  # a block is not a sequence of rows
+    __hash__ = object.__hash__  # by identity, as `in` and dictionaries compare first
     ndim = 2
 
     def __init__(
@@ -158,6 +159,8 @@ class BlockVector:
         """
         if distribution not in ("uniform", "normal"):
             raise OptionError(f"distribution: got {distribution!r}; give 'uniform' or 'normal'.")
+        if first_row < 0:
+            raise OptionError(f"first_row: got {first_row!r}; give a non-negative integer.")
         key = int(np.random.default_rng(rng).integers(0, 2**63))
         block = cls.empty(n_rows, n_cols, dtype, **where)
         parts = 2 if block.dtype.kind == "c" else 1
@@ -271,6 +274,13 @@ class BlockVector:
         extents = f"{self.n_rows}x{self.n_cols}, {self.dtype.name}, ld={self.ld}, {self.device}"
         return f"{type(self).__name__}({extents})"
 
+    def __eq__(self, other: Any) -> Any:
+        """Compare elementwise, as NumPy does: an array of booleans on the block's device."""
+        return self.array == (other.array if isinstance(other, BlockVector) else other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self.array != (other.array if isinstance(other, BlockVector) else other)
+
     def __bool__(self) -> bool:
         raise ValueError(
             "the truth value of a block is ambiguous; test V.n_rows, or V.array with any() or all()."
@@ -286,11 +296,12 @@ class BlockVector:
         picked = self.array[index]
         if picked.ndim != 2:
             raise ShapeError(
-                f"index {index!r} leaves {picked.ndim} dimensions; use V.array[...] for elements."
+                f"an index that leaves {picked.ndim} dimensions is none of a block; use V.array[...] for it."
             )
         return self._wrap(as_rows(picked, copy=True))
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        arrays.check_writable("V[...] =", "the block", self.array)
         self.array[index] = value.array if isinstance(value, BlockVector) else value
 
     # --- products -------------------------------------------------------------------------------
@@ -444,9 +455,23 @@ class BlockVector:
         return products.sweep("update_gram", self.memory, arrays.as_array(C), basis, comm=self.comm)
 
     def __matmul__(self, C: Any) -> BlockVector:
-        if isinstance(C, (BlockVector, Transposed)) or not hasattr(C, "ndim"):
-            return NotImplemented
+        if isinstance(C, BlockVector) or not hasattr(C, "ndim"):
+            return self._no_coefficients(C)
         return self.combine(C)
+
+    def _no_coefficients(self, C: Any) -> BlockVector:
+        """Explain what to write for V @ C if C is a block or an operator; leave other types to Python."""
+        if isinstance(C, BlockVector):
+            remedy = "V.H @ W for the inner products of two blocks"
+        elif isinstance(C, Transposed):
+            remedy = "V @ (W.T @ X) for the product of V W^T with a block X"
+        elif hasattr(C, "apply"):
+            remedy = "S @ V for the product of an operator and a block"
+        else:
+            return NotImplemented  # type: ignore[no-any-return]
+        raise DTypeError(
+            f"V @ C: got {C!r}; C is a small array with {self.n_cols} rows, as V has columns: write {remedy}."
+        )
 
     def __imatmul__(self, C: Any) -> BlockVector:
         n_cols = np.shape(C)[-1] if np.ndim(C) == 2 else 1
@@ -459,7 +484,19 @@ class BlockVector:
     def __rmatmul__(self, left: Any) -> Array:
         if getattr(left, "ndim", 0) not in (1, 2):
             return NotImplemented
-        product = self._wrap(as_rows(left.T)).dot(self, conj=False)
+        if left.shape[-1] != self.n_rows:
+            raise ShapeError(
+                f"C @ V: C has shape {left.shape} but V has {self.n_rows} rows; the product of a block and a "
+                "small array is V @ C."
+            )
+        try:
+            rows = as_rows(left.T)
+        except LayoutError:
+            raise LayoutError(
+                f"C @ V: C of shape {left.shape} is not the transpose of a row-major block; write W.T @ V "
+                "with W = BlockVector(C.T, copy=True), and keep W for further products."
+            ) from None
+        product = self._wrap(rows).dot(self, conj=False)
         return product[0] if left.ndim == 1 else product
 
     # --- arithmetic -----------------------------------------------------------------------------
@@ -503,7 +540,9 @@ class BlockVector:
         if isinstance(other, BlockVector):
             return other._memory or other.memory
         if isinstance(other, Transposed):
-            raise DTypeError(f"{operation}: got a transposed block; both operands are tall, as in V.T @ W.")
+            raise DTypeError(
+                f"{operation}: got the transposed block {other!r}; both operands are tall, as in V.T @ W."
+            )
         return memory_of(as_rows(other))
 
     def _plus(self, other: Any, alpha: int, beta: int) -> Self:
@@ -598,9 +637,19 @@ class Transposed:
         self._block, self._conj = block, conj
 
     def __matmul__(self, W: Any) -> Array:
-        if not isinstance(W, BlockVector) and (isinstance(W, Transposed) or hasattr(W, "apply")):
+        if not isinstance(W, BlockVector) and hasattr(W, "apply"):
             raise DTypeError("V.T @ S with an operator S has no tall result; write V.T @ (S @ V).")
         return self._block.dot(W, conj=self._conj)
+
+    def __rmatmul__(self, left: Any) -> Any:
+        raise DTypeError(
+            f"@: the right operand is {self!r}, but a transposed block is a left operand, as in V.T @ W; "
+            "numpy.asarray(V.T) is the transposed array."
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        transposed = np.asarray(self._block).T
+        return np.array(transposed.conj() if self._conj else transposed, dtype=dtype, copy=copy)
 
     @property
     def shape(self) -> tuple[int, int]:

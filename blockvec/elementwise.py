@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import dispatch
-from .arrays import Kind, Memory, overlaps
+from .arrays import Kind, Memory, check_writable, overlaps
 from .backends import Array, array_namespace
 from .errors import DTypeError, LayoutError, ShapeError
 from .kernels.problem import StreamProblem
@@ -18,6 +18,8 @@ from .products import PYTHON_NUMBERS, FactorKind, check_same_backend, factor_kin
 
 def is_scalar(factor: Any) -> bool:
     """Check whether a factor is one number rather than one per column."""
+    if isinstance(factor, str | bytes):  # scalars of NumPy, but no numbers
+        return False
     return np.isscalar(factor) or getattr(factor, "ndim", None) == 0
 
 
@@ -40,8 +42,7 @@ def axpby(operation: str, X: Memory, Y: Memory | None, out: Memory, alpha: Any, 
             raise LayoutError(
                 f"{operation}: the output shares memory with an operand; copy one of them first."
             )
-    if not getattr(out.array.flags, "writeable", True):  # CuPy's arrays always are
-        raise LayoutError(f"{operation}: the block is read-only; give a writable array.")
+    check_writable(operation, "the block", out.array)
     dispatch.run(problem, out.backend, X.array, None if Y is None else Y.array, out.array, alpha, beta)
 
 

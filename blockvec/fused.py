@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from . import elementwise, products
-from .arrays import REAL_TYPES, Memory, memory_of, overlaps
+from .arrays import REAL_TYPES, Memory, check_writable, memory_of, overlaps
 from .backends import Array, Backend
 from .backends.base import Fused
 from .blockvector import BlockVector
@@ -150,6 +150,7 @@ def _chained(z: Any, X: BlockVector, Y: BlockVector, delta: complex, eta: comple
         raise DTypeError(
             f"apply: the result holds {Y.dtype}, z {Z.dtype}, delta z + eta y {dtype}; all must be one type."
         )
+    check_writable("apply", "z", Z.array)
     for name, block in (("X", X), ("out", Y)):
         if overlaps(Z.array, block.array):
             raise LayoutError(f"apply: z shares memory with {name}; give another block.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeAlias, overload
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike
 
 from . import arrays, dispatch, elementwise, products
-from .arrays import Memory, overlaps
+from .arrays import Memory, check_writable, overlaps
 from .backends import Backend
 from .backends.base import CsrMatrix
 from .blockvector import BlockVector
@@ -50,7 +51,7 @@ class Operator(ABC):
     __array_ufunc__ = None  # `array @ operator` is undefined
 
     def __init__(self, shape: tuple[int, int], dtype: DTypeLike, backend: Backend) -> None:
-        self.shape = (int(shape[0]), int(shape[1]))
+        self.shape = _extents(shape)
         self.dtype = arrays.check_dtype(dtype)
         self._dtype_name = self.dtype.name
         self.backend = backend
@@ -186,6 +187,8 @@ class Operator(ABC):
 
     def __matmul__(self, X: Any) -> BlockVector:
         if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
+            if isinstance(X, Operator):
+                raise DTypeError("S @ T with two operators has no block; write S @ (T @ V).")
             return NotImplemented
         return self.apply(X)
 
@@ -252,11 +255,18 @@ class Operator(ABC):
         """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones."""
         return None, None
 
-    def check_hermitian(self, rng: Any = 0) -> None:
+    def check_hermitian(self, rng: Any = 0, *, name: str = "A") -> None:
         """Raise unless the operator is Hermitian to rounding.
 
         Compares U^H (A W) with (W^H A U)^H for two random blocks of two columns: two applications, and memory
         for four such blocks. A difference above 1e4 u ||U|| ||A W|| is not due to rounding.
+
+        Parameters
+        ----------
+        rng : Generator, int or None
+            As in ``numpy.random.default_rng``.
+        name : str
+            Name of the operator in error messages.
 
         Raises
         ------
@@ -269,7 +279,7 @@ class Operator(ABC):
         """
         n_rows, n_cols = self.shape
         if n_rows != n_cols:
-            raise ShapeError(f"A is {n_rows} x {n_cols}; a Hermitian operator is square.")
+            raise ShapeError(f"{name} is {n_rows} x {n_cols}; a Hermitian operator is square.")
         if n_rows == 0:
             return
         rng = np.random.default_rng(rng)
@@ -279,13 +289,13 @@ class Operator(ABC):
         norms = [to_host(block.norms()) for block in (U, AW, W, AU)]
         scale = np.maximum(np.outer(norms[0], norms[1]), np.outer(norms[3], norms[2]))
         if not np.isfinite(scale).all():
-            raise BreakdownError("A returned NaN or Inf for a finite block; check its entries.")
+            raise BreakdownError(f"{name} returned NaN or Inf for a finite block; check its entries.")
         left, right = to_host(U.dot(AW)), to_host(W.dot(AU)).conj().T
         difference = np.max(np.abs(left - right) / np.where(scale > 0, scale, 1))
         if difference > 1e4 * np.finfo(self.dtype).eps:
             raise OptionError(
-                f"A is not Hermitian: u^H A w and conj(w^H A u) differ by {difference:.1e} of |u||A w|; "
-                "pass (A + A.conj().T) / 2 if the difference is noise."
+                f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
+                f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
             )
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
@@ -320,11 +330,23 @@ class Operator(ABC):
             raise ShapeError(f"apply: out has shape {out.shape}, the result {(self.shape[0], X.n_cols)}.")
         if out.dtype != dtype:
             raise DTypeError(f"apply: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
+        check_writable("apply", "out", out.array)
         if overlaps(out.array, X.array):
             raise LayoutError("apply: out shares memory with X; give another block.")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, {self.device})"
+
+
+def _extents(shape: Any) -> tuple[int, int]:
+    """Convert a shape to two non-negative integers."""
+    try:
+        n_rows, n_cols = map(operator.index, shape)
+    except (TypeError, ValueError):
+        n_rows = n_cols = -1
+    if min(n_rows, n_cols) < 0:
+        raise ShapeError(f"shape: got {shape!r}; give two non-negative integers, rows and columns.")
+    return n_rows, n_cols
 
 
 class AffineOperator(Operator):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from . import dispatch
-from .arrays import DTYPE_NAMES, Kind, Memory, dtype_name, memory_of
+from .arrays import DTYPE_NAMES, Kind, Memory, check_writable, dtype_name, memory_of
 from .backends import Array, Backend, array_namespace, backend_of
 from .errors import DeviceError, DTypeError, LayoutError, ShapeError
 from .kernels.problem import (
@@ -83,7 +83,7 @@ def factor_kind(name: str, factor: complex) -> FactorKind:
     promotes_as: Any = type(factor)
     if promotes_as not in PYTHON_NUMBERS:
         promotes_as = getattr(factor, "dtype", None)
-        if not isinstance(promotes_as, np.dtype):
+        if not isinstance(promotes_as, np.dtype) or getattr(factor, "ndim", 0) != 0:
             raise DTypeError(f"{name}: got a {type(factor).__name__}; give a Python or NumPy number.")
     return (0 if factor == 0 else 1 if factor == 1 else 2), promotes_as
 
@@ -252,12 +252,12 @@ def _is_inplace(a: Memory, b: Memory) -> bool:
 
 def _check_out(operation: str, out: Array, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
     """Check that an array can hold a result."""
-    if out.shape != shape:
-        raise ShapeError(f"{operation}: out has shape {tuple(out.shape)} but the result has {shape}.")
+    if getattr(out, "shape", None) != shape:
+        given = f"has shape {tuple(out.shape)}" if hasattr(out, "shape") else f"is a {type(out).__name__}"
+        raise ShapeError(f"{operation}: out {given} but the result has {shape}.")
     if out.dtype != dtype:
         raise DTypeError(f"{operation}: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
-    if not getattr(out.flags, "writeable", True):  # CuPy's arrays always are
-        raise LayoutError(f"{operation}: out is read-only; give a writable array.")
+    check_writable(operation, "out", out)
 
 
 def _check_apart(operation: str, out: Memory, *inputs: Memory) -> None:
@@ -320,8 +320,7 @@ def _check_sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory) -> t
             f"{operation}: the block holds {v.dtype}, but its new columns are {dtype}; convert it first, as "
             f"BlockVector(V, dtype='{dtype}') does."
         )
-    if not getattr(v.array.flags, "writeable", True):
-        raise LayoutError(f"{operation}: the block is read-only; give a writable one.")
+    check_writable(operation, "the block", v.array)
     for name, other in (("the basis W", w), ("C", memory_of(C))):
         if v.overlaps(other):
             raise LayoutError(

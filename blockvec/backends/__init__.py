@@ -54,7 +54,7 @@ def backend_for(device: str) -> Backend:
     """Look up the backend of a device by name: ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``."""
     if device == "cpu":
         return HOST
-    if device == "gpu" or device.startswith("cuda:"):
+    if isinstance(device, str) and (device == "gpu" or device.startswith("cuda:")):
         from .cuda.backend import cuda_backend, find_device
 
         return cuda_backend(find_device(device))

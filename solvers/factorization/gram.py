@@ -36,7 +36,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     Rows without entries are zero in C. A matrix that is singular in another way is made dense. One that is
     not Hermitian, indefinite, or too large to be made dense, is refused.
     """
-    as_operator(matrix).check_hermitian(0)
+    as_operator(matrix).check_hermitian(0, name=name)
     where = f" {purpose}" if purpose else ""
     indefinite = f"{name} is indefinite; it must be positive definite{where}."
     diagonal = matrix.diagonal().real

@@ -98,7 +98,7 @@ def standard_form(
             f"A: is on {operator.device}, but factorisations run on the host; give A as a matrix of the host"
             + (", or OPinv." if M is None else ".")
         )
-    mass = None if M is None else as_operator(_host_matrix("M", M))
+    mass = None if M is None else as_operator(_explicit("M", M))
     if mass is not None and mass.shape != operator.shape:
         raise ShapeError(
             f"M is {mass.shape[0]} x {mass.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
@@ -200,17 +200,21 @@ def _function(A: Any, like: Any, device: str | None) -> Operator:
     return as_operator(A, shape=shape, dtype=getattr(like, "dtype", None), device=device)
 
 
-def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
-    """Convert to compressed column form, which may share canonical arrays with A."""
+def _explicit(name: str, A: Any) -> Any:
+    """Refuse what is no matrix of the host with real or complex entries."""
     if not is_explicit(A):
         raise OptionError(
             f"{name} is a {type(A).__name__}; a factorisation needs a sparse matrix or dense array of the "
             "host. Give one, or OPinv."
         )
-    explicit: Any = A
-    matrix = sp.csc_array(explicit)
-    if matrix.dtype.kind not in "iubfc":
-        raise DTypeError(f"{name} holds {matrix.dtype}; give real or complex numbers.")
+    if A.dtype.kind not in "iubfc":
+        raise DTypeError(f"{name} holds {A.dtype}; give real or complex numbers.")
+    return A
+
+
+def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
+    """Convert to compressed column form, which may share canonical arrays with A."""
+    matrix = sp.csc_array(_explicit(name, A))
     if not np.isfinite(matrix.data).all():
         raise OptionError(f"{name} holds NaN or Inf; check its entries.")
     if dtype is not None:

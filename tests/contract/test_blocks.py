@@ -263,3 +263,28 @@ def test_steps_in_ranges_are_refused_with_the_remedy(device: str) -> None:
         V[:, ::-1]
     with pytest.raises(IndexError, match="4 is out of range for"):
         V[:, 4]
+
+
+def test_comparison_is_elementwise_and_hashes_are_identities(device: str) -> None:
+    V = BlockVector(on(device, np.array([[1.0, 2.0], [3.0, 4.0]])))
+    W = V.copy()
+    W[1, 0] = 5.0
+    assert host(V == W).tolist() == [[True, True], [False, True]]
+    assert host(V != W).tolist() == [[False, False], [True, False]]
+    assert host(V == 3.0).tolist() == [[False, False], [True, False]]
+    assert host(V.array == V).all()
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(V == W)
+    assert {V: "V", W: "W"}[V] == "V"
+
+
+def test_markers_convert_to_the_transposed_array(device: str) -> None:
+    V = BlockVector(on(device, np.array([[1.0, 2.0j], [3.0j, 4.0], [5.0, 6.0]])))
+    if device != "cpu":
+        with pytest.raises(TypeError, match=r"to_host\(\)"):
+            np.asarray(V.T)
+        return
+    assert (np.asarray(V.T) == V.array.T).all()
+    assert np.shares_memory(np.asarray(V.T), V.array)
+    assert (np.asarray(V.H) == V.array.conj().T).all()
+    assert np.array(V.T, dtype="complex64").dtype == np.complex64

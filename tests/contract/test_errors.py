@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator
 from blockvec.backends import backend_for
@@ -78,7 +79,65 @@ REFUSED: list[tuple[str, type[BlockvecError], str, Attempt]] = [
         r"both operands are tall",
         lambda d: zeros(d, 5, 2).dot(zeros(d, 5, 2).T),
     ),
-    ("two markers", DTypeError, r"write V\.T @ \(S @ V\)", lambda d: zeros(d, 5, 2).T @ zeros(d, 5, 2).T),
+    ("two markers", DTypeError, r"both operands are tall", lambda d: zeros(d, 5, 2).T @ zeros(d, 5, 2).T),
+    ("two blocks", DTypeError, r"2 rows.*V\.H @ W", lambda d: zeros(d, 5, 2) @ zeros(d, 5, 2)),
+    (
+        "block times marker",
+        DTypeError,
+        r"got .*\.T; C is a small array with 2 rows.*V @ \(W\.T @ X\)",
+        lambda d: zeros(d, 5, 2) @ zeros(d, 5, 2).T,
+    ),
+    ("block times operator", DTypeError, r"S @ V", lambda d: zeros(d, 5, 2) @ as_operator(small(d, 5, 5))),
+    (
+        "two operators",
+        DTypeError,
+        r"S @ \(T @ V\)",
+        lambda d: as_operator(small(d, 5, 5)) @ as_operator(small(d, 5, 5)),
+    ),
+    ("array times marker", DTypeError, r"asarray\(V\.T\)", lambda d: small(d, 2, 2) @ zeros(d, 5, 2).T),
+    (
+        "small array times block",
+        ShapeError,
+        r"C has shape \(2, 2\) but V has 5 rows.*V @ C",
+        lambda d: small(d, 2, 2) @ zeros(d, 5, 2),
+    ),
+    (
+        "row-major array times block",
+        LayoutError,
+        r"C of shape \(3, 5\).*BlockVector\(C\.T, copy=True\)",
+        lambda d: small(d, 3, 5) @ zeros(d, 5, 2),
+    ),
+    (
+        "sparse matrix as a block",
+        DTypeError,
+        r"csr_array.*as_operator\(A\) @ V",
+        lambda d: zeros(d, 5, 2).T @ sp.eye_array(5).tocsr(),
+    ),
+    (
+        "factors in the place of one",
+        DTypeError,
+        r"alpha",
+        lambda d: zeros(d, 5, 2).dot(zeros(d, 5, 2), alpha=small(d, 2)),
+    ),
+    ("text as out", ShapeError, r"out is a str", lambda d: zeros(d, 5, 2).dot(zeros(d, 5, 2), out="C")),
+    (
+        "shape of a function",
+        ShapeError,
+        r"shape: got 5; give two",
+        lambda d: as_operator(lambda X: X, shape=5, device=d),  # type: ignore[arg-type]
+    ),
+    (
+        "negative shape",
+        ShapeError,
+        r"shape: got \(-5, 5\)",
+        lambda d: as_operator(lambda X: X, shape=(-5, 5), device=d),
+    ),
+    (
+        "first row",
+        OptionError,
+        r"first_row: got -1",
+        lambda d: BlockVector.random(3, 2, first_row=-1, device=d),
+    ),
     (
         "marker times operator",
         DTypeError,
@@ -204,10 +263,53 @@ def test_results_do_not_go_into_read_only_arrays(device: str) -> None:
         pytest.skip("CuPy arrays have no such flag")
     V, W = BlockVector.zeros(5, 2), BlockVector.zeros(5, 2)
     W.array.flags.writeable = False
-    with pytest.raises(LayoutError, match="read-only"):
-        V.combine(np.eye(2), out=W)
-    with pytest.raises(LayoutError, match="read-only"):
-        W.axpy(1, V)
+    A = as_operator(np.eye(5))
+    S = as_operator(sp.eye_array(5))
+    attempts: list[Callable[[], Any]] = [
+        lambda: V.combine(np.eye(2), out=W),
+        lambda: V.dot(V, out=np.broadcast_to(0.0, (2, 2))),
+        lambda: W.axpy(1, V),
+        lambda: W.scale(2),
+        lambda: W.combine_dot(np.eye(2), V),
+        lambda: W.update_gram(V, np.eye(2)),
+        lambda: W.__setitem__((slice(None), slice(None)), V),
+        lambda: A.apply(V, out=W),
+        lambda: S.apply(V, out=W),
+        lambda: S.apply(V, out=W[:, :]),
+        lambda: S.apply(V, z=W),
+    ]
+    for attempt in attempts:
+        with pytest.raises(LayoutError, match="read-only; give a writable array"):
+            attempt()
+    assert not W.array.any()
+
+
+def test_masks_are_refused_and_other_subclasses_are_arrays(device: str) -> None:
+    if device != "cpu":
+        pytest.skip("masked arrays are on the host")
+    plain = np.arange(8.0).reshape(4, 2)
+    masked = np.ma.masked_greater(plain, 5.0)
+    V = BlockVector.zeros(4, 2)
+    attempts: list[Callable[[], Any]] = [
+        lambda: BlockVector(masked),
+        lambda: BlockVector(masked, copy=True),
+        lambda: V.dot(masked),
+        lambda: V.combine(masked[2:]),
+        lambda: as_operator(masked[2:]),
+        lambda: as_operator(np.eye(4)) @ masked,
+    ]
+    for attempt in attempts:
+        with pytest.raises(DTypeError, match=r"masked elements.*a\.filled\(0\)"):
+            attempt()
+    unmasked = np.ma.masked_greater(plain, 100.0)
+    assert type(BlockVector(unmasked).array) is np.ndarray
+    assert np.shares_memory(BlockVector(unmasked).array, plain) == np.shares_memory(unmasked.data, plain)
+
+
+@pytest.mark.parametrize("device_name", [None, 0, "tpu"])
+def test_what_is_no_device_is_refused(device_name: Any) -> None:
+    with pytest.raises(DeviceError, match="give 'cpu', 'gpu' or 'cuda:0'"):
+        BlockVector.zeros(3, 2, device=device_name)
 
 
 def test_a_refused_operation_leaves_its_output_as_it_was(device: str) -> None:

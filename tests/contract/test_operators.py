@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator
 
-from blockvec import BlockVector, as_operator, read_matrix
+from blockvec import BlockVector, adapters, as_operator, read_matrix
 from blockvec.arrays import overlaps
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from blockvec.operators import SparseOperator
@@ -531,3 +532,66 @@ def test_rectangles_and_nan_fail_the_check_with_their_own_errors(device: str) ->
         as_operator(broken, device=device).check_hermitian()
     as_operator(sp.csr_array((0, 0)), device=device).check_hermitian()
     as_operator(sp.csr_array(np.zeros((4, 4))), device=device).check_hermitian()
+
+
+def broken(form: str, change: Callable[[Any], None]) -> Any:
+    """A sparse matrix of 6 x 4 in a format, changed in place after SciPy's own checks."""
+    matrix = sp.random_array((6, 4), density=0.5, format="csr", rng=np.random.default_rng(0))
+    matrix = matrix.tobsr((2, 2)) if form == "bsr" else matrix.asformat(form)
+    change(matrix)
+    return matrix
+
+
+def set_element(name: str, place: int, value: int) -> Callable[[Any], None]:
+    def change(matrix: Any) -> None:
+        getattr(matrix, name)[place] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("form", "change"),
+    [
+        ("csr", set_element("indices", 3, 4)),
+        ("csr", set_element("indices", 0, -1)),
+        ("csr", set_element("indices", -1, 2**31 - 1)),
+        ("csr", set_element("indptr", 0, 1)),
+        ("csr", set_element("indptr", -1, 1000)),
+        ("csr", set_element("indptr", 2, 12)),
+        ("csr", set_element("indptr", 2, -1)),
+        ("csc", set_element("indices", 3, 6)),
+        ("csc", set_element("indptr", -1, 1000)),
+        ("bsr", set_element("indices", 0, 2)),
+        ("coo", set_element("row", 0, 6)),
+        ("coo", set_element("col", 0, 4)),
+        ("coo", set_element("col", 0, -5)),
+    ],
+)
+def test_indices_outside_of_a_sparse_matrix_are_refused(
+    device: str, form: str, change: Callable[[Any], None]
+) -> None:
+    with pytest.raises(OptionError, match=r"indices from -?\d+ to \d+ for [234 6]+ (row|column)s"):
+        as_operator(broken(form, change), device=device)
+
+
+def test_a_sparse_matrix_with_too_few_row_pointers_is_refused(device: str) -> None:
+    def drop_last(matrix: Any) -> None:
+        matrix.indptr = matrix.indptr[:-1]
+
+    with pytest.raises(OptionError, match=r"6 row pointers \(indptr\) for 6 rows"):
+        as_operator(broken("csr", drop_last), device=device)
+
+
+def test_the_check_of_indices_can_be_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(A: Any) -> None:
+        raise AssertionError("checked")
+
+    monkeypatch.setattr(adapters, "_check_indices", refuse)
+    matrix = sp.eye_array(3).tocsr()
+    assert (as_operator(matrix, check_indices=False) @ np.eye(3)).array.tolist() == np.eye(3).tolist()
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "dia", "lil", "dok"])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (3, 2)])
+def test_empty_matrices_pass_the_check_of_indices(form: str, shape: tuple[int, int]) -> None:
+    assert as_operator(sp.csr_array(shape).asformat(form)).nnz == 0

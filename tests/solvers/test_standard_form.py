@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, splu
 
 from blockvec import models
-from blockvec.errors import BreakdownError, OptionError, ShapeError
+from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, eigsh
 from solvers.factorization.inertia import count_below, proof, shift_outside
 from solvers.transform.standard_form import gram_factor, standard_form
@@ -234,7 +234,7 @@ def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str],
             eigsh(A, 5, M=real_matrix("bcsstm10"), **options)
     with pytest.raises(OptionError, match="M is singular"):
         eigsh(sp.eye_array(2003, format="csr"), 5, M=real_matrix("bcsstm13"))
-    with pytest.raises(OptionError, match="not Hermitian"):
+    with pytest.raises(OptionError, match=r"^M is not Hermitian"):
         eigsh(sp.eye_array(324, format="csr"), 5, M=real_matrix("qc324"))
 
 
@@ -304,3 +304,24 @@ def test_a_missing_value_is_counted() -> None:
 def test_a_standard_problem_has_no_other_form() -> None:
     with pytest.raises(OptionError, match="neither M nor sigma"):
         standard_form(sp.eye_array(3), None, None, None, "normal", None)
+
+
+def test_a_mass_matrix_that_is_not_hermitian_is_named() -> None:
+    with pytest.raises(
+        OptionError, match=r"^M is not Hermitian: u\^H M w .*pass \(M \+ M\.conj\(\)\.T\) / 2"
+    ):
+        eigsh(models.laplace1d(n=40), 2, M=np.eye(40) + np.eye(40, k=1))
+
+
+def test_a_damaged_or_masked_mass_matrix_is_refused() -> None:
+    A = models.laplace1d(n=40)
+    M = sp.eye_array(40).tocsr()
+    M.indices[3] = 40
+    with pytest.raises(OptionError, match="column indices from 0 to 40 for 40 columns"):
+        eigsh(A, 2, M=M)
+    with pytest.raises(DTypeError, match="masked"):
+        eigsh(A, 2, M=np.ma.masked_equal(np.eye(40), 1.0))
+    with pytest.raises(DTypeError, match="masked"):
+        eigsh(np.ma.masked_greater(A.toarray(), 1.0), 2)
+    with pytest.raises(DTypeError, match=r"v0: .*masked"):
+        eigsh(A, 2, v0=np.ma.masked_equal(np.ones(40), 1.0))
