@@ -11,6 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import platformdirs
 from .errors import OptionError
 
 TUNE_MODES = ("cached", "auto", "model")
+MAX_THREADS = 1024  # more than that are a mistake; results per thread and operation are kept in memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Options:
     Attributes
     ----------
     threads : int
-        Threads per block operation on the host. Default: the number of cores that this process may run
-        on (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed count.
+        Threads per block operation on the host, at most 1024. Default: the number of cores that this
+        process may run on (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed count.
     cache_dir : Path
         Folder for measured ceilings, compiled kernels and tuned configurations
         (``BLOCKVEC_CACHE_DIR``; default: the platform's user cache).
@@ -59,8 +61,9 @@ class Options:
         return None if self.tune == "model" else self.cache_dir
 
     def __post_init__(self) -> None:
-        if not isinstance(self.threads, int) or isinstance(self.threads, bool) or self.threads < 1:
-            raise OptionError(f"threads: got {self.threads!r}; give a positive integer.")
+        is_integer = isinstance(self.threads, int) and not isinstance(self.threads, bool)
+        if not is_integer or not 1 <= self.threads <= MAX_THREADS:
+            raise OptionError(f"threads: got {self.threads!r}; give an integer from 1 to {MAX_THREADS}.")
         if not isinstance(self.vendor, bool):
             raise OptionError(f"vendor: got {self.vendor!r}; give True or False.")
         if self.tune not in TUNE_MODES:
@@ -73,13 +76,12 @@ class Options:
 
 
 def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MAX_THREADS)
 
 
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
-    "BLOCKVEC_THREADS": ("threads", int, "a positive integer"),
+    "BLOCKVEC_THREADS": ("threads", int, f"an integer from 1 to {MAX_THREADS}"),
     "BLOCKVEC_CACHE_DIR": ("cache_dir", Path, "a folder"),
     "BLOCKVEC_VENDOR": ("vendor", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
@@ -89,14 +91,18 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
 
 
 def options_from_environment(environ: Mapping[str, str]) -> Options:
-    """Make options from environment variables; an `OptionError` names the variable."""
+    """Make options from environment variables; one that cannot be used is ignored with a warning."""
     found = Options()
     for variable, (name, read, expected) in VARIABLES.items():
         if text := environ.get(variable):
             try:
                 found = _replace(found, {name: read(text)})
-            except (ValueError, KeyError):
-                raise OptionError(f"{variable}: got {text!r}; give {expected}.") from None
+            except (ValueError, KeyError, RuntimeError):  # the last for the home of an unknown user
+                default = getattr(found, name)
+                warnings.warn(
+                    f"{variable}: got {text!r}; give {expected}. The default is used, {name}={default!r}.",
+                    stacklevel=2,
+                )
     return found
 
 

@@ -74,9 +74,12 @@ def test_the_default_holds_until_it_is_changed(default: None) -> None:
     assert blockvec.options().threads == 4
 
 
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "two"])
-def test_a_thread_count_is_a_positive_integer(threads: object) -> None:
-    with pytest.raises(OptionError, match="positive integer"), blockvec.option_context(threads=threads):
+@pytest.mark.parametrize("threads", [0, -1, 1.5, True, "two", 1025, 10**30])
+def test_a_thread_count_is_an_integer_within_bounds(threads: object) -> None:
+    with (
+        pytest.raises(OptionError, match="an integer from 1 to 1024"),
+        blockvec.option_context(threads=threads),
+    ):
         pass
 
 
@@ -106,11 +109,34 @@ def test_an_empty_environment_gives_the_machine_s_cores_and_the_user_s_cache() -
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("BLOCKVEC_THREADS", "many"), ("BLOCKVEC_THREADS", "0"), ("BLOCKVEC_VENDOR", "maybe")],
+    [
+        ("BLOCKVEC_THREADS", "abc"),
+        ("BLOCKVEC_THREADS", "0"),
+        ("BLOCKVEC_THREADS", "100000"),
+        ("BLOCKVEC_THREADS", "9" * 5000),
+        ("BLOCKVEC_VENDOR", "yes"),
+        ("BLOCKVEC_TUNE", "x"),
+        ("BLOCKVEC_TUNE_BUDGET", "-1"),
+        ("BLOCKVEC_TUNE_BUDGET", "nan"),
+        ("BLOCKVEC_CACHE_DIR", "~no-such-user/cache"),
+    ],
 )
-def test_a_bad_variable_is_named_with_its_value(name: str, value: str) -> None:
-    with pytest.raises(OptionError, match=f"{name}: got '{value}'"):
-        config.options_from_environment({name: value})
+def test_a_variable_that_cannot_be_used_is_named_and_ignored(name: str, value: str) -> None:
+    with pytest.warns(UserWarning, match=rf"^{name}: got '{value}'; give .*\. The default is used") as caught:
+        found = config.options_from_environment({name: value, "BLOCKVEC_CACHE_DIR": "~/x"} | {name: value})
+    assert len(caught) == 1
+    expected = {} if name == "BLOCKVEC_CACHE_DIR" else {"BLOCKVEC_CACHE_DIR": "~/x"}
+    assert found == config.options_from_environment(expected)
+
+
+def test_a_bad_variable_leaves_commands_usable() -> None:
+    environment = os.environ | {"BLOCKVEC_THREADS": "abc", "BLOCKVEC_VENDOR": "yes", "BLOCKVEC_TUNE": "x"}
+    command = [sys.executable, "-m", "blockvec", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("usage: blockvec")
+    assert "Traceback" not in done.stderr
+    assert all(f"BLOCKVEC_{name}: got" in done.stderr for name in ("THREADS", "VENDOR", "TUNE"))
 
 
 def test_the_environment_reaches_a_new_process() -> None:

@@ -122,9 +122,12 @@ class _Workers:
         self._allowed: tuple[set[int], int] | None = None
 
     def start(self, job: Callable[[], None], n_running: int) -> list[_Worker]:
-        """Start a job on ``n_running - 1`` threads in the caller's context, options included."""
+        """Start a job on up to ``n_running - 1`` threads in the caller's context, options included."""
         self.keep_off_this_core(n_running)
-        crew = [self._take() for _ in range(n_running - 1)]
+        crew: list[_Worker] = []
+        with contextlib.suppress(RuntimeError):  # the system allows no more threads: these do all the work
+            while len(crew) < n_running - 1:
+                crew.append(self._take())
         for worker in crew:
             worker.start(functools.partial(contextvars.copy_context().run, job))
         return crew

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -183,3 +184,17 @@ def test_items_may_spread_items_of_their_own() -> None:
     with blockvec.option_context(threads=2):
         map_items(lambda i: map_items(lambda j: found.append(10 * i + j), 3), 2)
     assert sorted(found) == [0, 1, 2, 10, 11, 12]
+
+
+def test_work_is_done_by_fewer_threads_where_the_system_allows_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(self: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "_workers", functools.cache(threads._Workers))
+    monkeypatch.setattr(threads._Worker, "__init__", refuse)
+    done: list[int] = []
+    with blockvec.option_context(threads=4):
+        threads.map_items(done.append, 9)
+    assert done == list(range(9))
