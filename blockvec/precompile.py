@@ -32,7 +32,6 @@ from .kernels.tuning.choices import save_choices
 FORMAT = 1  # of the lists in the cache folder
 MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
 MAX_KINDS = 1000  # per process
-THREADS = 4  # more do not shorten a run on an H200 with 16 cores: they take the interpreter's lock from it
 
 _begun: set[tuple[Any, ...]] = set()  # runs that were precompiled in this process
 
@@ -42,8 +41,8 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     """Compile the kernels of the operations inside the ``with`` block in parallel, before their first use.
 
     On a GPU, the first kernel in the block that is not in the cache starts the compilation of all kernels
-    that earlier runs of the same kind used, in up to four of `Options.threads` threads. An operation whose
-    kernel is still being compiled waits for it. Leaving the block stores the list of the kernels that were
+    that earlier runs of the same kind used, in `Options.threads` threads. An operation whose kernel is still
+    being compiled waits for it. Leaving the block stores the list of the kernels that were
     used, if it has new entries, in the cache folder. Results do not change. On the host the context manager
     has no effect.
 
@@ -126,7 +125,7 @@ class Precompilation:
 
     def start(self) -> list[Future[None]]:
         """Start to compile the kernels of the stored list, or of the list in the package."""
-        threads = _threads(min(THREADS, options().threads))
+        threads = _threads(options().threads)
         return [
             threads.submit(contextvars.copy_context().run, self._prepare, request)
             for request in self.requests(self._stored or shipped(self._method, self._dtype))

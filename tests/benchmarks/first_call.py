@@ -5,8 +5,9 @@ Which source tree is measured is up to PYTHONPATH, so that two of them can be co
     PYTHONPATH=/trees/old python tests/benchmarks/first_call.py --json old.json
     PYTHONPATH=/trees/new python tests/benchmarks/first_call.py --json new.json --compare old.json
 
-Every solve runs in three processes on a cache folder of its own: the first finds it empty, the second and the
-third full. The import of the packages, the start of CUDA and the matrix are timed apart from the solve.
+Every solve runs in three processes on cache folders of its own, also for CuPy and NVRTC: the first process
+finds them empty, the second and the third full. The import of the packages, the start of CUDA and the matrix
+are timed apart from the solve.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ print(json.dumps({
 def measure(how: dict[str, Any], cache: Path) -> dict[str, Any]:
     """Run a solve twice in a process of its own, and return its times in seconds."""
     how = {"tol": 1e-8, **how} if "sigma" in how else {"tol": 1e-8, "which": "SA", **how}
-    environment = os.environ | {"BLOCKVEC_CACHE_DIR": str(cache), "PYTHONSAFEPATH": "1"}
+    folders = {"BLOCKVEC_CACHE_DIR": "blockvec", "CUPY_CACHE_DIR": "cupy", "CUDA_CACHE_PATH": "nvrtc"}
+    caches = {name: str(cache / folder) for name, folder in folders.items()}
+    environment = os.environ | caches | {"PYTHONSAFEPATH": "1"}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, json.dumps(how)],
         env=environment,
