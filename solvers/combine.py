@@ -17,7 +17,6 @@ from .problem import IterationState, Problem
 from .result import EigenResult
 
 COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
-GO_ON_AFTER = ("converged", "maxiter", "stagnated")  # other reasons to stop hold for the whole solve
 
 
 def staged(problem: Problem, name: str) -> Problem:
@@ -68,17 +67,20 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     """Solve for the high end, then for the low end in the complement of the vectors found.
 
     The complement makes the halves orthogonal also where both have copies of a multiple eigenvalue.
-    A run that is stopped at the high end returns that.
+    After Ctrl-C at the high end only that is returned. Stopped by a time limit or callback there, the solve
+    for the low end stops as soon as it has as many vectors as pairs are wanted.
     """
     k_low = problem.k // 2
     high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
     if problem.start is not None:
         high = replace(high, start=problem.start.copy())
     first = solve(high)
-    if k_low == 0 or first.info["stopped"] not in GO_ON_AFTER:
+    if k_low == 0 or first.info["stopped"] == "interrupted":
         return first.with_info(which="BE", k=problem.k)
     X = BlockVector(first.eigenvectors)
     low = replace(within_time(staged(problem, "SA")), which="SA", k=k_low, check_hermitian=False)
+    if first.info["stopped"] == "callback":
+        low = replace(low, callback=lambda state: True)
     if problem.locked is None:  # the columns of a caller need not be invariant under A
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
     second = solve(replace(low, locked=side_by_side(X, problem.locked)))

@@ -118,8 +118,9 @@ class ThickRestart(Iteration):
         queued = krylov.m + krylov.w
         while krylov.can_expand() and not first_look:
             krylov.expand()
-            if reason := self._stopped():
-                return reason
+            reason = self._stopped()
+            if reason == "interrupted" or (reason and krylov.m >= self.problem.k):
+                return reason  # with a vector for every wanted pair, except after Ctrl-C
             # A missed copy may be among the columns that were pending at the beginning of the cycle.
             if krylov.m >= queued and self._seems_done():
                 break

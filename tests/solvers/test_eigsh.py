@@ -31,6 +31,7 @@ from solvers import (
     auto_shift_invert as stiff_ends,
 )
 from solvers.iterations.rayleigh_ritz import select
+from solvers.runtime.interrupts import deferred_interrupt
 from tests.untidy import FORMS, kept, untidy
 
 ITERATIONS = ("lanczos", "filter", "jd")
@@ -377,6 +378,66 @@ def test_a_time_limit_stops_with_what_was_reached() -> None:
     result = solve(A, 6, "SA", time_limit=1e-6, on_unconverged="return")
     assert result.info["stopped"] == "time_limit"
     assert result.info["operator_columns"] < 40
+
+
+ALL_WAYS: dict[str, dict[str, Any]] = {
+    "lanczos": {"which": "SA", "method": "lanczos"},
+    "single columns": {"which": "SA", "method": "lanczos", "block_size": 1},
+    "filter": {"which": "SA", "method": "filter"},
+    "jd": {"which": "SA", "method": "jd"},
+    "auto": {"which": "SA", "method": "auto"},
+    "both ends": {"which": "BE", "method": "lanczos"},
+    "both ends by jd": {"which": "BE", "method": "jd"},
+    "both ends in the complement": {"which": "BE", "method": "lanczos", "orthogonal_to": np.ones(1728)},
+    "smallest magnitude": {"which": "SM", "method": "auto"},
+    "sigma": {"which": "LM", "sigma": 3.03, "method": "auto"},
+    "sigma, both ends": {"which": "BE", "sigma": 3.03, "method": "auto"},
+    "sigma by jd": {"which": "LM", "sigma": 3.03, "method": "jd"},
+    "a window": {"which": "LM", "sigma": 3.03, "method": "filter"},
+    "a pair": {"which": "BE", "method": "auto", "M": sp.diags_array(np.linspace(1, 2, 1728), format="csr")},
+}
+
+
+@pytest.mark.parametrize("stop", ["time_limit", "callback"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_run_that_is_stopped_gives_all_pairs_flagged(way: str, stop: str) -> None:
+    A, calls = models.model("laplace3d:n=12"), []
+    limits: dict[str, Any] = {
+        "time_limit": {"time_limit": 1e-9},
+        "callback": {"callback": lambda state: calls.append(state) or len(calls) == 1},
+    }
+    result = solve(A, 13, on_unconverged="return", **ALL_WAYS[way], **limits[stop])
+    assert result.info["stopped"] == stop
+    assert len(calls) == (stop == "callback")
+    assert result.eigenvectors.shape == (1728, 13)
+    assert len(result.eigenvalues) == len(result.residuals) == len(result.converged) == 13
+    if "M" not in ALL_WAYS[way]:
+        X = result.eigenvectors
+        assert np.linalg.norm(X.T @ X - np.eye(13)) <= 1e-12
+
+
+def test_a_second_ctrl_c_ends_at_once() -> None:
+    steps = []
+    with deferred_interrupt() as interrupted:
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        steps.append("after")
+    assert steps
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_program_with_its_own_handler_keeps_it() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        with deferred_interrupt() as interrupted:
+            signal.raise_signal(signal.SIGINT)
+            assert not interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
 
 
 def test_ctrl_c_leaves_what_was_reached() -> None:
