@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the bottom up: a module imports from its own layer and those under it.
 LAYERS = [
     {"errors"},
-    {"commands", "config", "files"},
+    {"commands", "config", "files", "memory"},
     {"kernels"},
     {"backends"},
     {"dispatch", "profile", "precompile"},
@@ -42,7 +42,7 @@ LAYERS = [
     {"__main__"},
 ]
 PURE_KERNELS = {"problem", "source", "roofline", "cache", "selection", "winners"}
-PUBLIC_MODULES = {"commands", "errors", "files", "models"}
+PUBLIC_MODULES = {"commands", "errors", "files", "memory", "models"}
 
 
 def modules(package: str) -> list[Path]:

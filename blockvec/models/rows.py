@@ -8,9 +8,7 @@ rows, and any process can create any range of rows independently.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +16,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import OptionError
+from ..memory import available_memory
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -210,27 +209,6 @@ class AssembledRows(RowGenerator):
         """Return the rows [start, stop); see :meth:`RowGenerator.rows`."""
         self._check_range(start, stop)
         return self._whole[start:stop]
-
-
-def available_memory() -> int | None:
-    """Estimate the bytes of memory available to this process; None if the system does not report them.
-
-    The minimum of the memory that the operating system reports as available and the control-group limit.
-    """
-    found: list[int] = []
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
-    except OSError:
-        if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-            found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            found.append(int(Path(limit).read_text()))  # "max" without a limit
-        except (OSError, ValueError):
-            continue
-    return min(found, default=None)
 
 
 def check_seed(seed: int) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 from blockvec.errors import OptionError
+from blockvec.memory import available_memory
 
 from ..blocks import Operator
 
@@ -19,14 +18,7 @@ def available_bytes(op: Operator) -> int | None:
         with cupy.cuda.Device(int(op.device.partition(":")[2] or 0)):
             free: int = cupy.cuda.runtime.memGetInfo()[0]
             return free + int(cupy.get_default_memory_pool().free_bytes())
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return None
+    return available_memory()
 
 
 def require_memory(op: Operator, needed_bytes: int, purpose: str, remedy: str) -> None:

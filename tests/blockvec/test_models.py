@@ -192,11 +192,6 @@ def test_rows_of_a_matrix_beyond_the_memory_can_be_made() -> None:
     np.testing.assert_allclose(part.sum(axis=1), energy_of_the_ferromagnet, rtol=1e-15)
 
 
-def test_a_memory_limit_is_at_least_noticed_on_linux() -> None:
-    available = rows.available_memory()
-    assert available is None or available > 0
-
-
 # Laplacians and stencils
 
 
