@@ -11,8 +11,7 @@ Examples
 """
 
 from .eigsh import eigsh
-from .iterations.correction import CorrectionProblem
-from .iterations.jd_options import JacobiDavidsonOptions
+from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .linear import JacobiPreconditioner, Linear, block_gmres, block_minres
 from .problem import IterationState
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence

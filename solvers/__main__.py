@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--checkpoint",
         metavar="FILE",
-        help="save the state here once a minute; go on from it where it exists",
+        help="save the state to this file every minute, and resume from it if it exists",
     )
     add("--verify", default="auto", choices=CHOICES["verify"], help="look for missed copies")
     add(

@@ -261,7 +261,7 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
         maxiter=None,
         check_hermitian=False,
     )
-    why = f"{options.why}; corrections came to a standstill, since values are dense there"
+    why = f"{options.why}; corrections stagnated, since eigenvalues are dense there"
     sizes = replace(_options(part, part), why=why)
     return one_after_other(first, solve_window(part, sizes, solve_iteratively))
 

@@ -107,7 +107,7 @@ def _add_tune(command: argparse.ArgumentParser) -> None:
         "--tables",
         type=_names(*TABLES, "all"),
         metavar="TABLES",
-        help=f"instead, tables on record: all or some of {','.join(TABLES)}; --json names a folder",
+        help=f"measure the recorded tables instead: all or some of {','.join(TABLES)}; --json names a folder",
     )
     add("--limit", type=float, default=math.inf, metavar="S", help="begin no further problem after S seconds")
     add("--json", type=Path, metavar="FILE", help="write every measurement to this file, as it arrives")

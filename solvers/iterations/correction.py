@@ -12,10 +12,8 @@ or a user's function.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +25,8 @@ from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.recordings import Recordings
 from ..linear.systems import Preconditioner, Progress, Projection
+from .jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .krylov import Counts
-
-if TYPE_CHECKING:
-    from .jd_options import JacobiDavidsonOptions
-
-Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
-Stop = Literal["adaptive", "power"]
 
 MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum systems are indefinite: a new shift gains more
 GMRES_STEPS = 30  # one cycle
@@ -43,44 +36,6 @@ BELOW_LIMIT = 1 / 1.8  # a correction may end if the expected residual is this f
 # preconditioners took 6 to 24 in tests, Jacobi's 48 to 114.
 PATIENCE = 40
 SAME_VECTOR = 1e-10  # squared sine of the angle up to which K^-1 q is reused
-
-
-@dataclass(frozen=True)
-class CorrectionProblem:
-    """Arguments of a correction solver.
-
-    Attributes
-    ----------
-    operator : Operator
-        A, with its applications counted.
-    X : BlockVector, shape (n, b)
-        Orthonormal: the approximate eigenvectors.
-    R : BlockVector, shape (n, b)
-        Their residuals A x - theta x.
-    shift : array, shape (b,)
-        theta, or the initial shift.
-    tol : array, shape (b,)
-        Tolerances of the linear systems, relative to the residuals, for the "power" rule.
-    preconditioner : callable or None
-    deflation : callable
-        Returns the orthonormal `Q`: converged vectors, then X, and on a GPU zero columns for padding.
-    """
-
-    operator: SystemOperator
-    X: Block
-    R: Block
-    shift: RealArray
-    tol: RealArray
-    preconditioner: Preconditioner | None
-    deflation: Callable[[], Block]
-
-    @functools.cached_property
-    def Q(self) -> Block:
-        """Converged vectors, then X, orthonormal; formed once, on first use."""
-        return self.deflation()
-
-
-CorrectionSolver = Callable[[CorrectionProblem], Block]
 
 
 class _Counted:

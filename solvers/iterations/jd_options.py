@@ -1,18 +1,61 @@
-"""Options of Jacobi-Davidson beyond those of every iteration."""
+"""Options of Jacobi-Davidson beyond those of every iteration, and the arguments of a user's correction."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from blockvec.errors import OptionError
 
-from .correction import Correction, CorrectionSolver, Stop
+from ..blocks import Block, RealArray, SystemOperator
+from ..linear.systems import Preconditioner
 from .search_space import Extraction
 
+Correction = Literal["auto", "davidson", "olsen", "minres", "gmres"]
+Stop = Literal["adaptive", "power"]
 Start = Literal["auto", "lanczos"]
 
 KEPT_SHARE = 0.4  # share of the basis beyond the wanted vectors that a restart keeps
+
+
+@dataclass(frozen=True)
+class CorrectionProblem:
+    """Arguments of a correction solver.
+
+    Attributes
+    ----------
+    operator : Operator
+        A, with its applications counted.
+    X : BlockVector, shape (n, b)
+        Orthonormal: the approximate eigenvectors.
+    R : BlockVector, shape (n, b)
+        Their residuals A x - theta x.
+    shift : array, shape (b,)
+        theta, or the initial shift.
+    tol : array, shape (b,)
+        Tolerances of the linear systems, relative to the residuals, for the "power" rule.
+    preconditioner : callable or None
+    deflation : callable
+        Returns the orthonormal `Q`: converged vectors, then X, and on a GPU zero columns for padding.
+    """
+
+    operator: SystemOperator
+    X: Block
+    R: Block
+    shift: RealArray
+    tol: RealArray
+    preconditioner: Preconditioner | None
+    deflation: Callable[[], Block]
+
+    @functools.cached_property
+    def Q(self) -> Block:
+        """Converged vectors, then X, orthonormal; formed once, on first use."""
+        return self.deflation()
+
+
+CorrectionSolver = Callable[[CorrectionProblem], Block]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

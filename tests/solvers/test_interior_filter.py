@@ -110,7 +110,7 @@ def test_a_shell_that_is_cut_needs_no_second_round(monkeypatch: pytest.MonkeyPat
     assert rounds == [7]
 
 
-def test_where_corrections_come_to_a_standstill_a_filter_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_corrections_stagnate_a_filter_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     solve = drivers.solve_iteratively
 
     def stuck(part: Any, options: Any) -> Any:
@@ -124,7 +124,7 @@ def test_where_corrections_come_to_a_standstill_a_filter_takes_over(monkeypatch:
     result = eigsh(as_operator(A), 4, sigma=6.0, **options)  # as an operator it is not factorised
     assert result.converged.all()
     assert result.info["method"] == "filter"
-    assert "standstill" in result.info["why"]
+    assert "stagnated" in result.info["why"]
     np.testing.assert_allclose(np.sort(np.abs(result.eigenvalues - 6.0)), nearest(A, 6.0, 4), atol=1e-9)
     columns = [state.operator_columns for state in result.history]
     assert columns == sorted(columns)
