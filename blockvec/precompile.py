@@ -138,7 +138,7 @@ class Precompilation:
         """
         sizes, ranges = {**self._sizes, "n": self._rows}, list[list[Request]]()
         for entry in entries:
-            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
                 ranges.append(list(decode(entry, sizes, self._dtype, self._product)))
         steps = itertools.zip_longest(*ranges)
         return list(dict.fromkeys(request for step in steps for request in step if request is not None))

@@ -158,7 +158,9 @@ def _parse_ceilings(record: Any) -> Ceilings | None:
         read, write, copy = (float(record[name]) for name in ("read_gb_s", "write_gb_s", "copy_gb_s"))
         l2 = float(record["l2_gb_s"])
         mixes = tuple((float(share), float(rate)) for share, rate in record["mixed_gb_s"])
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         return None
-    usable = min(read, write, copy, *rates.values(), *(rate for _, rate in mixes)) > 0
+    positive = (read, write, copy, *rates.values(), *(rate for _, rate in mixes))
+    usable = all(0 < rate < math.inf for rate in positive) and 0 <= l2 < math.inf
+    usable = usable and all(0 <= share <= 1 for share, _ in mixes)
     return Ceilings(read, write, copy, rates, l2, mixes) if usable else None

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..config import options as current_options
 from ..errors import CompileError
-from .cache import replace_file
+from .cache import from_fields, read_file, replace_file
 from .launch import Kernel
 
 # Functions without an execution space are device functions; denormals are kept. ptxas reports registers and
@@ -211,15 +211,16 @@ def _write_entry(path: Path, cubin: Cubin) -> None:
 
 def _read_entry(path: Path, key: str) -> Cubin | None:
     """Read an entry; None if there is none or it is damaged."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        return None
+    data = read_file(path) or b""
     checksum, _, payload = data.removeprefix(_MAGIC).partition(b"\n")
     if not data.startswith(_MAGIC) or hashlib.sha256(payload).hexdigest().encode() != checksum:
         return None
     report, _, image = payload.partition(b"\n")
-    return Cubin(key, image, Resources(**json.loads(report)))
+    try:
+        resources = from_fields(Resources, json.loads(report))
+    except (ValueError, RecursionError):
+        return None
+    return None if resources is None else Cubin(key, image, resources)
 
 
 def load(cubin: Cubin, name: str, dynamic_shared_bytes: int = 0, carveout: int | None = None) -> Kernel:

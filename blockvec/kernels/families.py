@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from .cache import from_fields
 from .dense.family import DenseFamily
 from .dense.sweep_mma import SweepMma
 from .dense.sweep_mma_model import SweepMmaModel
@@ -17,6 +18,7 @@ from .dense.tsmttsm_fma_model import TsmttsmFmaModel
 from .dense.tsmttsm_mma import TsmttsmMma
 from .dense.tsmttsm_mma_model import TsmttsmMmaModel
 from .device import DeviceInfo
+from .family import AnyFamily
 from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .roofline import Ceilings
 from .sparse.csr import SpmmvCsr
@@ -92,7 +94,15 @@ def config_from(name: str, record: Any) -> Any | None:
     family = CONFIGURED.get(name)
     if family is None or not isinstance(record, dict):
         return None
-    fields = {field.name: field.type for field in dataclasses.fields(family.Config)}
-    if set(record) != set(fields) or not all(isinstance(v, int | str) for v in record.values()):
+    if set(record) != {field.name for field in dataclasses.fields(family.Config)}:
         return None
-    return family.Config(**record)
+    return from_fields(family.Config, record)
+
+
+def is_valid(family: AnyFamily, problem: Problem, config: Any, device: DeviceInfo) -> bool:
+    """Check whether a family can run a problem with a configuration from a record, whatever its numbers."""
+    families = sparse_families_of(problem) if isinstance(problem, SpmmvProblem) else families_of(problem)
+    try:
+        return family in families and family.refuse(problem, config, device) is None
+    except ArithmeticError:  # a zero
+        return False

@@ -17,7 +17,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from .elementwise import AxpbyKernel, ColumnDotKernel, Factor, FoldKernel, PhiloxKernel
+from .cache import from_fields
+from .elementwise import AxpbyKernel, ColumnDotKernel, FoldKernel, PhiloxKernel
 from .inverse_factor import InverseFactorKernel
 from .problem import (
     MAX_ALIGNMENT,
@@ -51,6 +52,7 @@ OPERANDS = {  # its letter: the fields that hold its width and its element type,
     SpmmvProblem: {"x": ("width", "dtype_x"), "y": ("width", "dtype"), "z": ("width", "dtype")},
 }
 EXTENTS = re.compile(r"K|M|N|width|ld\w|offset_\w")
+MAX_STEPS = 1000  # of a range; a basis has some hundreds of columns
 SIZES = re.compile(r"([+-]?)(\d*)([A-Za-z_]*)")
 
 
@@ -126,7 +128,7 @@ def decode(
 
     Raises
     ------
-    KeyError, TypeError, ValueError, AttributeError
+    LookupError, TypeError, ValueError, AttributeError, RecursionError
         For what is no entry.
     """
     name, fields = entry
@@ -161,12 +163,9 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
 
 
 def _value(field: str, value: Any, sizes: Mapping[str, int], names: Mapping[str, str]) -> Any:
-    """Evaluate a field: a number, a type, a class by name, a sum of sizes, or a range of sums."""
+    """Evaluate a field: a number, a type, names of types, a sum of sizes, or a range of sums."""
     if isinstance(value, dict):
-        columns = value["columns"]
-        return Factor(bool(value["is_complex"]), names.get(columns, columns))
-    if isinstance(value, list):
-        return tuple(value)
+        return {name: names.get(part, part) for name, part in value.items()}
     if not isinstance(value, str):
         return value
     if not EXTENTS.fullmatch(field):
@@ -174,14 +173,16 @@ def _value(field: str, value: Any, sizes: Mapping[str, int], names: Mapping[str,
     if ".." in value:
         first, _, last = value.partition("..")
         step = sizes[SIZES.findall(first)[0][2]]
-        return range(evaluate(first, sizes), evaluate(last, sizes) + 1, step)
+        return range(evaluate(first, sizes), evaluate(last, sizes) + 1, step)[:MAX_STEPS]
     return evaluate(value, sizes)
 
 
 def _request(kind: Any, values: dict[str, Any]) -> Request:
     """Build a description, with alignments in the place of offsets."""
     offsets = {field: values[field] for field in values if field.startswith("offset_")}
-    request = kind(**{field: value for field, value in values.items() if field not in offsets})
+    request: Any = from_fields(kind, {name: values[name] for name in values if name not in offsets})
+    if request is None:
+        raise ValueError(f"these are no fields of {kind.__name__}: {values}")
     aligned = {}
     for field, offset in offsets.items():
         operand = field.removeprefix("offset_")

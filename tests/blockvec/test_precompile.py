@@ -124,6 +124,7 @@ def test_only_news_are_written(cache: Path) -> None:
         b"[]",
         b'{"entries": [["TsmttsmProblem", {}]]}',
         b'{"kind": null, "entries": 3}',
+        b'{"kind":' * 100_000,
     ],
 )
 def test_damaged_and_foreign_lists_count_as_missing(content: bytes, cache: Path) -> None:
@@ -143,6 +144,14 @@ def test_damaged_and_foreign_lists_count_as_missing(content: bytes, cache: Path)
         ["TsmttsmProblem", [1]],
         ["TsmmProblem", {"unknown": 1}],
         ["AxpbyKernel", {"dtype_x": "float64", "alpha": {"values": 1}}],
+        ["AxpbyKernel", {"dtype_x": "float64", "alpha": {"is_complex": 1, "columns": []}}],
+        ["TsmttsmProblem", {name: [[]] for name in encode(DOT, N, None)[1]}],  # type: ignore[index]
+        ["TsmttsmProblem", encode(DOT, N, None)[1] | {"M": -3}],  # type: ignore[index]
+        ["TsmttsmProblem", encode(DOT, N, None)[1] | {"M": 10**30, "lda": 10**30}],  # type: ignore[index]
+        ["TsmttsmProblem", encode(DOT, N, None)[1] | {"M": True, "K": "9" * 5000}],  # type: ignore[index]
+        ["TsmttsmProblem", encode(DOT, N, None)[1] | {"M": "0..n"}],  # type: ignore[index]
+        ["TsmttsmProblem", encode(DOT, N, None)[1] | {"conj": "no"}],  # type: ignore[index]
+        [["TsmttsmProblem"], {}],
         ["TsmttsmProblem", encode(DOT, N, None)[1] | {"M": "elsewhere+2b"}],  # type: ignore[index]
     ],
 )
@@ -150,9 +159,15 @@ def test_damaged_entries_count_as_missing(entry: Any, cache: Path) -> None:
     run(Device(), DOT)
     (path,) = cache.iterdir()
     record = json.loads(path.read_bytes())
+    del record["sha256"]
     record["entries"].insert(0, entry)
     path.write_text(json.dumps(record))
     assert [request for request, *_ in run(Device())] == [DOT]
+
+
+def test_a_range_without_end_is_cut() -> None:
+    entry = ["TsmttsmProblem", encode(DOT, N, None)[1] | {"M": "1b..999999999999b", "lda": 10**12}]  # type: ignore[index]
+    assert len(list(decode(entry, {"n": N, "b": 1}, "float64", None))) == 1000
 
 
 def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

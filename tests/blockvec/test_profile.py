@@ -81,6 +81,12 @@ def test_a_refresh_measures_again(measurements: list[int]) -> None:
         {"ceilings": WHOLE | {"gflop_s": [1]}},
         {"ceilings": WHOLE | {"mixed_gb_s": [[0.25, 0.0]]}},
         {"ceilings": WHOLE | {"mixed_gb_s": [0.25]}},
+        {"ceilings": WHOLE | {"mixed_gb_s": [[2.0, 1.0]]}},
+        {"ceilings": WHOLE | {"read_gb_s": float("inf")}},
+        {"ceilings": WHOLE | {"write_gb_s": float("nan")}},
+        {"ceilings": WHOLE | {"copy_gb_s": 10**400}},
+        {"ceilings": WHOLE | {"l2_gb_s": -1.0}},
+        {"ceilings": WHOLE | {"gflop_s": {"float64": float("nan")}}},
     ],
 )
 def test_a_broken_record_is_measured_again_and_replaced(

@@ -12,7 +12,7 @@ from typing import Any
 from ...config import options
 from ..cache import load_json, store_json
 from ..device import DeviceInfo
-from ..families import config_from
+from ..families import config_from, is_valid
 from ..family import AnyFamily
 from ..problem import Problem
 
@@ -30,7 +30,7 @@ def _choose(family: AnyFamily, problem: Problem, device: DeviceInfo, cache_dir: 
     choices = _choices(cache_dir, device)
     key = hashlib.sha256(f"{family.name} {problem}".encode()).hexdigest()[:24]
     config = config_from(family.name, choices.get(key))
-    if config is None or family.refuse(problem, config, device) is not None:
+    if config is None or not is_valid(family, problem, config, device):
         config = family.choose(problem, device)
         if len(choices) < MAX_CHOICES:
             choices[key] = dataclasses.asdict(config)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from ..cache import load_json, store_json
 from ..device import DeviceInfo
-from ..families import CONFIGURED, config_from, current_name
+from ..families import CONFIGURED, config_from, current_name, is_valid
 from ..family import AnyFamily
 from ..problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from ..roofline import LEAST_BYTES, traffic
@@ -129,8 +129,7 @@ def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner
         winner = _find(key.plain, device, cache_dir)
     if winner is None or winner.config is None:
         return winner
-    refused = CONFIGURED[winner.kernel].refuse(problem, winner.config, device)
-    return None if refused else winner
+    return winner if is_valid(CONFIGURED[winner.kernel], problem, winner.config, device) else None
 
 
 @functools.lru_cache(maxsize=4096)
@@ -179,7 +178,9 @@ def _parse(record: Any, origin: str) -> Winner | None:
     try:
         kernel, config = current_name(str(record["kernel"])), record["config"]
         numbers = int(record["rows"]), float(record["time_s"]), float(record["fraction"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return None
+    if not all(0 < number < math.inf for number in numbers):
         return None
     if config is None:
         return None if kernel in CONFIGURED else Winner(kernel, None, *numbers, origin)

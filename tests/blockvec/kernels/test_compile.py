@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import hashlib
 import multiprocessing
 import re
 import subprocess
@@ -130,6 +131,29 @@ def test_a_damaged_entry_is_rebuilt(damage: str, tmp_path: Path) -> None:
             "header only": data[:80],
         }[damage]
     )
+    assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == whole
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b"{}",
+        b"[]",
+        b"3",
+        b"not json",
+        b"[" * 100_000,
+        b'{"registers": 1, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0, "more": 0}',
+        b'{"registers": -1, "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0}',
+        b'{"registers": "many", "spill_bytes": 0, "stack_bytes": 0, "shared_bytes": 0}',
+    ],
+)
+def test_an_entry_with_a_valid_checksum_and_other_fields_is_rebuilt(report: bytes, tmp_path: Path) -> None:
+    whole = compiler.build(SOURCE, "sm_90", cache_dir=tmp_path)
+    (path,) = (tmp_path / "cubins").iterdir()
+    data = path.read_bytes()
+    payload = report + b"\n" + whole.image
+    path.write_bytes(compiler._MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
     assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == whole
     assert path.read_bytes() == data
 

@@ -55,9 +55,10 @@ def test_a_later_process_takes_what_the_model_chose(stored: Path) -> None:
     assert choose_later(stored.parent.parent) == f"{FAMILY.choose(PROBLEM, H200)} 0"
 
 
-@pytest.mark.parametrize("damage", ["models", "fields", "values", "text"])
+@pytest.mark.parametrize("damage", ["models", "fields", "values", "zero", "type", "text", "deep"])
 def test_choices_that_cannot_be_used_are_made_again(stored: Path, damage: str) -> None:
     record = json.loads(stored.read_text())
+    del record["sha256"]
     ((key, config),) = record["choices"].items()
     match damage:
         case "models":
@@ -66,7 +67,12 @@ def test_choices_that_cannot_be_used_are_made_again(stored: Path, damage: str) -
             del config["rows"]
         case "values":
             config["rows"] = 1 << 40
-    stored.write_text("[]" if damage == "text" else json.dumps(record | {"choices": {key: config}}))
+        case "zero":
+            config["blocks"] = 0
+        case "type":
+            config["stages"] = "4"
+    texts = {"text": "[]", "deep": '{"choices":' * 100_000}
+    stored.write_text(texts.get(damage) or json.dumps(record | {"choices": {key: config}}))
     assert choose_later(stored.parent.parent) == f"{FAMILY.choose(PROBLEM, H200)} 1"
 
 
