@@ -67,8 +67,9 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
 def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
     """Read a Matrix Market file, gzipped or not.
 
-    Symmetric, Hermitian and skew-symmetric files are expanded to all elements, duplicate elements are
-    summed, integers are converted to float64, and elements of a pattern have the value 1.
+    Symmetric, Hermitian and skew-symmetric files contain one triangle and are expanded to all elements,
+    duplicate elements are summed, integers are converted to float64, and elements of a pattern have the
+    value 1.
 
     Parameters
     ----------
@@ -85,8 +86,8 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     FileNotFoundError
         If there is no such file.
     FormatError
-        If it is not a Matrix Market file, broken or truncated; the message contains the line, the text
-        found and the text expected.
+        If it is not a Matrix Market file, broken or truncated, or does not fit in the available memory; the
+        message contains the line, the text found and the text expected.
 
     References
     ----------
@@ -109,6 +110,8 @@ def _existing(path: str | os.PathLike[str]) -> Path:
         raise FileNotFoundError(
             f"{file}: there is no such file (in {file.absolute().parent}); check the path."
         )
+    if not file.is_file():  # it is read more than once
+        raise FormatError(f"{file}: this is no regular file; give the path of one.")
     return file
 
 

@@ -1,8 +1,9 @@
 """Matrix Market files: `scipy.io.mmread`, with the checks that it lacks.
 
-SciPy silently reads ``1.0D+3`` as 1.0, ignores what follows a number, allocates what the header claims, and
-does not always name file and line. So the header is parsed here, and one vectorised pass checks that the body
-consists of the right number of numbers; only for a broken file, a slow pass finds the line.
+SciPy silently reads ``1.0D+3`` as 1.0, ignores what follows a number, doubles a symmetric matrix of which
+both triangles are given, allocates what the header claims and the longest line takes, and does not always
+name file and line. So the header is parsed here, and one vectorised pass checks that the body consists of the
+right number of numbers; only for a broken file, a slow pass finds the line.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from .errors import FormatError
+from .memory import available_memory
 
 _CHUNK_BYTES = 1 << 20  # per step of the check
+_LINE_BYTES = 1 << 20  # of the longest line; the standard allows 1024
+_HEADER_BYTES = 1 << 20
+_NUMBER_BYTES = 1024  # at most so many per number on average: compressed blanks take as good as no space
+_MAX_DIGITS = 18  # of sizes and indices, which are 64-bit integers
 _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -40,30 +46,65 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
         is_sound = False
     if not is_sound:
         raise _defect_in(file, header, "found other characters than numbers, or too few or too many of them")
+    _check_memory(file, header)
     try:
         with _opened(file) as stream:
-            matrix = scipy.io.mmread(cast(IO[bytes], _Terminated(stream)), spmatrix=False)
+            matrix = scipy.io.mmread(cast(IO[bytes], _Body(stream, header)), spmatrix=False)
     except (ValueError, OverflowError) as error:
         raise _defect_in(file, header, str(error).rstrip(".")) from None
     if not _diagonal_fits(matrix, header):
         raise _defect_in(file, header, f"found a diagonal that cannot be in a {header.symmetry} matrix")
-    return matrix
+    if isinstance(matrix, np.ndarray) or header.symmetry == "general":
+        return matrix
+    rows, columns = matrix.coords
+    if (rows < columns).any() and (rows > columns).any():
+        raise FormatError(
+            f"{file}: found elements on both sides of the diagonal, expected one triangle of a "
+            f"{header.symmetry} matrix, from which the other follows; if both are given, line 1 must say "
+            "general."
+        )
+    return _expanded(matrix, header.symmetry)
 
 
-class _Terminated:
-    """Stream with a newline appended: without one SciPy 1.17 can read beyond its buffer and crash."""
+class _Body:
+    """Stream of a body after a header of its own: without comments, and of a general matrix if it is sparse.
 
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._has_ended = False
+    A newline is appended: without one SciPy 1.17 can read beyond its buffer and crash.
+    """
+
+    def __init__(self, stream: IO[bytes], header: _Header) -> None:
+        stream.seek(header.body_offset)
+        self._parts = [io.BytesIO(header.text.encode()), stream, io.BytesIO(b"\n")]
 
     def read(self, size: int = -1) -> bytes:
         """Read up to ``size`` bytes."""
-        data = self._stream.read(size)
-        if data or self._has_ended:
-            return data
-        self._has_ended = True
-        return b"\n"
+        while self._parts:
+            if data := self._parts[0].read(size):
+                return data
+            del self._parts[0]
+        return b""
+
+
+def _check_memory(file: Path, header: _Header) -> None:
+    """Refuse a matrix that does not fit in the available memory while it is read."""
+    needed, available = header.needed_bytes, available_memory()
+    if available is not None and needed > available:
+        raise FormatError(
+            f"{file}:{header.size_line}: {header.n_rows} rows with {header.n_lines} elements take "
+            f"{needed / 1e9:.3g} GB to read, but {available / 1e9:.3g} GB of memory are available; read the "
+            "file where there is more."
+        )
+
+
+def _expanded(triangle: scipy.sparse.coo_array, symmetry: str) -> scipy.sparse.coo_array:
+    """Append the other triangle to that of a symmetric, Hermitian or skew-symmetric matrix."""
+    rows, columns = triangle.coords
+    beside = rows != columns
+    mirrored = triangle.data[beside]
+    if symmetry != "symmetric":
+        mirrored = -mirrored if symmetry == "skew-symmetric" else mirrored.conj()
+    coords = np.concatenate((rows, columns[beside])), np.concatenate((columns, rows[beside]))
+    return scipy.sparse.coo_array((np.concatenate((triangle.data, mirrored)), coords), shape=triangle.shape)
 
 
 def _diagonal_fits(matrix: scipy.sparse.coo_array | NDArray[Any], header: _Header) -> bool:
@@ -84,6 +125,27 @@ class _Header:
     n_lines: int  # lines with numbers after the header
     size_line: int  # line number
     body_offset: int  # bytes
+
+    @property
+    def text(self) -> str:
+        """Header for SciPy, of as many lines, which expands no triangle of a sparse matrix."""
+        is_sparse = self.format == "coordinate"
+        banner = f"%%MatrixMarket matrix {self.format} {self.field} "
+        banner += "general" if is_sparse else self.symmetry
+        sizes = f"{self.n_rows} {self.n_cols} {self.n_lines}" if is_sparse else f"{self.n_rows} {self.n_cols}"
+        return banner + "\n" * (self.size_line - 1) + sizes + "\n"
+
+    @property
+    def needed_bytes(self) -> int:
+        """Memory for the elements as they are read, expanded and converted."""
+        value = 16 if self.field == "complex" else 8
+        if self.format == "array":
+            return 3 * self.n_rows * self.n_cols * value
+        index = 4 if max(self.n_rows, self.n_cols) < 1 << 31 else 8
+        triangles = 1 if self.symmetry == "general" else 3  # one as read, two expanded
+        expanded = self.n_lines * (1 if self.symmetry == "general" else 2)
+        rows = (self.n_rows + 1) * (4 if max(self.n_rows, self.n_cols, expanded) < 1 << 31 else 8)
+        return self.n_lines * triangles * (2 * index + value) + expanded * (index + value) + rows
 
     @property
     def indices(self) -> int:
@@ -134,7 +196,10 @@ def _read_header(file: Path) -> _Header:
             line = b"%"
             while line and (line.isspace() or line.lstrip().startswith(b"%")):
                 number += 1
-                line = stream.readline()
+                line = stream.readline(_HEADER_BYTES)
+                if stream.tell() > _HEADER_BYTES:
+                    shown = line.decode("latin-1")
+                    raise _defect(file, number, shown, f"the sizes within the first {_HEADER_BYTES} bytes")
             return _sizes(file, number, line.decode("latin-1"), words[1:], stream.tell())
     except _GZIP_ERRORS as error:
         raise _broken_gzip(file, number, error) from None
@@ -145,11 +210,15 @@ def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) ->
     layout, field, symmetry = words
     names = "rows, columns and elements" if layout == "coordinate" else "rows and columns"
     sizes = line.split()
-    if len(sizes) != (3 if layout == "coordinate" else 2) or not all(size.isdecimal() for size in sizes):
-        raise _defect(file, number, line, f"the numbers of {names}")
+    if len(sizes) != (3 if layout == "coordinate" else 2) or not all(map(_is_index, sizes)):
+        raise _defect(file, number, line, f"the numbers of {names}, of at most {_MAX_DIGITS} digits")
     n_rows, n_cols = int(sizes[0]), int(sizes[1])
     if symmetry != "general" and n_rows != n_cols:
         raise _defect(file, number, line, f"as many rows as columns in a {symmetry} matrix")
+    if symmetry == "skew-symmetric" and field == "unsigned-integer":
+        raise _defect(
+            file, 1, f"{field} {symmetry}", "signed values: those of the other triangle are negative"
+        )
     if layout == "coordinate":
         n_lines = int(sizes[2])
     elif field == "pattern":
@@ -158,6 +227,10 @@ def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) ->
         triangle = n_rows * (n_rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
         n_lines = n_rows * n_cols if symmetry == "general" else triangle
     return _Header(layout, field, symmetry, n_rows, n_cols, n_lines, number, offset)
+
+
+def _is_index(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 # Classes of bytes, and which class may follow which in a list of numbers.
@@ -206,10 +279,11 @@ def _numbers_fit(file: Path, header: _Header) -> bool:
     """Check that the body consists of as many numbers as the header states.
 
     Without this check SciPy silently returns a wrong matrix for numbers that it reads in part (``1.0D+3``,
-    ``1.5-100``, ``2.5`` for an integer) and for elements with too many values.
+    ``1.5-100``, ``2.5`` for an integer) and for elements with too many values. Lines and blanks have an upper
+    bound, because SciPy keeps whole lines in memory.
     """
     table = _pair_table(header.whole or header.field == "pattern")
-    found = 0
+    found = read = length = 0
     last, last_mark = b" ", b""
     with _opened(file) as stream:
         stream.seek(header.body_offset)
@@ -220,6 +294,16 @@ def _numbers_fit(file: Path, header: _Header) -> bool:
             if _IMPOSSIBLE in pairs or any(pair in marks for pair in _TWICE_IN_ONE):
                 return False
             found += pairs.count(_NUMBER_STARTS)
+            read += len(chunk)
+            if read > _NUMBER_BYTES * (found + _NUMBER_BYTES):
+                raise FormatError(
+                    f"{file}: found {read} characters with {found} numbers, expected at most {_NUMBER_BYTES} "
+                    "per number; remove the blanks."
+                )
+            first_end, last_end = chunk.find(b"\n"), chunk.rfind(b"\n")
+            if length + (len(chunk) if first_end < 0 else first_end) > _LINE_BYTES:
+                return False
+            length = length + len(chunk) if last_end < 0 else len(chunk) - last_end - 1
             last, last_mark = chunk[-1:], marks[-1:]
     return found == header.n_lines * (header.indices + header.values)
 
@@ -231,9 +315,11 @@ def _defect_in(file: Path, header: _Header, otherwise: str) -> FormatError:
     try:
         with _opened(file) as stream:
             stream.seek(header.body_offset)
-            for raw in stream:
+            for raw in iter(lambda: stream.readline(_LINE_BYTES + 1), b""):
                 number += 1
                 line = raw.decode("latin-1")
+                if len(raw) > _LINE_BYTES:
+                    return _defect(file, number, line, f"a line of at most {_LINE_BYTES} characters")
                 words = line.split()
                 if not words:
                     continue
@@ -263,7 +349,7 @@ def _wrong(words: list[str], header: _Header) -> str:
     for index, extent, name in zip(indices, (header.n_rows, header.n_cols), ("row", "column"), strict=False):
         if not index.isdecimal():
             return header.line_form
-        if not 1 <= int(index) <= extent:
+        if not (_is_index(index) and 1 <= int(index) <= extent):
             return f"a {name} index between 1 and {extent}"
     for value in values:
         try:

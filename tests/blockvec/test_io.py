@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +329,28 @@ BROKEN = {
         3,
         "it is truncated",
     ),
+    "sizes of too many digits": (GENERAL + "9" * 5000 + " 1 1\n1 1 1\n", 2, "of at most 18 digits"),
+    "a count of too many digits": (GENERAL + f"1 1 {'9' * 5000}\n1 1 1\n", 2, "of at most 18 digits"),
+    "an index of too many digits": (
+        GENERAL + f"1 1 1\n{'9' * 5000} 1 1\n",
+        3,
+        "a row index between 1 and 1",
+    ),
+    "an integer of too many digits": (
+        variant(real="integer") + f"1 1 1\n1 1 {'9' * 5000}\n",
+        3,
+        "a row and a column index and an integer",
+    ),
+    "unsigned skew-symmetric": (
+        variant(real="unsigned-integer", general="skew-symmetric") + "2 2 1\n2 1 1\n",
+        1,
+        "signed values",
+    ),
+    "a line longer than a mebibyte": (
+        GENERAL + "2 2 400000\n" + "1 1 1 " * 400000,
+        3,
+        "a line of at most 1048576 characters",
+    ),
     "a long line": (GENERAL + "2 2 1\n1 1 " + "9" * 70 + "x\n", 3, "999..."),
 }
 
@@ -341,6 +364,92 @@ def test_a_broken_file_is_refused_with_path_line_and_what_was_expected(name: str
     text = str(caught.value)
     assert message in text
     assert text.startswith(f"{mtx}:{line}: ") or f"Line {line}: " in text
+
+
+@pytest.mark.parametrize("symmetry", ["symmetric", "skew-symmetric", "hermitian"])
+def test_both_triangles_of_a_symmetric_matrix_are_refused_and_either_one_is_read(
+    symmetry: str, mtx: Path, rng: np.random.Generator
+) -> None:
+    field = "complex" if symmetry == "hermitian" else "real"
+    A = scipy.sparse.coo_array(random_matrix(9, field, symmetry, rng))
+    general = GENERAL.replace("real", field)
+    for part in (scipy.sparse.tril(A), scipy.sparse.triu(A), A):
+        scipy.io.mmwrite(mtx, part, field=field, symmetry="general", precision=17)
+        text = mtx.read_text()
+        assert text.startswith(general)
+        mtx.write_text(text.replace("general", symmetry, 1))
+        if part is not A:
+            np.testing.assert_array_equal(io.read_matrix(mtx).toarray(), A.toarray())
+    with pytest.raises(
+        FormatError, match=rf"both sides of the diagonal, expected one triangle of a {symmetry}"
+    ):
+        io.read_matrix(mtx)
+
+
+BOMBS = {
+    "spaces": (b"", b" " * (1 << 26), r"found \d+ characters with 0 numbers"),
+    "blank lines": (b"", b"\n" * (1 << 26), r"found \d+ characters with 0 numbers"),
+    "a comment": (
+        b"%" * (1 << 26) + b"\n",
+        b"",
+        r"matrix\.mtx:2: .* the sizes within the first 1048576 bytes",
+    ),
+    "comments": (b"% a comment\n" * (1 << 17), b"", r"the sizes within the first 1048576 bytes"),
+    "a line of numbers": (b"", b"1 " * (1 << 25), r"matrix\.mtx:3: .* a line of at most 1048576"),
+    "a number": (b"", b"1" * (1 << 26), r"found \d+ characters with 1 numbers"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_packed_file_takes_little_memory(name: str, mtx: Path) -> None:
+    comment, blanks, message = BOMBS[name]
+    mtx.write_bytes(gzip.compress(GENERAL.encode() + comment + b"1 1 1\n" + blanks + b"1 1 1\n"))
+    assert mtx.stat().st_size < 1 << 18
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=message):
+            io.read_matrix(mtx)
+        assert tracemalloc.get_traced_memory()[1] < 3 << 25
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "elements"),
+    [("coordinate", "1000000000 9 1", "9 9 1"), ("array", "20000 1", "1\n" * 20000)],
+)
+def test_a_matrix_beyond_the_memory_is_refused_before_anything_is_allocated(
+    layout: str, sizes: str, elements: str, mtx: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrixmarket, "available_memory", lambda: 400_000)
+    mtx.write_text(f"%%MatrixMarket matrix {layout} real general\n{sizes}\n{elements}\n")
+    tracemalloc.start()
+    try:
+        with pytest.raises(FormatError, match=r"matrix\.mtx:2: .* GB to read, but 0\.0004 GB of memory are"):
+            io.read_matrix(mtx)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 23
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric"])
+@pytest.mark.parametrize("layout", ["coordinate", "array"])
+def test_reading_takes_no_more_memory_than_was_checked(
+    layout: str, symmetry: str, mtx: Path, rng: np.random.Generator
+) -> None:
+    n = 300
+    A: Any = rng.standard_normal((n, n))
+    A = A + A.T if symmetry == "symmetric" else A
+    scipy.io.mmwrite(mtx, A if layout == "array" else scipy.sparse.coo_array(A), symmetry=symmetry)
+    header = matrixmarket._read_header(mtx)
+    tracemalloc.start()
+    try:
+        io.read_matrix(mtx)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    buffers = 12 << 20  # of the check, a chunk at a time
+    assert peak < header.needed_bytes + buffers
 
 
 def packed_matrix() -> bytes:
@@ -369,6 +478,9 @@ def test_a_damaged_packed_file_is_refused(mtx: Path) -> None:
 def test_a_missing_file_is_named_with_its_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no\.mtx: there is no such file .*; check the path"):
         io.read_matrix(tmp_path / "no.mtx")
+    for path in (tmp_path, os.devnull):
+        with pytest.raises(FormatError, match="is no regular file"):
+            io.read_matrix(path)
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 2, 3, 7])
