@@ -8,7 +8,13 @@ Examples
 >>> H = V.T @ (A @ V)
 >>> H.shape
 (4, 4)
+>>> w, X = bv.eigsh(bv.models.model("laplace2d:n=30"), k=3, which="SA")
+>>> w.round(6).tolist()
+[0.020523, 0.051201, 0.051201]
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from . import errors, models
 from .adapters import as_operator
@@ -24,6 +30,10 @@ from .precompile import precompiled
 from .profile import Profile, profile
 from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copy
 
+if TYPE_CHECKING:
+    from . import solvers
+    from .solvers import eigsh
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -38,6 +48,7 @@ __all__ = [
     "__version__",
     "array_namespace",
     "as_operator",
+    "eigsh",
     "errors",
     "explain",
     "inverse_factor",
@@ -49,5 +60,18 @@ __all__ = [
     "profile",
     "read_matrix",
     "set_default_options",
+    "solvers",
     "start_copy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the solvers on first use: they are a package of their own, which imports this one."""
+    if name in ("eigsh", "solvers"):
+        solvers = importlib.import_module(".solvers", __name__)
+        return solvers.eigsh if name == "eigsh" else solvers
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

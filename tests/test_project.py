@@ -37,7 +37,7 @@ LAYERS = [
         "small_matrices",
     },
     {"adapters", "explanation"},
-    {"__init__", "__version__"},
+    {"__init__", "__version__", "solvers"},
     {"bench"},
     {"__main__"},
 ]
@@ -99,7 +99,7 @@ def test_imports_inside_blockvec_point_downwards_only(path: Path) -> None:
 
 @pytest.mark.parametrize("path", modules("solvers"), ids=relative)
 def test_solvers_use_public_names_of_blockvec_only(path: Path) -> None:
-    public = set(blockvec.__all__) | PUBLIC_MODULES
+    public = (set(blockvec.__all__) | PUBLIC_MODULES) - {"eigsh", "solvers"}
     for name, line in imports(path):
         first, *rest = name.split(".")
         if first == "blockvec" and rest:
@@ -118,6 +118,46 @@ def test_solvers_use_public_names_of_blockvec_only(path: Path) -> None:
 )
 def test_descriptions_and_models_of_kernels_import_no_cupy(path: Path) -> None:
     assert not [name for name, _ in imports(path) if name.startswith("cupy")]
+
+
+def run_python(code: str, folder: Path) -> str:
+    """Run code in a folder that comes first on Python's path; return its output."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+SAME_OBJECTS = """
+import pickle, sys
+import blockvec
+assert not [name for name in sys.modules if name.startswith(("solvers", "blockvec.solvers"))]
+assert {"eigsh", "solvers"} <= set(dir(blockvec))
+from blockvec.solvers import EigenResult, NoConvergence
+from blockvec.solvers.linear import block_minres
+from blockvec import eigsh, solvers as package
+assert eigsh is blockvec.eigsh is package.eigsh and block_minres is package.block_minres
+result = eigsh(blockvec.models.model("laplace1d:n=50"), 2, which="SA", return_info=True)
+assert type(result) is type(pickle.loads(pickle.dumps(result))) is EigenResult
+import solvers
+print(solvers is package, getattr(solvers, "whose", "ours"))
+if solvers is package:
+    import solvers.linear, solvers.result
+    assert solvers.linear is blockvec.solvers.linear and solvers.result.EigenResult is EigenResult
+"""
+
+
+def test_the_solvers_are_reached_through_blockvec_as_the_same_objects(tmp_path: Path) -> None:
+    assert run_python(SAME_OBJECTS, tmp_path) == "True ours\n"
+
+
+@pytest.mark.parametrize("name", ["solvers.py", "solvers/__init__.py"])
+def test_a_local_file_named_solvers_hides_nothing_of_blockvec(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("whose = 'theirs'\n")
+    assert run_python(SAME_OBJECTS, tmp_path) == "False theirs\n"
+    first = "import solvers, blockvec; print(solvers.whose, blockvec.eigsh.__module__)"
+    assert run_python(first, tmp_path) == "theirs blockvec.solvers.eigsh\n"
 
 
 def test_importing_blockvec_imports_neither_cupy_nor_mpi4py() -> None:

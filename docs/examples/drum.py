@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from blockvec import models
-from solvers import EigenResult, eigsh
+from blockvec.solvers import EigenResult, eigsh
 
 
 def drum(rows: int, rim: float) -> tuple[Any, Any, np.ndarray]:

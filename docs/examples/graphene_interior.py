@@ -14,7 +14,7 @@ import numpy as np
 
 from blockvec import models
 from blockvec.models import spectra
-from solvers import EigenResult, eigsh
+from blockvec.solvers import EigenResult, eigsh
 
 
 def solve(sites: int, k: int, disorder: float) -> EigenResult:

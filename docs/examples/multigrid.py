@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from blockvec import models
-from solvers import EigenResult, eigsh
+from blockvec.solvers import EigenResult, eigsh
 
 
 def multigrid(A: Any) -> Callable[[Any], Any]:
