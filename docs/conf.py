@@ -1,6 +1,11 @@
-"""Sphinx configuration; `make docs` builds into docs/_build/html."""
+"""Sphinx configuration; `make docs` builds into docs/_build/html. The pages need no network."""
+
+import sys
+from pathlib import Path
 
 import blockvec
+
+sys.path.append(str(Path(__file__).parent / "_ext"))
 
 project = "blockvec"
 author = "blockvec developers"
@@ -8,7 +13,7 @@ copyright = "2026, blockvec developers"
 release = blockvec.__version__
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "mathml"]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "results"]
@@ -21,3 +26,6 @@ numpydoc_show_class_members = False
 html_theme = "furo"
 html_title = f"blockvec {release}"
 html_copy_source = False
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]

@@ -1,0 +1,49 @@
+"""The built pages, and the pages' sources: readable without a network, no formula as TeX."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+BUILT = DOCS / "_build" / "html"
+LISTINGS = re.compile(r"<(pre|code|script|style|title)\b.*?</\1>", re.DOTALL)
+
+
+def sources() -> list[Path]:
+    pages = [path for path in DOCS.rglob("*.md") if "_build" not in path.parts]
+    return sorted([ROOT / "README.md", *pages])
+
+
+def built_pages() -> list[Path]:
+    pages = sorted(BUILT.rglob("*.html"))
+    if not pages:
+        pytest.skip("the documentation is not built: make docs")
+    return pages
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def test_built_pages_contain_no_raw_tex() -> None:
+    for page in built_pages():
+        text = LISTINGS.sub("", page.read_text(encoding="utf-8"))
+        found = re.search(r"\\[a-zA-Z]+|\$[^$<>]+\$", text)
+        assert not found, f"{relative(page)}: {found and found.group()}"
+
+
+def test_built_pages_load_nothing_from_a_network() -> None:
+    for page in built_pages():
+        for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text(encoding="utf-8")):
+            assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", tag), f"{relative(page)}: {tag}"
+
+
+def test_titles_hold_no_formulas() -> None:
+    for page in sources():
+        text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+        found = re.search(r"^#+ .*\$.*", text, re.MULTILINE)
+        assert not found, f"{relative(page)}: {found and found.group()}"
