@@ -210,7 +210,7 @@ def _read_npy_header(file: Path, stream: IO[bytes]) -> tuple[tuple[int, ...], bo
             version
         ]
         return read(stream)
-    except (ValueError, KeyError, EOFError) as error:
+    except Exception as error:  # NumPy evaluates the header as Python: its tokenizer and parser may fail, too
         raise FormatError(f"{file}: this is no .npy file, or its header is broken ({error}).") from None
 
 

@@ -1,0 +1,570 @@
+"""The kinds of inputs: what a user, or a disk that failed, may hand to the library.
+
+Each kind is a function of a folder that returns a function of a seeded generator: it draws one `Input`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import random
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.io
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
+
+import blockvec
+from blockvec import BlockVector, as_operator, config, models
+from blockvec.__main__ import main as blockvec_main
+from blockvec.errors import BlockvecError
+from blockvec.io import load_block
+from blockvec.kernels import device
+from blockvec.kernels.compile import build
+from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
+from blockvec.kernels.tuning import choices, winners
+from blockvec.profile import ceilings
+from solvers import eigsh
+from solvers.__main__ import main as eigs_main
+from tests.fuzz.damage import TEXTS, altered, altered_array, damaged, odd_value, packed
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """One input and what it may do.
+
+    `execute` returns the name of its outcome if it returns at all. Anything that it raises must be one of
+    `refusals`, the documented exceptions. It may write the files `may_write`.
+    """
+
+    text: str
+    execute: Callable[[], str | None]
+    refusals: tuple[type[BaseException], ...] = (BlockvecError,)
+    may_write: frozenset[Path] = frozenset()
+
+
+Draw = Callable[[random.Random], Input]
+
+
+# Model strings
+
+
+def model_strings(folder: Path) -> Draw:
+    """Descriptions of models, with wrong names, parameters and sizes."""
+    examples = {line.rpartition("e.g. ")[2] for line in models.available().values()}
+    names = {name for line in models.available().values() for name in re.findall(r"\w+(?=[=,;])", line)}
+    values = [*map(str, range(1, 9)), "true", "false", "0.5", "-1", "0"]
+
+    def draw_one(draw: random.Random) -> Input:
+        name, _, text = draw.choice(sorted(examples)).partition(":")
+        items = re.sub(r"\d{2,}", lambda size: str(draw.randint(1, 12)), text).split(",")
+        for _ in range(draw.choice((0, 1, 1, 2))):
+            value = draw.choice(values if draw.random() < 0.6 else TEXTS)
+            at = draw.randrange(len(items))
+            key = items[at].partition("=")[0] if draw.random() < 0.7 else draw.choice(sorted(names))
+            items[at : at + draw.randrange(2)] = [f"{key}={value}"]
+        spec = f"{name}:{','.join(items)}"
+        if draw.random() < 0.2:
+            spec = damaged(draw, spec.encode(errors="replace")).decode("latin-1")
+
+        def build_it() -> str:
+            rows = models.generator(spec)
+            if rows.shape[0] > 20_000:
+                return "generator"
+            A = models.model(spec)
+            assert A.shape == rows.shape
+            assert np.isfinite(A.data).all()
+            return "matrix"
+
+        return Input(spec, build_it)
+
+    return draw_one
+
+
+# Files
+
+
+def matrix_files(folder: Path) -> Draw:
+    """Matrix Market files with damage, gzipped ones too, and some that unpack to much more."""
+    path = folder / "work" / "matrix.mtx"
+
+    def draw_one(draw: random.Random) -> Input:
+        rng = np.random.default_rng(draw.randrange(2**32))
+        n = draw.randint(0, 5)
+        A: Any = rng.integers(-3, 4, (n, n)) * draw.choice((1, 0.1, 1j, 1 + 1j))
+        A = A + A.conj().T if draw.random() < 0.5 else A
+        stream = io.BytesIO()
+        scipy.io.mmwrite(stream, sp.coo_array(A) if draw.random() < 0.7 else A, comment="about it")
+        data = stream.getvalue()
+        if draw.random() < 0.9:
+            data = damaged(draw, data)
+        if draw.random() < 0.01:
+            filler = draw.choice((b" ", b"\n", b"%", b"% \n", b"1", b"1 1 1\n", b"0"))
+            at = draw.randrange(len(data) + 1)
+            data = data[:at] + filler * draw.choice((10**6, 3 * 10**7)) + data[at:]
+        path.write_bytes(packed(draw, data) if draw.random() < 0.25 else data)
+        return Input(repr(data[:300]), lambda: str(blockvec.open_matrix(path).ndim))
+
+    return draw_one
+
+
+def block_files(folder: Path) -> Draw:
+    """Files of blocks whose header or data are damaged."""
+    path = folder / "work" / "block.npy"
+
+    def draw_one(draw: random.Random) -> Input:
+        array = np.ones((draw.randint(0, 4), draw.randint(0, 3)), draw.choice(("float32", "complex128", "int8")))
+        stream = io.BytesIO()
+        np.lib.format.write_array(stream, array.T if draw.random() < 0.3 else array)
+        path.write_bytes(data := damaged(draw, stream.getvalue()))
+        mmap = draw.random() < 0.3
+        load = (lambda: load_block(path, mmap=True)) if mmap else (lambda: BlockVector.load(path))
+        return Input(repr(data), lambda: load() is None or None)
+
+    return draw_one
+
+
+SOLVES: tuple[dict[str, Any], ...] = (
+    {"which": "SA", "method": "lanczos", "block_size": 2, "ncv": 14},
+    {"which": "SA", "method": "filter", "block_size": 2, "ncv": 16},
+    {"which": "SA", "method": "jd", "tol": 1e-6},
+    {"which": "BE", "method": "lanczos", "tol": 1e-8, "ncv": 12},
+    {"sigma": 0.1, "ncv": 12, "tol": 1e-9},
+)
+
+
+class _StopError(Exception):
+    """Ends a solve so that its checkpoint stays."""
+
+
+def checkpoints(folder: Path) -> Draw:
+    """Checkpoints with damaged bytes, and with altered content whose checksums are right."""
+    A = models.model("laplace2d:nx=12,ny=9")
+    truth = np.linalg.eigvalsh(A.toarray())
+    common: dict[str, Any] = {"k": 4, "rng": 0, "checkpoint_interval": 0, "return_info": True}
+    written: list[tuple[dict[str, Any], str, bytes]] = []
+
+    def stop(state: object) -> None:
+        raise _StopError
+
+    for options in SOLVES:
+        path = folder / "work" / "run"
+        with contextlib.suppress(_StopError):
+            eigsh(A, **common, **options, checkpoint=path, callback=stop)
+        for file in sorted(path.parent.iterdir()):
+            written.append((options, file.name, file.read_bytes()))
+            file.unlink()
+    assert len(written) >= len(SOLVES)
+
+    def draw_one(draw: random.Random) -> Input:
+        options, name, data = draw.choice(written)
+        data = damaged(draw, data) if draw.random() < 0.3 else _altered_members(draw, data)
+        for file in (folder / "work").iterdir():
+            file.unlink()
+        (folder / "work" / name).write_bytes(data)
+
+        def resume() -> str:
+            result = eigsh(
+                A, **common, **options, checkpoint=folder / "work" / "run", on_unconverged="return", maxiter=60
+            )
+            if not result.converged.all():
+                return "unconverged"
+            offset = 0 if options["which" if "which" in options else "sigma"] == "BE" else None
+            values = np.r_[truth[:2], truth[-2:]] if offset == 0 else truth[:4]
+            assert np.allclose(result.eigenvalues, values, rtol=0, atol=1e-4), (result.eigenvalues, values)
+            return "converged"
+
+        stages = {file for part in ("", ".low", ".high") for file in [folder / "work" / f"run{part}"]}
+        return Input(f"{options} {name}", resume, may_write=frozenset(stages))
+
+    return draw_one
+
+
+def _altered_members(draw: random.Random, data: bytes) -> bytes:
+    with np.load(io.BytesIO(data)) as file:
+        arrays = {name: file[name] for name in file.files}
+    for _ in range(draw.choice((1, 1, 2))):
+        name = draw.choice(sorted(arrays))
+        if draw.random() < 0.1:
+            del arrays[name]
+        elif name != "header" and draw.random() < 0.5:
+            arrays[name] = altered_array(draw, arrays[name])
+        elif "header" in arrays:
+            header = json.loads(arrays["header"].tobytes())
+            text = json.dumps(altered(draw, header)).encode()
+            arrays["header"] = np.frombuffer(text, np.uint8)
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
+        for name, array in arrays.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, array)
+            archive.writestr(f"{name}.npy", member.getvalue())
+    return stream.getvalue()
+
+
+# Caches
+
+
+class _MissingError(Exception):
+    """Stands for a measurement: the cache did not serve."""
+
+
+class _Unmeasured:
+    """A device whose ceilings nobody measures."""
+
+    device = device.host_device(cores=1)
+    stopwatch = None
+
+    def ceiling_probes(self) -> Any:
+        raise _MissingError
+
+
+def caches(folder: Path) -> Draw:
+    """Damaged files in the cache folder: winners, choices, ceilings and compiled kernels."""
+    gpu = dataclasses.replace(device.H200, architecture="sm_90a")
+    problems = (
+        TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8),
+        TsmmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8),
+    )
+    names = ("tsmttsm_mma", "tsmm_mma")
+    source = 'extern "C" __global__ void nothing() {}'
+    rates = {"read_gb_s": 9.0, "write_gb_s": 8.0, "copy_gb_s": 7.0, "l2_gb_s": 30.0}
+    measured = {"ceilings": rates | {"gflop_s": {"float64": 50.0}, "mixed_gb_s": [[0.5, 7.5]]}}
+    number = 0
+
+    def store(kind: int, cache: Path) -> None:
+        if kind == 0:
+            ceiling = cache / "ceilings" / f"{_Unmeasured.device.fingerprint}.json"
+            ceiling.parent.mkdir(parents=True)
+            ceiling.write_text(json.dumps(measured))
+        elif kind == 1:
+            build(source, "sm_90", cache_dir=cache)
+        else:
+            for problem, name in zip(problems, names, strict=True):
+                family = FAMILIES[name]
+                config = choices.choose(family, problem, gpu)
+                winner = winners.Winner(name, config, problem.K, 1e-3, 0.9, "")
+                winners.store(problem, winner, gpu, cache)
+            choices.save_choices(gpu)
+
+    def load(kind: int, cache: Path) -> str | None:
+        if kind == 0:
+            with contextlib.suppress(_MissingError):
+                found = ceilings(_Unmeasured(), refresh=False)  # type: ignore[arg-type]
+                assert 0 < found.read_gb_s < float("inf")
+                return "found"
+            return "missing"
+        if kind == 1:
+            return "found" if build(source, "sm_90", cache_dir=cache).image else "missing"
+        for problem, name in zip(problems, names, strict=True):
+            found_winner = winners.find(problem, gpu, cache)
+            if found_winner is not None and found_winner.config is not None:
+                refused = FAMILIES[found_winner.kernel].refuse(problem, found_winner.config, gpu)
+                assert refused is None
+            choices.choose(FAMILIES[name], problem, gpu)
+        return None
+
+    def draw_one(draw: random.Random) -> Input:
+        nonlocal number
+        number += 1
+        kind = draw.randrange(3)
+        cache = folder / "caches" / str(number)
+        with blockvec.option_context(cache_dir=folder / "caches" / f"{number}-whole"):
+            store(kind, config.options().cache_dir)
+            for file in sorted(config.options().cache_dir.rglob("*.*")):
+                if file.is_file():
+                    copy = cache / file.relative_to(config.options().cache_dir)
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    data = file.read_bytes()
+                    if draw.random() < 0.5 or file.suffix != ".json":
+                        data = damaged(draw, data)
+                    else:
+                        data = json.dumps(altered(draw, json.loads(data))).encode()
+                    copy.write_bytes(data)
+
+        def read() -> str | None:
+            from blockvec import profile
+
+            profile.known_ceilings.clear()
+            with blockvec.option_context(cache_dir=cache):
+                return load(kind, cache)
+
+        return Input(f"{('ceilings', 'kernel', 'winners')[kind]} in {cache}", read, refusals=())
+
+    return draw_one
+
+
+# Arguments
+
+
+def eigsh_arguments(folder: Path) -> Draw:
+    """Calls of eigsh with one to three arguments of other types, sizes and values."""
+    matrices: dict[str, Any] = {}
+    for name, A in (("real", models.model("laplace2d:nx=6,ny=5")), ("complex", models.hofstadter(nx=6, ny=5))):
+        matrices |= {name: A, f"{name} dense": A.toarray(), f"{name} coo": A.tocoo()}
+        matrices[f"{name} operator"] = as_operator(A)
+        matrices[f"{name} linear operator"] = LinearOperator(A.shape, matvec=A.dot, matmat=A.dot, dtype=A.dtype)
+    reasonable: dict[str, tuple[Any, ...]] = {
+        "k": (1, 2, 5, 29, 30, 31),
+        "which": ("LM", "SA", "LA", "BE", "SM"),
+        "sigma": (0.3, 4.0, -1),
+        "M": (np.eye(30), sp.eye_array(30, format="csr"), 2 * np.eye(30)),
+        "method": ("auto", "lanczos", "filter", "jd", "dense"),
+        "mode": ("normal", "buckling", "cayley"),
+        "v0": (np.ones(30), np.ones((30, 2))),
+        "ncv": (3, 8, 20, 30, 31),
+        "maxiter": (1, 3, 50),
+        "tol": (0, 1e-3, 1e-8, 1),
+        "rng": (0, 1),
+        "block_size": (1, 2, 4, 30),
+        "preconditioner": (np.eye(30), lambda X: X),
+        "orthogonal_to": (np.ones(30), np.eye(30)[:, :3], np.eye(30)),
+        "convergence": ("value", "norm", "absolute"),
+        "norm": (8.0, 1e-3),
+        "time_limit": (1e-6, 1.0),
+        "callback": (lambda state: True, lambda state: None),
+        "verify": ("auto", "always", "never"),
+        "check_hermitian": (True, False),
+        "return_eigenvectors": (True, False),
+        "on_unconverged": ("raise", "warn", "return"),
+        "OPinv": (np.eye(30), lambda X: X),
+        "device": ("cpu",),
+        "shape": ((30, 30), (30, 29), (30,)),
+        "dtype": (float, "complex64"),
+        "checkpoint_interval": (0, 60.0),
+        "jd_options": (),
+        "Minv": (),
+    }
+
+    def draw_one(draw: random.Random) -> Input:
+        which = draw.choice(sorted(matrices))
+        options: dict[str, Any] = {"rng": 0, "k": 3, "maxiter": 50, "return_info": True}
+        for name in draw.sample(sorted(reasonable), draw.randint(1, 4)):
+            good = reasonable[name]
+            options[name] = draw.choice(good) if good and draw.random() < 0.65 else odd_value(draw)
+        A = matrices[which] if draw.random() < 0.9 else odd_value(draw)
+
+        def solve() -> str:
+            result = eigsh(A, **options)
+            good = result.converged
+            assert np.isfinite(result.eigenvalues[good]).all()
+            assert np.isfinite(result.residuals[good]).all()
+            assert len(result.eigenvalues) == options["k"], "fewer pairs than were asked for"
+            return "converged" if good.all() else "unconverged"
+
+        return Input(f"A={which if A is matrices[which] else A!r}, {options}", solve)
+
+    return draw_one
+
+
+def block_arguments(folder: Path) -> Draw:
+    """Blocks of anything, and operations of blocks with anything."""
+    operator = as_operator(models.model("laplace2d:nx=4,ny=3"))
+    arrays: tuple[Any, ...] = (
+        *(np.ones((12, 3)), np.ones((12, 3), "float32"), np.ones((12, 3), "complex64"), np.ones((12, 1))),
+        *(np.ones(12), np.ones((0, 3)), np.ones((12, 0)), np.ones((3, 3)), np.asfortranarray(np.ones((12, 3)))),
+        *(np.ones((12, 6))[:, ::2], np.ones((12, 6))[:, 1:4], np.ones((24, 3))[::2], np.ones((3, 12)).T),
+        *(np.ones((12, 3), int), np.ones((12, 3), bool), np.ones((12, 3), object), np.ones((2, 2, 2))),
+        *(np.full((12, 3), np.nan), np.ones((12, 3), ">f8"), np.ma.ones((12, 3)), np.ones((12, 3), "float16")),
+        *(sp.eye_array(12), sp.eye_array(3, format="csr"), [[1.0, 2.0]] * 12, operator, "text", None),
+    )
+
+    def operand(draw: random.Random) -> Any:
+        value = draw.choice(arrays) if draw.random() < 0.8 else odd_value(draw)
+        if draw.random() < 0.5:
+            with contextlib.suppress(BlockvecError):
+                return BlockVector(value, copy=True)
+        return value
+
+    unsupported = (BlockvecError, TypeError, IndexError)  # of Python's operators: as NumPy's arrays raise them
+    calls: dict[str, tuple[Callable[[Any, Any, Any], Any], tuple[type[BaseException], ...]]] = {
+        "BlockVector(x)": (lambda V, x, y: BlockVector(x), (BlockvecError,)),
+        "BlockVector(x, dtype=y)": (lambda V, x, y: BlockVector(x, copy=True, dtype=y), (BlockvecError,)),
+        "as_operator(x)": (lambda V, x, y: as_operator(x), (BlockvecError,)),
+        "as_operator(x, shape=y)": (lambda V, x, y: as_operator(x, shape=y), (BlockvecError,)),
+        "V.dot(x)": (lambda V, x, y: V.dot(x), (BlockvecError,)),
+        "V.dot(x, alpha=y)": (lambda V, x, y: V.dot(x, alpha=y), (BlockvecError,)),
+        "V.combine(x)": (lambda V, x, y: V.combine(x), (BlockvecError,)),
+        "V.combine(x, out=y)": (lambda V, x, y: V.combine(x, out=y), (BlockvecError,)),
+        "V.axpy(y, x)": (lambda V, x, y: V.copy().axpy(y, x), (BlockvecError,)),
+        "V.scale(x)": (lambda V, x, y: V.copy().scale(x), (BlockvecError,)),
+        "V.column_dot(x)": (lambda V, x, y: V.column_dot(x), (BlockvecError,)),
+        "S.apply(x, out=y)": (lambda V, x, y: operator.apply(x, out=y), (BlockvecError,)),
+        "S @ x": (lambda V, x, y: operator @ x, unsupported),
+        "V.H @ x": (lambda V, x, y: V.H @ x, unsupported),
+        "V.T @ x": (lambda V, x, y: V.T @ x, unsupported),
+        "V @ x": (lambda V, x, y: V @ x, unsupported),
+        "x @ V": (lambda V, x, y: x @ V, (*unsupported, ValueError)),
+        "V + x": (lambda V, x, y: V + x, unsupported),
+        "x * V": (lambda V, x, y: x * V, unsupported),
+        "V / x": (lambda V, x, y: V / x, unsupported),
+        "V[x]": (lambda V, x, y: V[x], unsupported),
+        "V[x, y]": (lambda V, x, y: V[x, y], unsupported),
+        "zeros(x, y)": (lambda V, x, y: BlockVector.zeros(x, y), (BlockvecError,)),
+        "random(3, 2, rng=x)": (lambda V, x, y: BlockVector.random(3, 2, rng=x), (BlockvecError,)),
+        "options(threads=x)": (lambda V, x, y: config._replace(config.options(), {"threads": x}), (BlockvecError,)),
+        "options(tune_budget_s=x)": (
+            lambda V, x, y: config._replace(config.options(), {"tune_budget_s": x}),
+            (BlockvecError,),
+        ),
+    }
+
+    def draw_one(draw: random.Random) -> Input:
+        name = draw.choice(sorted(calls))
+        call, refusals = calls[name]
+        V, x, y = BlockVector(np.ones((12, 3), draw.choice(("float64", "complex64")))), operand(draw), operand(draw)
+        if "zeros" in name:  # sizes up to the bound on memory are no error
+            x, y = (min(v, 10**15) if type(v) is int and v > 1000 else v for v in (x, y))
+        text = f"{name} with x = {x!r} ({type(x).__name__}), y = {y!r} ({type(y).__name__}), V {V!r}"
+
+        def execute() -> None:
+            with np.errstate(all="ignore"):
+                call(V, x, y)
+
+        return Input(text, execute, refusals)
+
+    return draw_one
+
+
+# Commands
+
+
+def commands(folder: Path) -> Draw:
+    """Command lines of both programs, with files that are there, missing, folders, or of another content."""
+    work = folder / "work"
+    bystanders = {
+        "thesis.txt": b"the only copy\n",
+        "numbers.npz": b"PK\x03\x04 not ours",
+        "a.mtx": b"%%MatrixMarket matrix coordinate real symmetric\n3 3 3\n1 1 2\n2 2 3\n3 3 5\n",
+        "broken.mtx": b"%%MatrixMarket matrix coordinate real general\n3 3 9\n1 1 2\n",
+        "results.json": b'{"records": []}',
+    }
+    (work / "folder").mkdir(exist_ok=True)
+    writable = ("new.npz", "new.png", "new.json", "new.svg", "x.bogus")
+    paths = (*writable, *bystanders, "folder", "folder/", "no/such/file.npz", "", ".", "-", "a" * 300, "\0")
+    matrices = ("laplace1d:n=30", "laplace2d:n=8", "xxz:sites=6,up=3", "hofstadter:nx=6,ny=5", "a.mtx")
+    known = {name: _options(_help(name)) for name in ("eigs", "info", "bench", "tune", "explain", "plot")}
+    outputs = {"--save", "--plot", "--json", "--output", "-o", "--ship", "--checkpoint"}
+    good: dict[str, tuple[str, ...]] = {
+        "-k": ("1", "3", "30"),
+        "--which": ("SA", "LA", "BE"),
+        "--tol": ("1e-6", "0.1"),
+        "--method": ("auto", "lanczos", "filter", "jd", "dense"),
+        "--block-size": ("1", "4"),
+        "--maxiter": ("1", "9"),
+        "--time-limit": ("0.001", "1"),
+        "--rng": ("0", "7"),
+        "--device": ("cpu", "gpu", "cuda:1"),
+        "--matrix": matrices,
+        "--widths": ("1", "1,3", "2-4"),
+        "--rows": ("1", "100"),
+        "--bytes": ("1K",),
+        "--op": ("dot", "apply", "gram,dot"),
+        "--dtype": ("float32", "complex128"),
+        "--seconds": ("0",),
+        "--from": ("results.json", "folder"),
+    }
+
+    def value(draw: random.Random, option: str) -> str:
+        if option in good and draw.random() < 0.7:
+            return draw.choice(good[option])
+        return draw.choice(paths) if option in outputs or draw.random() < 0.2 else draw.choice(TEXTS)
+
+    def draw_one(draw: random.Random) -> Input:
+        for file in work.iterdir():
+            if file.is_file():
+                file.unlink()
+        for name, content in bystanders.items():
+            (work / name).write_bytes(content)
+        program = draw.choice(("eigs", "eigs", "eigs", "explain", "explain", "bench", "plot", "tune", "info"))
+        operands = {
+            "eigs": [draw.choice((*matrices, *matrices, *paths, *TEXTS))],
+            "explain": [draw.choice(("dot", "combine", "apply", *TEXTS))],
+            "plot": [draw.choice(("results.json", *paths))],
+        }.get(program, [])
+        argv = [operand for operand in operands if draw.random() < 0.97]
+        given: list[tuple[str, str]] = []
+        for option, takes in draw.sample(sorted(known[program].items()), min(len(known[program]), draw.randint(0, 4))):
+            if option in ("--paper", "--latency", "--measure", "--sparse"):
+                continue  # minutes of measuring, as asked
+            argv.append(option)
+            if takes:
+                argv.append(value(draw, option))
+                given.append((option, argv[-1]))
+        if program == "bench":
+            argv += ["--quick", "--seconds", "0"]
+        if program == "eigs" and "--device" not in argv:
+            argv += ["--device", "cpu"]
+        if program != "eigs":
+            argv.insert(0, program)
+        named = {Path(work, text) for option, text in given if option in outputs and "\0" not in text}
+        kept = {
+            Path(work, text) for option, text in given if option == "--checkpoint" and text in bystanders
+        } - {Path(work, text) for option, text in given if option in outputs - {"--checkpoint"} and "\0" not in text}
+        pictures = {path.with_suffix(".svg") for path in work.glob("*.json")} if program == "plot" else set()
+        stages = {Path(f"{path}.{stage}") for path in named for stage in ("low", "high")}
+
+        def execute() -> str:
+            out, err = io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                try:
+                    code = (eigs_main if program == "eigs" else blockvec_main)(argv)
+                except SystemExit as stop:
+                    code = stop.code  # type: ignore[assignment]
+            assert code in (0, 1, 2), code
+            assert "Traceback" not in err.getvalue()
+            if code == 2:
+                assert len(err.getvalue().strip().splitlines()) == 1, err.getvalue()
+                assert len(err.getvalue()) < 15_000, "a message of 15000 characters"
+            return f"exit {code}"
+
+        return Input(f"{program}: {argv}", execute, (), frozenset((named | stages | pictures) - kept))
+
+    return draw_one
+
+
+def _help(name: str) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+        eigs_main(["--help"]) if name == "eigs" else blockvec_main([name, "--help"])
+    return out.getvalue()
+
+
+def _options(text: str) -> dict[str, bool]:
+    """Read the options of a command from its help, and whether they take a value."""
+    found = re.findall(r"^  (?:-\w, )?(--?[a-z][a-z-]*)( [A-Z{]\S*)?", text, re.MULTILINE)
+    return {option: bool(value) for option, value in found if option not in ("--help", "-h", "--version")}
+
+
+def environments(folder: Path) -> Draw:
+    """Environment variables with texts that are no options."""
+
+    def draw_one(draw: random.Random) -> Input:
+        texts = (*TEXTS, "~nosuchuser/cache", "/proc/cache", "0.5", "auto", "cached")
+        environ = {
+            name: draw.choice(texts) for name in sorted(config.VARIABLES) if draw.random() < 0.6
+        }
+
+        def read() -> None:
+            config.options_from_environment(environ)
+
+        return Input(str(environ), read)
+
+    return draw_one
+
+
+KINDS: dict[str, Callable[[Path], Draw]] = {
+    kind.__name__: kind
+    for kind in (
+        *(model_strings, matrix_files, block_files, checkpoints, caches),
+        *(eigsh_arguments, block_arguments, commands, environments),
+    )
+}
