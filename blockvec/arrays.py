@@ -68,6 +68,8 @@ def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
     if array.ndim not in (1, 2):
         raise ShapeError(f"got {array.ndim} dimensions, shape {array.shape}; a block has rows and columns.")
     if dtype is not None and array.dtype != np.dtype(dtype):
+        if array.dtype.kind not in "biufc":
+            raise DTypeError(f"got an array of {array.dtype}; a block holds numbers.")
         array = array.astype(check_dtype(dtype), order="C")
         copy = False
     check_dtype(array.dtype)

@@ -16,6 +16,7 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
 from .blocks import Operator, to_host
+from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import WHICH
 from .linear.preconditioners import following
 from .linear.systems import Preconditioner
@@ -36,7 +37,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 def check_choices(callback: Any, **choices: Any) -> None:
     """Refuse unknown values of options with a few known ones, and a callback that cannot be called."""
     for name, value in choices.items():
-        if value not in CHOICES[name]:
+        if not isinstance(value, str) or value not in CHOICES[name]:
             known = ", ".join(map(repr, CHOICES[name]))
             raise OptionError(f"{name}: got {value!r}; give one of {known}.")
     if not (callback is None or callable(callback)):
@@ -61,6 +62,9 @@ def check_combination(
     for name, value in corrections.items():
         if value is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
+    how = corrections["jd_options"]
+    if not (how is None or isinstance(how, JacobiDavidsonOptions)):
+        raise OptionError(f"jd_options: got {how!r}; give a JacobiDavidsonOptions.")
     if asks_for_corrections(method, **corrections):
         if OPinv is not None:
             raise OptionError("OPinv: Jacobi-Davidson applies no inverse; give it as preconditioner=.")

@@ -12,7 +12,7 @@ import numpy as np
 TEXTS = (
     *("", " ", "0", "1", "2", "3", "-1", "-0", "+3", "1e3", "1.5", "1e308", "1e400", "-1e-320", "nan", "inf"),
     *("-inf", "true", "None", "1_000", "0x10", "²", "١٢", "9" * 20, "9" * 5000, "10T", "2K", "1-9999999999"),
-    *("=", ":", ",", ",,", "n=", "n=1,n=2", "%s", "{}", "\0", "é", "\ud800", "a" * 10_000, "../x", "-", "--"),
+    *("=", ":", ",", ",,", "n=", "n=1,n=2", "%s", "{}", "é", "\udcff", "a" * 10_000, "../x", "-", "--", "\0"),
 )
 """Texts for sizes, numbers, names and paths."""
 
@@ -26,7 +26,7 @@ def odd_value(draw: random.Random) -> Any:
             *(None, True, False, 0, 1, -1, 2, 7, 10**30, -(10**30), 2**63, 0.5, -0.0, 1e308, 5e-324, 3j, 1 + 0j),
             *(float("nan"), float("inf"), "", "SA", "3", b"SA", (), [], {}, [1, 2], {"n": 3}, slice(3), ...),
             *(np.float32(3), np.int64(3), np.array(3), np.array([1.0, 2.0]), np.zeros((0, 0)), np.bool(True)),
-            *(np.eye(3), np.array(["x"]), np.array([None]), object(), len, type, draw.choice(TEXTS)),
+            *(np.eye(3), np.array(["x"]), np.array([None]), object(), len, draw.choice(TEXTS)),
         )
     )
 
