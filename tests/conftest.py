@@ -37,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_cache] = tempfile.TemporaryDirectory(prefix="blockvec-tests-")
         os.environ["BLOCKVEC_CACHE_DIR"] = config.stash[_cache].name
+        if config.getoption("numprocesses", None):  # the processes share the cores
+            os.environ.setdefault("OMP_NUM_THREADS", "1")
     # A shell's background job ignores Ctrl-C, and so would the tests that press it, here and in commands.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -121,7 +121,9 @@ def block_files(folder: Path) -> Draw:
     path = folder / "work" / "block.npy"
 
     def draw_one(draw: random.Random) -> Input:
-        array = np.ones((draw.randint(0, 4), draw.randint(0, 3)), draw.choice(("float32", "complex128", "int8")))
+        array = np.ones(
+            (draw.randint(0, 4), draw.randint(0, 3)), draw.choice(("float32", "complex128", "int8"))
+        )
         stream = io.BytesIO()
         np.lib.format.write_array(stream, array.T if draw.random() < 0.3 else array)
         path.write_bytes(data := damaged(draw, stream.getvalue()))
@@ -166,7 +168,12 @@ def checkpoints(folder: Path) -> Draw:
 
         def resume() -> str:
             result = eigsh(
-                A, **common, **options, checkpoint=folder / "work" / "run", on_unconverged="return", maxiter=60
+                A,
+                **common,
+                **options,
+                checkpoint=folder / "work" / "run",
+                on_unconverged="return",
+                maxiter=60,
             )
             if not result.converged.all():
                 return "unconverged"
@@ -298,10 +305,15 @@ def caches(folder: Path) -> Draw:
 def eigsh_arguments(folder: Path) -> Draw:
     """Calls of eigsh with one to three arguments of other types, sizes and values."""
     matrices: dict[str, Any] = {}
-    for name, A in (("real", models.model("laplace2d:nx=6,ny=5")), ("complex", models.hofstadter(nx=6, ny=5))):
+    for name, A in (
+        ("real", models.model("laplace2d:nx=6,ny=5")),
+        ("complex", models.hofstadter(nx=6, ny=5)),
+    ):
         matrices |= {name: A, f"{name} dense": A.toarray(), f"{name} coo": A.tocoo()}
         matrices[f"{name} operator"] = as_operator(A)
-        matrices[f"{name} linear operator"] = LinearOperator(A.shape, matvec=A.dot, matmat=A.dot, dtype=A.dtype)
+        matrices[f"{name} linear operator"] = LinearOperator(
+            A.shape, matvec=A.dot, matmat=A.dot, dtype=A.dtype
+        )
     reasonable: dict[str, tuple[Any, ...]] = {
         "k": (1, 2, 5, 29, 30, 31),
         "which": ("LM", "SA", "LA", "BE", "SM"),
@@ -334,14 +346,16 @@ def eigsh_arguments(folder: Path) -> Draw:
         "Minv": (),
     }
 
+    flags = ("check_hermitian", "return_eigenvectors")
+
     def draw_one(draw: random.Random) -> Input:
         which = draw.choice(sorted(matrices))
         options: dict[str, Any] = {"rng": 0, "k": 3, "maxiter": 50, "return_info": True}
         for name in draw.sample(sorted(reasonable), draw.randint(1, 4)):
             good = reasonable[name]
             options[name] = draw.choice(good) if good and draw.random() < 0.65 else odd_value(draw)
-            if good == (True, False):  # anything with a truth value is a flag
-                options[name] = bool(draw.randrange(2))
+            if name in flags and isinstance(options[name], np.ndarray):
+                options[name] = True  # anything with a truth value is a flag
         A = matrices[which] if draw.random() < 0.9 else odd_value(draw)
 
         def solve() -> str:
@@ -362,10 +376,21 @@ def block_arguments(folder: Path) -> Draw:
     operator = as_operator(models.model("laplace2d:nx=4,ny=3"))
     arrays: tuple[Any, ...] = (
         *(np.ones((12, 3)), np.ones((12, 3), "float32"), np.ones((12, 3), "complex64"), np.ones((12, 1))),
-        *(np.ones(12), np.ones((0, 3)), np.ones((12, 0)), np.ones((3, 3)), np.asfortranarray(np.ones((12, 3)))),
+        *(
+            np.ones(12),
+            np.ones((0, 3)),
+            np.ones((12, 0)),
+            np.ones((3, 3)),
+            np.asfortranarray(np.ones((12, 3))),
+        ),
         *(np.ones((12, 6))[:, ::2], np.ones((12, 6))[:, 1:4], np.ones((24, 3))[::2], np.ones((3, 12)).T),
         *(np.ones((12, 3), int), np.ones((12, 3), bool), np.ones((12, 3), object), np.ones((2, 2, 2))),
-        *(np.full((12, 3), np.nan), np.ones((12, 3), ">f8"), np.ma.ones((12, 3)), np.ones((12, 3), "float16")),
+        *(
+            np.full((12, 3), np.nan),
+            np.ones((12, 3), ">f8"),
+            np.ma.ones((12, 3)),
+            np.ones((12, 3), "float16"),
+        ),
         *(sp.eye_array(12), sp.eye_array(3, format="csr"), [[1.0, 2.0]] * 12, operator, "text", None),
     )
 
@@ -377,8 +402,8 @@ def block_arguments(folder: Path) -> Draw:
         return value
 
     wrong = (BlockvecError, TypeError)
-    unsupported = (*wrong, IndexError)  # of Python's operators: as NumPy's arrays raise them
-    elementwise = (*wrong, ValueError)  # NumPy and SciPy check the shapes
+    indexing = (*wrong, IndexError, OverflowError)
+    numpys = (*wrong, ValueError)  # NumPy and SciPy check shapes and seeds
     calls: dict[str, tuple[Callable[[Any, Any, Any], Any], tuple[type[BaseException], ...]]] = {
         "BlockVector(x)": (lambda V, x, y: BlockVector(x), wrong),
         "BlockVector(x, dtype=y)": (lambda V, x, y: BlockVector(x, copy=True, dtype=y), wrong),
@@ -392,18 +417,18 @@ def block_arguments(folder: Path) -> Draw:
         "V.scale(x)": (lambda V, x, y: V.copy().scale(x), wrong),
         "V.column_dot(x)": (lambda V, x, y: V.column_dot(x), wrong),
         "S.apply(x, out=y)": (lambda V, x, y: operator.apply(x, out=y), wrong),
-        "S @ x": (lambda V, x, y: operator @ x, unsupported),
-        "V.H @ x": (lambda V, x, y: V.H @ x, unsupported),
-        "V.T @ x": (lambda V, x, y: V.T @ x, unsupported),
-        "V @ x": (lambda V, x, y: V @ x, unsupported),
-        "x @ V": (lambda V, x, y: x @ V, elementwise),
-        "V + x": (lambda V, x, y: V + x, elementwise),
-        "x * V": (lambda V, x, y: x * V, elementwise),
-        "V / x": (lambda V, x, y: V / x, elementwise),
-        "V[x]": (lambda V, x, y: V[x], unsupported),
-        "V[x, y]": (lambda V, x, y: V[x, y], unsupported),
+        "S @ x": (lambda V, x, y: operator @ x, wrong),
+        "V.H @ x": (lambda V, x, y: V.H @ x, wrong),
+        "V.T @ x": (lambda V, x, y: V.T @ x, wrong),
+        "V @ x": (lambda V, x, y: V @ x, wrong),
+        "x @ V": (lambda V, x, y: x @ V, numpys),
+        "V + x": (lambda V, x, y: V + x, numpys),
+        "x * V": (lambda V, x, y: x * V, numpys),
+        "V / x": (lambda V, x, y: V / x, numpys),
+        "V[x]": (lambda V, x, y: V[x], indexing),
+        "V[x, y]": (lambda V, x, y: V[x, y], indexing),
         "zeros(x, y)": (lambda V, x, y: BlockVector.zeros(x, y), wrong),
-        "random(3, 2, rng=x)": (lambda V, x, y: BlockVector.random(3, 2, rng=x), wrong),
+        "random(3, 2, rng=x)": (lambda V, x, y: BlockVector.random(3, 2, rng=x), numpys),
         "options(threads=x)": (lambda V, x, y: config._replace(config.options(), {"threads": x}), wrong),
         "options(tune_budget_s=x)": (
             lambda V, x, y: config._replace(config.options(), {"tune_budget_s": x}),
@@ -414,7 +439,11 @@ def block_arguments(folder: Path) -> Draw:
     def draw_one(draw: random.Random) -> Input:
         name = draw.choice(sorted(calls))
         call, refusals = calls[name]
-        V, x, y = BlockVector(np.ones((12, 3), draw.choice(("float64", "complex64")))), operand(draw), operand(draw)
+        V, x, y = (
+            BlockVector(np.ones((12, 3), draw.choice(("float64", "complex64")))),
+            operand(draw),
+            operand(draw),
+        )
         if "zeros" in name:  # sizes up to the bound on memory are no error
             x, y = (min(v, 10**15) if type(v) is int and v > 1000 else v for v in (x, y))
         text = f"{name} with x = {x!r} ({type(x).__name__}), y = {y!r} ({type(y).__name__}), V {V!r}"
@@ -487,7 +516,9 @@ def commands(folder: Path) -> Draw:
         }.get(program, [])
         argv = [operand for operand in operands if draw.random() < 0.97]
         given: list[tuple[str, str]] = []
-        for option, takes in draw.sample(sorted(known[program].items()), min(len(known[program]), draw.randint(0, 4))):
+        for option, takes in draw.sample(
+            sorted(known[program].items()), min(len(known[program]), draw.randint(0, 4))
+        ):
             if option in ("--paper", "--latency", "--measure", "--sparse"):
                 continue  # minutes of measuring, as asked
             argv.append(option)
@@ -544,9 +575,7 @@ def environments(folder: Path) -> Draw:
 
     def draw_one(draw: random.Random) -> Input:
         texts = (*TEXTS[:-1], "~nosuchuser/cache", "/proc/cache", "0.5", "auto", "cached")
-        environ = {
-            name: draw.choice(texts) for name in sorted(config.VARIABLES) if draw.random() < 0.6
-        }
+        environ = {name: draw.choice(texts) for name in sorted(config.VARIABLES) if draw.random() < 0.6}
 
         def read() -> None:
             config.options_from_environment(environ)

@@ -1,4 +1,4 @@
-"""Inputs that nobody should give: only documented errors, in bounded time and memory, and no other file touched."""
+"""Inputs that nobody should give: documented errors in bounded time and memory, and no other file touched."""
 
 from __future__ import annotations
 
