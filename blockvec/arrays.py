@@ -53,7 +53,10 @@ def as_array(obj: Any) -> Array:
 
 def check_dtype(dtype: Any) -> np.dtype[Any]:
     """Convert to one of the four element types; refuse any other."""
-    checked: np.dtype[Any] = np.dtype(dtype)
+    try:
+        checked: np.dtype[Any] = np.dtype(dtype)
+    except (TypeError, ValueError, SyntaxError):  # NumPy evaluates some texts
+        raise DTypeError(f"dtype: got {dtype!r}; give one of {', '.join(DTYPES)}.") from None
     if checked not in DTYPE_NAMES:
         raise DTypeError(
             f"element type {checked.name if checked.isnative else checked.str} is not supported; blocks hold "
@@ -67,10 +70,10 @@ def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
     array = as_array(obj)
     if array.ndim not in (1, 2):
         raise ShapeError(f"got {array.ndim} dimensions, shape {array.shape}; a block has rows and columns.")
-    if dtype is not None and array.dtype != np.dtype(dtype):
+    if dtype is not None and array.dtype != (wanted := check_dtype(dtype)):
         if array.dtype.kind not in "biufc":
             raise DTypeError(f"got an array of {array.dtype}; a block holds numbers.")
-        array = array.astype(check_dtype(dtype), order="C")
+        array = array.astype(wanted, order="C")
         copy = False
     check_dtype(array.dtype)
     if array.ndim == 1:

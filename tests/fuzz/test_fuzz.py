@@ -39,7 +39,7 @@ def check(kind: str, folder: Path, root: Path, *, seconds: float, count: int) ->
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sample_of_inputs_ends_as_documented(kind: str, tmp_path: Path, root: Path) -> None:
-    check(kind, tmp_path, root, seconds=3, count=400)
+    check(kind, tmp_path, root, seconds=2.5, count=300)
 
 
 @pytest.mark.slow
