@@ -31,7 +31,7 @@ from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .problem import IterationState, Method, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-from .transform.standard_form import StandardForm, form_at_zero, solve_transformed, standard_form
+from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
 
 def eigsh(
@@ -246,10 +246,7 @@ def eigsh(
     form = None
     if M is not None or not (sigma is None or unfactored):
         source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
-        if at_zero and not corrects:
-            form = form_at_zero(source, M, OPinv, mode, device)
-        else:
-            form = standard_form(source, M, None if corrects else sigma, OPinv, mode, device)
+        form = standard_form(source, M, None if corrects else sigma, OPinv, mode, device)
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device) if form is None else form.A)
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
     problem = Problem(

@@ -94,6 +94,7 @@ class Problem:
     # residual.
     preconditioner: Preconditioner | None = None
     jd_options: JacobiDavidsonOptions | None = None
+    has_costly_steps: bool = False  # a step of Lanczos takes longer than a Rayleigh-Ritz step
 
     @property
     def n(self) -> int:

@@ -50,7 +50,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
         place, pivots = np.arange(len(live)), inner.diagonal()
         lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
     else:
-        lu = factorise(inner, 0.0)
+        lu = factorise(inner)
         # Rows are exchanged for a pivot that is zero; a small one may be zero except for rounding.
         if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _is_unsure(lu.U.diagonal().real):
             if len(live) > DENSE_ROWS:

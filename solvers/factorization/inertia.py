@@ -41,7 +41,7 @@ def count_below(matrix: Any, mu: float, mass: Any = None) -> int | None:
     """
     n = matrix.shape[0]
     shifted = sp.csc_array(matrix - mu * (sp.eye_array(n, dtype=matrix.dtype) if mass is None else mass))
-    lu: Any = factorise(shifted, 0.0)
+    lu: Any = factorise(shifted)
     if lu is None or not np.array_equal(lu.perm_r, lu.perm_c):
         return None
     pivots = lu.U.diagonal()

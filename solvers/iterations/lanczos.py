@@ -15,6 +15,9 @@ from .rayleigh_ritz import ranking_key, select
 from .verification import Found
 
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
+# A run stagnates if its true residuals were not halved by so many successive repairs, or, where steps are
+# costly, by a repair within so many restarts.
+MAX_REPAIRS, MAX_RESTARTS = 5, 10
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 
 
@@ -36,6 +39,11 @@ class ThickRestart(Iteration):
         self.krylov = BlockKrylov(self.operator, buffer, n_locked, b, self.rng, self.counts)
         self.norm = 0.0  # lower bound of ||A||
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
+        self.excess, self.halved_at = (
+            np.inf,
+            0,
+        )  # least excess of true residuals over limits, and restarts then
+        self.repairs = 0  # since then
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
     @property
@@ -69,6 +77,8 @@ class ThickRestart(Iteration):
             reason = self._report(state, reason)
             if not reason and state.converged == self.problem.k and self._settled(state):
                 reason = self._stopped() or "converged"
+            if not reason and self._stagnates():
+                reason = "stagnated"
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
                 reason = "maxiter"
@@ -127,8 +137,14 @@ class ThickRestart(Iteration):
         return ""
 
     def _seems_done(self) -> bool:
-        """Check whether a cycle should end before the basis is full, for subclasses with expensive steps."""
-        return False
+        """Check whether a cycle should end before the basis is full, where steps are costly."""
+        krylov, k = self.krylov, self.problem.k
+        if not self.problem.has_costly_steps or krylov.m < k + self.options.block_size:
+            return False
+        ritz = krylov.ritz()
+        best = select(ritz.theta, self.which)[:k]
+        self.norm = max(self.norm, krylov.norm)
+        return bool((ritz.residuals[best] <= self._limits(ritz.theta[best])).all())
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
@@ -193,25 +209,42 @@ class ThickRestart(Iteration):
 
     def _add_missed(self, missed: Block) -> None:
         """Append missed vectors to the pending columns; the operator is applied to them next."""
-        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
-        if krylov.m + krylov.w + self.missing + b > krylov.capacity:
-            # The number of pending columns grows with every search; converged vectors need none of them.
-            krylov.truncate(k)
-            self.theta, self.estimates = self.theta[:k], self.estimates[:k]
-        # A step must still fit; the next search finds the others again.
-        room = max(1, krylov.capacity - krylov.m - krylov.w - b)
+        krylov = self.krylov
+        self.repairs = 0
+        # The next search finds those again for which there is no room.
+        room = self._room_for(self.missing)
         _, _, count = krylov.append(missed[:, : min(room, self.missing)])
         krylov.promote(count)
         self.residuals = None
+
+    def _room_for(self, columns: int) -> int:
+        """Count the columns that may be appended so that a step still fits; if too few, drop all others.
+
+        The number of pending columns grows with every search and repair; converged vectors need none of them.
+        """
+        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
+        if krylov.m + krylov.w + columns + b > krylov.capacity:
+            krylov.truncate(k)
+            self.theta, self.estimates = self.theta[:k], self.estimates[:k]
+        return max(1, krylov.capacity - krylov.m - krylov.w - b)
 
     def _repair(self, state: IterationState) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
         assert self.residuals is not None
         krylov, k, b = self.krylov, self.problem.k, self.options.block_size
-        failing = self.residuals > state.limits
-        for begin in range(0, k, b):
-            if failing[begin : begin + b].any():
-                R = self._residual_block(self.theta, begin, min(begin + b, k))
-                S, coupling, count = krylov.append(R, scale=krylov.norm)
-                krylov.couple(begin, S, coupling, count)
+        excess = self.residuals / state.limits
+        failing = [begin for begin in range(0, k, b) if excess[begin : begin + b].max() > 1]
+        room = self._room_for(b * len(failing))
+        for begin in failing[: max(1, room // b)]:
+            R = self._residual_block(self.theta, begin, min(begin + b, k))
+            S, coupling, count = krylov.append(R, scale=krylov.norm)
+            krylov.couple(begin, S, coupling, count)
+        self.repairs += 1
+        if excess.max() < self.excess / 2:
+            self.excess, self.halved_at, self.repairs = float(excess.max()), self.counts.restarts, 0
         self.residuals = None
+
+    def _stagnates(self) -> bool:
+        """Check whether repairs no longer reduce the true residuals."""
+        restarts = self.counts.restarts - self.halved_at if self.problem.has_costly_steps else 0
+        return self.repairs >= MAX_REPAIRS or (self.repairs > 0 and restarts >= MAX_RESTARTS)

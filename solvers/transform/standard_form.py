@@ -19,7 +19,6 @@ Deviation: a factor of M in the operator instead of the M-inner product in the i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,23 +29,25 @@ from blockvec import BlockVector, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
 
 from ..arguments import is_explicit, tall_block
-from ..blocks import Array, Block, RealArray, to_host
+from ..blocks import Array, Block, to_host
 from ..combine import continued, staged, totals
 from ..drivers import solve
 from ..factorization.gram import Factor, gram_factor
-from ..factorization.sparse_lu import SingularError, Solve, shifted_solve
-from ..iterations.rayleigh_ritz import FLOOR, Tolerance
+from ..factorization.sparse_lu import ShiftedInverse, Solve, shifted_inverse
+from ..iterations.rayleigh_ritz import Tolerance
 from ..iterations.spectrum import sketch_spectrum
 from ..linear.preconditioners import following
 from ..problem import Problem
 from ..result import EigenResult
+from .spectral_map import Norms, SpectralMap, TransformedTolerance, pair_floor, pair_limits
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
 DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
+AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
+LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
-SMALL_SHIFT = 0.01  # times the square root of the roundoff and ||A||: the shift where A itself is singular
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class StandardForm:
     inner: Operator | None  # C C^H, in whose inner product vectors are orthonormal; None for the identity
     into: Solve  # y = C^H x of a block of vectors
     vectors: Solve  # x of each y, not normalised
-    values: Callable[[RealArray], RealArray]  # lambda of each theta
+    map: SpectralMap  # lambda of each theta
     why: str  # the factorisation, in words
     out_of: Solve | None = None  # C y of a block of vectors, where there is no shift
 
@@ -67,20 +68,6 @@ class StandardForm:
     def is_shifted(self) -> bool:
         """Whether A - sigma M is inverted."""
         return self.out_of is None
-
-
-def form_at_zero(A: Any, M: Any, OPinv: Any, mode: str, device: str | None) -> StandardForm:
-    """Transform a problem with a shift of zero, or of almost zero if A is singular."""
-    try:
-        return standard_form(A, M, 0.0, OPinv, mode, device)
-    except SingularError:
-        matrix = _host_matrix("A", A)
-        dtype = matrix.dtype if matrix.dtype.kind in "fc" else np.dtype(np.float64)  # of the solver
-        unit = float(np.finfo(np.promote_types(dtype, np.float32)).eps)
-        scale = float(abs(matrix).sum(axis=0).max()) or 1.0
-        scale /= 1.0 if M is None else float(abs(_host_matrix("M", M)).sum(axis=0).max())
-        # Below a semidefinite matrix the order of values is the same.
-        return standard_form(A, M, -SMALL_SHIFT * unit**0.5 * scale, None, mode, device)
 
 
 def standard_form(
@@ -118,12 +105,11 @@ def standard_form(
     else:
         C = None if mass_matrix is None else gram_factor("M", mass_matrix).C
     if OPinv is None:
-        identity = sp.eye_array(operator.shape[0], dtype=dtype)
-        shifted = _host_matrix("A", A, dtype) - sigma * (identity if mass_matrix is None else mass_matrix)
-        solve_shifted, why = shifted_solve(shifted.tocsc(), sigma)
+        inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma))
     else:
-        solve_shifted, why = _given_inverse(OPinv, operator), f"with OPinv for sigma = {sigma:g}"
-    return _with_shift(operator, mass, C, solve_shifted, float(sigma), mode, why, np.dtype(dtype))
+        why = f"with OPinv for sigma = {sigma:g}"
+        inverse = ShiftedInverse(_given_inverse(OPinv, operator), float(sigma), why)
+    return _with_shift(operator, mass, C, inverse, mode, np.dtype(dtype))
 
 
 def _given_inverse(OPinv: Any, A: Operator) -> Solve:
@@ -153,21 +139,22 @@ def _without_shift(A: Operator, M: Operator | None, factor: Factor) -> StandardF
         inner=M,
         into=lambda X: adjoint @ X,
         vectors=back,
-        values=lambda theta: theta,
+        map=SpectralMap(),
         why="M is factorised",
         out_of=lambda Y: factor.C @ Y,
     )
 
 
 def _with_shift(
-    A: Operator, M: Operator | None, C: Any, solve: Solve, sigma: float, mode: str, why: str, dtype: Any
+    A: Operator, M: Operator | None, C: Any, inverse: ShiftedInverse, mode: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
+    sigma = inverse.sigma
     size = A.shape[0] if C is None else C.shape[1]
     adjoint = None if C is None else C.conj().T.tocsr()
 
     def vectors(Y: Array) -> Array:
-        return solve(Y if C is None else C @ Y)
+        return inverse.solve(Y if C is None else C @ Y)
 
     def into(X: Array) -> Array:
         return X if adjoint is None else adjoint @ X
@@ -176,12 +163,6 @@ def _with_shift(
         product = into(vectors(Y))
         return Y + 2 * sigma * product if mode == "cayley" else product
 
-    def values(theta: RealArray) -> RealArray:
-        with np.errstate(divide="ignore"):
-            if mode == "normal":
-                return sigma + 1 / theta
-            return sigma * (theta + 1) / (theta - 1) if mode == "cayley" else sigma * theta / (theta - 1)
-
     return StandardForm(
         operator=as_operator(apply, shape=(size, size), dtype=dtype, device=A.device),
         A=A,
@@ -189,8 +170,8 @@ def _with_shift(
         inner=A if mode == "buckling" else M,
         into=into,
         vectors=vectors,
-        values=values,
-        why=why,
+        map=SpectralMap(sigma, mode),
+        why=inverse.why,
     )
 
 
@@ -230,24 +211,60 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
     if problem.check_hermitian:
         form.A.check_hermitian(0)
-    inside = _inside(form, problem)
+    norms = _norms(form, problem.norm)
+    inside = _inside(form, problem, norms)
     try:
         inner = solve(inside)
-        result = _transformed_back(form, inner, problem)
-        if not result.converged.all() and inner.info["stopped"] == "converged":
-            again = _transformed_back(form, _polished(inner, inside), problem)
-            result = again if again.converged.sum() >= result.converged.sum() else result
+        result = _transformed_back(form, inner, problem, norms)
+        if not result.converged.all() and inner.info["stopped"] in AT_THE_LIMIT:
+            again = _transformed_back(form, _polished(inner, inside), problem, norms)
+            result = _as_rounding_allows(min(again, result, key=_excess), problem, norms)
     except BreakdownError as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
 
 
-def _inside(form: StandardForm, problem: Problem) -> Problem:
+def _excess(result: EigenResult) -> tuple[int, float]:
+    """Count the pairs that have not converged, and compute the largest ratio of residual and limit."""
+    return int((~result.converged).sum()), float((result.residuals / result.limits).max())
+
+
+def _as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
+    """Accept residuals a little above the rounding floor, which the errors of a given inverse can cause."""
+    values = to_host(result.eigenvalues).astype(np.float64)
+    lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
+    floor = pair_floor(problem.tolerance.unit, values, norms, lengths)
+    if result.converged.all() or (result.residuals > np.maximum(result.limits, LOOSER * floor)).any():
+        return result
+    factor = float((result.residuals / floor).max())
+    why = f"{result.info['why']}; residuals end at {factor:.2g} times the floor, as good as rounding allows"
+    limits = np.maximum(result.limits, result.residuals)
+    accepted = replace(result, limits=limits, converged=np.ones(len(values), bool))
+    return accepted.with_info(why=why, stopped="converged")
+
+
+def _norms(form: StandardForm, norm: float | None) -> Norms:
+    """Estimate the norms of a form's matrices, that of A unless it is given."""
+
+    def estimate(operator: Operator | None) -> float:
+        if operator is None:
+            return 1.0
+        like = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
+        return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm
+
+    A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
+    return Norms(A, M, A if form.inner is form.A else M)
+
+
+def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     """Transform a problem: its blocks, its preconditioner, and its tolerance."""
     S, asked, preconditioner = form.operator, problem.tolerance, problem.preconditioner
     unit = float(np.finfo(S.dtype).eps) / 2
+    tolerance: Tolerance
     if problem.begins_with_corrections and asked.tol:
         tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
+    elif form.is_shifted:
+        tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, form.map, norms)
     else:  # the solve that transforms the vectors back is one more step of inverse iteration
         tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
     if preconditioner is not None:
@@ -272,6 +289,7 @@ def _inside(form: StandardForm, problem: Problem) -> Problem:
         tolerance=tolerance,
         norm=None,
         check_hermitian=False,
+        has_costly_steps=form.is_shifted,
     )
 
 
@@ -312,13 +330,13 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     )
 
 
-def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem) -> EigenResult:
+def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
     """Transform eigenpairs of S back: M-orthonormal vectors, and residuals with A and M.
 
     The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
     abs(lambda).
     """
-    values = form.values(to_host(result.eigenvalues).astype(np.float64))
+    values = form.map.values(to_host(result.eigenvalues).astype(np.float64))
     xp = array_namespace(result.eigenvectors)
     # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
     order = np.argsort(-np.abs(to_host(result.eigenvalues)), kind="stable")
@@ -335,23 +353,12 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem)
     MX = _times(form.M, X)
     R = form.A.apply(X).axpy(xp.asarray(-values.astype(X.array.real.dtype)), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
-    norm = _norm(form.A, X) if problem.norm is None else problem.norm
-    scale = norm + np.abs(values) * (1.0 if form.M is None else _norm(form.M, X))
-    factor = {"value": np.abs(values) * masses, "norm": scale * lengths, "absolute": lengths}
-    tolerance = problem.tolerance
-    limits = np.maximum(
-        tolerance.tol * factor[tolerance.convergence], FLOOR * tolerance.unit * scale * lengths
-    )
+    limits = pair_limits(problem.tolerance, values, norms, lengths, masses)
     info = result.info.copy()
-    info["norm"], info["why"] = norm, f"{info['why']}; {form.why}"
+    info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
     return EigenResult.from_pairs(values, X.array, residuals, limits, info, result.history)
 
 
 def _times(M: Operator | None, X: BlockVector) -> BlockVector:
     """Compute M X."""
     return X if M is None else M.apply(X)
-
-
-def _norm(operator: Operator, like: BlockVector) -> float:
-    """Estimate ||A||."""
-    return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm

@@ -11,11 +11,13 @@ import pytest
 import scipy.linalg as sl
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, splu
+from scipy.sparse.linalg import eigsh as scipy_eigsh
 
 from blockvec import models
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, eigsh
 from solvers.factorization.inertia import count_below, proof, shift_outside
+from solvers.factorization.sparse_lu import shifted_inverse
 from solvers.transform.standard_form import gram_factor, standard_form
 
 METHODS = ("auto", "lanczos")
@@ -148,15 +150,110 @@ def test_starts_and_deflated_vectors_are_those_of_the_users_problem(
     assert np.allclose(rest.eigenvalues, values[3:8], rtol=1e-8)
 
 
-def test_a_shift_at_an_eigenvalue_is_refused_by_name() -> None:
+@pytest.mark.parametrize("index", [0, 10, 624])
+def test_a_shift_at_or_near_an_eigenvalue_gives_the_values_around_it(index: int) -> None:
     A = models.model("laplace2d:n=25")
     values = np.linalg.eigvalsh(A.toarray())
-    for sigma in (values[0], values[10], values[-1]):
-        with pytest.raises(OptionError, match=r"sigma: A - sigma M is singular for sigma = .* move sigma"):
-            eigsh(A, 3, sigma=sigma)
-        for distance in (1e-3, 1e-9, 1e-12):  # close by, one value drowns the others
-            near = solve(A, 4, sigma=sigma + distance)
-            check(near, A, None, nearest(values, sigma + distance, 4))
+    sigma = values[index]
+    at = solve(A, 4, sigma=sigma)
+    check(at, A, None, nearest(values, sigma, 4))
+    assert f"moved from {sigma:g}, an eigenvalue to working precision" in at.info["why"]
+    for distance in (1e-3, 1e-9, 1e-12):  # close by, one value drowns the others
+        near = solve(A, 4, sigma=sigma + distance)
+        check(near, A, None, nearest(values, sigma + distance, 4))
+        assert "moved" not in near.info["why"]
+
+
+def test_a_shift_at_an_exact_eigenvalue_is_moved_by_rounding_errors_only() -> None:
+    A = sp.diags_array(np.arange(600.0), format="csr")
+    for M in (None, sp.diags_array(np.linspace(1, 2, 600), format="csr")):
+        values = np.arange(600.0) / (1 if M is None else M.diagonal())
+        check(solve(A, 5, M=M, sigma=values[7]), A, M, nearest(values, values[7] - 1e-9, 5))
+
+
+def test_a_pair_with_a_common_null_vector_is_refused_by_name() -> None:
+    A, M = (sp.diags_array(np.r_[0.0, ends], format="csr") for ends in (np.arange(1.0, 9.0), np.ones(8)))
+    with pytest.raises(
+        OptionError, match="sigma: A - sigma M is singular for sigma = 2 and near it; A and M"
+    ):
+        eigsh(A, 3, M=M, sigma=2.0)
+
+
+# --- accuracy and cost of shift-invert with the default tol -----------------------------------------
+
+
+def random_symmetric(seed: int, n: int = 600) -> Any:
+    rng = np.random.default_rng(seed)
+    A = sp.random_array((n, n), density=0.01, rng=rng, data_sampler=rng.standard_normal)
+    return sp.csr_array(A + A.T)
+
+
+def largest_residual(A: Any, w: np.ndarray, X: np.ndarray) -> float:
+    return float(np.linalg.norm(A @ X - X * w, axis=0).max())
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("sigma", [5.0, 0.0])
+def test_random_sparse_matrices_converge_to_the_accuracy_of_scipy(seed: int, sigma: float) -> None:
+    A = random_symmetric(seed)
+    result = solve(A, 3, sigma=sigma)
+    check(result, A, None, nearest(np.linalg.eigvalsh(A.toarray()), sigma, 3))
+    w, X = scipy_eigsh(A, 3, sigma=sigma)
+    assert largest_residual(A, result.eigenvalues, result.eigenvectors) <= 10 * largest_residual(A, w, X)
+
+
+@pytest.mark.parametrize(
+    ("spec", "k", "sigma"),
+    [("laplace2d:nx=75,ny=70", 10, 3.01), ("laplace3d:n=12", 12, 3.7), ("xxz:sites=12,up=6", 8, 0.3)],
+)
+def test_interior_values_of_models_converge_to_the_accuracy_of_scipy(spec: str, k: int, sigma: float) -> None:
+    A = models.model(spec)
+    result = solve(A, k, sigma=sigma)
+    w, X = scipy_eigsh(A, k, sigma=sigma, rng=0)
+    assert result.converged.all()
+    assert np.abs(np.sort(np.abs(result.eigenvalues - sigma)) - np.sort(np.abs(w - sigma))).max() <= 1e-12
+    assert largest_residual(A, result.eigenvalues, result.eigenvectors) <= 10 * largest_residual(A, w, X)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-14, 1e-12])
+def test_restarts_never_exceed_block_applications(noise: float) -> None:
+    A = models.model("laplace3d:n=10")  # values of multiplicity six and twelve
+    random = noise * sp.random_array((1000, 1000), density=1e-3, rng=np.random.default_rng(0))
+    inverse = splu((A + random - 6.01 * sp.eye_array(1000)).tocsc()).solve
+    for OPinv in (None, inverse):
+        result = solve(A, 20, sigma=6.01, block_size=8, OPinv=OPinv, on_unconverged="return")
+        info = result.info
+        assert info["restarts"] <= info["block_applications"] <= 300
+        assert result.converged.all() or info["stopped"] in ("stagnated", "maxiter")
+        assert result.converged.all() or noise > 1e-13
+
+
+def test_residuals_a_little_above_the_floor_are_accepted_and_flagged() -> None:
+    A = models.model("laplace2d:n=25")
+    random = 1e-13 * sp.random_array((625, 625), density=5e-3, rng=np.random.default_rng(1))
+    inverse = splu((A + random - 1.05 * sp.eye_array(625)).tocsc()).solve
+    result = solve(A, 7, sigma=1.05, OPinv=inverse)
+    assert result.converged.all()
+    assert result.info["why"].endswith("times the floor, as good as rounding allows")
+
+
+def test_solves_are_accurate_with_every_choice_of_pivots() -> None:
+    rng = np.random.default_rng(0)
+    chain = models.model("laplace1d:n=40")
+    for A in (
+        models.model("laplace3d:n=8")
+        - 6.0003 * sp.eye_array(512),  # indefinite: small pivots on the diagonal
+        sp.block_array([[None, chain], [chain, None]], format="csr"),  # zeros on the diagonal
+        sp.csr_array(
+            random_symmetric(0) * (1 + 0j) + 1j * (sp.eye_array(600, k=1) - sp.eye_array(600, k=-1))
+        ),
+    ):
+        inverse = shifted_inverse(sp.csc_array(A), None, 0.1)
+        shifted = A - inverse.sigma * sp.eye_array(A.shape[0])
+        B = rng.standard_normal((A.shape[0], 3)).astype(A.dtype)
+        X = inverse.solve(B)
+        rounding = 2.0**-53 * (abs(shifted) @ np.abs(X) + np.abs(B))
+        assert np.linalg.norm(shifted @ X - B) <= 16 * np.linalg.norm(rounding)
 
 
 @pytest.mark.parametrize("M", [None, sp.diags_array(np.linspace(1, 2, 400), format="csr")])
@@ -241,7 +338,6 @@ def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str],
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"sigma": 3.0}, OptionError, "sigma: A - sigma M is singular for sigma = 3"),
         ({"M": np.eye(8)}, ShapeError, "M is 8 x 8 but A is 9 x 9"),
         ({"M": np.diag([1.0] * 8 + [np.nan])}, OptionError, "M holds NaN or Inf"),
         ({"M": np.eye(9), "Minv": np.eye(9)}, OptionError, "Minv: not needed"),
