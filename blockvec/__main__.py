@@ -113,9 +113,9 @@ def _cases(arguments: argparse.Namespace, backend: Backend) -> Iterator[Case]:
 
 def _dense_cases(arguments: argparse.Namespace, backend: Backend) -> Iterator[Case]:
     widths = _widths(arguments)
-    shapes = [(M, N) for M in arguments.basis or widths for N in widths]
-    if not arguments.grid and not arguments.basis:
-        shapes = [(M, N) for M, N in shapes if M == N]
+    shapes = [(N, N) for N in widths]
+    if arguments.grid or arguments.basis:
+        shapes = [(M, N) for M in arguments.basis or widths for N in widths]
     dense = [name for name in arguments.op if name in bench.OPERATIONS]
     return bench.make_cases(dense, arguments.dtype, shapes, device=backend.name, sizes=_sizes(arguments))
 

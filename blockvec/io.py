@@ -52,7 +52,7 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     >>> open_matrix("laplace1d:n=5").nnz
     13
     """
-    if isinstance(spec, str) and not Path(spec).exists():
+    if isinstance(spec, str) and not os.path.exists(spec):
         name, colon, _ = spec.partition(":")
         if colon or name.strip().lower() in models.available():
             return models.model(spec)

@@ -88,7 +88,8 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
         raise OptionError(f"{name}: got {value!r}; give an integer.") from None
     if number < least or (most is not None and number > most):
         bound = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise OptionError(f"{name}: got {number}; give an integer {bound}.")
+        got = number if abs(number) < 1 << 63 else "an integer of more than 64 bits"
+        raise OptionError(f"{name}: got {got}; give an integer {bound}.")
     return number
 
 
@@ -173,7 +174,7 @@ def generator(rng: Any) -> np.random.Generator:
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError):
-        raise OptionError(f"rng: got {rng!r}; give None, an integer or a Generator.") from None
+        raise OptionError(f"rng: got {rng!r}; give None, an integer of at least 0, or a Generator.") from None
 
 
 def orthonormal_block(name: str, value: Any, op: Operator) -> BlockVector | None:

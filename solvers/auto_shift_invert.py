@@ -21,7 +21,7 @@ from .combine import both_ends, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
 from .factorization.inertia import proof, shift_outside
 from .problem import IterationOptions, Problem
-from .result import EigenResult
+from .result import EigenResult, counted
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
 FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
@@ -111,7 +111,7 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
             break
     values = to_host(result.eigenvalues)
     text, missing = proof(matrix, values, result.limits, end, problem.deflated, mass)
-    before = f"{first.info['method']} had not converged after {first.info['restarts']} restarts"
+    before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return result.with_info(
         method="shift-invert",
         why=f"{before}; {why}",

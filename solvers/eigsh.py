@@ -30,7 +30,7 @@ from .drivers import solve
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .problem import IterationState, Method, Problem, asks_for_corrections
-from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
 
@@ -310,7 +310,7 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
     if (count == k and not info["missing"]) or on_unconverged == "return":
         return
     cause = {
-        "maxiter": f"after {info['restarts']} restarts: raise maxiter or ncv, or loosen tol",
+        "maxiter": f"after {counted(info['restarts'], 'restart')}: raise maxiter or ncv, or loosen tol",
         "time_limit": f"in {info['time_s']:.3g} s: raise time_limit",
         "callback": "when the callback stopped the iteration",
         "stagnated": "before the residuals ceased to fall: raise ncv or block_size, give a "
@@ -320,7 +320,8 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
     worst = float(np.max(result.residuals / np.maximum(result.limits, np.finfo(float).tiny), initial=0.0))
     message = f"{count} of {k} pairs converged {cause} (largest residual {worst:.2g} times its limit)."
     if info["missing"]:
-        message += f" At least {info['missing']} copies of wanted values are known to be missing."
+        copies = "1 copy of a wanted value is" if info["missing"] == 1 else f"{info['missing']} copies are"
+        message += f" At least {copies} known to be missing."
     if on_unconverged == "warn":
         warnings.warn(message, ConvergenceWarning, stacklevel=3)
         return

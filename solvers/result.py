@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 SAME_VALUE = 10.0  # values within this many residual limits are shown as copies of one eigenvalue
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number with a noun in singular or plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class SolveInfo(TypedDict):
     """Method and costs of a solve as plain values, ready for JSON."""
 
@@ -136,7 +141,9 @@ class EigenResult:
                 lines.append(f"{i + 1:4d} {values[i]:22.14g}  {self.residuals[i]:9.1e}  {copies:>7}{flag}")
         info = self.info
         count = f"{int(self.converged.sum())} of {info['k']} converged"
-        cost = f"{info['operator_columns']} operator columns, {info['restarts']} restarts"
+        cost = (
+            f"{counted(info['operator_columns'], 'operator column')}, {counted(info['restarts'], 'restart')}"
+        )
         cost += f", {info['time_s']:.3g} s"
         method = f"{info['method']}: {info['why']}"
         lines.append(f"{count} ({method}); {cost}; missed copies: {info['verification']}")

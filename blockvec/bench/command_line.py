@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import reprlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ EPILOG = """\
 exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
 """
 
+MAX_WIDTH = 10_000
 WIDTHS = (1, 2, 3, 4, 7, 8, 13, 16, 31, 32, 64)
 QUICK_WIDTHS = (1, 3, 8)
 OPERATIONS = (*dense.OPERATIONS, *sparse.OPERATIONS)
@@ -157,20 +159,25 @@ def parse_widths(text: str) -> tuple[int, ...]:
     widths: list[int] = []
     for part in text.split(","):
         low, _, high = part.partition("-")
-        widths += range(_count(low), _count(high or low) + 1)
+        widths += range(_count(low, MAX_WIDTH), _count(high or low, MAX_WIDTH) + 1)
     return tuple(widths)
 
 
-def _count(text: str) -> int:
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
+def _count(text: str, most: int = 10**18) -> int:
+    if not (text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no integer from 1 to {most}")
     return int(text)
 
 
 def _bytes(text: str) -> int:
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    unit = units.get(text[-1:].upper(), 1)
-    return _count(text[:-1] if unit > 1 else text) * unit
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if unit not in _UNITS:
+        units = ", ".join(filter(None, _UNITS))
+        raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no number of bytes, or of {units}")
+    return _count(number) * _UNITS[unit]
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 _COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {

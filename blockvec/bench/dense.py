@@ -19,6 +19,7 @@ from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..errors import OptionError
 from ..kernels.problem import Problem, StreamProblem, itemsize
+from ..memory import available_memory
 from .case import Case, arrays, case, turns
 
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")
@@ -66,6 +67,12 @@ class _Pool:
     def __init__(self, largest: int, footprint: int, dtype: str, backend: Backend) -> None:
         elements = footprint // itemsize(dtype)
         largest += ALIGNMENT // itemsize(dtype)
+        needed, available = 3 * largest * itemsize(dtype), available_memory()
+        if backend.name == "cpu" and available is not None and needed > available:
+            raise OptionError(
+                f"blocks of this size take {needed / 1e9:.3g} GB, but {available / 1e9:.3g} GB of memory are "
+                "available; give fewer --rows or --bytes, or smaller --widths."
+            )
         inputs = BlockVector.random(max(2 * largest, elements), 1, dtype, device=backend.name, rng=1)
         outputs = BlockVector.full(max(largest, elements // 2), 1, 1, dtype, device=backend.name)
         self._inputs, self._outputs = inputs.array[:, 0], outputs.array[:, 0]

@@ -9,6 +9,7 @@ import inspect
 import math
 import numbers
 import operator
+import reprlib
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -70,11 +71,13 @@ class _Model:
         if isinstance(value, bool | np.bool):
             if kind is bool:
                 return bool(value)
+        elif isinstance(value, numbers.Integral) and abs(int(value)) >= _MAX_INTEGER:
+            raise self.error(f"{parameter} has more than 18 digits")
         elif kind is int and isinstance(value, numbers.Integral):
             return operator.index(value)
         elif kind is float and isinstance(value, numbers.Real) and math.isfinite(value):
             return float(value)
-        raise self.error(f"{parameter}={value!r} is not {_KINDS[kind]}")
+        raise self.error(f"{parameter}={reprlib.repr(value)} is not {_KINDS[kind]}")
 
     def parse(self, text: str) -> dict[str, Any]:
         """Parse ``"n=64,periodic=true"`` into arguments."""
@@ -102,6 +105,7 @@ class _Model:
             return text  # invalid: generator() raises
 
 
+_MAX_INTEGER = 10**18  # the product of a few sizes is still a finite float
 _KINDS = {int: "an integer", float: "a finite number", bool: "true or false"}
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _MODELS: dict[str, _Model] = {}

@@ -15,6 +15,8 @@ from .catalogue import physics_model
 from .rows import AssembledRows, Entry, Mask, RowGenerator, Rows, check_seed, uniform
 
 _CHUNK_ROWS = 16384  # rows that are paired per chunk; more for wider bands
+_CACHED_ROWS = 1 << 25  # of pairs that are kept, of 17 bytes each
+_PAIRING_ENTRIES = 8  # matrix elements that take as much memory as the pairing of a row
 _CHUNK_EDGES = 1 << 18  # edges per chunk: temporaries of about the size of the second-level cache
 _MAX_SCALE = 40
 _BITS_PER_LEVEL = 16  # random bits per quadrant: probabilities are rounded to multiples of 2^-16
@@ -47,8 +49,8 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     bandwidth : int
         Largest distance of an element from the diagonal, at least 1.
     elements : int
-        Elements per row, with the diagonal. A row has fewer if two matchings choose the same pair, or if a
-        matching leaves a row of a stretch unpaired.
+        Elements per row, with the diagonal, at most min(n, 2 bandwidth + 1). A row has fewer if two matchings
+        choose the same pair, or if a matching leaves a row of a stretch unpaired.
     seed : int, default 0
         The same seed gives the same matrix, on any machine and for any range of rows.
 
@@ -67,11 +69,14 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
     for name, value in (("n", n), ("bandwidth", bandwidth), ("elements", elements)):
         if value < 1:
             raise OptionError(f"{name}={value}; it must be at least 1")
+    if elements > min(n, 2 * bandwidth + 1):
+        raise OptionError(f"elements={elements}; a row of the band has room for {min(n, 2 * bandwidth + 1)}")
     check_seed(seed)
     stretch = min(bandwidth + 1, n)
     chunk = -(-_CHUNK_ROWS // stretch) * stretch
 
-    @functools.lru_cache(maxsize=3 * elements)  # a range of rows overlaps two or three chunks
+    # A range of rows overlaps two or three chunks.
+    @functools.lru_cache(maxsize=min(3 * elements, _CACHED_ROWS // min(chunk, n)))
     def pairs(matching: int, number: int) -> _Pairs:
         offset = matching * stretch // elements  # rows by which the first stretch begins before row 0
         first = max(number * chunk - offset, 0)
@@ -91,7 +96,8 @@ def banded(*, n: int, bandwidth: int, elements: int, seed: int = 0) -> RowGenera
                 mask[here] = part.exists[there]
             yield Entry(columns, values, mask)
 
-    return RowGenerator(n, entries)
+    row_entries = elements + _PAIRING_ENTRIES * min(chunk, n) / n
+    return RowGenerator(n, entries, row_entries=row_entries)
 
 
 def random_pairs(first: int, last: int, offset: int, stretch: int, seed: tuple[int, int]) -> _Pairs:

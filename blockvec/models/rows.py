@@ -127,6 +127,8 @@ class RowGenerator:
         """
         self._check_range(start, stop)
         count = stop - start
+        if self._row_entries is not None:  # to count many entries takes long
+            self._check_memory(count, self._row_entries)
         width = sum(1 for _ in self._entries(0, min(1, self.n_rows)))
         self._check_memory(count, width)
         index_dtype = np.int32 if max(self.n_rows, count * width) <= np.iinfo(np.int32).max else np.int64

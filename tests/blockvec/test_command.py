@@ -69,6 +69,11 @@ def test_a_grid_runs_all_pairs_of_widths(ceilings: None, capsys: pytest.CaptureF
     assert [row[2:4] for row in rows] == [["1", "1"], ["1", "2"], ["2", "1"], ["2", "2"]]
 
 
+def test_blocks_beyond_the_memory_are_refused(ceilings: None, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--quick", "--op", "dot", "--bytes", "10T"]) == 2
+    assert "blocks of this size take 3.3e+04 GB, but" in capsys.readouterr().err
+
+
 def test_widths_are_numbers_and_ranges() -> None:
     from blockvec.bench.command_line import parse_widths
 
@@ -103,9 +108,16 @@ def test_plot_draws_every_result_of_a_folder(
     ("arguments", "message"),
     [
         ("bench --op dott", "'dott' is not one of dot, gram"),
-        ("bench --widths 1,x", "'x' is no positive integer"),
-        ("bench --rows 0", "'0' is no positive integer"),
-        ("bench --bytes 12T", "'12T' is no positive integer"),
+        ("bench --widths 1,x", "'x' is no integer from 1 to 10000"),
+        ("bench --widths 1-99999999999", "'99999999999' is no integer from 1 to 10000"),
+        ("bench --rows 0", "'0' is no integer from 1 to 10"),
+        ("bench --rows " + "9" * 5000, "9' is no integer from 1 to 10"),
+        ("bench --bytes 12X", "'12X' is no number of bytes, or of K, M, G, T"),
+        ("bench --bytes " + "9" * 5000 + "T", "9' is no integer from 1 to 10"),
+        ("explain dot --rows 9999999999999999999999", "'9999999999999999999999' is no integer from 1 to 10"),
+        ("explain dot --rows 999999999999999999", "exceeds the address space"),
+        ("explain dot --rows 9999999999999999", "Unable to allocate"),
+        ("explain apply --matrix laplace1d:n=" + "9" * 5000, "9' is not an integer"),
         ("bench --rows 10 --bytes 10", "not allowed with argument"),
         ("bench --dtype int8", "'int8' is not one of float32"),
         ("bench --device tpu", "'tpu'"),
@@ -118,7 +130,7 @@ def test_plot_draws_every_result_of_a_folder(
         ("bench --quick --op apply --matrix laplace3d:m=3", "unknown parameter 'm'"),
         ("bench --quick --op apply --matrix nothing.mtx", "no such file"),
         ("tune --device cpu", "kernels on a CPU follow fixed rules"),
-        ("tune --widths 4-x", "'x' is no positive integer"),
+        ("tune --widths 4-x", "'x' is no integer from 1 to 10000"),
         ("tune --grid --by 4", "not allowed with argument"),
         ("explain dot --widths 1,2,3", "--widths: got 3"),
         ("plot nothing.json", "nothing.json: No such file"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import itertools
@@ -18,7 +19,7 @@ import scipy.sparse
 
 from blockvec import models
 from blockvec.errors import OptionError
-from blockvec.models import rows, spectra
+from blockvec.models import catalogue, rows, spectra
 from blockvec.models.sector import Sector
 
 SMALL = [
@@ -157,6 +158,14 @@ def test_numpy_scalars_are_good_arguments() -> None:
         ("banded:n=9,bandwidth=2,elements=2,seed=-1", "seed=-1; it must not be negative"),
         ("rmat:scale=0", "scale=0; it must be between 1 and 40"),
         ("rmat:scale=4,a=0.9", "a=0.9, b=0.19, c=0.19; they are probabilities, of sum at most 1"),
+        ("banded:n=9,bandwidth=2,elements=6", "elements=6; a row of the band has room for 5"),
+        ("banded:n=10,bandwidth=20,elements=2000000000", "a row of the band has room for 10"),
+        ("banded:n=1000000000,bandwidth=1000000000,elements=1000000000", "GB of memory are available"),
+        (f"laplace3d:n={'9' * 4000}", "n has more than 18 digits"),
+        (f"laplace3d:n={'9' * 5000}", "...9999999999999' is not an integer"),
+        (f"xxz:sites={'9' * 18},up=1", "sites=999999999999999999; it must be between 1 and 62"),
+        (f"hofstadter:nx=4,ny=4,q=-{'9' * 4000}", "q has more than 18 digits"),
+        (f"anderson:n=4,disorder={'9' * 5000}", "disorder=inf is not a finite number"),
         ("laplace3d:n=10000000", "rows are more than 64-bit row numbers can count"),
     ],
 )
@@ -165,7 +174,22 @@ def test_a_wrong_description_is_refused_with_what_exists_and_an_example(spec: st
         models.model(spec)
 
 
+@pytest.mark.parametrize("size", [18, 4000])
+def test_every_size_may_be_huge(size: int) -> None:
+    for model in catalogue._MODELS.values():
+        known = model.parse(model.example.partition(":")[2])
+        for parameter in model.types:
+            arguments = known | model.parse(f"{parameter}={'9' * size}")
+            with contextlib.suppress(OptionError):
+                assert model.matrix(arguments).shape[0] > 0, (model.name, parameter)
+
+
 def test_functions_refuse_what_strings_refuse() -> None:
+    for wrong in (10**18, -(10**18), 10**5000):
+        with pytest.raises(OptionError, match="n has more than 18 digits"):
+            models.laplace1d(n=wrong)
+        with pytest.raises(OptionError, match="disorder has more than 18 digits"):
+            models.anderson(n=4, disorder=wrong)
     with pytest.raises(OptionError, match=r"laplace1d: n=4\.0 is not an integer\. Example"):
         models.laplace1d(n=4.0)
     with pytest.raises(OptionError, match="n=True is not an integer"):

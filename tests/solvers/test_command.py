@@ -41,6 +41,12 @@ def test_a_table_on_stdout_and_silence_on_stderr() -> None:
     assert "spmmv" in done.stdout
 
 
+def test_counts_are_in_singular_or_plural(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, text in (("1", " 1 restart, "), ("2", " 2 restarts, ")):
+        main(["laplace3d:n=12", "--maxiter", count, "--method", "lanczos", "--tol", "1e-14"])
+        assert text in capsys.readouterr().out
+
+
 def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
     saved = tmp_path / "out.npz"
     done = run("laplace2d:n=24", "-k", "3", "--json", "--save", str(saved), "--rng", "5")
@@ -74,6 +80,12 @@ def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.Captur
         (["laplace3d:n=6", "-k", "0"], "k: got 0"),
         (["laplace3d:n=6", "-k", "many"], "argument -k: invalid int value"),
         (["laplace3d:n=6", "--which", "SM"], "argument --which: invalid choice"),
+        (["laplace3d:n=6", "-k", "9" * 4000], "k: got an integer of more than 64 bits; give an integer from"),
+        (["laplace3d:n=6", "-k", "9" * 5000], "argument -k: invalid int value"),
+        (["laplace3d:n=6", "--rng", "-1"], "rng: got -1; give None, an integer of at least 0"),
+        (["laplace3d:n=" + "9" * 4000], "n has more than 18 digits"),
+        (["laplace3d:n=" + "9" * 5000], "99' is not an integer"),
+        (["banded:n=10,bandwidth=20,elements=2000000000"], "a row of the band has room for 10"),
         (["laplace3d:n=6", "--tol", "-1"], "tol: got -1"),
         (["laplace3d:n=6", "--plot", "no/such/folder/x.png"], "--plot: cannot write 'no/such/folder/x.png'"),
         (["laplace3d:n=6", "--plot", "x.bogus"], "--plot: a picture cannot be of type '.bogus'"),
