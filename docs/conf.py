@@ -13,7 +13,14 @@ copyright = "2026, blockvec developers"
 release = blockvec.__version__
 version = release
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "mathml"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "numpydoc",
+    "command_help",
+    "mathml",
+]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
 exclude_patterns = ["_build", "results"]
@@ -22,6 +29,13 @@ default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say more: shapes and units
 numpydoc_show_class_members = False
+templates_path = ["_templates"]
+autosummary_generate = ["reference/index.md"]
+# Pages whose names differ in case only would be one file on some systems.
+autosummary_filename_map = {
+    "blockvec.options": "blockvec.options-function",
+    "blockvec.profile": "blockvec.profile-function",
+}
 
 html_theme = "furo"
 html_title = f"blockvec {release}"

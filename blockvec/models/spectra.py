@@ -61,7 +61,7 @@ def stencil27_eigenvalues(extents: Sequence[int], *, periodic: bool = False) -> 
 
 
 def graphene_eigenvalues(nx: int, ny: int, t: float = 1.0) -> Values:
-    """Compute the eigenvalues of clean graphene on a torus: +-t |2 cos ky + exp(i kx)|.
+    """Compute the eigenvalues of clean graphene on a torus: ``+-t |2 cos ky + exp(i kx)|``.
 
     Parameters
     ----------

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+
+import blockvec
+import solvers
+from blockvec import errors, models
+from blockvec.models import spectra
+from solvers import orthogonalize
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -47,3 +54,22 @@ def test_titles_hold_no_formulas() -> None:
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         found = re.search(r"^#+ .*\$.*", text, re.MULTILINE)
         assert not found, f"{relative(page)}: {found and found.group()}"
+
+
+def public_names() -> set[str]:
+    """Names that users import. The solvers' names are documented as those of ``blockvec.solvers``."""
+    listed = {
+        "blockvec": set(blockvec.__all__) - {"__version__", "errors", "models", "solvers"},
+        "blockvec.models": set(models.__all__) - {"spectra"},
+        "blockvec.solvers": set(solvers.__all__) - {"eigsh"},  # blockvec.eigsh
+        "blockvec.solvers.orthogonalize": set(orthogonalize.__all__),
+    }
+    for module in (errors, spectra):
+        own = [name for name, member in vars(module).items() if inspect.getmodule(member) is module]
+        listed[module.__name__] = {name for name in own if not name.startswith("_")}
+    return {f"{module}.{name}" for module, names in listed.items() for name in names}
+
+
+def test_every_public_name_has_a_page_of_the_reference() -> None:
+    text = (DOCS / "reference" / "index.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^   (blockvec\.[\w.]+)$", text, re.MULTILINE)) == public_names()
