@@ -1,4 +1,4 @@
-"""Insert the help of a command: ``.. command-help:: package.module:parser``, a function that creates its parser."""
+"""Insert the help of a command, from the function that creates its parser: ``module:function [command]``."""
 
 from __future__ import annotations
 
