@@ -255,7 +255,7 @@ class Operator(ABC):
         """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones."""
         return None, None
 
-    def check_hermitian(self, rng: Any = 0, *, name: str = "A") -> None:
+    def check_hermitian(self, rng: Any = 0, *, name: str = "A") -> float:
         """Raise unless the operator is Hermitian to rounding.
 
         Compares U^H (A W) with (W^H A U)^H for two random blocks of two columns: two applications, and memory
@@ -268,6 +268,11 @@ class Operator(ABC):
         name : str
             Name of the operator in error messages.
 
+        Returns
+        -------
+        float
+            The largest ||A x|| / ||x|| of these vectors, a lower bound of ||A||.
+
         Raises
         ------
         ShapeError
@@ -275,13 +280,13 @@ class Operator(ABC):
         OptionError
             For an operator that is not Hermitian; the message gives the relative difference.
         BreakdownError
-            If the operator returns NaN or Inf.
+            If the operator returns NaN or Inf, or numbers whose squares overflow.
         """
         n_rows, n_cols = self.shape
         if n_rows != n_cols:
             raise ShapeError(f"{name} is {n_rows} x {n_cols}; a Hermitian operator is square.")
         if n_rows == 0:
-            return
+            return 0.0
         rng = np.random.default_rng(rng)
         U, W = (BlockVector.random(n_cols, 2, self.dtype, device=self.device, rng=rng) for _ in range(2))
         AU, AW = self.apply(U), self.apply(W)
@@ -289,7 +294,10 @@ class Operator(ABC):
         norms = [to_host(block.norms()) for block in (U, AW, W, AU)]
         scale = np.maximum(np.outer(norms[0], norms[1]), np.outer(norms[3], norms[2]))
         if not np.isfinite(scale).all():
-            raise BreakdownError(f"{name} returned NaN or Inf for a finite block; check its entries.")
+            raise BreakdownError(
+                f"{name} returned NaN or Inf for a finite block, or numbers whose squares overflow; check "
+                "its entries."
+            )
         left, right = to_host(U.dot(AW)), to_host(W.dot(AU)).conj().T
         difference = np.max(np.abs(left - right) / np.where(scale > 0, scale, 1))
         if difference > 1e4 * np.finfo(self.dtype).eps:
@@ -297,6 +305,7 @@ class Operator(ABC):
                 f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
                 f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
             )
+        return float(np.max([norms[1] / norms[2], norms[3] / norms[0]]))
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
         """Check a block and a shift; return the shift, on the operator's device, and its kind."""

@@ -12,10 +12,10 @@ import numpy as np
 import scipy.sparse as sp
 
 import blockvec
-from blockvec import BlockVector, as_operator
+from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 
-from .blocks import Operator, to_host
+from .blocks import Operator, column_factors, is_ordinary, to_host
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import WHICH
 from .linear.preconditioners import following
@@ -147,7 +147,10 @@ def square(op: blockvec.Operator) -> blockvec.Operator:
 
 
 def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
-    """Copy a given block in the type and to the device of the operator."""
+    """Copy a given block in the type and to the device of the operator.
+
+    Columns whose squares may overflow or underflow are scaled, since only their span matters.
+    """
     if isinstance(value, list | tuple):
         value = np.asarray(value)
     kind = getattr(value, "dtype", None)
@@ -162,8 +165,16 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
         raise ShapeError(f"{name} has {block.n_rows} rows but A is {op.shape[0]} x {op.shape[1]}.")
     if block.n_cols == 0:
         raise ShapeError(f"{name} has no columns; leave it out instead.")
-    if not np.isfinite(to_host(block.norms())).all():
-        raise OptionError(f"{name} holds NaN or Inf; give finite vectors.")
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = to_host(block.norms())
+    if not (is_ordinary(norms, op.dtype) & (norms > 0)).all():  # a norm may have underflowed
+        xp = array_namespace(block.array)
+        largest = to_host(xp.maximum(abs(block.array.real).max(axis=0), abs(block.array.imag).max(axis=0)))
+        if not np.isfinite(largest).all():
+            raise OptionError(f"{name} holds NaN or Inf; give finite vectors.")
+        exponents = np.frexp(largest)[1]
+        for part in (exponents // 2, exponents - exponents // 2):
+            block.scale(column_factors(np.ldexp(1.0, -part), block))
     if block.device != op.device:
         block = block.to_host() if op.device == "cpu" else block.to_device(op.device)
     return block

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector
+from blockvec import BlockVector, as_operator
 
 from .arguments import tall_block
 from .blocks import Operator, to_host
@@ -93,7 +93,7 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
         sigma = shift_outside(matrix, theta, scale, end, mass)
         if sigma is None:
             return None if attempt == 0 else result
-        form = standard_form(matrix, mass, sigma, None, "normal", None)
+        form = standard_form(as_operator(matrix), matrix, mass, sigma)
         inverted = replace(
             within_time(staged(problem, f"shift{attempt + 1}")),
             operator=form.A,
@@ -103,7 +103,6 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
             ncv=None,
             block_size=None,
             maxiter=SOON_SHIFTED if attempt < SHIFTS - 1 else None,
-            check_hermitian=False,
         )
         latest = solve_transformed(form, inverted)
         result, why = one_after_other(result, latest), form.why

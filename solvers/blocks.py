@@ -111,6 +111,8 @@ class SystemOperator(Protocol):
     ) -> Applied: ...
 
 
+ORDINARY = 1 / 6  # share of the exponents of a type that ordinary numbers have
+
 AnyBlock = TypeVar("AnyBlock", bound=Block)
 
 
@@ -157,6 +159,26 @@ def small_matrix(C: Array, block: Block) -> Array:
 def assign(block: Block, values: Array) -> None:
     """Copy a host array into a block."""
     block.array[...] = array_namespace(block.array).asarray(values)
+
+
+def ordinary_exponent(dtype: Any, share: float = ORDINARY) -> int:
+    """Return the largest exponent of two of an ordinary number: 21 for float32, 170 for float64."""
+    return int(share * np.finfo(dtype).maxexp)
+
+
+def is_ordinary(numbers: Any, dtype: Any, margin: int = 0, share: float = ORDINARY) -> Any:
+    """Check whether numbers are zero or ordinary: their powers up to the fifth are in the range of a type."""
+    limit = ordinary_exponent(dtype, share) - margin
+    return np.isfinite(numbers) & (np.abs(np.frexp(numbers)[1]) <= limit)
+
+
+def times(values: Any, exponent: int) -> Any:
+    """Multiply real numbers by 2^exponent; what exceeds the range of their type becomes infinite or zero."""
+    if exponent == 0:
+        return values
+    xp = np if isinstance(values, float) else array_namespace(values)
+    with np.errstate(over="ignore", under="ignore"):
+        return xp.ldexp(values, exponent)
 
 
 def to_host(array: Array) -> Array:

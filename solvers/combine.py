@@ -78,7 +78,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     if k_low == 0 or first.info["stopped"] == "interrupted":
         return first.with_info(which="BE", k=problem.k)
     X = BlockVector(first.eigenvectors)
-    low = replace(within_time(staged(problem, "SA")), which="SA", k=k_low, check_hermitian=False)
+    low = replace(within_time(staged(problem, "SA")), which="SA", k=k_low)
     if first.info["stopped"] == "callback":
         low = replace(low, callback=lambda state: True)
     if problem.locked is None:  # the columns of a caller need not be invariant under A

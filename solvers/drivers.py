@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-import blockvec
-from blockvec import BlockVector, __version__, array_namespace, precompiled
+from blockvec import BlockVector, __version__, array_namespace
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import integer, orthonormal_block
@@ -35,7 +34,6 @@ MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a singl
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
-CHECK_COLUMNS = 4  # operator columns of the Hermitian check, in two calls
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 MANY_PAIRS = 20
 LEAST_STEPS = 8  # steps of a large block for which a basis needs room
@@ -66,10 +64,6 @@ def run(problem: Problem, options: IterationOptions) -> EigenResult:
 def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     """Check k, orthonormalise the locked columns, and choose method and sizes."""
     op = problem.operator
-    if problem.check_hermitian:
-        assert isinstance(op, blockvec.Operator)
-        with precompiled("check", op):
-            op.check_hermitian(problem.rng)
     locked = None if problem.locked is None else orthonormal_block("orthogonal_to", problem.locked, op)
     k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
     asked = replace(problem, k=k)
@@ -208,7 +202,10 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
             outcome = iterations[options.method](problem, options, start, interrupted).run()
         except BreakdownError as error:
             source = "A" if problem.preconditioner is None else "A or the preconditioner"
-            raise BreakdownError(f"{source} returned NaN or Inf for a finite block ({error})") from error
+            raise BreakdownError(
+                f"{source} returned NaN or Inf for a finite block, or numbers whose squares overflow "
+                f"({error})"
+            ) from error
         if interrupted():
             outcome = replace(outcome, reason="interrupted")
     return _result(problem, options, outcome)
@@ -244,6 +241,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
         "dtype": problem.operator.dtype.name,
         "rng": type(problem.rng.bit_generator).__name__,
         "blockvec": __version__,
+        **({"exponent of two": problem.exponent} if problem.exponent else {}),
     }
 
 
@@ -259,7 +257,6 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
         block_size=None,
         ncv=None,
         maxiter=None,
-        check_hermitian=False,
     )
     why = f"{options.why}; corrections stagnated, since eigenvalues are dense there"
     sizes = replace(_options(part, part), why=why)
@@ -326,8 +323,8 @@ def _result(problem: Problem, options: IterationOptions, outcome: IterationResul
         "block_size": options.block_size if iterates else None,
         "ncv": options.ncv if iterates else None,
         "degree": outcome.degree,
-        "operator_columns": counts.operator_columns + (CHECK_COLUMNS if problem.check_hermitian else 0),
-        "block_applications": counts.block_applications + (2 if problem.check_hermitian else 0),
+        "operator_columns": counts.operator_columns,
+        "block_applications": counts.block_applications,
         "preconditioner_columns": counts.preconditioner_columns,
         "verification_columns": counts.verification_columns,
         "missing": outcome.missing,

@@ -31,7 +31,8 @@ from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .problem import IterationState, Method, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
-from .transform.standard_form import StandardForm, solve_transformed, standard_form
+from .transform.scaling import measured
+from .transform.standard_form import StandardForm, require_host, solve_transformed, standard_form
 
 
 def eigsh(
@@ -154,7 +155,8 @@ def eigsh(
         eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
         around `sigma`.
     check_hermitian : bool
-        Whether to check first, with random vectors, that A is Hermitian (four operator columns).
+        Whether to check first, with random vectors, that A is Hermitian (four operator columns). The norm of
+        A is measured by the same products.
     OPinv : LinearOperator, Operator or callable, optional
         (A - sigma M)^-1, on the device of A.
     mode : {"normal", "buckling", "cayley"}
@@ -243,24 +245,38 @@ def eigsh(
     is_on_host = is_explicit(A) and device in (None, "cpu")
     by_filter = method == "filter" or (method == "auto" and not at_zero and not is_on_host)
     unfactored = corrects or (is_plain and by_filter)
-    form = None
-    if M is not None or not (sigma is None or unfactored):
-        source = A if shape is None else as_operator(A, shape=shape, dtype=dtype, device=device)
-        form = standard_form(source, M, None if corrects else sigma, OPinv, mode, device)
-    op = square(as_operator(A, shape=shape, dtype=dtype, device=device) if form is None else form.A)
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
+    transforms = M is not None or not (sigma is None or unfactored)
+    like = None if OPinv is None else M
+    op = square(
+        as_operator(
+            A,
+            shape=getattr(like, "shape", None) if shape is None else shape,
+            dtype=getattr(like, "dtype", None) if dtype is None else dtype,
+            device=device,
+        )
+    )
+    if transforms:
+        require_host(op, M, OPinv)
+    size, draws = positive("norm", norm), 0 if transforms else generated
+    scaling = measured(op, A, M, sigma, mode, size, draws, check_hermitian)
+    shift = None if sigma is None else scaling.value(sigma)
+    with scaling.noted():
+        op, A, M, OPinv = scaling.operands(op, A, M, OPinv, device, check_hermitian)
+        form = None
+        if transforms:
+            form = standard_form(op, A, M, None if corrects else shift, OPinv, mode)
     problem = Problem(
         operator=op,
         k=k,
         which=cast(Selection, which),
         tolerance=Tolerance(limit, convergence, float(np.finfo(op.dtype).eps) / 2),
         rng=generated,
-        target=sigma if unfactored else None,
-        norm=positive("norm", norm),
+        target=shift if unfactored else None,
+        norm=size,
         start=None if v0 is None else tall_block("v0", v0, op),
         locked=None if orthogonal_to is None else tall_block("orthogonal_to", orthogonal_to, op),
         verify=verify,
-        check_hermitian=check_hermitian,
         callback=callback,
         checkpoint=saved,
         time_limit=positive("time_limit", time_limit),
@@ -272,7 +288,8 @@ def eigsh(
         preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
         jd_options=jd_options,
     )
-    result = _solve(problem, form, A, M)
+    with scaling.noted():
+        result = scaling.result(_solve(scaling.problem(problem), form, A, M), sigma, limit)
     if saved is not None and result.info["stopped"] == "converged":
         saved.remove()
     if not return_eigenvectors:

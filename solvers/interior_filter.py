@@ -87,6 +87,7 @@ def solve_window(
         which="SA",
         target=None,
         norm=None,
+        exponent=2 * problem.exponent,
     )
     extra, result = SPARE, None
     for turn in range(ROUNDS):
@@ -107,7 +108,7 @@ def solve_window(
         extra += options.block_size  # rounding hurts less where the furthest value is not at sigma
         tolerance = replace(tolerance, share=TIGHTER * tolerance.share)
         start = BlockVector(square.eigenvectors)
-        folded = replace(folded, start=start, check_hermitian=False, verify="never")
+        folded = replace(folded, start=start, verify="never")
     assert result is not None
     return result
 

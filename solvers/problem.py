@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
-from .blocks import Block, Operator, RealArray
+from .blocks import Block, Operator, RealArray, times
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .linear.systems import Preconditioner
@@ -55,6 +55,17 @@ class IterationState:
         arrays = {name: np.array(value) for name, value in saved.items() if isinstance(value, list)}
         return cls(**(saved | arrays))
 
+    def times(self, exponent: int) -> IterationState:
+        """Multiply values, residuals and limits by 2^exponent."""
+        if exponent == 0:
+            return self
+        return replace(
+            self,
+            eigenvalues=times(self.eigenvalues, exponent),
+            residuals=times(self.residuals, exponent),
+            limits=times(self.limits, exponent),
+        )
+
     @property
     def converged(self) -> int:
         """Number of wanted pairs whose estimated residual norm is within its limit."""
@@ -80,7 +91,7 @@ class Problem:
     # Eigenvalues of the locked columns where these are eigenvectors.
     deflated: RealArray = field(default_factory=lambda: np.zeros(0))
     verify: Verify = "auto"  # look for missed copies before the end; "auto": where copies can be missing
-    check_hermitian: bool = False  # probe the operator with random vectors first
+    exponent: int = 0  # callbacks and the history receive values times 2^exponent
     callback: Callable[[IterationState], object] | None = None
     checkpoint: Checkpoint | None = None
     time_limit: float | None = None  # in seconds

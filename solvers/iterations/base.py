@@ -110,7 +110,7 @@ class Iteration(ABC):
         """Append a state to the history and call the callback; return the reason to stop, if any."""
         self.history.append(state)
         callback = self.problem.callback
-        stops = callback is not None and callback(state) is True
+        stops = callback is not None and callback(state.times(self.problem.exponent)) is True
         return reason or ("callback" if stops else "")
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
@@ -283,5 +283,5 @@ class Iteration(ABC):
             norm=self._norm(),
             degree=self.degree,
             counts=self.counts,
-            history=self.history,
+            history=[entry.times(self.problem.exponent) for entry in self.history],
         )

@@ -26,6 +26,13 @@ class SpectralMap:
     sigma: float | None = None
     mode: str = "normal"
 
+    @property
+    def degree(self) -> int:
+        """The d for which theta is multiplied by c^d if A and sigma are multiplied by c."""
+        if self.sigma is None:
+            return 1
+        return -1 if self.mode == "normal" else 0
+
     def values(self, theta: RealArray) -> RealArray:
         """Compute lambda.
 

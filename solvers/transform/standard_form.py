@@ -70,21 +70,25 @@ class StandardForm:
         return self.out_of is None
 
 
-def standard_form(
-    A: Any, M: Any, sigma: float | None, OPinv: Any, mode: str, device: str | None
-) -> StandardForm:
-    """Transform A x = lambda M x, with or without a shift; the arguments are those of `eigsh`.
-
-    Refuses an M of the wrong definiteness, a shift that is an eigenvalue, and a matrix that is not explicit
-    where a factorisation needs it.
-    """
-    is_matrix = is_explicit(A) or hasattr(A, "tocsr")  # of SciPy, NumPy or CuPy
-    operator = as_operator(A, device=device) if is_matrix or OPinv is None else _function(A, M, device)
+def require_host(operator: Operator, M: Any, OPinv: Any) -> None:
+    """Refuse an operator on a GPU where something is factorised."""
     if operator.device != "cpu" and (M is not None or OPinv is None):
         raise DeviceError(
             f"A: is on {operator.device}, but factorisations run on the host; give A as a matrix of the host"
             + (", or OPinv." if M is None else ".")
         )
+
+
+def standard_form(
+    operator: Operator, A: Any, M: Any, sigma: float | None, OPinv: Any = None, mode: str = "normal"
+) -> StandardForm:
+    """Transform A x = lambda M x, with or without a shift; the arguments are those of `eigsh`.
+
+    `operator` applies A, which need not be explicit if nothing is factorised.
+
+    Refuses an M of the wrong definiteness, a shift that is an eigenvalue, and a matrix that is not explicit
+    where a factorisation needs it.
+    """
     mass = None if M is None else as_operator(_explicit("M", M))
     if mass is not None and mass.shape != operator.shape:
         raise ShapeError(
@@ -107,19 +111,20 @@ def standard_form(
     if OPinv is None:
         inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma))
     else:
+        given = given_inverse(OPinv, operator)
         why = f"with OPinv for sigma = {sigma:g}"
-        inverse = ShiftedInverse(_given_inverse(OPinv, operator), float(sigma), why)
+        inverse = ShiftedInverse(lambda X: given.apply(BlockVector(X)).array, float(sigma), why)
     return _with_shift(operator, mass, C, inverse, mode, np.dtype(dtype))
 
 
-def _given_inverse(OPinv: Any, A: Operator) -> Solve:
-    """Convert a given (A - sigma M)^-1 to a function of arrays."""
+def given_inverse(OPinv: Any, A: Operator) -> Operator:
+    """Convert a given (A - sigma M)^-1 to an operator."""
     if not (hasattr(OPinv, "shape") or callable(OPinv)):
         raise OptionError(f"OPinv: got {OPinv!r}; give a linear operator, a function or a matrix.")
-    inverse = _function(OPinv, A, A.device)
+    inverse = as_operator(OPinv, shape=A.shape, dtype=A.dtype, device=A.device)
     if inverse.shape != A.shape:
         raise ShapeError(f"OPinv has shape {inverse.shape} but A has {A.shape}.")
-    return lambda X: inverse.apply(BlockVector(X)).array
+    return inverse
 
 
 def _without_shift(A: Operator, M: Operator | None, factor: Factor) -> StandardForm:
@@ -175,12 +180,6 @@ def _with_shift(
     )
 
 
-def _function(A: Any, like: Any, device: str | None) -> Operator:
-    """Convert to an operator with the shape and type of another one where it has none."""
-    shape = getattr(A, "shape", None) or getattr(like, "shape", None)
-    return as_operator(A, shape=shape, dtype=getattr(like, "dtype", None), device=device)
-
-
 def _explicit(name: str, A: Any) -> Any:
     """Refuse what is no matrix of the host with real or complex entries."""
     if not is_explicit(A):
@@ -209,8 +208,6 @@ def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
-    if problem.check_hermitian:
-        form.A.check_hermitian(0)
     norms = _norms(form, problem.norm)
     inside = _inside(form, problem, norms)
     try:
@@ -288,7 +285,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         preconditioner=preconditioner,
         tolerance=tolerance,
         norm=None,
-        check_hermitian=False,
+        exponent=form.map.degree * problem.exponent,
         has_costly_steps=form.is_shifted,
     )
 

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec import models
+from blockvec import as_operator, models
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, eigsh
 from solvers.factorization.inertia import count_below, proof, shift_outside
@@ -399,7 +399,7 @@ def test_a_missing_value_is_counted() -> None:
 
 def test_a_standard_problem_has_no_other_form() -> None:
     with pytest.raises(OptionError, match="neither M nor sigma"):
-        standard_form(sp.eye_array(3), None, None, None, "normal", None)
+        standard_form(as_operator(sp.eye_array(3)), sp.eye_array(3), None, None)
 
 
 def test_a_mass_matrix_that_is_not_hermitian_is_named() -> None:

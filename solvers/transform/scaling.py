@@ -1,0 +1,266 @@
+"""Scaling of a problem by powers of two, so that squares of its norms neither overflow nor underflow.
+
+Inner products and norms need the squares of numbers, and the square of an operator those of its norm. A
+problem A x = lambda M x with entries far from one is therefore solved as A' x' = lambda' M' x' with
+A = 2^a A' and M = 2^m M', where a and m are even. Powers of two cause no rounding errors: products, values
+and residuals are those of A to the last bit, as far as these can be represented.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, Operator, as_operator, precompiled
+from blockvec.errors import BlockvecError, BreakdownError, OptionError
+
+from .. import blocks
+from ..arguments import is_explicit
+from ..blocks import is_ordinary, ordinary_exponent, times, to_host
+from ..linear.preconditioners import following
+from ..linear.systems import Preconditioner
+from ..problem import Problem
+from ..result import EigenResult
+from .standard_form import given_inverse
+
+UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
+CHECK_COLUMNS = 4  # operator columns of the Hermitian check, in two calls
+MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordinary by its own measurement"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The exponents a and m, the exponent of the inner product, and what measuring them has cost."""
+
+    a: int = 0
+    m: int = 0
+    inner: int = 0  # m, or a in buckling mode, where vectors are orthonormal in the inner product of A
+    columns: int = 0  # operator columns, of the check and of the measurement
+    applications: int = 0
+    is_known: bool = True  # whether the norm of A has been measured or given
+
+    def __bool__(self) -> bool:
+        return self.a != 0 or self.m != 0
+
+    def __str__(self) -> str:
+        return f"A / 2^{self.a}" + (f" and M / 2^{self.m}" if self.m else "")
+
+    # --- to the problem that is solved ---------------------------------------------------------------
+
+    def value(self, value: float) -> float:
+        """Scale an eigenvalue or a shift."""
+        return float(times(value, self.m - self.a))
+
+    def operands(
+        self, op: Operator, A: Any, M: Any, OPinv: Any, device: str | None, check: bool
+    ) -> tuple[Operator, Any, Any, Any]:
+        """Scale an operator, the A that it applies, M and OPinv; check that the operator is Hermitian."""
+        if self.a:
+            if OPinv is not None:
+                OPinv = _scaled_operator(given_inverse(OPinv, op), -self.a)
+            if is_explicit(A) or hasattr(A, "tocsr"):
+                A = A * 2.0**-self.a
+                op = as_operator(A, device=device)
+            else:
+                op = _scaled_operator(op, self.a)
+            if check:
+                op.check_hermitian(0)
+        return op, A, M * 2.0**-self.m if self.m else M, OPinv
+
+    def problem(self, problem: Problem) -> Problem:
+        """Scale the numbers and functions of a problem whose operator is A' already."""
+        if not self:
+            return problem
+        tolerance, how, norm = problem.tolerance, problem.jd_options, problem.norm
+        if tolerance.convergence == "absolute":
+            largest = np.finfo(np.float64).max
+            tolerance = replace(tolerance, tol=min(float(times(tolerance.tol, -self.a)), largest))
+        if how is not None and how.initial_shift is not None:
+            how = replace(how, initial_shift=self.value(how.initial_shift))
+        return replace(
+            problem,
+            tolerance=tolerance,
+            norm=None if norm is None else float(times(norm, -self.a)),
+            preconditioner=self._preconditioner(problem),
+            jd_options=how,
+            exponent=self.a - self.m,
+        )
+
+    def _preconditioner(self, problem: Problem) -> Preconditioner | None:
+        """Scale a preconditioner by its own norm, which need not be that of an inverse."""
+        given = problem.preconditioner
+        if given is None:
+            return None
+        function, op = given, problem.operator
+        exponent = _even(_magnitude(function, op, "the preconditioner"), op.dtype)
+        half = 2.0 ** (-exponent // 2)
+        update = getattr(given, "update", None)
+
+        def scaled(R: Any) -> Any:
+            return function(R.copy().scale(half)).scale(half)
+
+        if update is None:
+            return scaled
+        inverse = replace(self, a=-self.a, m=-self.m)
+        return following(scaled, _Updated(lambda theta: update(inverse.value(theta))))
+
+    # --- back to the problem of the user --------------------------------------------------------------
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Add a note about the scaling to errors."""
+        try:
+            yield
+        except BlockvecError as error:
+            if self:
+                error.add_note(f"Numbers of this message belong to the scaled problem, {self}.")
+            raise
+
+    def result(self, result: EigenResult, sigma: float | None, tol: float) -> EigenResult:
+        """Return the result for A and M, with the shift and the tolerance as they were given.
+
+        Raises
+        ------
+        BreakdownError
+            If an eigenvalue exceeds the range of its type.
+        """
+        result = result.with_info(
+            operator_columns=result.info["operator_columns"] + self.columns,
+            block_applications=result.info["block_applications"] + self.applications,
+        )
+        info = result.info
+        if not (self.is_known or is_ordinary(info["norm"], info["dtype"], share=UNMEASURED)):
+            raise BreakdownError(
+                f"the norm of A is {info['norm']:.1g}, the squares of residuals exceed the range of "
+                f"{info['dtype']}; give norm=, or check_hermitian=True, and A is scaled."
+            )
+        if not self:
+            return result
+        values, X = result.eigenvalues, result.eigenvectors
+        theta, residual = times(values, self.a - self.m), self.a - self.inner // 2
+        if not np.isfinite(to_host(theta)).all():
+            raise BreakdownError(
+                f"an eigenvalue is {float(abs(values).max()):.6g} * 2^{self.a - self.m}, beyond the range of "
+                f"{theta.dtype}; divide A by a power of ten" + (", or multiply M." if self.m else ".")
+            )
+        return replace(
+            result.with_info(
+                norm=float(times(info["norm"], self.a)),
+                sigma=info["sigma"] if info["sigma"] is None else sigma,
+                tol=tol if info["convergence"] == "absolute" else info["tol"],
+                why=f"{info['why']}; numbers of this text and of `verification` belong to {self}",
+            ),
+            eigenvalues=theta,
+            eigenvectors=X if self.inner == 0 else X * 2.0 ** (-self.inner // 2),
+            residuals=times(result.residuals, residual),
+            limits=times(result.limits, residual),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Updated:
+    """The part of a preconditioner that follows Ritz values."""
+
+    update: Callable[[float], object]
+
+
+def measured(
+    op: Operator, A: Any, M: Any, sigma: float | None, mode: str, norm: float | None, rng: Any, check: bool
+) -> Scaling:
+    """Check that A is Hermitian, if asked to, and choose the exponents: 0 where a norm is ordinary.
+
+    The products of the check give the norm of A. If that is not ordinary, one column with a fixed seed is
+    multiplied: a resumed run must choose the same exponents. Without the check the norm is that given or that
+    of the largest entry, and unknown for a function.
+
+    Raises
+    ------
+    BreakdownError
+        If A returns NaN or Inf.
+    OptionError
+        If A is not Hermitian, or far smaller than its shift.
+    """
+    columns = applications = 0
+    is_known = check or norm is not None or is_explicit(A)
+    if check:
+        norm, columns, applications = _checked(op, rng), CHECK_COLUMNS, 2
+        if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
+            norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
+    elif norm is None:
+        norm = _entries(A, op)[0]
+    mass, mass_dtype = _entries(M, op)
+    m = 0 if is_ordinary(mass, mass_dtype) else _even(mass, mass_dtype)
+    shift = 0.0 if sigma is None else abs(sigma) * mass
+    if 0 < norm < math.ldexp(shift, -2 * ordinary_exponent(op.dtype)):
+        raise OptionError(
+            f"sigma: got {sigma:g}, from which no eigenvalue can be told in {op.dtype}: the entries of A are "
+            f"about {norm:.1g}" + (f", those of M {mass:.1g}." if M is not None else ".")
+        )
+    largest = max(norm, shift)
+    a = 0 if is_ordinary(largest, op.dtype) else _even(largest, op.dtype)
+    return Scaling(a, m, a if mode == "buckling" else m, columns, applications, is_known)
+
+
+def _scaled_operator(op: Operator, exponent: int) -> Operator:
+    """Divide an operator by 2^exponent, half of it before the product and half of it after."""
+    half = 2.0 ** (-exponent // 2)
+
+    def product(X: Any) -> Any:
+        return op.apply(BlockVector(X, copy=True).scale(half)).scale(half).array
+
+    scaled = as_operator(product, shape=op.shape, dtype=op.dtype, device=op.device)
+    if hasattr(op, "nnz"):
+        scaled.nnz = op.nnz  # type: ignore[attr-defined]
+    return scaled
+
+
+def _checked(op: Operator, rng: Any) -> float:
+    """Check that A is Hermitian and return its norm, 0 where that cannot be computed."""
+    try:
+        with precompiled("check", op), np.errstate(over="ignore", invalid="ignore"):
+            return op.check_hermitian(rng)
+    except BreakdownError:  # squares may have overflowed
+        return 0.0
+
+
+def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:
+    """Return the largest magnitude of entries, 1 where there are none, and the type that they are used in.
+
+    What is no matrix of finite numbers counts as one without entries; it is refused where it is used.
+    """
+    if not is_explicit(matrix) or matrix.dtype.kind not in "iubfc":
+        return 1.0, op.dtype
+    if isinstance(matrix, np.ndarray):
+        entries = np.asarray(matrix)
+    else:
+        entries = (matrix if matrix.format in ("csr", "csc", "coo") else matrix.tocsr()).data
+    largest = _largest(entries) if entries.size else 0.0
+    return largest if 0 < largest < math.inf else 1.0, np.promote_types(op.dtype, entries.dtype)
+
+
+def _magnitude(function: Callable[[Any], Any], op: blocks.Operator, name: str) -> float:
+    """Compute the largest component of the product with a random vector."""
+    for half in (0, -np.finfo(op.dtype).maxexp // 2):  # the product with the first one may overflow
+        x = BlockVector.random(op.shape[0], 1, op.dtype, device=op.device, rng=0).scale(2.0**half)
+        with np.errstate(over="ignore", invalid="ignore"):
+            largest = _largest(function(x).array)
+        if math.isfinite(largest):
+            return float(min(times(largest, -half), np.finfo(np.float64).max))
+    raise BreakdownError(f"{name} returned NaN or Inf for a finite block; check its entries.")
+
+
+def _largest(array: Any) -> float:
+    """Return the largest magnitude of real and imaginary parts; NaN if there is one."""
+    parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+    return float(np.max([(float(part.max()), -float(part.min())) for part in parts]))
+
+
+def _even(number: float, dtype: Any) -> int:
+    """Return an even exponent of a number, whose power of two and its inverse are normal numbers."""
+    most = np.finfo(dtype).maxexp - 2
+    return int(np.clip(math.frexp(number)[1] // 2 * 2, -most, most))

@@ -1,0 +1,273 @@
+"""Eigenvalues of matrices of every finite scale: w(s A) = s w(A), with residuals, limits and histories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse.linalg import LinearOperator
+
+from blockvec import models
+from blockvec.errors import BreakdownError, OptionError
+from solvers import EigenResult, IterationState, JacobiDavidsonOptions, JacobiPreconditioner, eigsh
+from solvers.blocks import ordinary_exponent
+
+FAR = [-900, 900]
+DTYPES = ["float32", "float64", "complex64", "complex128"]
+REQUESTS: list[dict[str, Any]] = [
+    *({"method": method, "which": which} for method in ("lanczos", "filter", "jd") for which in ("SA", "LM")),
+    *({"method": "dense", "which": which} for which in ("SA", "LA", "BE")),
+    *({"which": which} for which in ("LA", "SM", "BE")),
+    *({"sigma": 2.1} | more for more in ({}, {"method": "filter"}, {"method": "jd"}, {"mode": "cayley"})),
+]
+
+
+def hermitian(dtype: str) -> sp.csr_array:
+    """Return a sparse matrix with simple, well separated values in [-3, 5]."""
+    A = sp.csr_array(models.model("laplace2d:nx=7,ny=9"))
+    A = A + sp.diags_array(np.linspace(-3, 1, A.shape[0]))
+    upper = sp.triu(A, 1)
+    return sp.csr_array(A + 0.3j * (upper - upper.T) if np.dtype(dtype).kind == "c" else A).astype(dtype)
+
+
+def scaled(value: Any, exponent: int) -> Any:
+    """Multiply by 2^exponent, in two steps, each of which is in the range of the numbers."""
+    return value * 2.0 ** (exponent // 2) * 2.0 ** (exponent - exponent // 2)
+
+
+def solve(A: Any, k: int = 3, **options: Any) -> EigenResult:
+    return eigsh(A, k, rng=0, return_info=True, **options)  # type: ignore[no-any-return]
+
+
+def unscaled(values: Any, exponent: int) -> Any:
+    return np.ldexp(np.asarray(values, np.float64), -exponent)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), dtype=st.sampled_from(DTYPES), request=st.sampled_from(REQUESTS))
+def test_values_and_residuals_scale_with_the_matrix(data: Any, dtype: str, request: dict[str, Any]) -> None:
+    info = np.finfo(dtype)
+    exponent = data.draw(st.integers(int(info.minexp) + 3, int(info.maxexp) - 5))
+    A = hermitian(dtype)
+    sigma = {"sigma": scaled(request["sigma"], exponent)} if "sigma" in request else {}
+    usual, result = solve(A, **request), solve(scaled(A, exponent), **request | sigma)
+    norm = float(np.abs(np.linalg.eigvalsh(A.toarray())).max())
+    np.testing.assert_allclose(
+        unscaled(result.eigenvalues, exponent), usual.eigenvalues, atol=200 * info.eps * norm
+    )
+    X = result.eigenvectors.astype(np.complex128)
+    R = A.astype(np.complex128) @ X - X * unscaled(result.eigenvalues, exponent)
+    assert (np.linalg.norm(R, axis=0) <= unscaled(result.limits, exponent) + 10 * info.eps * norm).all()
+    np.testing.assert_allclose(X.conj().T @ X, np.eye(3), atol=100 * info.eps)
+    assert result.converged.all()
+    np.testing.assert_allclose(unscaled(result.info["norm"], exponent), usual.info["norm"], rtol=0.2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize("method", ["lanczos", "jd", "filter", "dense"])
+def test_the_bits_of_a_scaled_problem_are_those_of_the_usual_one(method: str, dtype: str) -> None:
+    A, far = hermitian(dtype), int(np.finfo(dtype).maxexp) * 3 // 4
+    usual = solve(A, method=method, which="SA")
+    for exponent in (-far, far):
+        result = solve(scaled(A, exponent), method=method, which="SA")
+        assert np.array_equal(np.ldexp(result.eigenvalues, -exponent), usual.eigenvalues)
+        assert np.array_equal(result.eigenvectors, usual.eigenvectors)
+        assert np.array_equal(np.ldexp(result.residuals, -exponent), usual.residuals)
+        assert np.array_equal(np.ldexp(result.limits, -exponent), usual.limits)
+
+
+@pytest.mark.parametrize("exponent", FAR)
+@pytest.mark.parametrize("kind", ["function", "LinearOperator", "dense", "csc", "dia"])
+def test_operators_of_every_kind_are_scaled(kind: str, exponent: int) -> None:
+    B = hermitian("float64")
+    usual, A = solve(B, which="SA", method="lanczos"), scaled(B, exponent)
+    given: Any = {
+        "function": lambda X: A @ X,
+        "LinearOperator": LinearOperator(A.shape, matvec=A.dot, matmat=A.dot, dtype=A.dtype),
+        "dense": A.toarray(),
+        "csc": A.tocsc(),
+        "dia": A.todia(),
+    }[kind]
+    result = solve(given, shape=A.shape, which="SA", method="lanczos")
+    np.testing.assert_allclose(unscaled(result.eigenvalues, exponent), usual.eigenvalues, atol=1e-13)
+    assert result.converged.all()
+
+
+@pytest.mark.parametrize(("of_a", "of_m"), [(-900, 0), (0, -600), (900, 600), (-500, 400), (0, 900)])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"which": "SA"},
+        {"which": "LA", "method": "jd"},
+        {"sigma": 0.7},
+        {"sigma": 0.7, "mode": "cayley"},
+        {"sigma": 0.7, "mode": "buckling"},
+        {"which": "SM"},
+    ],
+)
+def test_both_matrices_of_a_pair_may_have_any_scale(of_a: int, of_m: int, request_: dict[str, Any]) -> None:
+    n = 60
+    A = sp.csc_array(models.model(f"laplace1d:n={n}") + sp.eye_array(n))
+    M = sp.diags_array(np.linspace(1, 2, n), format="csc")
+    usual = solve(A, M=M, **request_)
+    sigma = {"sigma": scaled(request_["sigma"], of_a - of_m)} if "sigma" in request_ else {}
+    result = solve(scaled(A, of_a), M=scaled(M, of_m), **request_ | sigma)
+    np.testing.assert_allclose(unscaled(result.eigenvalues, of_a - of_m), usual.eigenvalues, atol=1e-11)
+    inner, of_inner = (A, of_a) if request_.get("mode") == "buckling" else (M, of_m)
+    X = scaled(result.eigenvectors, of_inner // 2)
+    np.testing.assert_allclose(X.T @ (inner @ X), np.eye(3), atol=1e-12)
+    R = np.linalg.norm(A @ X - (M @ X) * usual.eigenvalues, axis=0)
+    stated = unscaled(result.residuals, of_a - of_inner // 2)
+    np.testing.assert_allclose(stated, R, atol=1e-11)
+    assert result.converged.all()
+
+
+@pytest.mark.parametrize("exponent", FAR)
+@pytest.mark.parametrize("request_", [{"which": "SA"}, {"sigma": 2.1}, {"sigma": 2.1, "method": "filter"}])
+def test_absolute_tolerances_and_the_norm_are_those_of_the_user(
+    exponent: int, request_: dict[str, Any]
+) -> None:
+    A, sigma = hermitian("float64"), request_.get("sigma")
+    asked: dict[str, Any] = {"method": "lanczos", "convergence": "absolute"} | request_
+    result = solve(
+        scaled(A, exponent),
+        tol=scaled(1e-6, exponent),
+        norm=scaled(8.0, exponent),
+        **asked | ({} if sigma is None else {"sigma": scaled(sigma, exponent)}),
+    )
+    usual = solve(A, tol=1e-6, norm=8.0, **asked)
+    np.testing.assert_allclose(unscaled(result.limits, exponent), usual.limits)
+    assert result.info["norm"] == scaled(8.0, exponent)
+    assert result.info["operator_columns"] == usual.info["operator_columns"] + 1  # of the measurement
+
+
+@pytest.mark.parametrize("exponent", FAR)
+@pytest.mark.parametrize(
+    ("request_", "degree"),
+    [({"which": "SA"}, 1), ({"sigma": 2.1}, -1), ({"sigma": 2.1, "mode": "cayley"}, 0), ({"which": "BE"}, 1)],
+)
+def test_callbacks_and_history_receive_values_of_the_user(
+    exponent: int, request_: dict[str, Any], degree: int
+) -> None:
+    A, sigma = hermitian("float64"), request_.get("sigma")
+    expected: list[IterationState] = []
+    seen: list[IterationState] = []
+    asked: dict[str, Any] = {"method": "lanczos"} | request_
+    usual = solve(A, callback=expected.append, **asked)
+    shift = {} if sigma is None else {"sigma": scaled(sigma, exponent)}
+    result = solve(scaled(A, exponent), callback=seen.append, **asked | shift)
+    for states, usual_states in ((seen, expected), (result.history, usual.history)):
+        for state, usual_state in zip(states, usual_states, strict=True):
+            values = unscaled(state.eigenvalues, degree * exponent)
+            np.testing.assert_allclose(values, usual_state.eigenvalues, rtol=1e-9, atol=1e-12)
+            assert state.converged == usual_state.converged
+
+
+@pytest.mark.parametrize("method", ["lanczos", "jd", "filter"])
+def test_a_scaled_run_resumes_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    A, path = scaled(hermitian("float64"), -700), tmp_path / "state"
+    asked: dict[str, Any] = {"method": method, "which": "SA", "block_size": 2, "ncv": 8}
+    whole = solve(A, **asked)
+    stopped = solve(A, **asked, checkpoint=path, maxiter=2, on_unconverged="return")
+    assert path.exists()
+    with pytest.raises(OptionError, match=r"another matrix|exponent of two"):
+        solve(scaled(A, 700), **asked, checkpoint=path)
+    with pytest.raises(OptionError, match="exponent of two"):
+        solve(scaled(A, -20), **asked, checkpoint=path)
+    resumed = solve(A, **asked, checkpoint=path)
+    assert np.array_equal(resumed.eigenvalues, whole.eigenvalues)
+    assert np.array_equal(resumed.eigenvectors, whole.eigenvectors)
+    assert not path.exists()
+    for kept, before in zip(resumed.history, stopped.history, strict=False):
+        assert np.array_equal(kept.eigenvalues, before.eigenvalues)
+
+
+@pytest.mark.parametrize("exponent", FAR)
+def test_preconditioners_and_inverses_are_those_of_the_matrix_as_given(exponent: int) -> None:
+    B = hermitian("float64") + 5 * sp.eye_array(63)
+    A, usual = scaled(B, exponent), solve(B, which="SA", method="dense")
+    followed: list[float] = []
+
+    class Following(JacobiPreconditioner):
+        def update(self, theta: float) -> None:
+            followed.append(theta)
+            super().update(theta)
+
+    inverse = np.linalg.inv(B.toarray())
+    how = JacobiDavidsonOptions(initial_shift=scaled(1.0, exponent), initial_shift_iterations=2)
+    results = [
+        solve(A, which="SA", preconditioner=Following(A)),
+        solve(A, which="SA", preconditioner=scaled(inverse, -exponent)),
+        solve(A, which="SA", preconditioner=lambda X: inverse @ X),  # its scale is free
+        solve(A, which="SA", method="jd", jd_options=how),
+        solve(A, sigma=0.0, OPinv=scaled(inverse, -exponent)),
+        solve(lambda X: A @ X, sigma=0.0, OPinv=lambda X: scaled(inverse @ X, -exponent), shape=A.shape),
+    ]
+    for result in results:
+        assert result.converged.all()
+        np.testing.assert_allclose(unscaled(result.eigenvalues, exponent), usual.eigenvalues, atol=1e-11)
+    assert abs(unscaled(followed[-1], exponent)) < 10
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ordinary_problems_are_solved_as_they_are(dtype: str) -> None:
+    A, calls = hermitian(dtype), [0]
+
+    def count(X: np.ndarray) -> np.ndarray:
+        calls[0] += X.shape[1]
+        return np.ascontiguousarray(factor * (A @ X))
+
+    edge = ordinary_exponent(dtype) - 5  # the norm of A is above four
+    counts = []
+    for exponent in (-edge, 0, edge):
+        calls[0], factor = 0, 2.0**exponent
+        result = solve(count, shape=A.shape, dtype=dtype, which="SA", method="lanczos")
+        assert result.info["operator_columns"] == calls[0]
+        assert result.info["why"] == "asked for"
+        counts.append(calls[0])
+    assert len(set(counts)) == 1
+
+
+def test_a_problem_beyond_the_range_is_an_error_by_name() -> None:
+    A = hermitian("float64")
+    with pytest.raises(OptionError, match="sigma: got 1, from which no eigenvalue can be told in float64"):
+        solve(scaled(A, -900), sigma=1.0)
+    M = scaled(sp.csc_array(sp.eye_array(63)), -600)
+    with pytest.raises(BreakdownError, match=r"an eigenvalue is .* \* 2\^.* beyond the range of float64"):
+        solve(scaled(A, 900), M=M, which="LA")
+    tiny = scaled(A, -900)
+    with pytest.raises(BreakdownError, match=r"the norm of A is .* give norm=, or check_hermitian=True"):
+        solve(lambda X: tiny @ X, shape=A.shape, check_hermitian=False)
+    with pytest.raises(BreakdownError, match="A returned NaN or Inf"):
+        solve(scaled(A, 900) * np.inf)
+    with pytest.raises(OptionError, match="A is not Hermitian"):
+        solve(sp.csr_array(np.triu(np.full((30, 30), 1e250))))
+    null = sp.diags_array(np.arange(0.0, 63), format="csc")
+    with pytest.raises(OptionError, match="A and M have a null vector in common") as caught:
+        solve(scaled(null, -900), M=null, sigma=scaled(5.0, -900))
+    assert "belong to the scaled problem, A / 2^-" in caught.value.__notes__[0]
+
+
+def test_without_the_check_entries_or_a_given_norm_tell_the_scale() -> None:
+    A = scaled(hermitian("float64"), -900)
+    usual = solve(hermitian("float64"), which="SA", method="lanczos")
+    asked: dict[str, Any] = {"which": "SA", "method": "lanczos", "check_hermitian": False}
+    known = solve(lambda X: A @ X, shape=A.shape, norm=scaled(8.0, -900), **asked)
+    for result in (known, solve(A, **asked), solve(A.toarray(), **asked)):
+        np.testing.assert_allclose(unscaled(result.eigenvalues, -900), usual.eigenvalues, atol=1e-13)
+
+
+@pytest.mark.parametrize("exponent", [-1000, 0, 1000])
+def test_start_and_deflated_vectors_may_have_any_length(exponent: int) -> None:
+    A = hermitian("float64")
+    X = np.linalg.eigh(A.toarray())[1]
+    lengths = np.array([2.0**-300, 1.0, 2.0**300]) if exponent == 0 else scaled(1.0, exponent)
+    first = solve(A, which="SA", v0=X[:, :3] * lengths, method="lanczos")
+    np.testing.assert_allclose(np.abs(X[:, :3].T @ first.eigenvectors), np.eye(3), atol=1e-10)
+    others = solve(A, which="SA", orthogonal_to=X[:, :3] * lengths)
+    np.testing.assert_allclose(np.abs(X[:, 3:6].T @ others.eigenvectors), np.eye(3), atol=1e-10)
