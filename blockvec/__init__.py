@@ -13,6 +13,10 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
+from . import startup  # noqa: F401  before libraries, whose import takes a while
+
+# isort: split
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

@@ -10,6 +10,8 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
+import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
+
 from .eigsh import eigsh
 from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .linear import JacobiPreconditioner, Linear, block_gmres, block_minres

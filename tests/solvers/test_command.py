@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import solvers
 from solvers.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -238,6 +239,33 @@ def test_ctrl_c_shows_what_was_reached_and_exits_with_130(terminal: Any) -> None
     assert process.returncode == 130
     assert b"interrupted" in out + seen
     assert b"Traceback" not in seen
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize(("module", "name"), [("solvers", "blockvec-eigs"), ("blockvec", "blockvec")])
+def test_ctrl_c_during_imports_is_one_line(module: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", module, "--help"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, f"{name}: interrupted\n")
+
+
+def test_a_second_ctrl_c_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press_twice(*arguments: Any, callback: Any, **options: Any) -> Any:
+        def press(state: Any) -> None:
+            for _ in range(2):
+                signal.raise_signal(signal.SIGINT)
+
+        return solvers.eigsh(*arguments, callback=press, **options)
+
+    monkeypatch.setattr("solvers.__main__.eigsh", press_twice)
+    assert main(["laplace3d:n=8", "--method", "lanczos"]) == 130
+    assert capsys.readouterr() == ("", "blockvec-eigs: interrupted\n")
 
 
 def test_a_terminal_sees_progress(terminal: Any) -> None:

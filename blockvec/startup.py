@@ -1,0 +1,27 @@
+"""Quiet end of a command that Ctrl-C interrupts while it imports its libraries, before it can handle that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+
+
+def _command() -> str | None:
+    """Name the command that this process runs; None for other programs."""
+    program = Path(sys.argv[0]).name.removesuffix(".exe") if hasattr(sys, "argv") and sys.argv else ""
+    if program == "-m":  # while Python imports the package of the module
+        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+        return {"blockvec": "blockvec", "solvers": "blockvec-eigs"}.get(module)
+    return program if program in ("blockvec", "blockvec-eigs") else None
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print(f"{_command()}: interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+if _command() is not None:
+    sys.excepthook = _report
