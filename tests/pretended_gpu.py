@@ -152,7 +152,9 @@ def _compute(host: HostBackend, problem: Any, *operands: Any) -> None:
 
 
 @contextlib.contextmanager
-def pretended_gpu(modules: Sequence[str] = ("solvers.iterations.base", "solvers.drivers")) -> Iterator[Run]:
+def pretended_gpu(
+    modules: Sequence[str] = ("solvers.iterations.base", "solvers.transform.scaling"),
+) -> Iterator[Run]:
     """Let arrays of NumPy be those of a GPU inside the ``with`` block."""
     watch = Run()
     with pytest.MonkeyPatch.context() as patch:
