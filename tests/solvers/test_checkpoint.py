@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from blockvec import models
 from blockvec.errors import FormatError, OptionError
-from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
+from solvers import EigenResult, Interrupted, IterationState, JacobiDavidsonOptions, NoConvergence, eigsh
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import IterationOptions, Problem
@@ -31,6 +31,14 @@ CASES: dict[str, dict[str, Any]] = {
     "filter": {"which": "SA", "method": "filter", "ncv": 24, "block_size": 2},
     "jd": {"which": "SA", "method": "jd", "tol": 1e-6},
     "inside": {"sigma": 4.03, "method": "jd", "tol": 1e-4, "k": 2},
+    "preconditioned": {
+        "which": "SA",
+        "method": "jd",
+        "tol": 1e-8,
+        "block_size": 2,
+        "preconditioner": lambda X: X / 6 + np.roll(X, 1, axis=0) / 36 + np.roll(X, -1, axis=0) / 36,
+        "jd_options": JacobiDavidsonOptions(correction="minres"),
+    },
     "both ends": {"which": "BE", "method": "lanczos", "tol": 1e-8},
     "shift-invert": {"sigma": 0.0, "ncv": 12, "tol": 1e-9},
 }
@@ -186,6 +194,14 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Monk
 
 FOREIGN = b"a thesis"
 STAGED: dict[str, dict[str, Any]] = {
+    "preconditioned": {
+        "which": "SA",
+        "method": "jd",
+        "tol": 1e-8,
+        "block_size": 2,
+        "preconditioner": lambda X: X / 6 + np.roll(X, 1, axis=0) / 36 + np.roll(X, -1, axis=0) / 36,
+        "jd_options": JacobiDavidsonOptions(correction="minres"),
+    },
     "both ends": {"which": "BE", "method": "lanczos"},
     "both ends by jd": {"which": "BE", "method": "jd", "tol": 1e-6},
     "both ends of a pair": {"which": "BE", "M": sp.diags_array(np.linspace(1, 2, 216), format="csr")},

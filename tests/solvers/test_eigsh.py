@@ -427,6 +427,25 @@ def test_a_second_ctrl_c_ends_at_once() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_a_second_ctrl_c_ends_a_solve_inside_its_step() -> None:
+    A = models.model("laplace2d:n=24")
+    applications = 0
+
+    def apply(X: np.ndarray) -> np.ndarray:
+        nonlocal applications
+        applications += 1
+        if applications == 5:
+            signal.raise_signal(signal.SIGINT)  # ends the solve after this step
+            signal.raise_signal(signal.SIGINT)
+        return A @ X
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        eigsh(apply, 4, which="SA", shape=A.shape, rng=0, method="lanczos")
+    assert not isinstance(caught.value, Interrupted)
+    assert applications == 5
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_program_with_its_own_handler_keeps_it() -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
+from solvers.iterations import filter_design
 from solvers.iterations.filter_design import Filter, choose_degree, design_filter
 from solvers.iterations.filtered_lanczos import ChebyshevOperator, FilteredRestart
 from solvers.iterations.rayleigh_ritz import separate_copies
@@ -73,6 +76,38 @@ def test_a_filter_is_made_only_where_it_can_gain() -> None:
     assert made is not None
     assert made.degree % 2 == 0
     assert 1 <= made.spread <= 100
+
+
+@hypothesis.given(
+    gaps=st.tuples(*[st.floats(1e-8, 1e3) for _ in range(3)]),
+    which=st.sampled_from(["LA", "SA", "LM"]),
+    degree=st.integers(1, 400),
+    spread=st.floats(10, 1e12),
+    crowding=st.floats(1, 50),
+)
+def test_the_first_value_is_never_amplified_beyond_the_spread(
+    gaps: tuple[float, float, float], which: Any, degree: int, spread: float, crowding: float
+) -> None:
+    last, edge = -gaps[0], -gaps[0] - gaps[1]
+    values = (0.0, last, edge, edge - gaps[2])
+    if which == "LM":
+        values = tuple(value - edge + gaps[2] for value in values)  # type: ignore[assignment]
+    made = design_filter(values, which, sum(gaps), degree, spread, crowding)
+    if made is not None:
+        ratio = made.growth(values[0]) - made.growth(values[1])
+        assert ratio <= np.log(spread) * (1 + 1e-9)
+        assert np.isclose(np.log(made.spread), ratio, atol=1e-9)
+        assert made.growth(values[0]) <= np.log(filter_design.MAX_GROWTH) * (1 + 1e-9)
+        assert made.degree % 2 == 0
+
+
+def test_a_wide_range_of_wanted_values_lowers_the_degree() -> None:
+    degrees = [
+        made.degree if (made := design_filter((1.0, 0.7, 0.69, -1.0), "LA", 1.0, 60, spread)) else 1
+        for spread in (1e1, 1e2, 1e3, 1e5)
+    ]
+    assert degrees == sorted(degrees)
+    assert degrees[0] < degrees[1] < degrees[2] < degrees[3]
 
 
 def test_dearer_steps_want_a_higher_degree() -> None:

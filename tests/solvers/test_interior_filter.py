@@ -12,7 +12,9 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.errors import OptionError
 from solvers import drivers, eigsh
-from solvers.interior_filter import SquaredTolerance
+from solvers.interior_filter import SquaredTolerance, solve_window
+from solvers.iterations.rayleigh_ritz import Tolerance
+from solvers.problem import IterationOptions, Problem
 
 CASES = {
     "a cluster of many copies": ("laplace3d:n=8", 6.0, 12),
@@ -25,6 +27,13 @@ CASES = {
 def nearest(A: Any, sigma: float, k: int) -> np.ndarray:
     """Return the distances of the k nearest eigenvalues."""
     return np.sort(np.abs(np.linalg.eigvalsh(A.toarray()) - sigma))[:k]
+
+
+def prepared(A: Any, k: int, sigma: float, tol: float = 1e-8) -> tuple[Problem, IterationOptions]:
+    """Problem and options of `eigsh` with ``method="filter"``."""
+    tolerance = Tolerance(tol, "norm", float(np.finfo(A.dtype).eps) / 2)
+    source: dict[str, Any] = {"operator": as_operator(A), "rng": np.random.default_rng(0), "method": "filter"}
+    return drivers.prepare(Problem(k=k, which="LM", target=sigma, tolerance=tolerance, **source))
 
 
 @pytest.mark.parametrize("tol", [0.0, 1e-6])
@@ -92,20 +101,48 @@ def test_a_residual_of_the_square_may_be_larger_by_the_distance_it_reaches() -> 
     np.testing.assert_allclose(floor, 100 * 1e-16 * 9.0)
 
 
-def test_a_shell_that_is_cut_needs_no_second_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_round_goes_on_from_vectors_that_are_not_good_enough() -> None:
+    A = models.model("anderson:n=8,disorder=4")
+    problems: list[Any] = []
+    rounds: list[Any] = []
+
+    def roughly(problem: Any, options: Any) -> Any:
+        problems.append(problem)
+        found = drivers.solve_iteratively(problem, options)
+        rounds.append(found)
+        if len(rounds) > 1:
+            return found
+        noise = np.random.default_rng(1).standard_normal(found.eigenvectors.shape) * 1e-5
+        return replace(found, eigenvectors=np.linalg.qr(found.eigenvectors + noise)[0])
+
+    result = solve_window(*prepared(A, 4, 0.3), roughly)
+    assert len(rounds) == 2
+    assert result.converged.all()
+    np.testing.assert_allclose(np.sort(np.abs(result.eigenvalues - 0.3)), nearest(A, 0.3, 4), atol=1e-10)
+    assert problems[1].k > problems[0].k
+    assert problems[1].tolerance.share < problems[0].tolerance.share
+    assert problems[1].start is not None
+    assert (problems[1].verify, problems[1].check_hermitian) == ("never", False)
+    assert result.info["verification"] == rounds[0].info["verification"]
+    columns = [found.info["operator_columns"] for found in rounds]
+    assert result.info["operator_columns"] > 2 * sum(columns)
+    assert len(result.history) == sum(len(found.history) for found in rounds)
+
+
+def test_a_shell_that_is_cut_needs_no_second_round() -> None:
     rounds = []
-    solve = drivers.solve_iteratively
 
     def counted(part: Any, options: Any) -> Any:
         rounds.append(part.k)
-        return solve(part, options)
+        return drivers.solve_iteratively(part, options)
 
-    monkeypatch.setattr(drivers, "solve_iteratively", counted)
     values = np.concatenate(
         [np.full(6, 0.1), np.full(6, -0.1), np.linspace(0.3, 4, 400), -np.linspace(0.3, 4, 400)]
     )
-    w, V = eigsh(sp.diags_array(values, format="csr"), 5, sigma=0.0, method="filter", tol=1e-9, rng=0)
-    np.testing.assert_allclose(np.abs(w), 0.1, atol=1e-12)
+    A = sp.diags_array(values, format="csr")
+    result = solve_window(*prepared(A, 5, 0.0, tol=1e-9), counted)
+    V = result.eigenvectors
+    np.testing.assert_allclose(np.abs(result.eigenvalues), 0.1, atol=1e-12)
     assert np.abs(V.T @ V - np.eye(5)).max() < 1e-13
     assert rounds == [7]
 
