@@ -194,14 +194,6 @@ def test_a_file_is_replaced_in_one_step(tmp_path: Path, monkeypatch: pytest.Monk
 
 FOREIGN = b"a thesis"
 STAGED: dict[str, dict[str, Any]] = {
-    "preconditioned": {
-        "which": "SA",
-        "method": "jd",
-        "tol": 1e-8,
-        "block_size": 2,
-        "preconditioner": lambda X: X / 6 + np.roll(X, 1, axis=0) / 36 + np.roll(X, -1, axis=0) / 36,
-        "jd_options": JacobiDavidsonOptions(correction="minres"),
-    },
     "both ends": {"which": "BE", "method": "lanczos"},
     "both ends by jd": {"which": "BE", "method": "jd", "tol": 1e-6},
     "both ends of a pair": {"which": "BE", "M": sp.diags_array(np.linspace(1, 2, 216), format="csr")},
