@@ -24,10 +24,10 @@ test test-all:
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/mypy --no-error-summary
-	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -q -D plot_gallery=0 docs docs/_build/html
 	$(BIN)/pytest -q --tb=short -n auto --maxprocesses 8 --dist worksteal $(SELECTED)
 
-docs: $(READY) ## build the documentation in docs/_build/html
+docs: $(READY) ## run the examples and build the documentation in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
@@ -39,7 +39,7 @@ format: $(READY) ## format the code
 	$(BIN)/ruff format --quiet
 
 clean: ## remove .venv, caches and build results
-	rm -rf .venv build dist docs/_build .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks demo.png
+	rm -rf .venv build dist docs/_build docs/gallery .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks demo.png
 	find blockvec solvers tests docs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip does not byte-compile: Python does so on the first import of a module.

@@ -1,5 +1,6 @@
 """Sphinx configuration; `make docs` builds into docs/_build/html. The pages need no network."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -20,10 +21,11 @@ extensions = [
     "numpydoc",
     "command_help",
     "mathml",
+    "sphinx_gallery.gen_gallery",
 ]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "results"]
+exclude_patterns = ["_build", "results", "examples"]
 default_role = "py:obj"
 
 autodoc_member_order = "bysource"
@@ -36,6 +38,20 @@ autosummary_filename_map = {
     "blockvec.options": "blockvec.options-function",
     "blockvec.profile": "blockvec.profile-function",
 }
+
+# Runs the scripts in examples/ that have changed, and writes a page and a notebook for each into gallery/.
+# With -D plot_gallery=0 no script runs, and new pages have no pictures.
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "gallery",
+    "filename_pattern": r"\.py$",
+    "nested_sections": False,
+    "show_signature": False,
+    "write_computation_times": False,
+    "download_all_examples": False,
+}
+
+logging.getLogger("skfem").setLevel(logging.WARNING)
 
 html_theme = "furo"
 html_title = f"blockvec {release}"
