@@ -2,9 +2,12 @@ r"""
 Graphene: density of states and the state of a vacancy
 ======================================================
 
-Electrons in graphene hop between the sites of a honeycomb. The density of states vanishes in the middle
-of the spectrum, where the bands touch, and diverges at the energies :math:`\pm t`. A missing atom leaves
-one sublattice with a site more than the other, and thereby one state of energy exactly zero on that
+The density of states of graphene by the kernel polynomial method, and the state that a missing atom adds
+in the middle of the spectrum.
+
+Electrons in graphene hop between the sites of a honeycomb with an energy :math:`t`. The density of states
+vanishes at zero energy, where the bands touch, and diverges at :math:`\pm t`. A missing atom leaves one
+sublattice with a site more than the other, and thereby one state of energy exactly zero on that
 sublattice.
 """
 

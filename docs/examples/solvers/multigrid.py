@@ -2,9 +2,11 @@ r"""
 Multigrid as a preconditioner
 =============================
 
-The lowest modes of a box are smooth, and a V-cycle of algebraic multigrid solves :math:`A x = b` almost
-exactly at the cost of a few products with :math:`A`. As the preconditioner of Jacobi-Davidson it leaves
-little work to the iteration. Any function of a block can be a preconditioner.
+The lowest modes of a box by Jacobi-Davidson, with algebraic multigrid of PyAMG as the preconditioner.
+
+The lowest modes are smooth, and a V-cycle of multigrid solves :math:`A x = b` almost exactly at the cost
+of a few products with :math:`A`. This leaves little work to the iteration. Any function of a block can be
+a preconditioner.
 """
 
 import matplotlib.pyplot as plt

@@ -1,11 +1,13 @@
-"""
+r"""
 Modes of a drum
 ===============
 
-A drum with a clamped rim vibrates in modes :math:`u` with :math:`-\\Delta u = \\lambda u`, at frequencies
-proportional to :math:`\\sqrt\\lambda`. Finite elements turn this into a generalised problem :math:`K u =
-\\lambda M u` with a stiffness matrix and a mass matrix, both sparse. Modes that a rotation turns into
-another mode come in pairs, and both of them must be found.
+The modes of a drum with a clamped rim, by finite elements of scikit-fem: a generalised problem with a
+stiffness matrix and a mass matrix.
+
+A mode :math:`u` satisfies :math:`-\Delta u = \lambda u` and vibrates at a frequency proportional to
+:math:`\sqrt\lambda`. Finite elements turn this into :math:`K u = \lambda M u` with sparse matrices. If a
+rotation of a mode gives another mode, their eigenvalue is double, and both modes must be found.
 """
 
 import matplotlib.pyplot as plt

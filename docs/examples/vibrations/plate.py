@@ -2,10 +2,11 @@ r"""
 Chladni figures of a free plate
 ===============================
 
-Sand on a vibrating plate collects along the lines that stay at rest. The modes of a thin square plate
-with free edges are the eigenvectors of :math:`\Delta^2 u = \omega^2 u` with the natural boundary
-conditions of an elastic plate. A free plate can also move without bending: three modes have the frequency
-zero.
+Sand on a vibrating plate collects along the lines that stay at rest. These are the modes of a thin square
+plate with free edges.
+
+The modes are eigenvectors of :math:`\Delta^2 u = \omega^2 u` with the natural boundary conditions of an
+elastic plate. A free plate can also move without bending: three modes have the frequency zero.
 """
 
 import matplotlib.pyplot as plt
