@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import blockvec
 from blockvec.commands import DONE, INTERRUPTED, Parser, guarded, write_all
@@ -24,7 +21,6 @@ from .blocks import to_host
 from .drivers import DENSE_ROWS
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
-from .problem import IterationState
 from .result import EigenResult, Interrupted
 
 NAME = "blockvec-eigs"
@@ -159,48 +155,26 @@ def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
     method, why = arguments.method, None
     if method == "auto" and arguments.plot and op.shape[0] <= DENSE_ROWS:
         method, why = "lanczos", "--plot is given"  # dense LAPACK has no history
-    with _progress(arguments.k) as show:
-        result: EigenResult = eigsh(
-            op,
-            arguments.k,
-            which=arguments.which,
-            ncv=arguments.ncv,
-            maxiter=arguments.maxiter,
-            tol=arguments.tol,
-            rng=arguments.rng,
-            method=method,
-            block_size=arguments.block_size,
-            convergence=arguments.convergence,
-            callback=show,
-            time_limit=arguments.time_limit,
-            verify=arguments.verify,
-            checkpoint=arguments.checkpoint,
-            on_unconverged="return",
-            return_info=True,
-        )
+    result: EigenResult = eigsh(
+        op,
+        arguments.k,
+        which=arguments.which,
+        ncv=arguments.ncv,
+        maxiter=arguments.maxiter,
+        tol=arguments.tol,
+        rng=arguments.rng,
+        method=method,
+        block_size=arguments.block_size,
+        convergence=arguments.convergence,
+        progress=True,
+        time_limit=arguments.time_limit,
+        verify=arguments.verify,
+        checkpoint=arguments.checkpoint,
+        on_unconverged="return",
+        return_info=True,
+    )
     result.info["why"] = why or result.info["why"]
     return result
-
-
-@contextlib.contextmanager
-def _progress(k: int) -> Iterator[Callable[[IterationState], None] | None]:
-    """Show restart, converged pairs and worst residual on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("first restart", total=k)
-
-        def show(state: IterationState) -> None:
-            worst = float(np.max(state.residuals / np.maximum(state.limits, np.finfo(float).tiny)))
-            text = (
-                f"restart {state.restart + 1}, {state.operator_columns} columns: {state.converged} of {k} "
-                f"converged, worst residual {worst:.1e} times its limit"
-            )
-            progress.update(task, description=text, completed=state.converged)
-
-        yield show
 
 
 def _print(

@@ -28,6 +28,7 @@ from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
+from .runtime.progress import logger
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
@@ -76,6 +77,7 @@ def _options(problem: Problem, asked: Problem) -> IterationOptions:
     b = _block_size(problem)
     ncv = _basis_size(problem, b)
     method, degree, why = choose_method(asked, b, ncv)
+    logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)

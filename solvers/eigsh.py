@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -31,6 +32,7 @@ from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .problem import IterationState, Method, Problem, asks_for_corrections
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
+from .runtime.progress import logger, progress_bar
 from .transform.scaling import measured
 from .transform.standard_form import StandardForm, require_host, solve_transformed, standard_form
 
@@ -58,6 +60,7 @@ def eigsh(
     convergence: Literal["value", "norm", "absolute"] = "value",
     norm: float | None = None,
     callback: Callable[[IterationState], object] | None = None,
+    progress: bool = False,
     time_limit: float | None = None,
     on_unconverged: Literal["raise", "warn", "return"] = "raise",
     return_info: bool = False,
@@ -139,6 +142,8 @@ def eigsh(
     callback : callable, optional
         Called with an `IterationState` after every restart (dense LAPACK has none). If it returns True, the
         run stops.
+    progress : bool
+        Whether to show a progress bar, on stderr if that is a terminal, or in a notebook.
     time_limit : float, optional
         Seconds after which to stop.
     on_unconverged : {"raise", "warn", "return"}
@@ -288,8 +293,10 @@ def eigsh(
         preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
         jd_options=jd_options,
     )
-    with scaling.noted():
-        result = scaling.result(_solve(scaling.problem(problem), form, A, M), sigma, limit)
+    with scaling.noted(), progress_bar(callback) if progress else nullcontext(callback) as watched:
+        scaled = scaling.problem(replace(problem, callback=watched))
+        result = scaling.result(_solve(scaled, form, A, M), sigma, limit)
+    logger.info(result.summary())
     if saved is not None and result.info["stopped"] == "converged":
         saved.remove()
     if not return_eigenvectors:

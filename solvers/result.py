@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -128,26 +129,56 @@ class EigenResult:
     def _groups(self, values: RealArray) -> list[tuple[int, int]]:
         return clusters(values.astype(np.float64), SAME_VALUE * self.limits)
 
-    def __str__(self) -> str:
-        """Format a table of values, residuals and multiplicities."""
+    def _rows(self) -> Iterator[tuple[int, float, float, str]]:
+        """Yield the number, value, residual and copy of each pair."""
         values = to_host(self.eigenvalues)
-        lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
         for begin, end in self._groups(values):
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
-                flag = ""
-                if not self.converged[i]:
-                    copies, flag = "?", "  not converged"
-                lines.append(f"{i + 1:4d} {values[i]:22.14g}  {self.residuals[i]:9.1e}  {copies:>7}{flag}")
-        info = self.info
-        count = f"{int(self.converged.sum())} of {info['k']} converged"
-        cost = (
-            f"{counted(info['operator_columns'], 'operator column')}, {counted(info['restarts'], 'restart')}"
-        )
-        cost += f", {info['time_s']:.3g} s"
-        method = f"{info['method']}: {info['why']}"
-        lines.append(f"{count} ({method}); {cost}; missed copies: {info['verification']}")
+                yield i + 1, values[i], self.residuals[i], copies if self.converged[i] else "?  not converged"
+
+    def __str__(self) -> str:
+        """Format a table of values, residuals and multiplicities."""
+        lines = [f"{'':>4} {'eigenvalue':>22}  {'residual':>9}  {'copies':>7}"]
+        for i, value, residual, copies in self._rows():
+            lines.append(f"{i:4d} {value:22.14g}  {residual:9.1e}  {copies:>7}")
+        lines.append(self.summary())
         return "\n".join(lines)
+
+    def summary(self) -> str:
+        """Describe the outcome in a few sentences: convergence, multiplicities, and costs.
+
+        Returns
+        -------
+        str
+            As "All 4 converged (filter: ...). Multiplicities complete (passed: ...). 352 operator columns, 1
+            restart, 0.1 s."
+        """
+        info, count = self.info, int(self.converged.sum())
+        of = f"All {count}" if count == info["k"] else f"{count} of {info['k']}"
+        is_complete = info["verification"].startswith(("passed", "not needed", "proved"))
+        if info["missing"]:
+            copies = f"At least {info['missing']} copies are missing"
+        else:
+            copies = f"Multiplicities {'complete' if is_complete else 'not verified'}"
+        columns, restarts = (
+            counted(info["operator_columns"], "operator column"),
+            counted(info["restarts"], "restart"),
+        )
+        return (
+            f"{of} converged ({info['method']}: {info['why']}). {copies} ({info['verification']}). "
+            f"{columns}, {restarts}, {info['time_s']:.3g} s."
+        )
+
+    def _repr_html_(self) -> str:
+        """Format the table as HTML, for notebooks."""
+        rows = "".join(
+            f"<tr><td>{i}</td><td>{value:.14g}</td><td>{residual:.1e}</td><td>{copies}</td></tr>"
+            for i, value, residual, copies in self._rows()
+        )
+        names = ("", "eigenvalue", "residual", "copies")
+        head = "".join(f"<th>{name}</th>" for name in names)
+        return f"<table><tr>{head}</tr>{rows}</table><p>{html.escape(self.summary())}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""

@@ -8,6 +8,7 @@ continues.
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from blockvec import precompiled
 
 from ..blocks import Block, RealArray, column_factors, project_out, random_block, to_host
 from ..problem import IterationOptions, IterationState, Problem
+from ..runtime.progress import describe, logger
 from ..transform.fold import FoldedOperator
 from .krylov import Counts
 from .rayleigh_ritz import Which
@@ -109,6 +111,8 @@ class Iteration(ABC):
     def _report(self, state: IterationState, reason: str) -> str:
         """Append a state to the history and call the callback; return the reason to stop, if any."""
         self.history.append(state)
+        if logger.isEnabledFor(logging.INFO):
+            logger.info(describe(state))
         callback = self.problem.callback
         stops = callback is not None and callback(state.times(self.problem.exponent)) is True
         return reason or ("callback" if stops else "")

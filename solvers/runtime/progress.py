@@ -1,0 +1,44 @@
+"""The progress of a solve: a bar on a terminal or in a notebook, and messages of the logger ``blockvec``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..problem import IterationState
+
+logger = logging.getLogger("blockvec")
+
+
+def describe(state: IterationState) -> str:
+    """Describe the state of an iteration in one line."""
+    worst = float(np.max(state.residuals / np.maximum(state.limits, np.finfo(float).tiny)))
+    return (
+        f"restart {state.restart + 1}, {state.operator_columns} columns: {state.converged} of "
+        f"{len(state.eigenvalues)} converged, worst residual {worst:.1e} times its limit"
+    )
+
+
+@contextlib.contextmanager
+def progress_bar(
+    callback: Callable[[IterationState], object] | None,
+) -> Iterator[Callable[[IterationState], object]]:
+    """Show a bar on stderr or in a notebook; yield a callback that updates it and then calls `callback`."""
+    from rich.console import Console  # takes longer to import than the solvers
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TimeElapsedColumn())
+    console = Console(stderr=True)
+    hidden = not (console.is_terminal or console.is_jupyter)
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task = progress.add_task("first restart", total=None)
+
+        def show(state: IterationState) -> object:
+            total = len(state.eigenvalues)
+            progress.update(task, description=describe(state), completed=state.converged, total=total)
+            return None if callback is None else callback(state)
+
+        yield show

@@ -1,0 +1,70 @@
+"""The summary of a result, its tables, and the messages and the bar that show a solve's progress."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+from typing import Any
+
+import pytest
+
+from blockvec import models
+from solvers import EigenResult, IterationState, eigsh
+
+A = models.model("laplace2d:n=24")
+
+
+def solve(**options: Any) -> EigenResult:
+    result: EigenResult = eigsh(A, 5, which="LA", method="lanczos", rng=0, return_info=True, **options)
+    return result
+
+
+def test_the_summary_tells_convergence_copies_and_costs() -> None:
+    result = solve(tol=1e-8)
+    summary = result.summary()
+    assert summary.startswith("All 5 converged (lanczos: asked for). Multiplicities complete (")
+    assert f"{result.info['operator_columns']} operator columns" in summary
+    assert str(result).endswith(summary)
+
+
+def test_the_summary_of_a_solve_without_search_says_that_copies_are_not_verified() -> None:
+    assert "Multiplicities not verified (switched off)." in solve(tol=1e-8, verify="never").summary()
+
+
+def test_the_summary_counts_pairs_that_did_not_converge() -> None:
+    result = solve(maxiter=1, tol=1e-14, on_unconverged="return")
+    assert result.summary().startswith(f"{int(result.converged.sum())} of 5 converged")
+    assert "1 restart," in result.summary()
+
+
+def test_a_notebook_shows_every_pair_and_the_escaped_summary() -> None:
+    result = solve(tol=1e-8).with_info(why="1 < 2")
+    page = result._repr_html_()
+    assert page.count("<tr>") == 6
+    assert "1 &lt; 2" in page
+
+
+def test_a_bar_shows_the_restarts_and_the_callback_still_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what the bar takes for a terminal
+    seen: list[IterationState] = []
+
+    def stop(state: IterationState) -> bool:
+        seen.append(state)
+        return True
+
+    result = solve(tol=1e-14, callback=stop, progress=True, on_unconverged="return")
+    assert result.info["stopped"] == "callback"
+    assert len(seen) == 1
+    assert "restart" in shown.getvalue()
+
+
+def test_the_logger_tells_decisions_restarts_and_the_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "blockvec"):
+        result = solve(tol=1e-8)
+    levels = {level: [r.getMessage() for r in caplog.records if r.levelno == level] for level in (10, 20)}
+    assert any("block size" in message for message in levels[logging.DEBUG])
+    assert len([m for m in levels[logging.INFO] if m.startswith("restart")]) == len(result.history)
+    assert levels[logging.INFO][-1] == result.summary()
