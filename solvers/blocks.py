@@ -157,7 +157,9 @@ def small_matrix(C: Array, block: Block) -> Array:
 
 
 def assign(block: Block, values: Array) -> None:
-    """Copy a host array into a block."""
+    """Copy a host array of the same shape and type into a block."""
+    if values.shape != block.shape or values.dtype != block.dtype:
+        raise ValueError(f"shape {values.shape} and type {values.dtype} do not fit {block!r}")
     block.array[...] = array_namespace(block.array).asarray(values)
 
 

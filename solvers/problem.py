@@ -53,6 +53,8 @@ class IterationState:
     def restored(cls, saved: dict[str, Any]) -> IterationState:
         """Make a state from a dictionary of its fields, with lists for arrays."""
         arrays = {name: np.array(value) for name, value in saved.items() if isinstance(value, list)}
+        if any(array.dtype.kind != "f" or array.ndim != 1 for array in arrays.values()):
+            raise TypeError(f"restart {saved['restart']!r} of the history")
         return cls(**(saved | arrays))
 
     def times(self, exponent: int) -> IterationState:

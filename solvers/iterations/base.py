@@ -9,6 +9,7 @@ continues.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -19,8 +20,9 @@ import numpy as np
 
 from blockvec import precompiled
 
-from ..blocks import Block, RealArray, column_factors, project_out, random_block, to_host
+from ..blocks import Array, Block, RealArray, column_factors, project_out, random_block, to_host
 from ..problem import IterationOptions, IterationState, Problem
+from ..runtime.checkpoint import restored
 from ..runtime.progress import describe, logger
 from ..transform.fold import FoldedOperator
 from .krylov import Counts
@@ -28,6 +30,7 @@ from .rayleigh_ritz import Which
 from .verification import Found, Search, may_have_missed
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
+NORM_SLACK = 1e6  # ||A|| / ||A z|| for random z; exceeded with a probability of 1e-6
 MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
 
 
@@ -133,9 +136,36 @@ class Iteration(ABC):
         """Restore the state of the checkpoint, if there is one."""
         checkpoint = self.problem.checkpoint
         saved = None if checkpoint is None else checkpoint.load()
-        if saved is not None:
+        if checkpoint is None or saved is None:
+            return False
+        with checkpoint.restoring():
             self.resume(saved)
-        return saved is not None
+            self._check_resumed(checkpoint.image)
+        return True
+
+    def _check_resumed(self, image: Array) -> None:
+        """Raise `ValueError` for a state in which wrong pairs could count as converged.
+
+        `image` is the product of A and a random vector, projected; see `checkpoint.probe`.
+        """
+        basis = self._basis()
+        eps = float(np.finfo(basis.dtype).eps)
+        if basis.shape[1]:
+            loss = np.abs(to_host(basis.gram()) - np.eye(basis.shape[1])).max()
+            if not loss <= eps**0.5:
+                raise ValueError(f"its basis is not orthonormal, by {loss:.1e}")
+        if self.problem.norm is None:
+            largest = NORM_SLACK * float(np.linalg.norm(image))
+            if self.locked is not None:
+                largest += 2 * float(to_host(self.operator.apply(self.locked.copy()).norms()).max())
+            for norm in self._norms():
+                if not 0 <= norm <= largest:
+                    raise ValueError(f"its norm of A is {norm:.1e}")
+        if math.isnan(self.least):
+            raise ValueError("its least ranking key is NaN")
+        last = self.history[-1]
+        if not (last.limits <= (1 + eps**0.5) * self._limits(last.eigenvalues)).all():
+            raise ValueError("its limits of residuals are larger than those of its norm of A")
 
     def _save(self, reason: str) -> None:
         """Write a checkpoint if one is due, or if the iteration stops for this reason."""
@@ -155,11 +185,11 @@ class Iteration(ABC):
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         for name in self.PROGRESS:
-            setattr(self, name, saved[name])
+            setattr(self, name, restored(getattr(self, name), saved[name], name))
         self.rng.bit_generator.state = saved["rng"]
         for name, count in saved["counts"].items():
-            setattr(self.counts, name, count)
-        self.earlier_s = saved["elapsed_s"]
+            setattr(self.counts, name, restored(0, count, name))
+        self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
         self.history[:] = [IterationState.restored(state) for state in saved["history"]]
 
     # --- to be defined by iterations ----------------------------------------------------------------
@@ -168,6 +198,14 @@ class Iteration(ABC):
     @abstractmethod
     def locked(self) -> Block | None:
         """The locked columns."""
+
+    @abstractmethod
+    def _basis(self) -> Block:
+        """Return the orthonormal columns: the locked ones and the basis."""
+
+    def _norms(self) -> tuple[float, ...]:
+        """Return all lower bounds of ||A||."""
+        return (self._norm(),)
 
     @abstractmethod
     def _norm(self) -> float:

@@ -25,6 +25,7 @@ from ..linear.gmres import block_gmres
 from ..linear.minres import block_minres
 from ..linear.recordings import Recordings
 from ..linear.systems import Preconditioner, Progress, Projection
+from ..runtime.checkpoint import restored
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .krylov import Counts
 
@@ -244,8 +245,12 @@ class Corrector:
 
     def resume(self, saved: dict[str, Any], like: Block) -> None:
         """Restore a state returned by `snapshot`, with blocks like `like`."""
-        self.method = saved["correction"] or self.method
-        self.undecided, self.corrections = saved["undecided"], saved["corrections"]
+        method = restored("", saved["correction"], "correction")
+        if method not in ("", "davidson", "minres", "gmres", "olsen"):
+            raise ValueError(f"its correction is {method!r}")
+        self.method = method or self.method
+        self.undecided = restored(False, saved["undecided"], "undecided")
+        self.corrections = restored(0, saved["corrections"], "corrections")
         if "preconditioned_from" in saved:
             blocks = []
             for name in ("preconditioned_from", "preconditioned_to"):

@@ -33,7 +33,7 @@ from ..blocks import Block, Operator, column_factors, project_out, small_matrix,
 from ..problem import IterationState
 from .base import IterationResult
 from .chebyshev import recurrence
-from .filter_design import Filter, design_filter
+from .filter_design import STIFFEST, Filter, design_filter
 from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
@@ -112,6 +112,8 @@ class FilteredRestart(ThickRestart):
         """Restore a state returned by `snapshot`."""
         if saved["filter"] is not None:
             self.filter = Filter(**saved["filter"])
+            if not (1 <= self.filter.degree <= STIFFEST and 0 < self.filter.half_width < np.inf):
+                raise ValueError(f"its filter is {self.filter}")
             self.krylov = self._filtered_krylov(self.filter)
         super().resume(saved)
 

@@ -155,9 +155,15 @@ class JacobiDavidson(Iteration):
         super().resume(saved)
         self.space.resume(saved)
         self.corrector.resume(saved, self.start)
+
+    def _resumed(self) -> bool:
+        """Restore the state of the checkpoint and the preconditioner, if there is one."""
+        if not super()._resumed():
+            return False
         update = getattr(self.preconditioner, "update", None)
         if update is not None and self.updated_for >= 0:
             update(self.followed)
+        return True
 
     # --- start ----------------------------------------------------------------------------------
 
@@ -186,6 +192,9 @@ class JacobiDavidson(Iteration):
         return self.preconditioner is None and is_cheap(self.operator, self.options.ncv)
 
     # --- one outer iteration --------------------------------------------------------------------
+
+    def _basis(self) -> Block:
+        return self.space.basis
 
     def _norm(self) -> float:
         return self.space.norm if self.problem.norm is None else self.problem.norm

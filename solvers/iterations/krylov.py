@@ -23,7 +23,10 @@ from numpy.typing import NDArray
 
 from ..blocks import Array, Block, LinearMap, RealArray, assign, random_block, small_matrix, to_host
 from ..orthogonalize import orthogonalize
+from ..runtime.checkpoint import restored
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies
+
+LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
 
 
 @dataclass(slots=True)
@@ -317,11 +320,17 @@ class BlockKrylov:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        self.m, self.w = saved["m"], saved["w"]
+        self.m, self.w, self._full_until = (
+            restored(0, saved[name], name) for name in ("m", "w", "full_until")
+        )
+        self.norm, self._most = (restored(0.0, saved[name], name) for name in ("krylov_norm", "most"))
         end = self.m + self.w
+        if not all(0 <= scale < LARGEST_SCALE for scale in (self.norm, self._most)):
+            raise ValueError(f"its norms are {self.norm:.1e} and {self._most:.1e}")
+        if not 0 <= self.m <= end <= self.capacity or saved["H"].shape != (end, self.m):
+            raise ValueError(f"{self.m} + {self.w} columns, H of shape {saved['H'].shape}")
         assign(self.columns(0, end), saved["basis"])
         self._H[:end, : self.m] = saved["H"]
-        self.norm, self._most, self._full_until = saved["krylov_norm"], saved["most"], saved["full_until"]
         self._next = None
         if "next" in saved:
             self._next = self._scratch[0] if self.w == self.block_size else self.buffer.like(self.w)

@@ -154,6 +154,12 @@ class ThickRestart(Iteration):
         keep = full - max(1, (full - keep) // b) * b
         return int(min(max(keep, k), m))
 
+    def _basis(self) -> Block:
+        return self.krylov.basis
+
+    def _norms(self) -> tuple[float, ...]:
+        return (self.norm,) if self.krylov.degree > 1 else (self.norm, self.krylov.norm)
+
     def _norm(self) -> float:
         return self.norm if self.problem.norm is None else self.problem.norm
 

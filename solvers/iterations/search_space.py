@@ -33,6 +33,7 @@ from ..blocks import (
     to_host,
 )
 from ..orthogonalize import orthogonalize
+from ..runtime.checkpoint import restored
 from .krylov import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
@@ -121,6 +122,11 @@ class SearchSpace:
     def room(self) -> int:
         """Dimension of the complement of the locked columns and V."""
         return int(self.buffer.shape[0]) - self.n_locked - self.m
+
+    @property
+    def basis(self) -> Block:
+        """View of all orthonormal columns: [locked V]."""
+        return self.buffer[:, : self.n_locked + self.m]
 
     def columns(self, begin: int, end: int) -> Block:
         """Return a view of columns of V."""
@@ -273,11 +279,13 @@ class SearchSpace:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        m = self.m = saved["m"]
+        m = self.m = restored(0, saved["m"], "m")
+        if not 0 <= m <= self.capacity or not saved["H"].shape == saved["R"].shape == (m, m):
+            raise ValueError(f"{m} columns, H of shape {saved['H'].shape}, R of shape {saved['R'].shape}")
         assign(self.columns(0, m), saved["basis"])
         assign(self._W[:, :m], saved["images"])
         self._H[:m, :m], self._R[:m, :m] = saved["H"], saved["R"]
-        self.norm = saved["norm"]
+        self.norm = restored(0.0, saved["norm"], "norm")
 
     def images(self, count: int) -> Block:
         """Return a copy of the last `count` columns of W."""

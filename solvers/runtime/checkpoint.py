@@ -1,15 +1,16 @@
 """Checkpoints: files with the state of an iteration, from which a run can be resumed.
 
 A file holds a fingerprint of the problem (options, type, size, version, and the product of A and a fixed
-vector), the state of the iteration between two restarts, and a checksum per part. It is replaced atomically,
-and read completely before any part of it is used. The state includes that of the random generator: a resumed
-run gives the same bits as an uninterrupted one. Only a file that this run has written or read as a checkpoint
-is replaced or deleted.
+vector), the state of the iteration between two restarts, a checksum per part, and a digest of all parts. It
+is replaced atomically, and read completely before any part of it is used. The state includes that of the
+random generator: a resumed run gives the same bits as an uninterrupted one. Only a file that this run has
+written or read as a checkpoint is replaced or deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import time
@@ -28,15 +29,18 @@ from blockvec.files import check_output, replaced
 from ..blocks import Array, Block, Operator, project_out, random_block, to_host
 
 FORMAT = "blockvec checkpoint 1"
-STATE = "state/"
+STATE, DIGEST = "state/", "digest"  # names of parts
+JSON_KINDS = {bool: (bool,), int: (int,), float: (float, int), str: (str,), tuple: (list,)}
 WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
 REMEDY = "give another file, or delete this one to start anew"
 BROKEN = (
     OSError,
     MemoryError,
-    ValueError,
-    KeyError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
     TypeError,
+    ValueError,
     EOFError,
     RuntimeError,
     zipfile.BadZipFile,
@@ -78,8 +82,16 @@ class Checkpoint:
             return None
         with self._opened() as (archive, header):
             names = [name.removesuffix(".npy") for name in archive.namelist()]
-            arrays = {name: _array(archive, name) for name in names if name != "header"}
+            arrays = {name: _array(archive, name) for name in names}
+            digest = arrays.pop(DIGEST, None)  # files of earlier versions have none
+            if digest is not None and digest.tobytes() != _digest(arrays):
+                raise FormatError("it was altered after it was written")
+            del arrays["header"]
             written, image = header["problem"], arrays.pop("image")
+            if not isinstance(written, dict):
+                raise FormatError("it was altered after it was written")
+            if any(array.dtype.kind not in "iufc" or np.isnan(array).any() for array in arrays.values()):
+                raise FormatError("it was altered after it was written")
             state = header["state"] | {name.removeprefix(STATE): array for name, array in arrays.items()}
         self._compare(written, image)
         self._known = identity
@@ -92,16 +104,28 @@ class Checkpoint:
             with self.path.open("rb") as file, zipfile.ZipFile(file) as archive:
                 parts = archive.infolist()
                 if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
-                    raise ValueError("its parts are compressed")
+                    raise FormatError("its parts are compressed")
                 if sum(part.file_size for part in parts) > self.path.stat().st_size:
-                    raise ValueError("its parts are larger than the file")
+                    raise FormatError("its parts are larger than the file")
                 header = json.loads(_array(archive, "header").tobytes())
                 if header["format"] != FORMAT:
-                    raise ValueError(f"its format is {header['format']!r}, not {FORMAT!r}")
+                    raise FormatError(f"its format is {header['format']!r}, not {FORMAT!r}")
                 yield archive, header
         except BROKEN as error:
+            # Not the text of other errors: NumPy's advises to load the file in an unsafe way.
+            reason = f" ({error})" if isinstance(error, FormatError | OSError) else ""
             raise FormatError(
-                f"checkpoint: {str(self.path)!r} is broken or no checkpoint ({error}); {REMEDY}."
+                f"checkpoint: {str(self.path)!r} is broken or no checkpoint{reason}; {REMEDY}."
+            ) from None
+
+    @contextlib.contextmanager
+    def restoring(self) -> Iterator[None]:
+        """Refuse the file if the state from it cannot be restored inside the ``with`` block."""
+        try:
+            yield
+        except BROKEN as error:
+            raise FormatError(
+                f"checkpoint: {str(self.path)!r} was altered after it was written ({error}); {REMEDY}."
             ) from error
 
     def _compare(self, written: Mapping[str, Any], image: Array) -> None:
@@ -116,7 +140,10 @@ class Checkpoint:
         # Another device or kernel may round differently: only half of the digits are compared.
         scale = float(np.abs(self.image).max(initial=0.0))
         allowed = float(np.sqrt(np.finfo(self.image.dtype).eps)) * scale
-        if image.shape != self.image.shape or not np.abs(image - self.image).max(initial=0.0) <= allowed:
+        same = image.shape == self.image.shape and image.dtype == self.image.dtype
+        with np.errstate(all="ignore"):
+            same = same and bool(np.abs(image - self.image).max(initial=0.0) <= allowed)
+        if not same:
             raise OptionError(
                 f"checkpoint: {str(self.path)!r} belongs to another matrix of the same size (or another "
                 f"orthogonal_to); {REMEDY}."
@@ -133,6 +160,7 @@ class Checkpoint:
         header = {"format": FORMAT, "problem": self.problem, "state": plain}
         text = json.dumps(header, default=lambda value: value.tolist())
         arrays |= {"header": np.frombuffer(text.encode(), np.uint8), "image": self.image}
+        arrays[DIGEST] = np.frombuffer(_digest(arrays), np.uint8)
         try:
             self._require_own()
             with replaced(self.path) as file:
@@ -172,6 +200,15 @@ def _array(archive: zipfile.ZipFile, name: str) -> Array:
         return array
 
 
+def _digest(arrays: Mapping[str, Array]) -> bytes:
+    """Hash names, types, shapes and content of arrays."""
+    digest = hashlib.sha256()
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.digest()
+
+
 Identity = tuple[int, int, int]
 
 
@@ -188,3 +225,17 @@ def probe(operator: Operator, like: Block, locked: Block | None) -> Array:
     """Apply an operator to a fixed vector, project out locked columns, and copy the result to the host."""
     image = project_out(locked, operator.apply(random_block(like, 1, 0)))
     return np.array(to_host(image.array))
+
+
+def restored(current: Any, saved: Any, name: str) -> Any:
+    """Return a saved value; raise an exception if it is not of the kind of the current one."""
+    if isinstance(current, np.ndarray):
+        same = isinstance(saved, np.ndarray) and saved.ndim == current.ndim
+        same = same and (not current.size or saved.shape == current.shape)
+    else:
+        same = type(saved) in JSON_KINDS[type(current)]
+    if not same:
+        raise TypeError(f"its {name} is {saved!r}")
+    if type(saved) is int:
+        np.int64(saved)  # not larger
+    return float(saved) if isinstance(current, float) else saved

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from solvers import EigenResult, Interrupted, IterationState, JacobiDavidsonOpti
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import IterationOptions, Problem
+from solvers.runtime import checkpoint as checkpoints
 from solvers.runtime.checkpoint import Checkpoint, probe
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -432,3 +434,79 @@ def test_blocks_on_a_device_are_saved_from_the_host(case: str, tmp_path: Path) -
     resumed = solve(A, checkpoint=path, **options)
     assert bool((resumed.eigenvectors == whole.eigenvectors).all())
     assert np.array_equal(resumed.residuals, whole.residuals)
+
+
+Part = tuple[str, str]  # a value of the state, or an array, and its name
+WRONG = [None, True, -1, 1e308, float("nan"), "text", [], [[1.0]], {"a": 1}, 10**400]
+DAMAGES: list[Callable[[Any], Any]] = [
+    lambda array: array[:-1],
+    lambda array: array[..., None],
+    lambda array: array.astype("U8"),
+    lambda array: array.astype(object),
+    lambda array: array * 1e-20,
+    lambda array: array + np.nan,
+]
+
+
+def alter(path: Path, change: Callable[[dict[str, Any], dict[str, Any]], object], *, signed: bool) -> None:
+    """Change the state and the arrays of a checkpoint; its checksums, and if `signed` its digest, fit."""
+    with np.load(path) as members:
+        arrays = {name: members[name] for name in members.files}
+    header = json.loads(arrays["header"].tobytes())
+    change(header["state"], arrays)
+    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+    if signed:
+        del arrays["digest"]
+        arrays["digest"] = np.frombuffer(checkpoints._digest(arrays), np.uint8)
+    np.savez(path, **arrays)
+
+
+@pytest.mark.parametrize("case", ["lanczos", "filter", "jd"])
+def test_an_altered_checkpoint_is_refused_and_never_gives_wrong_values(case: str, tmp_path: Path) -> None:
+    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
+    values = solve(A, **options).eigenvalues
+    killed(A, path, 2, **options)
+    whole, refused = path.read_bytes(), []
+
+    def attempt(change: Callable[[dict[str, Any], dict[str, Any]], object], *, signed: bool) -> None:
+        path.write_bytes(whole)
+        alter(path, change, signed=signed)
+        try:
+            result = solve(A, checkpoint=path, maxiter=60, on_unconverged="return", **options)
+        except FormatError as error:
+            refused.append(str(error))
+            return
+        X = result.eigenvectors
+        assert np.abs(X.T @ X - np.eye(len(values))).max() < 1e-6
+        assert np.abs(A @ X - X * result.eigenvalues).max() < 1e-2 or not result.converged.all()
+
+    with np.load(path) as members:
+        names = [name for name in members.files if name.startswith("state/")]
+        state = json.loads(members["header"].tobytes())["state"]
+    rng = np.random.default_rng(0)
+    for name in state:
+        attempt(lambda state, arrays, name=name: state.pop(name), signed=True)
+        attempt(lambda state, arrays, name=name: state.update({name: "changed"}), signed=False)
+    for name in names:
+        attempt(lambda state, arrays, name=name: arrays.pop(name), signed=True)
+        attempt(lambda state, arrays, name=name: arrays.update({name: arrays[name] * 2}), signed=False)
+    assert len(refused) == 2 * len(state) + 2 * len(names) - names.count("state/next")
+    for name in state:
+        wrong = WRONG[rng.integers(len(WRONG))]
+        attempt(lambda state, arrays, name=name, wrong=wrong: state.update({name: wrong}), signed=True)
+    for name in names:
+        for damage in DAMAGES:
+            attempt(
+                lambda state, arrays, name=name, damage=damage: arrays.update({name: damage(arrays[name])}),
+                signed=True,
+            )
+    assert not [message for message in refused if "unsafe" in message or "allow_pickle" in message]
+
+
+@pytest.mark.parametrize("name", ["norm", "krylov_norm"])
+def test_an_impossible_norm_in_a_checkpoint_is_refused(name: str, tmp_path: Path) -> None:
+    A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES["lanczos"]
+    killed(A, path, 2, **options)
+    alter(path, lambda state, arrays: state.update({name: 1e100}), signed=True)
+    with pytest.raises(FormatError, match=r"altered after it was written \(its norm of A is 1\.0e\+100\)"):
+        solve(A, checkpoint=path, **options)
