@@ -530,14 +530,22 @@ class BlockVector:
         return products.sum_over(self.comm, elementwise.column_dot(v, w, promote(v.dtype, w.dtype)))
 
     def norms(self) -> Array:
-        """Compute the Euclidean norms of the columns, shape (M,), real."""
+        """Compute the Euclidean norms of the columns, shape (M,), real.
+
+        Squares are summed in the type of the block, as in `numpy.linalg.norm`: norms beyond the roots of its
+        largest and smallest numbers (1e154 and 1e-154 in float64, 1e19 and 1e-19 in float32) overflow, or
+        lose digits up to all. `scale` by a power of two avoids that.
+        """
         v = self._memory or self.memory
         squares = elementwise.column_dot(v, v, REAL_TYPES[v.dtype])
         norms: Array = self.backend.xp.sqrt(products.sum_over(self.comm, squares))
         return norms
 
     def normalize(self) -> Array:
-        """Scale each column to norm one and return the previous norms; zero columns stay zero."""
+        """Scale each column to norm one and return the previous norms; zero columns stay zero.
+
+        The range of norms is that of `norms`.
+        """
         norms = self.norms()
         self.scale(1 / self.backend.xp.where(norms > 0, norms, 1))
         return norms

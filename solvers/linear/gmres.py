@@ -90,7 +90,7 @@ class _Gmres(Columns):
         super().__init__(system, B)
         self.with_first = with_first
         self.B = system.projection.project(B.copy())
-        self.begin(system.norms(self.B))
+        self.begin(system.norms(self.B), self.B)
         self.steps = steps
         self.buffer = B.like(system.b * (steps + 1))
         self.dtype = np.complex128 if B.dtype.kind == "c" else np.float64

@@ -111,7 +111,7 @@ class _Minres(Columns):
         self.projection = system.projection
         self.U = self.projection.project(B.copy())
         self.Z = self.projection.precondition(self.U)
-        self.begin(self._lengths(self.U, self.Z))
+        self.begin(self._lengths(self.U, self.Z), self.U)
         self.U_old, self.P = B.copy().scale(0), B.like()
         self.W, self.W_old = self.X.copy(), self.X.copy()
         self.part = self.X  # the columns of X that are still iterated on

@@ -36,7 +36,9 @@ SINGULAR = 1000.0  # pivots below SINGULAR * u * ||A - sigma I|| are zero; round
 EXHAUSTED = 10.0  # directions shorter than EXHAUSTED * u * ||A - sigma I|| are zero: the space is invariant
 
 Preconditioner = Callable[[Block], Block]
-Reason = Literal["converged", "maxiter", "stopped", "singular", "stagnated", "indefinite preconditioner"]
+Reason = Literal[
+    "converged", "maxiter", "stopped", "singular", "stagnated", "indefinite preconditioner", "underflow"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Linear:
     reasons : tuple of str
         Reason for stopping, per column: "converged"; "maxiter"; "stopped" (by the caller's test); "singular"
         (the residual is orthogonal to the range of A - sigma I up to rounding); "stagnated" (a cycle of GMRES
-        did not reduce the residual); "indefinite preconditioner" (MINRES).
+        did not reduce the residual); "indefinite preconditioner" (MINRES); "underflow" (squares of the
+        right-hand side are zero in its type: multiply it by a power of two).
     operator_columns, block_applications : int
         Number of columns and blocks that A was applied to.
     preconditioner_columns : int
@@ -254,10 +257,13 @@ class Columns:
             self.reasons[j] = reason
         self.active &= ~which
 
-    def begin(self, initial: RealArray) -> None:
-        """Set the norms of the right-hand sides; zero columns are solved by zero."""
+    def begin(self, initial: RealArray, R: Block) -> None:
+        """Set the norms of the right-hand sides R; zero columns are solved by zero."""
         self.residuals, self.initial = initial.copy(), initial
-        self.finish(initial == 0, "converged")
+        zero = initial == 0
+        if zero.any():
+            self.finish(zero & to_host((R.array != 0).any(axis=0)), "underflow")
+            self.finish(zero, "converged")
 
     def finish_converged(self) -> None:
         """Mark columns as finished that have reached their tolerance."""
@@ -286,6 +292,7 @@ def inverse_where(xp: Any, values: Array, active: Array) -> Array:
 def _finite(values: Array) -> Array:
     if not np.isfinite(values).all():
         raise BreakdownError(
-            "linear solver: the operator or the preconditioner returned NaN or Inf for a finite block."
+            "linear solver: the operator or the preconditioner returned NaN or Inf for a finite block, or "
+            "numbers whose squares overflow."
         )
     return values

@@ -5,7 +5,8 @@ Given an orthonormal basis V and a block W, `orthogonalize` returns Q, S and R w
     W = V S + Q R,   Q^H Q = I,   V^H Q = 0
 
 to working precision for every W: a zero block, repeated columns, a condition number of 1e15, columns of
-very different lengths, or a block inside span(V). Directions of W that are rounding noise are replaced in
+very different lengths, or a block inside span(V), as long as squares of its entries neither overflow (an
+error) nor underflow (lost columns). Directions of W that are rounding noise are replaced in
 Q by random ones, and their rows of R are zero. Rank loss is therefore no special case for the caller, and
 shapes never change. Tall blocks stay on their device; small matrices are processed on the host.
 
@@ -124,8 +125,8 @@ def orthogonalize(
     Raises
     ------
     BreakdownError
-        If W holds NaN or Inf, M is not positive definite, or a policy without rank detection cannot
-        factorise the block.
+        If W holds NaN, Inf, or numbers whose squares overflow, M is not positive definite, or a policy
+        without rank detection cannot factorise the block.
     OptionError, ShapeError
         For a policy within a block together with V, `first` with a policy that does not support it, and more
         columns than the space has dimensions.

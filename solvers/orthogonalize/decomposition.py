@@ -174,7 +174,8 @@ class Decomposition:
         lengths = np.diagonal(G).real
         if not np.isfinite(G).all():
             raise BreakdownError(
-                "orthogonalize: the block holds NaN or Inf; check the operator and the start block."
+                "orthogonalize: the block holds NaN or Inf, or numbers whose squares overflow; check the "
+                "operator and the start block."
             )
         if self.M is not None and lengths.min(initial=0) < -(self.unit**0.5) * np.abs(G).max(initial=0):
             raise BreakdownError(

@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator
 
-from blockvec import models
+from blockvec import BlockVector, models
 from blockvec.errors import BreakdownError, OptionError
-from solvers import EigenResult, IterationState, JacobiDavidsonOptions, JacobiPreconditioner, eigsh
+from solvers import (
+    EigenResult,
+    IterationState,
+    JacobiDavidsonOptions,
+    JacobiPreconditioner,
+    block_gmres,
+    block_minres,
+    eigsh,
+)
 from solvers.blocks import ordinary_exponent
 
 FAR = [-900, 900]
@@ -271,3 +279,12 @@ def test_start_and_deflated_vectors_may_have_any_length(exponent: int) -> None:
     np.testing.assert_allclose(np.abs(X[:, :3].T @ first.eigenvectors), np.eye(3), atol=1e-10)
     others = solve(A, which="SA", orthogonal_to=X[:, :3] * lengths)
     np.testing.assert_allclose(np.abs(X[:, 3:6].T @ others.eigenvectors), np.eye(3), atol=1e-10)
+
+
+@pytest.mark.parametrize("solve_systems", [block_minres, block_gmres])
+def test_a_right_hand_side_whose_squares_vanish_is_not_called_solved(solve_systems: Any) -> None:
+    A, B = hermitian("float64"), BlockVector(np.ones((63, 3)))
+    B.scale(np.array([1.0, 0.0, 2.0**-900]))
+    assert solve_systems(A, B, shift=-6.0).reasons == ("converged", "converged", "underflow")
+    with np.errstate(all="ignore"), pytest.raises(BreakdownError, match="squares overflow"):
+        solve_systems(A, BlockVector(np.full((63, 1), 2.0**900)))
