@@ -595,3 +595,16 @@ def test_the_check_of_indices_can_be_skipped(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (3, 2)])
 def test_empty_matrices_pass_the_check_of_indices(form: str, shape: tuple[int, int]) -> None:
     assert as_operator(sp.csr_array(shape).asformat(form)).nnz == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_products_keep_denormal_numbers(device: str, dtype: str) -> None:
+    tiny, n = np.finfo(dtype).tiny / 8, 300
+    A = sp.diags_array([np.ones(n - 1), np.full(n, 2.0), np.ones(n - 1)], offsets=[-1, 0, 1], format="csr")
+    for matrix in (A.astype(dtype), sp.csr_array(A.toarray().astype(dtype) * tiny)):
+        ones = np.full((n, 3), tiny if matrix[0, 0] == 2 else 1, dtype)
+        expected = np.full((n, 3), 4 * tiny, dtype)
+        expected[[0, -1]] = 3 * tiny
+        assert np.array_equal(
+            host(as_operator(matrix, device=device) @ BlockVector(on(device, ones))), expected
+        )

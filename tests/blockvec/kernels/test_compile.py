@@ -7,6 +7,7 @@ import functools
 import hashlib
 import multiprocessing
 import re
+import struct
 import subprocess
 import sys
 import threading
@@ -52,9 +53,39 @@ def test_a_refused_source_raises_with_the_compilers_log() -> None:
         compiler.compile_source('extern "C" __global__ void f(int* x) { *x = undeclared_thing; }', "sm_90")
 
 
-def test_float32_denormals_are_kept() -> None:
-    assert "--ftz=false" in compiler.OPTIONS
-    assert not any("fast" in option for option in compiler.OPTIONS)
+def machine_code(cubin: compiler.Cubin) -> bytes:
+    """Return the instructions of the kernel ``f``: its section of the ELF file."""
+    image = cubin.image
+    table, size, count, names = (
+        struct.unpack_from(kind, image, at)[0]
+        for kind, at in (("<Q", 40), ("<H", 58), ("<H", 60), ("<H", 62))
+    )
+    headers = [struct.unpack_from("<IIQQQQ", image, table + size * i) for i in range(count)]
+    for name, _, _, _, begin, length in headers:
+        if image[headers[names][4] + name :].startswith(b".text.f\0"):
+            return image[begin : begin + length]
+    raise AssertionError("no section .text.f")
+
+
+@pytest.mark.parametrize(
+    ("expression", "instruction"),
+    [
+        ("x[0] * x[1]", "mul.rn{}.f32 %0, %1, %2;"),
+        ("x[0] + x[1]", "add.rn{}.f32 %0, %1, %2;"),
+        ("x[0] * x[1] + x[2]", "fma.rn{}.f32 %0, %1, %2, %3;"),
+    ],
+)
+def test_float32_denormals_are_kept(expression: str, instruction: str) -> None:
+    def code(statement: str) -> bytes:
+        source = f'extern "C" __global__ void f(float* x) {{ float y; {statement} x[4] = y; }}'
+        return machine_code(compiler.compile_source(source, "sm_90"))
+
+    def exactly(suffix: str) -> bytes:
+        inputs = ", ".join(f'"f"(x[{i}])' for i in range(instruction.count("%") - 1))
+        return code(f'asm("{instruction.format(suffix)}" : "=f"(y) : {inputs});')
+
+    assert exactly("") != exactly(".ftz")
+    assert code(f"y = {expression};") == exactly("")
 
 
 def entries(folder: Path) -> dict[str, int]:
