@@ -27,7 +27,7 @@ from .bench.precompile import compile_ahead, sources
 from .commands import DONE, guarded, write_all
 from .dispatch import accepts
 from .errors import OptionError
-from .files import check_output, check_picture
+from .files import check_apart, check_output, check_picture
 from .io import open_matrix
 from .kernels.roofline import Ceilings
 from .profile import ceilings
@@ -65,12 +65,19 @@ def _info(arguments: argparse.Namespace) -> None:
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    if arguments.json:
-        check_output("--json", arguments.json)
+    _check_json(arguments, arguments.json)
     if arguments.plot:
         check_picture("--plot", arguments.plot)
+        check_apart({"--json": arguments.json, "--plot": arguments.plot})
     run = _bench_paper if arguments.paper else _bench_latency if arguments.latency else _bench_operations
     run(arguments, backend_for(arguments.device))
+
+
+def _check_json(arguments: argparse.Namespace, path: str | Path | None) -> None:
+    """Refuse a file that cannot be written or is read, before anything is measured."""
+    if path is not None:
+        check_output("--json", path)
+        check_apart({**{f"--matrix {name}": name for name in arguments.matrix or ()}, "--json": path})
 
 
 def _bench_operations(arguments: argparse.Namespace, backend: Backend) -> None:
@@ -185,12 +192,14 @@ def _kept(book: records.Book | tables.Ledger) -> Iterator[None]:
 def _tune(arguments: argparse.Namespace) -> None:
     if arguments.results and not arguments.ship:
         raise OptionError("--from names results to ship; say where with --ship.")
+    if arguments.ship:
+        check_output("--ship", arguments.ship / "table.json")
     outputs: dict[str, Callable[[], None]] = {}
     if arguments.results:
         documents = [records.read(file) for file in _result_files(arguments.results)]
     else:
-        if arguments.json:
-            check_output("--json", arguments.json / "table.json" if arguments.tables else arguments.json)
+        is_folder = arguments.json and arguments.tables
+        _check_json(arguments, arguments.json / "table.json" if is_folder else arguments.json)
         book = _tune_sparse(arguments) if arguments.matrix else _tune_dense(arguments)
         documents, outputs["--json"] = book.documents(), book.write
     if arguments.ship:

@@ -12,7 +12,7 @@ import io
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +42,15 @@ def check_output(option: str, path: str | os.PathLike[str]) -> None:
     """Raise an `OptionError` that names option and file if a file cannot be created or replaced."""
     if reason := refusal(path):
         raise OptionError(f"{option}: cannot write {os.fspath(path)!r}: {reason}.")
+
+
+def check_apart(files: Mapping[str, str | os.PathLike[str] | None]) -> None:
+    """Raise an `OptionError` if two options name the same file; None stands for an option not given."""
+    taken: dict[str, str] = {}
+    for option, path in files.items():
+        if path is not None and taken.setdefault(os.path.realpath(path), option) != option:
+            other = taken[os.path.realpath(path)]
+            raise OptionError(f"{option}: {os.fspath(path)!r} is the file of {other}; give another one.")
 
 
 def check_picture(option: str, path: str | os.PathLike[str]) -> None:

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 import blockvec
 from blockvec.commands import DONE, INTERRUPTED, Parser, guarded, write_all
 from blockvec.errors import DeviceError, OptionError
-from blockvec.files import check_output, check_picture, replaced, write_picture
+from blockvec.files import check_apart, check_output, check_picture, replaced, write_picture
 
 from .arguments import CHOICES
 from .blocks import to_host
@@ -110,15 +109,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
     """Refuse files that cannot be written, before anything is computed."""
-    taken = {Path(arguments.matrix).resolve(): "the matrix"}
-    for option in ("--checkpoint", "--save", "--plot"):
-        name = getattr(arguments, option.removeprefix("--"))
-        if name is None:
-            continue
-        (check_picture if option == "--plot" else check_output)(option, name)
-        other = taken.setdefault(Path(name).resolve(), option)
-        if other != option:
-            raise OptionError(f"{option}: {name!r} is the file of {other}; give another one.")
+    files = {"--checkpoint": arguments.checkpoint, "--save": arguments.save}
+    for option, name in files.items():
+        if name is not None:
+            check_output(option, name)
+    if arguments.plot is not None:
+        check_picture("--plot", arguments.plot)
+    check_apart({"the matrix": arguments.matrix, **files, "--plot": arguments.plot})
     if arguments.plot and arguments.method == "dense":
         raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
 

@@ -19,7 +19,7 @@ from typing import Any
 from ..backends import Backend
 from ..config import named_commit
 from ..errors import CompileError, FormatError
-from ..kernels.cache import replace_file
+from ..files import replaced
 from ..kernels.compile import compiler_version
 from ..kernels.measure import Timing
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
@@ -176,7 +176,9 @@ def write(
         f' "ceilings": {json.dumps(whole["ceilings"])},\n'
         f' "records": [\n  {lines}]}}\n'
     )
-    replace_file(Path(path), text.encode())
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with replaced(path, durable=False) as stream:
+        stream.write(text.encode())
 
 
 class Book:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ..backends import Backend, backend_for
 from ..config import option_context, options
-from ..errors import OptionError
-from ..kernels.cache import replace_file
+from ..errors import FormatError, OptionError
+from ..files import replaced
 from ..kernels.device import H200
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
@@ -275,7 +275,7 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str],
     files = []
     for operation, new in found.items():
         file = folder / f"{operation}.json"
-        known = json.loads(file.read_text())["records"] if file.exists() else []
+        known = _known(file)
         by_problem = {json.dumps(record["problem"], sort_keys=True): record for record in known + new}
         records = []
         for record in sorted(by_problem.values(), key=_order):
@@ -285,9 +285,18 @@ def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str],
             else:
                 shape = {name: record["problem"].get(name) for name in ("dtype_a", "M", "N")}
                 say(f"left out: {operation} {shape} {record['kernel']} {record['config']}: {refused}")
-        replace_file(file, table_of(environment, records).encode())
+        with replaced(file) as stream:
+            stream.write(table_of(environment, records).encode())
         files.append(file)
     return files
+
+
+def _known(file: Path) -> list[dict[str, Any]]:
+    """Read the records of a table; none if there is no file."""
+    try:
+        return list(json.loads(file.read_text(encoding="utf-8"))["records"]) if file.exists() else []
+    except (ValueError, KeyError, TypeError):
+        raise FormatError(f"{file}: this is no table of winners; give another folder.") from None
 
 
 def _stored(record: dict[str, Any]) -> dict[str, Any]:

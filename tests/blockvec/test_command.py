@@ -126,6 +126,12 @@ def test_plot_draws_every_result_of_a_folder(
         ("bench --json no/such/x.json", "--json: cannot write 'no/such/x.json': there is no folder"),
         ("tune --json no/such/x.json", "--json: cannot write 'no/such/x.json': there is no folder"),
         ("tune --tables all --json no/such", "--json: cannot write 'no/such/table.json': there is no folder"),
+        ("bench --quick --matrix x.mtx --json x.mtx", "--json: 'x.mtx' is the file of --matrix x.mtx"),
+        ("bench --json x.svg --plot ./x.svg", "--plot: './x.svg' is the file of --json"),
+        (
+            "tune --from x.json --ship no/such",
+            "--ship: cannot write 'no/such/table.json'",
+        ),
         ("plot x.json -o x.bogus", "--output: a picture cannot be of type '.bogus'"),
         ("bench --quick --op apply --matrix laplace3d:m=3", "unknown parameter 'm'"),
         ("bench --quick --op apply --matrix nothing.mtx", "no such file"),

@@ -16,7 +16,7 @@ import pytest
 from blockvec.bench import records as results
 from blockvec.bench import tables, tuning
 from blockvec.bench.workers import Workers, notice
-from blockvec.errors import OptionError
+from blockvec.errors import FormatError, OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.measure import Timing
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
@@ -100,6 +100,15 @@ def test_a_record_holds_its_problem_and_the_winners_configuration(
     key = representative(problem)
     assert key is not None
     assert stored == json.loads(json.dumps(result.winner.record(key) | {"fraction": record["fraction"]}))
+
+
+@pytest.mark.parametrize("content", ["a thesis", "[]", "{}"])
+def test_a_file_that_is_no_table_is_not_replaced(content: str, tmp_path: Path) -> None:
+    (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
+    (tmp_path / "tsmttsm.json").write_text(content)
+    with pytest.raises(FormatError, match=r"tsmttsm\.json: this is no table of winners"):
+        tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [tuned(problem).record()])])
+    assert (tmp_path / "tsmttsm.json").read_text() == content
 
 
 def test_shipping_keeps_what_is_there_and_replaces_what_is_new(tmp_path: Path) -> None:
