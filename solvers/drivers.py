@@ -168,6 +168,10 @@ def _basis_size(problem: Problem, b: int) -> int:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
         steps = 8 if b > 4 or problem.preconditioner is not None else 14
+        if (
+            problem.has_costly_steps
+        ):  # it ends when the pairs have converged: rather a large basis than restarts
+            steps = 20
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
         ncv = min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
         if problem.target is None or problem.method != "filter":

@@ -112,8 +112,8 @@ def eigsh(
     return_eigenvectors : bool
         Whether to return the vectors together with the values.
     rng : Generator, int or None
-        Source of all random numbers. The same seed gives bit-identical results on the same device. With None
-        the seed is random.
+        Source of all random numbers. The same seed gives bit-identical results on the same device, on a host
+        with the same number of threads (those of BLAS included). With None the seed is random.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
         "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a function

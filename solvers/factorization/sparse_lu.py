@@ -123,7 +123,8 @@ class _Solver:
         return np.ascontiguousarray(self.lu.solve(np.asarray(B, dtype=self.dtype)))
 
     def _residual(self, B: Array, X: Array) -> Array:
-        return self._operator.apply(BlockVector(X), out=BlockVector(B, copy=True), alpha=-1, beta=1).array
+        product = self._operator.apply(BlockVector(X)).array
+        return np.subtract(B, product, out=product)
 
     def _tried(self) -> bool:
         """Count the refinements that a random right-hand side needs, and look for a singular matrix.

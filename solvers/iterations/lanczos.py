@@ -18,6 +18,7 @@ KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 # A run stagnates if its true residuals were not halved by so many successive repairs, or, where steps are
 # costly, by a repair within so many restarts.
 MAX_REPAIRS, MAX_RESTARTS = 5, 10
+DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 
 
@@ -44,6 +45,7 @@ class ThickRestart(Iteration):
             0,
         )  # least excess of true residuals over limits, and restarts then
         self.repairs = 0  # since then
+        self.next_look = 0  # columns of V from which on it is worth while to look for convergence
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
     @property
@@ -126,6 +128,7 @@ class ThickRestart(Iteration):
         # The Ritz pairs of a given start are checked first: they may be converged already.
         first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
         queued = krylov.m + krylov.w
+        self.next_look = 0
         while krylov.can_expand() and not first_look:
             krylov.expand()
             reason = self._stopped()
@@ -138,13 +141,15 @@ class ThickRestart(Iteration):
 
     def _seems_done(self) -> bool:
         """Check whether a cycle should end before the basis is full, where steps are costly."""
-        krylov, k = self.krylov, self.problem.k
-        if not self.problem.has_costly_steps or krylov.m < k + self.options.block_size:
+        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
+        if not self.problem.has_costly_steps or krylov.m < max(k + b, self.next_look):
             return False
         ritz = krylov.ritz()
         best = select(ritz.theta, self.which)[:k]
         self.norm = max(self.norm, krylov.norm)
-        return bool((ritz.residuals[best] <= self._limits(ritz.theta[best])).all())
+        excess = float((ritz.residuals[best] / self._limits(ritz.theta[best])).max())
+        self.next_look = krylov.m + b * int(np.log10(max(excess, 1)) / DIGITS_PER_STEP)
+        return excess <= 1
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
