@@ -6,6 +6,7 @@ explicit and a few factorisations take seconds, the iteration only needs to loca
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -54,7 +55,7 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     invariant = problem.locked is None or len(problem.deflated) > 0
     if not (invariant and is_factorable(problem.operator, problem.which)):
         return run(problem, options)
-    soon = replace(options, maxiter=SOON[options.method])
+    soon = replace(options, maxiter=SOON[options.method], most_calls=math.inf)
     first = solve_iteratively(staged(problem, "begun"), soon)
     if first.info["stopped"] != "maxiter":
         return first

@@ -75,11 +75,12 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     if problem.start is not None:
         high = replace(high, start=problem.start.copy())
     first = solve(high)
-    if k_low == 0 or first.info["stopped"] == "interrupted":
+    stopped = first.info["stopped"]
+    if k_low == 0 or stopped == "interrupted" or (stopped == "costly" and problem.may_be_dense):
         return first.with_info(which="BE", k=problem.k)
     X = BlockVector(first.eigenvectors)
     low = replace(within_time(staged(problem, "SA")), which="SA", k=k_low)
-    if first.info["stopped"] == "callback":
+    if stopped == "callback":
         low = replace(low, callback=lambda state: True)
     if problem.locked is None:  # the columns of a caller need not be invariant under A
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))

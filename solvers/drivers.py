@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -12,7 +13,7 @@ from blockvec import BlockVector, __version__, array_namespace
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import integer, orthonormal_block
-from .blocks import Operator, to_host
+from .blocks import Operator, project_out, to_host
 from .combine import both_ends, one_after_other, staged
 from .interior_filter import solve_window
 from .iterations.base import Iteration, IterationResult
@@ -33,8 +34,16 @@ from .runtime.progress import logger
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
+DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
+# Up to here dense LAPACK takes a few seconds, which many iterations exceed in vain.
+FEW_ROWS = 3000
+# Seconds on one core: per call of a sparse product with a block, per step of an iteration and per product of
+# elements in its orthogonalisation, and of dense LAPACK per cubed row.
+CALL_S, STEP_S, ELEMENT_S, DENSE_S = 1e-4, 5e-4, 2e-9, 4e-10
+INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
+PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 MANY_PAIRS = 20
 LEAST_STEPS = 8  # steps of a large block for which a basis needs room
@@ -81,7 +90,8 @@ def _options(problem: Problem, asked: Problem) -> IterationOptions:
     maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
-    return IterationOptions(b, ncv, maxiter, degree, method, why)
+    options = IterationOptions(b, ncv, maxiter, degree, method, why)
+    return replace(options, most_calls=_most_calls(problem, options))
 
 
 # --- method and sizes -------------------------------------------------------------------------------
@@ -94,24 +104,23 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     """
     method, n, k = problem.method, problem.n, problem.k
     cost = problem.operator, block_size, (k + ncv) // 2
-    if method == "dense":
-        for name, value in {"orthogonal_to": problem.locked, "checkpoint": problem.checkpoint}.items():
-            if value is not None:
-                raise OptionError(f"{name}: not available with method='dense'; use method='lanczos'.")
+    if method == "dense" and problem.checkpoint is not None:
+        raise OptionError("checkpoint: not available with method='dense'; use method='lanczos'.")
     if method != "auto":
         degree = max(choose_degree(*cost), MIN_DEGREE) if method == "filter" else 1
         return method, degree, "asked for"
     for name in ("preconditioner", "jd_options"):
         if getattr(problem, name) is not None:
             return "jd", 1, f"{name} is given"
-    if problem.target is not None:
-        return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
     iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
     if all(value is None for value in iterative):
-        if n <= DENSE_ROWS:
-            return "dense", 1, f"n = {n} is at most {DENSE_ROWS}"
+        most = DENSE_ROWS if problem.target is None else DENSE_ROWS_INSIDE
+        if n <= most:
+            return "dense", 1, f"n = {n} is at most {most}"
         if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
             return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    if problem.target is not None:
+        return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
     degree = choose_degree(*cost)
     if degree < MIN_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
@@ -187,6 +196,22 @@ def _basis_size(problem: Problem, b: int) -> int:
     return min(room, int(problem.ncv))
 
 
+def _most_calls(problem: Problem, options: IterationOptions) -> float:
+    """Count the calls of the operator that take as long as dense LAPACK, where that could take over.
+
+    Times are modelled, so that a run does not depend on the clock. Dense LAPACK applies A to n columns
+    itself. A method that was asked for may go on for longer.
+    """
+    n, b = problem.n, options.block_size
+    if problem.maxiter is not None or n > FEW_ROWS:
+        return math.inf
+    step_s = STEP_S + ELEMENT_S * b * n * options.ncv
+    call_s = CALL_S + step_s / (INNER_CALLS if options.method == "jd" else options.degree)
+    dense_s = DENSE_S * n**3
+    most_s = dense_s if problem.may_be_dense else PATIENCE * (dense_s + 1)
+    return max(most_s / call_s, n / b)
+
+
 # --- runs -------------------------------------------------------------------------------------------
 
 
@@ -254,7 +279,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
 def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve around a target by Jacobi-Davidson, and by a filter if that stagnates in a dense spectrum."""
     first = solve_iteratively(problem, options)
-    if first.info["stopped"] != "stagnated":
+    if first.info["stopped"] != "stagnated" or problem.may_be_dense:
         return first
     part = replace(
         staged(problem, "window"),
@@ -269,13 +294,21 @@ def _solve_around(problem: Problem, options: IterationOptions) -> EigenResult:
     return one_after_other(first, solve_window(part, sizes, solve_iteratively))
 
 
+def dense_bytes(op: Operator) -> int:
+    """Compute the memory that dense LAPACK needs."""
+    n: int = op.shape[0]
+    return 5 * n * n * op.dtype.itemsize
+
+
 def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by dense LAPACK."""
     op, n = problem.operator, problem.n
     purpose = f"a dense matrix of {n} rows and its eigenvectors"
-    require_memory(op, 5 * n * n * op.dtype.itemsize, purpose, "use method='lanczos'")
+    require_memory(op, dense_bytes(op), purpose, "use method='lanczos'")
     like = BlockVector.empty(n, 0, op.dtype, device=op.device)
-    theta, X, norm = dense_eigenpairs(op.apply, like, problem.k, problem.which)
+    theta, X, norm = dense_eigenpairs(
+        op.apply, like, problem.k, problem.which, problem.target, problem.locked
+    )
     norm = norm if problem.norm is None else problem.norm
     counts = Counts(
         operator_columns=n + len(theta),
@@ -284,7 +317,7 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     outcome = IterationResult(
         theta=theta,
         X=BlockVector(X),
-        residuals=_residuals(op, theta, X),
+        residuals=_residuals(problem, theta, X),
         limits=problem.tolerance.limits(theta, norm),
         reason="converged",
         verification="not needed: dense LAPACK finds everything",
@@ -297,15 +330,15 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     return _result(problem, options, outcome)
 
 
-def _residuals(op: Operator, theta: Any, X: Any) -> Any:
+def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
     """Compute true residual norms, a few columns at a time."""
-    xp = array_namespace(X)
+    op, xp = problem.operator, array_namespace(X)
     norms = []
     for begin in range(0, len(theta), IDENTITY_COLUMNS):
         part = slice(begin, begin + IDENTITY_COLUMNS)
         block = BlockVector(xp.ascontiguousarray(X[:, part]))
         R = op.apply(block).axpy(xp.asarray(-theta[part].astype(block.array.real.dtype)), block)
-        norms.append(to_host(R.norms()))
+        norms.append(to_host(project_out(problem.locked, R).norms()))
     return np.concatenate(norms).astype(np.float64)
 
 

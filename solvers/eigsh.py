@@ -26,6 +26,7 @@ from .arguments import (
     square,
     tall_block,
 )
+from .auto_dense import fits_dense, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
 from .drivers import solve
 from .iterations.jd_options import JacobiDavidsonOptions
@@ -117,15 +118,18 @@ def eigsh(
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
         "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a function
-        or for a matrix on a GPU, which cannot be factorised. Otherwise it selects dense LAPACK if n is at
-        most 500 or k is more than a third of n, unless an option that only iterations support is given
-        (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares the cost of applying A, which is
-        known for sparse matrices, with the cost of orthogonalisation, and selects the filter if that is
-        cheaper. ``info["why"]`` contains the reason.
+        or for a matrix on a GPU, which cannot be factorised. Otherwise, and for these up to n = 1500, it
+        selects dense LAPACK if n is at most 500 or k is more than a third of n, unless an option that only
+        iterations support is given (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares the
+        cost of applying A, which is known for sparse matrices, with the cost of orthogonalisation, and
+        selects the filter if that is cheaper. ``info["why"]`` contains the reason.
         If one end of the spectrum has not converged after 40 restarts (10 with a filter), as for a stiffness
         matrix, and A (and M) are explicit matrices on the host with up to 20 000 rows, the run continues by
         shift-invert with a shift just outside the spectrum, and an inertia count proves that no eigenvalue is
         missing (unless `maxiter` is given).
+        Up to n = 3000, if memory permits, dense LAPACK takes over from every iteration that fails or, unless
+        `maxiter` is given, takes as many applications of A as dense LAPACK takes time for. Other methods
+        end with `NoConvergence` after several times that number.
     block_size : int, optional
         Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on a
         GPU, 4 for other k >= 4, and 2 for k < 4. For Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k
@@ -249,7 +253,7 @@ def eigsh(
     is_plain = M is None and OPinv is None and mode == "normal"
     is_on_host = is_explicit(A) and device in (None, "cpu")
     by_filter = method == "filter" or (method == "auto" and not at_zero and not is_on_host)
-    unfactored = corrects or (is_plain and by_filter)
+    unfactored = corrects or (is_plain and (by_filter or method == "dense"))
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
     transforms = M is not None or not (sigma is None or unfactored)
     like = None if OPinv is None else M
@@ -292,10 +296,16 @@ def eigsh(
         maxiter=maxiter,
         preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
         jd_options=jd_options,
+        may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
     )
     with scaling.noted(), progress_bar(callback) if progress else nullcontext(callback) as watched:
         scaled = scaling.problem(replace(problem, callback=watched))
-        result = scaling.result(_solve(scaled, form, A, M), sigma, limit)
+        result = solve_or_densify(
+            scaled,
+            lambda: _solve(scaled, form, A, M),
+            lambda: solve_densely(scaled, form, shift, mode, op, A, M),
+        )
+        result = scaling.result(result, sigma, limit)
     logger.info(result.summary())
     if saved is not None and result.info["stopped"] == "converged":
         saved.remove()
@@ -337,6 +347,8 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
         "maxiter": f"after {counted(info['restarts'], 'restart')}: raise maxiter or ncv, or loosen tol",
         "time_limit": f"in {info['time_s']:.3g} s: raise time_limit",
         "callback": "when the callback stopped the iteration",
+        "costly": f"in {info['operator_columns']} applications of A to a column, which took far longer than "
+        "dense LAPACK does: use method='auto' or 'dense', or give maxiter",
         "stagnated": "before the residuals ceased to fall: raise ncv or block_size, give a "
         "preconditioner, or loosen tol",
         "converged": "to their limit in working precision: loosen tol",

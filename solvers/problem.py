@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -108,6 +109,7 @@ class Problem:
     preconditioner: Preconditioner | None = None
     jd_options: JacobiDavidsonOptions | None = None
     has_costly_steps: bool = False  # a step of Lanczos takes longer than a Rayleigh-Ritz step
+    may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
 
     @property
     def n(self) -> int:
@@ -145,3 +147,4 @@ class IterationOptions:
     degree: int = 1  # of the polynomial that `FilteredRestart` may put in the place of A; 1 for none
     method: Chosen = "lanczos"
     why: str = ""  # reason for the method
+    most_calls: float = math.inf  # calls of the operator after which the run ends as "costly"

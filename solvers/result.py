@@ -35,7 +35,7 @@ class SolveInfo(TypedDict):
 
     method: str
     why: str  # the reason for the method
-    stopped: str  # "converged", "maxiter", "callback", "time_limit", "interrupted" or "stagnated"
+    stopped: str  # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated" or "costly"
     verification: str  # outcome of the search for missed copies of multiple eigenvalues
     n: int
     k: int

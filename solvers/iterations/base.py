@@ -42,7 +42,7 @@ class IterationResult:
     X: Block  # orthonormal vectors, shape (n, k); may be a view of the iteration's buffer
     residuals: RealArray  # true residual norms ||A x - theta x||
     limits: RealArray
-    reason: str  # "converged", "maxiter", "callback", "time_limit", "interrupted" or "stagnated"
+    reason: str  # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated" or "costly"
     verification: str  # outcome of the search for missed copies
     missing: int  # number of wanted vectors that are known to exist and are not in X
     norm: float  # ||A||, as given or estimated
@@ -69,7 +69,10 @@ class Iteration(ABC):
         Called between steps; True stops the iteration.
     """
 
-    PROGRESS: tuple[str, ...] = ("least", "search_width", "found_missed", "missing", "verification")
+    PROGRESS: tuple[str, ...] = (
+        *("least", "search_width", "found_missed"),
+        *("missing", "verification", "filter_calls"),
+    )
 
     least: float  # lower bound of the ranking keys, of (A - target I)^2 with a target
 
@@ -85,6 +88,7 @@ class Iteration(ABC):
         self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
         self.history: list[IterationState] = []
+        self.filter_calls = 0  # calls of the operator by filters: of a start, or in a search
         self.degree = 1  # highest degree of a polynomial of A
         self.residuals: RealArray | None = None  # true residual norms of the current vectors, if known
         self.search_width = 1
@@ -131,6 +135,11 @@ class Iteration(ABC):
             return "interrupted"
         limit = self.problem.time_limit
         return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+
+    def _costly(self) -> str:
+        """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
+        calls = self.counts.block_applications - self.filter_calls
+        return "costly" if calls > self.options.most_calls else ""
 
     def _resumed(self) -> bool:
         """Restore the state of the checkpoint, if there is one."""
@@ -300,6 +309,7 @@ class Iteration(ABC):
         verdict = Search(folded, found, self.search_width, budget, self.rng, self._stopped).run()
         counts.add(verdict.counts, each)
         counts.verification_columns += each * verdict.counts.operator_columns
+        self.filter_calls += each * verdict.counts.block_applications
         self.verification = verdict.text + ("" if target is None else ", by (A - sigma I)^2")
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
         if verdict.missed is None:

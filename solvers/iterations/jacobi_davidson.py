@@ -136,7 +136,7 @@ class JacobiDavidson(Iteration):
                 reason = self._stopped() or "converged"
             if not reason and self.space.room == 0 and not self.missing:
                 reason = "converged"  # the basis spans the space
-            reason = reason or self._stalled(state)
+            reason = reason or self._stalled(state) or self._costly()
             if not reason and state.converged < self.problem.k:
                 self._grow(state)
             self.counts.restarts += 1
@@ -173,6 +173,7 @@ class JacobiDavidson(Iteration):
         if self._filters():
             space.extend(filtered_start(space, self.problem, b, self.counts, self.interrupted))
             space.norm = max(space.norm, self._random_norm(space.buffer, None))
+            self.filter_calls = self.counts.block_applications
             return
         space.extend(self.start)
         if space.m < b:
@@ -393,6 +394,7 @@ class JacobiDavidson(Iteration):
             norm=norm,
             least=self.least,
             locked=self.locked,
+            block_size=self.options.block_size,
         )
 
     def _add_missed(self, missed: Block) -> None:

@@ -84,6 +84,7 @@ class ThickRestart(Iteration):
             self.counts.restarts += 1
             if not reason and self.counts.restarts >= self.options.maxiter:
                 reason = "maxiter"
+            reason = reason or self._costly()
             if not reason and self.krylov.complete and not self.krylov.append_random(self.options.block_size):
                 reason = "converged"  # the basis spans the space
             self._save(reason)
@@ -216,6 +217,7 @@ class ThickRestart(Iteration):
             norm=self._norm(),
             least=self.least,
             locked=self.locked,
+            block_size=self.options.block_size,
         )
 
     def _add_missed(self, missed: Block) -> None:

@@ -65,8 +65,10 @@ def ranking_key(theta: Any, which: Which) -> Any:
     return -theta if which == "SA" else np.abs(theta)
 
 
-def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
+def select(theta: RealArray, which: Selection, target: float | None = None) -> NDArray[np.intp]:
     """Sort values by ranking key, descending; for "BE" alternately from both ends. Return indices.
+
+    With a target the values 1 / (theta - target) are sorted.
 
     Examples
     --------
@@ -74,6 +76,9 @@ def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
     >>> [select(np.array([-3.0, 1.0, 2.0]), which).tolist() for which in ("LM", "BE")]
     [[0, 2, 1], [2, 0, 1]]
     """
+    if target is not None:
+        with np.errstate(divide="ignore", over="ignore"):
+            theta = 1 / (theta - target)
     if which == "BE":
         rank = np.argsort(np.argsort(-theta, kind="stable"), kind="stable")
         return np.argsort(np.minimum(2 * rank, 2 * (len(theta) - 1 - rank) + 1), kind="stable")
@@ -153,12 +158,18 @@ def _blas() -> Any:
 
 
 def dense_eigenpairs(
-    apply: Callable[..., Block], like: Block, k: int, which: Selection
+    apply: Callable[..., Block],
+    like: Block,
+    k: int,
+    which: Selection,
+    target: float | None = None,
+    locked: Block | None = None,
 ) -> tuple[RealArray, Any, float]:
     """Compute k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
 
     ``apply(X)`` is called with columns of the identity. The values are on the host; the vectors are a
-    row-major array of shape (n, k) on the device of `like`, which has n rows.
+    row-major array of shape (n, k) on the device of `like`, which has n rows. The operator is restricted to
+    the complement of the locked columns.
     """
     n = like.shape[0]
     xp = array_namespace(like.array)
@@ -171,7 +182,12 @@ def dense_eigenpairs(
     A = (A + A.conj().T) / 2
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("the matrix holds NaN or Inf; check its entries.")
+    if locked is not None:
+        Q = xp.linalg.qr(locked.array, mode="complete")[0][:, locked.shape[1] :]
+        A = Q.conj().T @ A @ Q
     values, X = xp.linalg.eigh(A)
     theta = to_host(values).astype(np.float64)
-    order = np.sort(select(theta, which)[:k])
-    return theta[order], xp.ascontiguousarray(X[:, xp.asarray(order)]), float(np.abs(theta).max())
+    order = np.sort(select(theta, which, target)[:k])
+    X = X[:, xp.asarray(order)]
+    X = xp.ascontiguousarray(X if locked is None else Q @ X)
+    return theta[order], X, float(np.abs(theta).max())

@@ -64,6 +64,7 @@ class Found:
     norm: float  # ||A||
     least: float  # ranking key of the far end of the spectrum, as far as it is known
     locked: Block | None
+    block_size: int  # of the iteration
 
     @property
     def wanted(self) -> float:
@@ -116,7 +117,12 @@ def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_siz
 
 
 def choose_interval(found: Found, growth: float, budget: int) -> Interval:
-    """Choose the interval and the deflated vectors for the widest gap behind the last wanted value."""
+    """Choose the interval and the deflated vectors for the widest gap behind the last wanted value.
+
+    If that gap needs a higher degree than the budget, values within some distance of the last wanted one
+    would not grow. Where computed values within it may have missed copies, the edge moves behind the last
+    value by that distance.
+    """
     values = ranking_key(found.theta, found.which)
     k, wanted = found.k, found.wanted
     edge, deflated = wanted, k
@@ -127,6 +133,15 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
         trusted = found.residuals[extra] <= TRUSTED * (values[extra] - candidate)
         if candidate < edge and trusted.all():
             edge, deflated = candidate, d
+    interval = _interval(found, edge, deflated, growth, budget)
+    unseen = values[:k] < interval.target
+    if may_have_missed(found.theta[:k][unseen], found.limits[unseen], found.which, found.block_size):
+        interval = _interval(found, edge - (interval.target - wanted), deflated, growth, budget)
+    return interval
+
+
+def _interval(found: Found, edge: float, deflated: int, growth: float, budget: int) -> Interval:
+    """Form the interval with an edge, which may move for values of largest magnitude."""
     low = -edge if found.which == "LM" else found.least - MARGIN * (edge - found.least)
     # The width must not vanish for a spectrum of one point: it is at least a thousandth of ||A||.
     half_width = max((edge - low) / 2, 1e-3 * found.norm) or 1.0
@@ -134,7 +149,7 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
         edge = max(edge, half_width)
     low = edge - 2 * half_width
     nearest = edge + half_width * (math.cosh(math.acosh(growth) / budget) - 1)
-    return Interval(low, edge, max(wanted, nearest), deflated)
+    return Interval(low, edge, max(found.wanted, nearest), deflated)
 
 
 class Search:
@@ -156,7 +171,8 @@ class Search:
     ) -> None:
         self.operator, self.found, self.rng, self.stop = operator, found, rng, stop
         n = operator.shape[0]
-        self.width = max(1, min(width, n - found.X.shape[1]))
+        self.most = max(1, n - found.X.shape[1])
+        self.width = min(width, self.most)
         self.budget = budget
         self.growth = DECISIVE * math.sqrt(n) / UNLUCKY
         self.counts = Counts()
@@ -272,6 +288,13 @@ class Search:
         if decided or self.outgrown > math.log(self.growth):
             text = "passed: what grew in the complement is less wanted than the last value"
             return Y, self._verdict(None, text)
+        if residual > 0 and Y.shape[1] < self.most:
+            # In a cluster one vector grows into a mixture, which its residual separates.
+            wider = Y.like(Y.shape[1] + 1)
+            wider[:, : Y.shape[1]] = Y
+            wider[:, Y.shape[1] :] = spread
+            self._project(wider)
+            Y = wider
         return self._normalized(Y), None
 
     def _rate(self, value: float) -> float:

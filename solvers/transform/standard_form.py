@@ -213,7 +213,8 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     try:
         inner = solve(inside)
         result = _transformed_back(form, inner, problem, norms)
-        if not result.converged.all() and inner.info["stopped"] in AT_THE_LIMIT:
+        improvable = inner.info["method"] != "dense" and inner.info["stopped"] in AT_THE_LIMIT
+        if improvable and not result.converged.all():
             again = _transformed_back(form, _polished(inner, inside), problem, norms)
             result = _as_rounding_allows(min(again, result, key=_excess), problem, norms)
     except BreakdownError as error:

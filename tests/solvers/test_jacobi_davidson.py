@@ -456,11 +456,16 @@ def test_callback_and_counts_are_those_of_every_method() -> None:
 
 def test_values_inside_the_spectrum_of_a_function_are_found_by_themselves() -> None:
     matrix = models.model("graphene:nx=10,ny=8,disorder=0.2")
-    result = solve(lambda X: matrix @ X, 5, sigma=0.2, shape=matrix.shape, method="auto")
+    options: dict[str, Any] = {"sigma": 0.2, "method": "auto"}
+    result = solve(lambda X: matrix @ X, 5, shape=matrix.shape, block_size=4, maxiter=999, **options)
     check_nearest(result, matrix, 0.2)
     assert result.info["method"] == "jd"
     assert "no matrix of the host" in result.info["why"]
-    assert solve(matrix, 5, sigma=0.2, method="auto").info["method"] != "jd"  # by a factor
+    few = solve(lambda X: matrix @ X, 5, shape=matrix.shape, **options)
+    check_nearest(few, matrix, 0.2)
+    assert few.info["method"] == "dense"
+    assert few.info["operator_columns"] <= matrix.shape[0] + 10
+    assert solve(matrix, 5, **options).info["method"] != "jd"  # by a factor
 
 
 @pytest.mark.parametrize("locked", [0, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ def case(
         norm=1.6,
         least=float(ranking_key(values, which).min()),
         locked=None,
+        block_size=2,
     )
     return operator, found, values[order]
 
@@ -101,6 +103,7 @@ def test_outliers_far_away_neither_overflow_nor_leak_back(plain: Any) -> None:
         norm=1e7,
         least=0.0,
         locked=None,
+        block_size=2,
     )
     assert look(operator, found).missed is None
 
@@ -120,6 +123,7 @@ def test_a_wrong_bound_of_the_far_end_is_noticed(plain: Any) -> None:
         norm=1.6,
         least=0.5,
         locked=None,
+        block_size=2,
     )
     verdict = look(operator, knows_too_little)
     assert verdict.missed is None
@@ -132,7 +136,7 @@ def test_the_interval_leaves_out_vectors_that_are_known_well_enough(plain: Any) 
     assert interval.deflated == 8
     assert interval.edge < found.wanted <= interval.target
     poor = np.where(np.arange(9) < 6, 1e-12, 1e-2)
-    vague = Found(found.X, found.theta, poor, 6, "LA", found.limits, 1.6, 0.0, None)
+    vague = Found(found.X, found.theta, poor, 6, "LA", found.limits, 1.6, 0.0, None, 2)
     assert choose_interval(vague, 1e6, 200).deflated == 6
 
 
@@ -152,3 +156,13 @@ def test_copies_can_be_missing_only_where_the_block_was_full() -> None:
     assert not may_have_missed(
         np.full(6, 2.0), widths, "LA", 2
     )  # only the last value: more copies change nothing
+
+
+def test_the_edge_moves_where_missed_copies_could_lie_too_near_to_grow(plain: Any) -> None:
+    _, found, _ = case("LA", [], 6, plain)
+    near = found.wanted + 1e-7 * np.array([1.0, 1.0, 1.0, 0.5, 0.2, 0.0])
+    found = replace(found, theta=np.r_[near, found.theta[6:]][:6], X=found.X[:, :6], residuals=np.zeros(6))
+    interval = choose_interval(found, 1e6, 20)
+    assert interval.target == found.wanted > interval.edge
+    alone = replace(found, block_size=4)  # a block of four would have found all copies
+    assert choose_interval(alone, 1e6, 20).target > found.wanted + 1e-7

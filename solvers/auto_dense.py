@@ -1,0 +1,90 @@
+"""Dense LAPACK where an iteration fails on a matrix of a few thousand rows, or costs more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from blockvec import Operator
+from blockvec.errors import BreakdownError, OptionError
+
+from .combine import one_after_other
+from .drivers import FEW_ROWS, dense_bytes, solve
+from .problem import Problem
+from .result import EigenResult
+from .runtime.memory import available_bytes
+from .transform.standard_form import StandardForm, solve_transformed, standard_form
+
+# What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
+FAILURES = {
+    "costly": "took as many applications of A as dense LAPACK takes time for",
+    "stagnated": "stagnated",
+    "maxiter": "did not converge",
+    "converged": "did not reach the limit that rounding sets",
+}
+
+
+def fits_dense(op: Operator) -> bool:
+    """Check whether dense LAPACK takes seconds and its matrices fit in free memory."""
+    if op.shape[0] > FEW_ROWS:
+        return False
+    free = available_bytes(op)
+    return free is None or dense_bytes(op) <= free
+
+
+def solve_or_densify(
+    problem: Problem, iterate: Callable[[], EigenResult], densely: Callable[[], EigenResult]
+) -> EigenResult:
+    """Solve by `iterate`, and by `densely` where that fails and the problem may be dense."""
+    if not problem.may_be_dense:
+        return iterate()
+    try:
+        first = iterate()
+    except (BreakdownError, np.linalg.LinAlgError) as error:
+        try:
+            return _explained(densely(), problem, f"the iteration broke down ({error})")
+        except BreakdownError:
+            raise error from None  # of A itself
+    stopped = first.info["stopped"]
+    is_complete = first.converged.all() and not first.info["missing"]
+    is_asked_for = stopped == "maxiter" and problem.maxiter is not None
+    if is_complete or is_asked_for or stopped not in FAILURES:
+        return first
+    result = one_after_other(first, densely())
+    return _explained(result, problem, f"{first.info['method']} {FAILURES[stopped]}")
+
+
+def _explained(result: EigenResult, problem: Problem, why: str) -> EigenResult:
+    why = f"{why}, and n = {problem.n} is at most {FEW_ROWS}"
+    return result.with_info(why=why, time_s=time.perf_counter() - problem.begin_s)
+
+
+def solve_densely(
+    problem: Problem, form: StandardForm | None, sigma: float | None, mode: str, op: Operator, A: Any, M: Any
+) -> EigenResult:
+    """Solve a problem, given with its standard form if it has one, by dense LAPACK.
+
+    Shifts in normal mode only select values. Those of a singular M, and of other modes, remain.
+    """
+    dense = replace(
+        problem,
+        method="dense",
+        start=None,
+        checkpoint=None,
+        block_size=None,
+        ncv=None,
+        maxiter=None,
+        preconditioner=None,
+        jd_options=None,
+    )
+    if form is not None and form.is_shifted and mode == "normal":
+        try:
+            form = None if M is None else standard_form(op, A, M, None, None, mode)
+            dense = replace(dense, target=sigma)
+        except OptionError:
+            pass  # M is singular
+    return solve(dense) if form is None else solve_transformed(form, dense)

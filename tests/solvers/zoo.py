@@ -1,0 +1,246 @@
+"""Spectra that are hard for eigensolvers, requests, and the check of answers against dense LAPACK.
+
+``python tests/solvers/zoo.py [name ...]`` runs every request by every method and prints the score.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse as sp
+from scipy.stats import ortho_group, unitary_group
+
+from blockvec.errors import BlockvecError, BreakdownError
+from blockvec.models import model
+from solvers import NoConvergence, eigsh
+
+METHODS = ("auto", "lanczos", "filter", "jd", "dense")
+REQUESTS = ("LA", "SA", "LM", "SM", "BE", "sigma")
+LIMIT_S = 8.0  # of the processor, with BLAS on one thread
+
+
+def rotated(values: Any, seed: int = 0, dtype: Any = float) -> np.ndarray:
+    """Return a dense matrix with these eigenvalues and random eigenvectors."""
+    values = np.asarray(values)
+    group = unitary_group if np.dtype(dtype).kind == "c" else ortho_group
+    Q = group.rvs(len(values), random_state=seed)
+    A = (Q * values) @ Q.conj().T
+    return ((A + A.conj().T) / 2).astype(dtype)
+
+
+def tridiagonal(diagonal: Any, off: Any) -> sp.csr_array:
+    """Return a symmetric tridiagonal matrix."""
+    return sp.diags_array([off, diagonal, off], offsets=[-1, 0, 1]).tocsr()
+
+
+def glued_wilkinson(blocks: int, glue: float) -> sp.csr_array:
+    """Return Wilkinson matrices W21+, coupled by tiny entries: clusters of pairs that agree to 1e-14."""
+    diagonal = np.tile(np.abs(np.arange(-10.0, 11.0)), blocks)
+    off = np.ones(21 * blocks - 1)
+    off[20::21] = glue
+    return tridiagonal(diagonal, off)
+
+
+def random_sparse(n: int, dtype: Any = float) -> sp.csr_array:
+    """Return a random sparse Hermitian matrix with eight entries per row."""
+    rng = np.random.default_rng(3)
+    A = sp.random_array((n, n), density=4 / n, rng=rng, data_sampler=rng.standard_normal)
+    A = A.tocsr().astype(dtype)
+    if np.dtype(dtype).kind == "c":
+        A.data = A.data * np.exp(1j * rng.uniform(0, 2 * np.pi, A.nnz))
+    return (A + A.conj().T).tocsr()
+
+
+def arrowhead(n: int) -> sp.csr_array:
+    """Return a matrix with entries in the diagonal and the last row and column."""
+    A = sp.lil_array(sp.diags_array(np.linspace(-1, 1, n)))
+    A[-1, :-1] = A[:-1, -1] = 0.1
+    return sp.csr_array(A)
+
+
+def rank_one(n: int) -> sp.csr_array:
+    """Return x x^T for a sparse x of length two."""
+    x = np.zeros((n, 1))
+    x[::7] = 1.0
+    return sp.csr_array(4 * x @ x.T / (x**2).sum())
+
+
+# Names say the spectrum; those with more than 500 rows are not solved densely at once by "auto".
+ZOO: dict[str, Callable[[], Any]] = {
+    "glued Wilkinson": lambda: glued_wilkinson(30, 1e-6),
+    "glued Wilkinson 1e-11": lambda: glued_wilkinson(50, 1e-11),
+    "glued Wilkinson 1e-14": lambda: glued_wilkinson(15, 1e-14),
+    "ten values of a hundred copies": lambda: sp.diags_array(np.repeat(np.arange(10.0), 100)).tocsr(),
+    "ten values of forty copies, dense": lambda: rotated(np.repeat(np.arange(-3.0, 7.0), 40)),
+    "fifty-fold clusters within 1e-13": lambda: rotated(
+        np.repeat(np.arange(12.0), 50) + 1e-13 * np.random.default_rng(1).uniform(-1, 1, 600)
+    ),
+    "log-spaced 1e-15..1": lambda: rotated(np.logspace(-15, 0, 300)),
+    "log-spaced 1e-15..1, sparse": lambda: sp.diags_array(np.logspace(-15, 0, 600)).tocsr(),
+    "graded tridiagonal": lambda: tridiagonal(np.logspace(0, -18, 600), 0.4 * np.logspace(0, -18, 599)),
+    "graded tridiagonal, 1e8": lambda: tridiagonal(np.logspace(0, 8, 520), 0.3 * np.logspace(0, 8, 519)),
+    "one value at 1e16": lambda: sp.diags_array(np.r_[np.linspace(1, 2, 599), 1e16]).tocsr(),
+    "one value at 1e8": lambda: rotated(np.r_[np.linspace(-1, 1, 299), 1e8]),
+    "zero matrix": lambda: sp.csr_array((600, 600)),
+    "rank one": lambda: rank_one(600),
+    "identity": lambda: sp.eye_array(600).tocsr(),
+    "identity plus low rank": lambda: rotated(np.r_[np.ones(295), 2, 3, 4, -5, 9]),
+    "two-valued": lambda: sp.diags_array(np.where(np.arange(600) % 3, -1.0, 1.0)).tocsr(),
+    "two-valued, dense": lambda: rotated(np.repeat([1.0, 2.0], 150)),
+    "diagonal with exact ties": lambda: sp.diags_array(np.arange(300.0) // 3 - 40).tocsr(),
+    "block diagonal copies": lambda: sp.block_diag([random_sparse(60)] * 10).tocsr(),
+    "Toeplitz": lambda: scipy.linalg.toeplitz(0.9 ** np.arange(300)),
+    "arrowhead": lambda: arrowhead(600),
+    "random sparse": lambda: random_sparse(600),
+    "random sparse complex": lambda: random_sparse(550, complex),
+    "Laplacian 2-D": lambda: model("laplace2d:n=25"),
+    "Laplacian 3-D": lambda: model("laplace3d:n=9"),
+    "Laplacian 1-D": lambda: model("laplace1d:n=1200"),
+    "negative definite": lambda: rotated(-np.linspace(1, 100, 300)),
+    "large null space": lambda: rotated(np.r_[np.zeros(280), np.linspace(-1, 1, 20)]),
+    "symmetric about zero": lambda: sp.block_array(
+        [[None, sp.diags_array(np.linspace(0.1, 1, 300))], [sp.diags_array(np.linspace(0.1, 1, 300)), None]]
+    ).tocsr(),
+    "complex clusters": lambda: rotated(np.repeat(np.linspace(-1, 1, 30), 10), dtype=complex),
+    "float32 uniform": lambda: rotated(np.linspace(-1, 1, 300), dtype=np.float32),
+    "float32 Laplacian": lambda: model("laplace2d:n=24").astype(np.float32),
+    "complex64 low rank": lambda: rotated(np.r_[np.zeros(290), np.arange(1, 11.0)], dtype=np.complex64),
+    "geometric, both signs": lambda: rotated(np.r_[-np.logspace(-10, 0, 150), np.logspace(-10, 0, 150)]),
+}
+PAIRS = {
+    "glued Wilkinson": 30,
+    "glued Wilkinson 1e-11": 30,
+    "glued Wilkinson 1e-14": 30,
+}  # k; six of the others
+
+
+@cache
+def matrix(name: str) -> tuple[Any, np.ndarray]:
+    """Return a matrix and its eigenvalues by dense LAPACK."""
+    A = ZOO[name]()
+    dense = A.toarray() if sp.issparse(A) else A
+    return A, np.linalg.eigvalsh(dense.astype(np.promote_types(dense.dtype, float)))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of one request: "right", "refused", "wrong" or "slow", with the reason and the time."""
+
+    kind: str
+    text: str
+    time_s: float
+
+
+def target(values: np.ndarray) -> float:
+    """Return a shift inside a spectrum that is no eigenvalue."""
+    n, width = len(values), float(values[-1] - values[0])
+    return float(values[n // 3]) + 0.0137 * (width or 1.0)
+
+
+def ask(A: Any, values: np.ndarray, request: str, **options: Any) -> Outcome:
+    """Make a request and judge the answer."""
+    which, sigma = ("LM", target(values)) if request == "sigma" else (request, None)
+    k = options.pop("k", 6)
+    given = options.pop("apply_to", A)  # another form of A
+    options = {"rng": 0, "time_limit": 4 * LIMIT_S} | options
+    begin_s = time.process_time()  # others may use the machine
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            result = eigsh(given, k, which=which, sigma=sigma, return_info=True, **options)
+    except NoConvergence as error:
+        kind, text = judge_refusal(A, error)
+    except BreakdownError as error:
+        kind, text = "wrong", f"untrue: {error}"
+    except BlockvecError as error:
+        kind, text = "refused", str(error)
+    except Exception as error:
+        kind, text = "wrong", f"{type(error).__name__}: {error}"
+    else:
+        kind, text = judge(A, values, which, sigma, k, result)
+        text = f"{text} ({result.info['method']}: {result.info['why']})"
+    time_s = time.process_time() - begin_s
+    return Outcome("slow" if time_s > LIMIT_S and kind != "wrong" else kind, text, time_s)
+
+
+def judge_refusal(A: Any, error: NoConvergence) -> tuple[str, str]:
+    """Check the pairs that a refusal calls converged."""
+    X = np.asarray(error.eigenvectors)
+    if X.size:
+        residuals = np.linalg.norm(A @ X - X * error.eigenvalues, axis=0)
+        limits = error.result.limits[error.result.converged]
+        if (residuals > 1.5 * limits + 4 * np.finfo(X.dtype).eps * error.result.info["norm"]).any():
+            return "wrong", f"called converged: {residuals / limits}"
+    return "refused", str(error)
+
+
+def judge(
+    A: Any, values: np.ndarray, which: str, sigma: float | None, k: int, result: Any
+) -> tuple[str, str]:
+    """Check values with their copies, residuals and orthonormality."""
+    theta = np.asarray(result.eigenvalues, dtype=float)
+    X = np.asarray(result.eigenvectors)
+    unit = float(np.finfo(X.dtype).eps)
+    norm = float(np.abs(values).max())
+    allowed = float(result.limits.max()) + 32 * unit * norm
+    if len(theta) != k:
+        return "wrong", f"{len(theta)} values"
+    if (np.diff(theta) < 0).any():
+        return "wrong", "not ascending"
+    wanted = expected(values, which, sigma, k)
+    place = 0.0 if which == "SM" else sigma
+    if which == "LM" and sigma is None:
+        error = np.abs(np.sort(np.abs(theta)) - np.sort(np.abs(wanted))).max()
+    elif place is not None:
+        error = np.abs(np.sort(np.abs(theta - place)) - np.sort(np.abs(wanted - place))).max()
+    else:
+        error = np.abs(theta - wanted).max()
+    if not error <= allowed:
+        return "wrong", f"values off by {error:.1e}, allowed {allowed:.1e}"
+    wide = X.astype(np.promote_types(X.dtype, float))
+    residuals = np.linalg.norm(A.astype(wide.dtype) @ wide - wide * theta, axis=0)
+    if (residuals > 1.5 * result.limits + 8 * unit * norm).any():
+        return "wrong", f"residuals {(residuals / result.limits).max():.1f} times their limits"
+    loss = np.linalg.norm(wide.conj().T @ wide - np.eye(k))
+    if not loss <= 100 * unit * k:
+        return "wrong", f"loss of orthogonality {loss:.1e}"
+    return "right", ""
+
+
+def expected(values: np.ndarray, which: str, sigma: float | None, k: int) -> np.ndarray:
+    """Return the wanted ones of all eigenvalues, ascending."""
+    if which == "BE":
+        return np.r_[values[: k // 2], values[len(values) - (k - k // 2) :]]
+    key = {"LA": -values, "SA": values, "LM": -np.abs(values), "SM": np.abs(values)}[which]
+    key = key if sigma is None else np.abs(values - sigma)
+    return np.sort(values[np.argsort(key, kind="stable")[:k]])
+
+
+def main(names: list[str]) -> None:
+    """Print the outcome of each request that was not answered rightly, and the score per method."""
+    score: dict[str, collections.Counter[str]] = {method: collections.Counter() for method in METHODS}
+    for name in names or ZOO:
+        A, values = matrix(name)
+        for request in REQUESTS:
+            for method in METHODS:
+                outcome = ask(A, values, request, method=method, k=PAIRS.get(name, 6))
+                score[method][outcome.kind] += 1
+                if outcome.kind != "right" or outcome.time_s > 2:
+                    case = f"{name} | {request} | {method}"
+                    print(f"{case} | {outcome.kind} {outcome.time_s:.1f} s: {outcome.text}", flush=True)
+    for method, counts in score.items():
+        print(method, dict(counts))
+    print("total", dict(sum(score.values(), collections.Counter())))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
