@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from .errors import OptionError
+from .installation import install_command
 
 
 def refusal(path: str | os.PathLike[str]) -> str | None:
@@ -59,7 +60,7 @@ def check_picture(option: str, path: str | os.PathLike[str]) -> None:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
         raise OptionError(
-            f"{option}: pictures need matplotlib, which is not installed: pip install 'blockvec[plot]'."
+            f"{option}: pictures need matplotlib, which is not installed: {install_command('plot')}"
         ) from None
     check_output(option, path)
     if _ending(path) not in FigureCanvasBase.get_supported_filetypes():

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the bottom up: a module imports from its own layer and those under it.
 LAYERS = [
-    {"errors", "startup"},
+    {"errors", "installation", "startup"},
     {"commands", "config", "files", "memory"},
     {"kernels"},
     {"backends"},

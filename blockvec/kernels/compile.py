@@ -24,6 +24,7 @@ from typing import Any
 
 from ..config import options as current_options
 from ..errors import CompileError
+from ..installation import install_command
 from .cache import from_fields, read_file, replace_file
 from .launch import Kernel
 
@@ -32,7 +33,6 @@ from .launch import Kernel
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ftz=false", "--ptxas-options=-v")
 
 _MAGIC = b"blockvec cubin 1\n"
-_REMEDY = "install one with 'pip install blockvec[cuda13]', or blockvec[cuda12] for a CUDA 12 driver"
 
 # CUfunction_attribute values of the driver API
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
@@ -82,18 +82,22 @@ def compiler_version() -> str:
     return f"{major}.{minor}"
 
 
+def _remedy() -> str:
+    return f"install one with {install_command('cuda13')} (cuda12 for a CUDA 12 driver)"
+
+
 @functools.cache
 def _nvrtc() -> tuple[Any, tuple[int, int]]:
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
-        raise CompileError(f"no CUDA compiler: cuda.bindings is missing ({error}); {_REMEDY}.") from error
+        raise CompileError(f"no CUDA compiler: cuda.bindings is missing ({error}); {_remedy()}.") from error
     try:
         status, major, minor = nvrtc.nvrtcVersion()
     except Exception as error:  # the type that cuda.bindings raises here has changed from release to release
-        raise CompileError(f"no CUDA compiler: NVRTC cannot be loaded ({error}); {_REMEDY}.") from error
+        raise CompileError(f"no CUDA compiler: NVRTC cannot be loaded ({error}); {_remedy()}.") from error
     if int(status) != 0:
-        raise CompileError(f"no CUDA compiler: NVRTC fails with status {int(status)}; {_REMEDY}.")
+        raise CompileError(f"no CUDA compiler: NVRTC fails with status {int(status)}; {_remedy()}.")
     return nvrtc, (int(major), int(minor))
 
 

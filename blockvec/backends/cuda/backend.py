@@ -12,6 +12,7 @@ import numpy as np
 
 from ...config import options
 from ...errors import DeviceError, OptionError
+from ...installation import install_command
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
 from ...kernels.families import FAMILIES, families_of, sparse_families_of
@@ -347,7 +348,7 @@ def find_device(name: str) -> int:
     except ImportError as error:
         raise DeviceError(
             f"device {name!r}: CuPy cannot be imported ({error}); install it with "
-            "'pip install blockvec[cuda13]' (blockvec[cuda12] for a CUDA 12 driver), or use device='cpu'."
+            f"{install_command('cuda13')} (cuda12 for a CUDA 12 driver), or use device='cpu'."
         ) from error
     if not cupy.cuda.is_available():
         raise DeviceError(
