@@ -57,7 +57,7 @@ def write_all(outputs: Mapping[str, Callable[[], object]]) -> None:
             write()
         except BrokenPipeError:
             _drop_unwritable()
-        except FAILURES as error:
+        except Exception as error:  # whatever it is, the other outputs are worth more
             failures.append(f"{option}: {one_line(error)}")
     if failures:
         raise OSError("; ".join(failures))
@@ -67,7 +67,8 @@ def one_line(error: BaseException) -> str:
     """Describe an error in one line."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())
+    return text if text and isinstance(error, FAILURES) else f"{type(error).__name__} {text}".rstrip()
 
 
 @contextlib.contextmanager

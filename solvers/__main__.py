@@ -71,12 +71,18 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--device", default="auto", choices=("auto", "cpu", "gpu"), help="default auto: a GPU if there is one"
     )
-    add("--rng", type=int, default=0, metavar="SEED", help="seed of everything random (default 0)")
+    add("--rng", type=_seed, default=0, metavar="SEED", help="seed of everything random (default 0)")
     add("--plot", metavar="PNG", help="draw the convergence history into this file")
     add("--save", metavar="NPZ", help="write eigenvalues, eigenvectors and residuals to this file")
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--version", action="version", version=f"blockvec {blockvec.__version__}")
     return parser
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no integer of at least 0")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -181,9 +181,9 @@ def eigsh(
         File for the state of the iteration, replaced atomically between restarts. If it exists, the run
         resumes from it, with results that are bit-identical to those of an uninterrupted run. A file that is
         damaged or belongs to another matrix or other options raises an error. `maxiter`, `time_limit`,
-        `callback` and `v0` may change (`maxiter` includes the restarts before the interruption). The file
-        contains about ``ncv`` vectors and is deleted when all pairs have converged. Solves in several stages
-        also write files ``<checkpoint>.<stage>``.
+        `callback` and `v0` may change (`maxiter` includes the restarts before the interruption). If the file
+        cannot be written, a warning is issued. It contains about ``ncv`` vectors and is deleted when all
+        pairs have converged. Solves in several stages use files ``<checkpoint>.<stage>`` instead.
     checkpoint_interval : float
         Seconds between two writes of the file (default 60), longer if writing takes more than a twentieth of
         the time. The file is also written when the run stops because of `maxiter`, `time_limit`, a callback

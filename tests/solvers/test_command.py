@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import solvers
+from blockvec.commands import write_all
 from solvers.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,7 +84,7 @@ def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.Captur
         (["laplace3d:n=6", "--which", "SM"], "argument --which: invalid choice"),
         (["laplace3d:n=6", "-k", "9" * 4000], "k: got an integer of more than 64 bits; give an integer from"),
         (["laplace3d:n=6", "-k", "9" * 5000], "argument -k: invalid int value"),
-        (["laplace3d:n=6", "--rng", "-1"], "rng: got -1; give None, an integer of at least 0"),
+        (["laplace3d:n=6", "--rng", "-1"], "argument --rng: '-1' is no integer of at least 0"),
         (["laplace3d:n=" + "9" * 4000], "n has more than 18 digits"),
         (["laplace3d:n=" + "9" * 5000], "99' is not an integer"),
         (["banded:n=10,bandwidth=20,elements=2000000000"], "a row of the band has room for 10"),
@@ -151,6 +152,22 @@ def test_a_disk_that_is_full_takes_neither_the_results_nor_the_other_files(
     assert picture.read_bytes().startswith(b"<?xml")
     assert saved.read_bytes() == b"old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.npz", "out.svg"]
+
+
+def test_an_output_that_fails_in_any_way_takes_no_other_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(error: BaseException) -> None:
+        raise error
+
+    written = []
+    outputs: dict[str, Callable[[], object]] = {
+        "--plot": lambda: fail(RuntimeError("no such font")),
+        "standard output": lambda: fail(BrokenPipeError()),
+        "--json": lambda: fail(MemoryError()),
+        "--save": lambda: written.append("saved"),
+    }
+    with pytest.raises(OSError, match=r"^--plot: RuntimeError no such font; --json: MemoryError$"):
+        write_all(outputs)
+    assert written == ["saved"]
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_line_and_no_failure(
