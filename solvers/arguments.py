@@ -140,9 +140,11 @@ def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
 
 
 def square(op: blockvec.Operator) -> blockvec.Operator:
-    """Refuse an operator that is not square."""
+    """Refuse an operator that is not square, or empty."""
     if op.shape[0] != op.shape[1]:
         raise ShapeError(f"A is {op.shape[0]} x {op.shape[1]}; eigenvalues need a square matrix.")
+    if not op.shape[0]:
+        raise ShapeError("A has no rows; there are no eigenvalues to compute.")
     return op
 
 

@@ -51,7 +51,7 @@ def odd_value(draw: random.Random) -> Any:
                 1 + 0j,
             ),
             *(float("nan"), float("inf"), "", "SA", "3", b"SA", (), [], {}, [1, 2], {"n": 3}, slice(3), ...),
-            *(np.float32(3), np.int64(3), np.array(3), np.array([1.0, 2.0]), np.bool(True)),
+            *(np.float32(3), np.int64(3), np.array(3), np.array([1.0, 2.0]), np.zeros((0, 0)), np.bool(True)),
             *(np.eye(3), np.array(["x"]), np.array([None]), object(), len, draw.choice(TEXTS)),
         )
     )
