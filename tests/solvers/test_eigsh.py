@@ -650,7 +650,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         ("norm", "x", "norm: got 'x'; give a real number"),
         ("time_limit", "x", "time_limit: got 'x'; give a real number"),
         ("callback", 3, "callback: got 3; give a function"),
-        ("rng", "x", "rng: got 'x'; give None, an integer or a Generator"),
+        ("rng", "x", "rng: got 'x'; give None, an integer of at least 0, or a Generator"),
         ("k", "3", "k: got '3'; give an integer"),
         ("ncv", 2.5, "ncv: got 2.5; give an integer"),
         ("block_size", "x", "block_size: got 'x'; give an integer"),
