@@ -229,6 +229,26 @@ class BlockVector:
         elementwise.axpby("copy", self.memory, None, result.memory, 1, 0)
         return result
 
+    def astype(self, dtype: DTypeLike) -> Self:
+        """Copy to a contiguous block of another element type.
+
+        Raises
+        ------
+        DTypeError
+            If a complex block would lose its imaginary part.
+        """
+        name = dtype_name(dtype)
+        if self.dtype.kind == "c" and not name.startswith("complex"):
+            raise DTypeError(
+                f"astype: {self.dtype.name} to {name} drops the imaginary part; "
+                "BlockVector(V.array.real, copy=True) does so explicitly."
+            )
+        return self._wrap(self.array.astype(name, order="C"))
+
+    def conj(self) -> Self:
+        """Copy to a contiguous block of the complex conjugates."""
+        return self._wrap(self.backend.xp.conj(self.copy().array))
+
     def to_host(self) -> Self:
         """Copy to main memory; waits for the device."""
         return self._of(self.backend.to_host(self.array), self.comm, backend_for("cpu"))
@@ -268,6 +288,11 @@ class BlockVector:
         return leading_dimension(self.array)
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(self.array.size)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the elements, without the gaps of a view."""
         return int(self.array.nbytes)
@@ -280,6 +305,11 @@ class BlockVector:
     def __repr__(self) -> str:
         extents = f"{self.n_rows}x{self.n_cols}, {self.dtype.name}, ld={self.ld}, {self.device}"
         return f"{type(self).__name__}({extents})"
+
+    def __getattr__(self, name: str) -> Any:
+        """Name the remedy for methods that only arrays have."""
+        remedy = f"; V.array.{name} is that of the array, without a copy" if hasattr(np.ndarray, name) else ""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{remedy}.")
 
     def __eq__(self, other: Any) -> Any:
         """Compare elementwise, as NumPy does: an array of booleans on the block's device."""
@@ -528,6 +558,13 @@ class BlockVector:
         """Compute the M inner products v_j^H w_j, shape (M,)."""
         v, w = self.memory, self._tall("column_dot", W)
         return products.sum_over(self.comm, elementwise.column_dot(v, w, promote(v.dtype, w.dtype)))
+
+    def sum(self) -> Array:
+        """Sum every column over the rows, shape (M,)."""
+        ones = self.like(1)
+        ones.array[...] = 1
+        sums: Array = ones.dot(self)[0]
+        return sums
 
     def norms(self) -> Array:
         """Compute the Euclidean norms of the columns, shape (M,), real.

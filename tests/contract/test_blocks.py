@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import blockvec
 from blockvec import BlockVector
-from blockvec.errors import LayoutError
+from blockvec.errors import DTypeError, LayoutError
 from tests.contract.blocks import DTYPES, dtypes, host, layouts, on, seeds, values
 
 
@@ -288,3 +288,37 @@ def test_markers_convert_to_the_transposed_array(device: str) -> None:
     assert np.shares_memory(np.asarray(V.T), V.array)
     assert (np.asarray(V.H) == V.array.conj().T).all()
     assert np.array(V.T, dtype="complex64").dtype == np.complex64
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_conversions_and_conjugates_are_contiguous_copies_with_numpys_values(device: str, dtype: str) -> None:
+    V = BlockVector.random(50, 6, dtype, rng=3, device=device)[:, 1:4]
+    host = V.to_host().array
+    single = "complex64" if V.dtype.kind == "c" else "float32"
+    for block, expected in ((V.conj(), host.conj()), (V.astype(single), host.astype(single))):
+        assert block.array.flags.c_contiguous
+        assert block.dtype == expected.dtype
+        assert np.array_equal(block.to_host().array, expected)
+    assert (V.size, V.nbytes) == (150, 150 * V.dtype.itemsize)
+    V.conj().scale(0)
+    assert np.array_equal(V.to_host().array, host)
+
+
+def test_a_complex_block_is_not_converted_to_a_real_one(device: str) -> None:
+    with pytest.raises(DTypeError, match=r"V\.array\.real"):
+        BlockVector.zeros(4, 2, "complex64", device=device).astype("float64")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_over_the_rows_are_products_with_ones(device: str, dtype: str) -> None:
+    V = BlockVector.random(999, 3, dtype, rng=4, device=device)
+    V.array[...] = V.backend.xp.sign(V.array.real)
+    assert np.array_equal(V.backend.to_host(V.sum()), V.to_host().array.sum(axis=0))
+
+
+def test_attributes_of_arrays_alone_are_refused_with_the_remedy(device: str) -> None:
+    V = BlockVector.zeros(4, 2, device=device)
+    with pytest.raises(AttributeError, match=r"no attribute 'reshape'; V\.array\.reshape"):
+        V.reshape(2, 4)
+    with pytest.raises(AttributeError, match=r"no attribute 'rows'\.$"):
+        _ = V.rows
