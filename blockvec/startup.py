@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from types import TracebackType
@@ -11,8 +12,9 @@ def _command() -> str | None:
     """Name the command that this process runs; None for other programs."""
     program = Path(sys.argv[0]).name.removesuffix(".exe") if hasattr(sys, "argv") and sys.argv else ""
     if program == "-m":  # while Python imports the package of the module
-        module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
-        return {"blockvec": "blockvec", "solvers": "blockvec-eigs"}.get(module)
+        options = itertools.pairwise(sys.orig_argv)  # -m may be joined to other letters, as in -Im
+        modules = (value for option, value in options if option[:1] == "-" and option.endswith("m"))
+        return {"blockvec": "blockvec", "solvers": "blockvec-eigs"}.get(next(modules, ""))
     return program if program in ("blockvec", "blockvec-eigs") else None
 
 

@@ -183,7 +183,7 @@ def eigsh(
         damaged or belongs to another matrix or other options raises an error. `maxiter`, `time_limit`,
         `callback` and `v0` may change (`maxiter` includes the restarts before the interruption). If the file
         cannot be written, a warning is issued. It contains about ``ncv`` vectors and is deleted when all
-        pairs have converged. Solves in several stages use files ``<checkpoint>.<stage>`` instead.
+        pairs have converged. The stages of a solve have files ``<checkpoint>.<stage>``.
     checkpoint_interval : float
         Seconds between two writes of the file (default 60), longer if writing takes more than a twentieth of
         the time. The file is also written when the run stops because of `maxiter`, `time_limit`, a callback

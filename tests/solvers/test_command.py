@@ -259,11 +259,12 @@ def test_ctrl_c_shows_what_was_reached_and_exits_with_130(terminal: Any) -> None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("option", ["-m", "-Bm"])
 @pytest.mark.parametrize(("module", "name"), [("solvers", "blockvec-eigs"), ("blockvec", "blockvec")])
-def test_ctrl_c_during_imports_is_one_line(module: str, name: str, tmp_path: Path) -> None:
+def test_ctrl_c_during_imports_is_one_line(module: str, name: str, option: str, tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text("raise KeyboardInterrupt")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", module, "--help"]
+    command = [sys.executable, option, module, "--help"]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60
     )
