@@ -25,7 +25,7 @@ extensions = [
 ]
 myst_enable_extensions = ["dollarmath", "deflist", "colon_fence"]
 myst_heading_anchors = 3
-exclude_patterns = ["_build", "results", "examples"]
+exclude_patterns = ["_build", "examples"]
 default_role = "py:obj"
 
 autodoc_member_order = "bysource"

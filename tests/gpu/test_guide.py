@@ -19,7 +19,7 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])
 @pytest.mark.parametrize("layout", [Layout(0, 0), Layout(1, 2)], ids=["contiguous", "view"])
 def test_the_laplacian_without_a_matrix_is_the_laplacian(dtype: str, layout: Layout) -> None:
-    text = (GUIDE / "matrices.md").read_text(encoding="utf-8")
+    text = (GUIDE / "operators.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(import cupy\n.*?)```", text, re.DOTALL)
     n = 12
     names: dict[str, Any] = {"n": n, "as_operator": as_operator}
