@@ -610,8 +610,11 @@ class BlockVector:
 
     def _apply(self, function: Callable[[Any, Any], Any], other: Any) -> Self:
         """Apply a broadcasting operation of NumPy or CuPy that keeps the shape of the block."""
-        result = function(self.array, other.array if isinstance(other, BlockVector) else other)
-        if result.shape != self.shape:
+        try:
+            result = function(self.array, other.array if isinstance(other, BlockVector) else other)
+        except ValueError:  # shapes that do not broadcast
+            result = None
+        if result is None or result.shape != self.shape:
             raise ShapeError(f"an operand of shape {other.shape} does not fit a block of shape {self.shape}.")
         return self._wrap(as_rows(result))
 

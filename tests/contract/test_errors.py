@@ -119,6 +119,12 @@ REFUSED: list[tuple[str, type[BlockvecError], str, Attempt]] = [
         r"alpha",
         lambda d: zeros(d, 5, 2).dot(zeros(d, 5, 2), alpha=small(d, 2)),
     ),
+    (
+        "factors of another number of columns",
+        ShapeError,
+        r"shape \(3,\) does not fit a block of shape \(5, 2\)",
+        lambda d: zeros(d, 5, 2) + small(d, 3),
+    ),
     ("text as out", ShapeError, r"out is a str", lambda d: zeros(d, 5, 2).dot(zeros(d, 5, 2), out="C")),
     (
         "shape of a function",
