@@ -239,7 +239,7 @@ def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:
         entries = np.asarray(matrix)
     else:
         entries = (matrix if matrix.format in ("csr", "csc", "coo") else matrix.tocsr()).data
-    largest = _largest(entries) if entries.size else 0.0
+    largest = _largest(entries)
     return largest if 0 < largest < math.inf else 1.0, np.promote_types(op.dtype, entries.dtype)
 
 
@@ -255,7 +255,9 @@ def _magnitude(function: Callable[[Any], Any], op: blocks.Operator, name: str) -
 
 
 def _largest(array: Any) -> float:
-    """Return the largest magnitude of real and imaginary parts; NaN if there is one."""
+    """Return the largest magnitude of real and imaginary parts; NaN if there is one, 0 if there are none."""
+    if array.size == 0:
+        return 0.0
     parts = (array.real, array.imag) if array.dtype.kind == "c" else (array,)
     return float(np.max([(float(part.max()), -float(part.min())) for part in parts]))
 

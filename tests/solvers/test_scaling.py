@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import LinearOperator
 
-from blockvec import BlockVector, models
+from blockvec import BlockVector, as_operator, models
 from blockvec.errors import BreakdownError, OptionError
 from solvers import (
     EigenResult,
@@ -23,7 +23,7 @@ from solvers import (
     block_minres,
     eigsh,
 )
-from solvers.blocks import ordinary_exponent
+from solvers.blocks import ordinary_exponent, to_host
 
 FAR = [-900, 900]
 DTYPES = ["float32", "float64", "complex64", "complex128"]
@@ -261,6 +261,18 @@ def test_a_problem_beyond_the_range_is_an_error_by_name() -> None:
     assert "belong to the scaled problem, A / 2^-" in caught.value.__notes__[0]
 
 
+@pytest.mark.parametrize("exponent", FAR)
+def test_a_zero_matrix_and_an_empty_one_have_no_scale(exponent: int) -> None:
+    assert not solve(sp.csr_array((40, 40)), which="SA").eigenvalues.any()
+    with pytest.raises(OptionError, match="k: got 1; give an integer from 1 to 0"):
+        solve(sp.csr_array((0, 0)), 1)
+    lone = scaled(
+        sp.csr_array(([1.0], ([3], [3])), shape=(40, 40)), exponent
+    )  # most of its products are zero
+    values = unscaled(solve(lone, which="BE").eigenvalues, exponent)
+    np.testing.assert_allclose(values, [0.0, 0.0, 1.0], atol=1e-14)
+
+
 def test_without_the_check_entries_or_a_given_norm_tell_the_scale() -> None:
     A = scaled(hermitian("float64"), -900)
     usual = solve(hermitian("float64"), which="SA", method="lanczos")
@@ -288,3 +300,23 @@ def test_a_right_hand_side_whose_squares_vanish_is_not_called_solved(solve_syste
     assert solve_systems(A, B, shift=-6.0).reasons == ("converged", "converged", "underflow")
     with np.errstate(all="ignore"), pytest.raises(BreakdownError, match="squares overflow"):
         solve_systems(A, BlockVector(np.full((63, 1), 2.0**900)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+@pytest.mark.parametrize(
+    "request_", [{"which": "SA"}, {"which": "LA", "method": "filter"}, {"sigma": 2.1, "method": "jd"}]
+)
+def test_scales_are_the_same_on_every_device(device: str, dtype: str, request_: dict[str, Any]) -> None:
+    A, far = hermitian(dtype), int(np.finfo(dtype).maxexp) * 7 // 8
+    usual = solve(A, device=device, **request_)
+    for exponent in (-far, far):
+        B = scaled(A, exponent)
+        sigma = {"sigma": scaled(request_["sigma"], exponent)} if "sigma" in request_ else {}
+        for given_ in (B, as_operator(B, device=device)):
+            result = solve(given_, device=device, **request_ | sigma)
+            np.testing.assert_allclose(
+                unscaled(to_host(result.eigenvalues), exponent),
+                to_host(usual.eigenvalues),
+                atol=300 * float(np.finfo(dtype).eps),
+            )
+            assert result.converged.all()
