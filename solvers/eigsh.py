@@ -31,7 +31,7 @@ from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
 from .drivers import solve
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .problem import IterationState, Method, Problem, asks_for_corrections
+from .problem import IterationState, Method, Problem, asks_for_corrections, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import measured
@@ -353,7 +353,7 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
         "preconditioner, or loosen tol",
         "converged": "to their limit in working precision: loosen tol",
     }[stopped]
-    worst = float(np.max(result.residuals / np.maximum(result.limits, np.finfo(float).tiny), initial=0.0))
+    worst = float(np.max(excess(result.residuals, result.limits), initial=0.0))
     message = f"{count} of {k} pairs converged {cause} (largest residual {worst:.2g} times its limit)."
     if info["missing"]:
         copies = "1 copy of a wanted value is" if info["missing"] == 1 else f"{info['missing']} copies are"

@@ -25,6 +25,11 @@ def asks_for_corrections(method: str, preconditioner: Any, jd_options: Any) -> b
     return method == "jd" or preconditioner is not None or jd_options is not None
 
 
+def excess(residuals: RealArray, limits: RealArray) -> RealArray:
+    """Divide residuals by their limits, which are zero or denormal numbers for the smallest matrices."""
+    return residuals / np.maximum(limits, np.finfo(np.float64).smallest_subnormal)
+
+
 @dataclass(frozen=True, slots=True)
 class IterationState:
     """State of an iteration after a restart or an outer iteration, for callbacks and the history.

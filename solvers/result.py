@@ -17,7 +17,7 @@ from blockvec.errors import BlockvecError, OptionError
 
 from .blocks import RealArray, to_host
 from .iterations.rayleigh_ritz import clusters
-from .problem import IterationState
+from .problem import IterationState, excess
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -226,7 +226,7 @@ class EigenResult:
         for _, states in itertools.groupby(self.history, lambda state: len(state.residuals)):
             drawn = list(states)
             columns = [state.operator_columns for state in drawn]
-            ratios = np.array([state.residuals / np.maximum(state.limits, 1e-300) for state in drawn])
+            ratios = np.array([excess(state.residuals, state.limits) for state in drawn])
             ax.semilogy(columns, np.maximum(ratios, 1e-4), ".-", markersize=3, linewidth=0.8)
         ax.axhline(1.0, color="black", linestyle="--", linewidth=1)
         ax.set_xlabel("operator columns")

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
-from ..problem import IterationState
+from ..problem import IterationState, excess
 from .base import IterationResult
 from .chebyshev import recurrence
 from .filter_design import STIFFEST, Filter, design_filter
@@ -275,7 +275,7 @@ class FilteredRestart(ThickRestart):
             self._sketch()
             self._adopt()
             return
-        worst = float(np.max(state.residuals / np.maximum(state.limits, np.finfo(float).tiny)))
+        worst = float(np.max(excess(state.residuals, state.limits)))
         self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
         self.best = min(self.best, worst)
         if self.doubt * self.promised <= 1 < worst:

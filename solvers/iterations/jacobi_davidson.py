@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, SystemOperator, pick, random_block, to_host
-from ..problem import IterationOptions, IterationState, Problem
+from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
@@ -333,8 +333,8 @@ class JacobiDavidson(Iteration):
 
     def _stalled(self, state: IterationState) -> str:
         """Return "stagnated" if residuals no longer decrease, after one attempt to refresh the basis."""
-        excess = np.maximum(state.residuals, state.limits) / np.maximum(state.limits, np.finfo(float).tiny)
-        measure = float(np.log10(excess).sum())
+        above = np.maximum(excess(state.residuals, state.limits), 1)
+        measure = float(np.log10(above).sum())
         now = (self.counts.restarts * self.options.block_size, self.counts.operator_columns)
         if measure < self.best - GAIN:
             self.best, self.best_at, self.refreshed = measure, now, False

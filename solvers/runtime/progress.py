@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..problem import IterationState
+from ..problem import IterationState, excess
 
 logger = logging.getLogger("blockvec")
 
 
 def describe(state: IterationState) -> str:
     """Describe the state of an iteration in one line."""
-    worst = float(np.max(state.residuals / np.maximum(state.limits, np.finfo(float).tiny)))
+    worst = float(np.max(excess(state.residuals, state.limits)))
     return (
         f"restart {state.restart + 1}, {state.operator_columns} columns: {state.converged} of "
         f"{len(state.eigenvalues)} converged, worst residual {worst:.1e} times its limit"

@@ -19,6 +19,7 @@ from solvers import (
     IterationState,
     JacobiDavidsonOptions,
     JacobiPreconditioner,
+    NoConvergence,
     block_gmres,
     block_minres,
     eigsh,
@@ -320,3 +321,9 @@ def test_scales_are_the_same_on_every_device(device: str, dtype: str, request_: 
                 atol=300 * float(np.finfo(dtype).eps),
             )
             assert result.converged.all()
+
+
+def test_messages_compare_the_smallest_residuals_with_their_limits() -> None:
+    A = scaled(sp.csr_array(models.model("laplace2d:n=25")), -990)
+    with pytest.raises(NoConvergence, match=r"\(largest residual (\d|\.)+e\+\d+ times its limit\)"):
+        eigsh(A, 3, which="SA", method="lanczos", maxiter=1, rng=0)
