@@ -20,7 +20,9 @@ Solve = Callable[[Array], Array]
 ACCURATE = 16.0  # a solution whose residual is below so many u of | |A| |x| + |b| | is as good as any
 REFINEMENTS = 2  # steps of refinement in which a usable factorisation reaches that
 SINGULAR = 30.0  # a matrix with an eigenvalue below so many u |x|^H |A| |x| is singular
-FIRST_MOVE = 100.0  # u ||A - sigma M|| / ||M||: first change of a shift at which the matrix is singular
+# First change of a shift at which the matrix is singular, in u (||A|| / ||M|| + |sigma|): far enough from the
+# eigenvalue that rounding errors of solves, which grow with the inverse of the distance, leave digits.
+FIRST_MOVE = 1e4
 MOVES, FURTHER = 8, 30.0  # number of changes, and their growth
 
 

@@ -30,7 +30,7 @@ from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError
 
 from ..arguments import is_explicit, tall_block
 from ..blocks import Array, Block, to_host
-from ..combine import continued, staged, totals
+from ..combine import continued, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.gram import Factor, gram_factor
 from ..factorization.sparse_lu import ShiftedInverse, Solve, shifted_inverse
@@ -295,7 +295,7 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     """Improve a result, in the complement of pairs near the shift, whose rounding errors limit the others."""
     S, corrects = inside.operator, inside.begins_with_corrections
     part = replace(
-        staged(inside, "polished"),
+        within_time(staged(inside, "polished")),
         tolerance=replace(inside.tolerance, tol=0.0),
         verify="never",
         maxiter=inside.maxiter if corrects else POLISHING,
