@@ -278,9 +278,17 @@ class Search:
             self._set_interval(replace(found, least=reach))
             return self._random(), None
         best = int(np.argmax(values))
-        spread = _combined(AY, Z[:, [best]])
-        spread.axpy(-float(ranking_key(values[best], found.which)), _combined(Y, Z[:, [best]]))
-        residual = 0.0 if found.which == "LM" else float(self._norms(spread)[0])
+        y, spread = _combined(Y, Z[:, [best]]), _combined(AY, Z[:, [best]])
+        if found.which == "LM":
+            spread = self.operator.apply(spread)
+            self.counts.apply(1)
+            if found.locked is not None:
+                self._project_out(found.locked, spread)
+            spread.axpy(-float(values[best] ** 2), y)
+            residual = float(self._norms(spread)[0]) / max(float(values[best]), np.finfo(float).tiny)
+        else:
+            spread.axpy(-float(ranking_key(values[best], found.which)), y)
+            residual = float(self._norms(spread)[0])
         # A missed value as wanted as the last one would have outgrown this one by the decisive factor.
         gain = self._rate(found.wanted) - self._rate(values[best])
         self.outgrown += self.degree * max(gain, 0.0)
@@ -288,7 +296,7 @@ class Search:
         if decided or self.outgrown > math.log(self.growth):
             text = "passed: what grew in the complement is less wanted than the last value"
             return Y, self._verdict(None, text)
-        if residual > 0 and Y.shape[1] < self.most:
+        if Y.shape[1] < self.most:
             # In a cluster one vector grows into a mixture, which its residual separates.
             wider = Y.like(Y.shape[1] + 1)
             wider[:, : Y.shape[1]] = Y

@@ -65,11 +65,12 @@ class SpectralMap:
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """Norms of A and M, and of the matrix in whose inner product vectors are orthonormal."""
+    """Norms of A and M, of the matrix in whose inner product vectors are orthonormal, and of sigma M."""
 
     A: float
     M: float
     inner: float
+    shift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,6 @@ def pair_limits(
 
 
 def pair_floor(unit: float, values: RealArray, norms: Norms, lengths: Any) -> RealArray:
-    """Compute the residuals at the rounding floor."""
-    floor: RealArray = FLOOR * unit * (norms.A + np.abs(values) * norms.M) * lengths
+    """Compute the residuals at the rounding floor, of A - sigma M if that is larger."""
+    floor: RealArray = FLOOR * unit * (max(norms.A, norms.shift) + np.abs(values) * norms.M) * lengths
     return floor

@@ -251,7 +251,7 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
         return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm
 
     A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
-    return Norms(A, M, A if form.inner is form.A else M)
+    return Norms(A, M, A if form.inner is form.A else M, shift=abs(form.map.sigma or 0.0) * M)
 
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:

@@ -120,10 +120,19 @@ def test_dense_lapack_selects_around_a_shift_as_shift_invert_does(which: str) ->
         np.testing.assert_allclose(w, np.sort(values[chosen[which]]), atol=1e-11)
 
 
-def test_no_copy_is_lost_in_a_cluster_wider_than_rounding() -> None:
-    A = zoo.glued_wilkinson(50, 1e-11)  # copies of the largest value lie within 1e-11
-    outcome = zoo.ask(A, np.linalg.eigvalsh(A.toarray()), "LA", method="jd", k=30)
+@pytest.mark.parametrize("request_", ["LA", pytest.param("LM", marks=pytest.mark.slow)])
+def test_no_copy_is_lost_in_a_cluster_wider_than_rounding(request_: str) -> None:
+    A, values = zoo.matrix("glued Wilkinson 1e-11")  # copies of the largest value lie within 1e-11
+    outcome = zoo.ask(A, values, request_, method="jd", k=30)
     assert outcome.kind == "right", outcome
+
+
+@pytest.mark.parametrize("method", ["auto", "lanczos", "dense"])
+@pytest.mark.parametrize("options", [{"which": "SM"}, {"sigma": 0.0137}])
+def test_every_vector_of_the_zero_matrix_is_an_eigenvector(options: dict[str, Any], method: Any) -> None:
+    w, X = eigsh(sp.csr_array((600, 600)), 4, method=method, rng=0, **options)
+    assert np.abs(w).max() <= 1e-16
+    np.testing.assert_allclose(X.T @ X, np.eye(4), atol=1e-14)
 
 
 def test_a_matrix_of_nan_is_refused_as_such() -> None:

@@ -25,7 +25,7 @@ from solvers import NoConvergence, eigsh
 
 METHODS = ("auto", "lanczos", "filter", "jd", "dense")
 REQUESTS = ("LA", "SA", "LM", "SM", "BE", "sigma")
-LIMIT_S = 8.0  # of the processor, with BLAS on one thread
+LIMIT_S = 10.0  # of the processor, with BLAS on one thread
 
 
 def rotated(values: Any, seed: int = 0, dtype: Any = float) -> np.ndarray:
