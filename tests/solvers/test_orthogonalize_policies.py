@@ -24,6 +24,7 @@ from solvers.orthogonalize import (
     RandomizedCholQR,
     RankedCholQR,
     ShiftedCholQR3,
+    factors,
     orthogonalize,
 )
 from tests.benchmarks import orthogonality
@@ -379,3 +380,37 @@ def test_rows_may_be_split_over_processes(policy: Any) -> None:
     assert all(np.array_equal(R, other) for _, _, other in parts)
     assert np.linalg.norm(np.hstack([V, Q]).T @ Q - np.eye(M + B, B, -M)) <= 1e-14
     assert np.linalg.norm(W - V @ S - Q @ R) <= 1e-14 * np.linalg.norm(W)
+
+
+FACTORS: dict[str, Callable[[np.ndarray, np.ndarray, float], factors.Step]] = {
+    "cholesky": lambda G, noise, unit: factors.cholesky(G),
+    "shifted": factors.shifted,
+    "eigenvectors": factors.eigenvectors,
+    "ranked": lambda G, noise, unit: factors.ranked(G, noise, unit, final=False),
+    "ranked, final": lambda G, noise, unit: factors.ranked(G, noise, unit, final=True),
+    "triangular": lambda G, noise, unit: factors.triangular(np.linalg.cholesky(G).conj().T, noise, unit),
+}
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("name", FACTORS)
+def test_a_step_makes_resolved_columns_orthonormal_and_undoes_itself(name: str, is_complex: bool) -> None:
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((40, 6)) + 1j * is_complex * rng.standard_normal((40, 6))
+    X *= 10.0 ** np.arange(-3, 3)  # lengths do not matter
+    X = X if is_complex else X.real
+    G, unit = X.conj().T @ X, 2.0**-53
+    lengths = np.linalg.norm(X, axis=0)
+    for dead in (np.zeros(6, bool), np.arange(6) == 2)[: 1 if name == "cholesky" else 2]:
+        step = FACTORS[name](G, np.where(dead, 2.0, 1e-14) * lengths, unit)
+        Q = X @ step.T
+        kept = ~step.lost
+        assert kept.sum() == 6 - dead.sum()
+        assert np.abs(Q[:, kept].conj().T @ Q[:, kept] - np.eye(kept.sum())).max() < 1e-9
+        assert not Q[:, step.lost].any()
+        assert not step.R[step.lost].any()
+        assert (np.diff(step.lost.astype(int)) >= 0).all()
+        difference = (Q @ step.R - X)[:, ~dead] / lengths[~dead]
+        assert np.abs(difference).max() < 1e-12
+        growth = (np.abs(lengths[:, None] * step.T) ** 2).sum()
+        assert np.isclose(step.growth, growth, rtol=1e-6)
