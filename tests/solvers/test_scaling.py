@@ -32,7 +32,8 @@ REQUESTS: list[dict[str, Any]] = [
     *({"method": method, "which": which} for method in ("lanczos", "filter", "jd") for which in ("SA", "LM")),
     *({"method": "dense", "which": which} for which in ("SA", "LA", "BE")),
     *({"which": which} for which in ("LA", "SM", "BE")),
-    *({"sigma": 2.1} | more for more in ({}, {"method": "filter"}, {"method": "jd"}, {"mode": "cayley"})),
+    *({"sigma": 2.1} | more for more in ({}, {"mode": "cayley"})),
+    *({"sigma": 2.1, "method": method} for method in ("filter", "jd", "dense")),
 ]
 
 
