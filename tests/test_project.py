@@ -196,6 +196,7 @@ def test_the_version_is_said_the_same_everywhere() -> None:
         version = tomllib.load(file)["project"]["version"]
     assert blockvec.__version__ == version
     assert f"## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_packages_say_they_are_typed() -> None:
