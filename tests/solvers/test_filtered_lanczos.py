@@ -46,6 +46,17 @@ def test_a_sketch_of_few_distinct_values_stops_where_nothing_is_left() -> None:
     assert sketch(np.zeros(20)).norm == 0
 
 
+def test_a_sketch_is_that_of_the_restricted_operator() -> None:
+    values = np.r_[np.linspace(-1, 1, 198), 10, 10]
+    rng = np.random.default_rng(2)
+    locked = np.linalg.qr(np.eye(200)[:, 198:] + 0.01 * rng.standard_normal((200, 2)))[0]  # no eigenvectors
+    made = sketch(values, locked=BlockVector(locked))
+    P = np.eye(200) - locked @ locked.T
+    restricted = np.linalg.eigvalsh(P @ np.diag(values) @ P)
+    assert restricted[0] - 1e-12 <= made.theta.min()
+    assert made.theta.max() <= restricted[-1] + 1e-12
+
+
 def test_a_sketch_stays_out_of_the_locked_columns() -> None:
     locked = BlockVector(np.eye(50)[:, 48:].copy())
     seen = sketch(np.r_[np.arange(48.0), 1e3, 1e3], locked=locked)
@@ -99,6 +110,15 @@ def test_the_first_value_is_never_amplified_beyond_the_spread(
         assert np.isclose(np.log(made.spread), ratio, atol=1e-9)
         assert made.growth(values[0]) <= np.log(filter_design.MAX_GROWTH) * (1 + 1e-9)
         assert made.degree % 2 == 0
+
+
+def test_ranking_keys_follow_from_amplified_values() -> None:
+    made = design_filter((1.0, 0.9, 0.8, -1.0), "LA", 1.0, 12, 1e6)
+    assert made is not None
+    keys = np.array([1.0, 0.95, 0.81])
+    amplified = np.cosh([made.growth(key) for key in keys])
+    np.testing.assert_allclose(made.value(amplified), keys, rtol=1e-12)
+    np.testing.assert_array_equal(made.value(np.array([-1.0, 0.0, 0.99])), made.edge)
 
 
 def test_a_wide_range_of_wanted_values_lowers_the_degree() -> None:
