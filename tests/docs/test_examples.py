@@ -12,8 +12,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.linalg
+import scipy.sparse.linalg
 import scipy.special
 
+from blockvec import eigsh
 from blockvec.models import spectra
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="the examples draw: pip install 'blockvec[examples]'")
@@ -106,6 +109,16 @@ def test_multigrid_saves_products_and_leaves_the_eigenvalues(run: Run) -> None:
     assert box.preconditioned.info["operator_columns"] < box.plain.info["operator_columns"] / 4
 
 
+def test_the_modes_of_a_bridge_from_files_are_those_of_lapack(run: Run) -> None:
+    bridge = run("bridge")
+    exact = scipy.linalg.eigh(bridge.K.toarray(), bridge.M.toarray(), eigvals_only=True)
+    np.testing.assert_allclose(bridge.w, exact[:6], rtol=1e-9)
+    assert bridge.M.diagonal().sum() == pytest.approx(  # the bars' mass, less that of the fixed motions
+        2 * bridge.mass_density * bridge.area * bridge.length.sum(),
+        rel=0.03,
+    )
+
+
 def test_graphene_has_its_density_of_states_and_a_zero_mode_on_one_sublattice(run: Run) -> None:
     sheet = run("graphene")
     exact = spectra.graphene_eigenvalues(sheet.nx, sheet.ny)
@@ -117,3 +130,98 @@ def test_graphene_has_its_density_of_states_and_a_zero_mode_on_one_sublattice(ru
     assert abs(sheet.w[2]) < 1e-9
     same = (sheet.x + sheet.y) % 2 == (20 + 20) % 2
     assert np.linalg.norm(sheet.zero_mode[same]) < 1e-8  # nothing on the sublattice of the missing atom
+
+
+@pytest.mark.slow
+def test_the_spin_chain_has_the_levels_of_free_fermions_and_the_degeneracy_of_two_patterns(run: Run) -> None:
+    chain = run("spin_chain")
+    for sites, levels in chain.levels.items():
+        exact = spectra.xx_chain_eigenvalues(sites, sites // 2)[:4]
+        np.testing.assert_allclose(levels[0], exact, atol=1e-8)
+        splitting, gap = levels[-1][1] - levels[-1][0], levels[-1][2] - levels[-1][0]
+        assert splitting < 0.1 * gap
+    heisenberg = chain.levels[8][list(chain.deltas).index(1.0)][0]
+    assert heisenberg == pytest.approx(-3.651093408937176, abs=1e-8)  # ring of eight spins
+
+
+@pytest.mark.slow
+def test_states_of_the_anderson_model_shrink_from_a_third_of_the_crystal_to_few_sites(run: Run) -> None:
+    crystal = run("anderson")
+    for X in crystal.states:
+        np.testing.assert_allclose(X.T @ X, np.eye(16), atol=1e-12)
+    mean = crystal.participation.mean(axis=1)
+    assert np.all(np.diff(mean) < 0)
+    assert mean[0] == pytest.approx(crystal.n**3 / 3, rel=0.05)
+    assert mean[-1] < 20
+    nearest = scipy.sparse.linalg.eigsh(crystal.A, 16, sigma=0, return_eigenvectors=False)
+    np.testing.assert_allclose(crystal.energies, np.sort(nearest), atol=1e-9)
+
+
+@pytest.mark.slow
+def test_the_butterfly_has_the_spectra_of_harper_and_its_lattice_a_state_at_the_edge(run: Run) -> None:
+    butterfly = run("butterfly")
+    for p, energies in zip(butterfly.fluxes, butterfly.energies, strict=True):
+        exact = spectra.hofstadter_eigenvalues(butterfly.nx, butterfly.ny, p, butterfly.nx)
+        np.testing.assert_allclose(energies, exact, atol=1e-12)
+    assert butterfly.on_edge[5:-5, 5:-5].sum() < 0.01
+
+
+@pytest.mark.slow
+def test_the_energies_of_a_billiard_are_as_dense_as_weyl_says(run: Run) -> None:
+    stadium = run("billiard")
+    area, perimeter = np.pi + 4, 2 * np.pi + 4
+    count = [area * E / (4 * np.pi) - perimeter * np.sqrt(E) / (4 * np.pi) for E in stadium.E[[0, -1]]]
+    assert count[1] - count[0] == pytest.approx(39, abs=4)  # the fluctuations of a chaotic spectrum are small
+    R = stadium.A @ stadium.X - stadium.X * stadium.E
+    assert np.linalg.norm(R, axis=0).max() < 1e-10 * 8 * stadium.points**2
+
+
+@pytest.mark.slow
+def test_the_fiedler_vector_cuts_few_edges(run: Run) -> None:
+    graph = run("partition")
+    exact = np.sort(scipy.sparse.linalg.eigsh(graph.L, 4, sigma=-0.01, return_eigenvectors=False))
+    assert exact[1] > 1e-6  # the graph is connected
+    np.testing.assert_allclose(graph.w, exact[1:4], atol=1e-6)
+    least = graph.w[0] * graph.n / 4  # no cut into halves has fewer edges
+    assert least <= graph.is_cut.sum() < 0.01 * len(graph.edges)
+    assert graph.half.sum() == graph.n // 2
+
+
+@pytest.mark.slow
+def test_clusters_of_digits_agree_with_the_labels(run: Run) -> None:
+    images = run("digits")
+    exact = scipy.sparse.linalg.eigsh(images.L, 10, sigma=-0.01, return_eigenvectors=False)
+    np.testing.assert_allclose(images.w, np.sort(exact), atol=1e-7)
+    assert images.score > 0.7
+
+
+@pytest.mark.slow
+def test_principal_components_are_singular_values_of_the_centred_matrix(run: Run) -> None:
+    genes = run("pca")
+    dense = genes.G.toarray()
+    exact = np.linalg.svd(dense - dense.mean(axis=0), compute_uv=False)[:4] ** 2
+    np.testing.assert_allclose(genes.w[::-1], exact, rtol=1e-8)
+    centres = np.array([rows.mean(axis=0) for rows in np.split(genes.scores[:450, :2], 3)])
+    distances = np.linalg.norm(genes.scores[:450, None, :2] - centres, axis=2)
+    assert np.array_equal(distances.argmin(axis=1), np.repeat(range(3), 150))
+
+
+@pytest.mark.slow
+def test_training_ends_at_the_edge_of_stability_with_the_eigenvalues_of_the_dense_hessian(run: Run) -> None:
+    network = run("hessian")
+    largest = np.array(network.sharpness)[-20:, 1]
+    assert largest.mean() == pytest.approx(2 / network.rate, rel=0.05)
+    dense = network.hessian(network.p)(np.eye(network.p.size))
+    np.testing.assert_allclose(dense, dense.T, atol=1e-13)
+    np.testing.assert_allclose(network.w, np.linalg.eigvalsh(dense)[-2:], rtol=1e-4)
+    if hasattr(network, "w_torch"):
+        np.testing.assert_allclose(network.w_torch, network.w, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_the_lobpcg_of_the_tutorial_reaches_the_eigenvalues_that_eigsh_computes(run: Run) -> None:
+    tutorial = run("lobpcg")
+    exact = eigsh(tutorial.A, k=8, which="SA", return_eigenvectors=False, rng=1)
+    np.testing.assert_allclose(tutorial.values, exact, atol=1e-12)
+    assert tutorial.history[-1].max() < 1e-12
+    assert tutorial.plain[-1].max() < 0.1 * tutorial.plain[0].max()
