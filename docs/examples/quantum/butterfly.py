@@ -16,10 +16,10 @@ import numpy as np
 from blockvec import eigsh, models
 
 # %%
-# Compute all energies of a torus of 84 x 4 sites, for each flux that fits on it. Fluxes of :math:`\phi`
+# Compute all energies of a torus of 72 x 4 sites, for each flux that fits on it. Fluxes of :math:`\phi`
 # and :math:`1 - \phi` have the same energies. If all eigenvalues are wanted, ``eigsh`` calls LAPACK.
 
-nx, ny = 84, 4
+nx, ny = 72, 4
 fluxes = np.arange(nx // 2 + 1)
 tori = [models.hofstadter(nx=nx, ny=ny, p=p, q=nx) for p in fluxes]
 energies = np.array([eigsh(H, k=nx * ny, which="SA", return_eigenvectors=False) for H in tori])
