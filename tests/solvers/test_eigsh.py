@@ -30,7 +30,7 @@ from solvers import (
 from solvers import (
     auto_shift_invert as stiff_ends,
 )
-from solvers.iterations.rayleigh_ritz import select
+from solvers.iterations.rayleigh_ritz import Tolerance, select
 from solvers.runtime.interrupts import deferred_interrupt
 from tests.untidy import FORMS, kept, untidy
 
@@ -413,6 +413,16 @@ def test_a_run_that_is_stopped_gives_all_pairs_flagged(way: str, stop: str) -> N
     if "M" not in ALL_WAYS[way]:
         X = result.eigenvectors
         assert np.linalg.norm(X.T @ X - np.eye(13)) <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("convergence", "limits"), [("value", [3e-3, 5e-4]), ("norm", [7e-3, 4.5e-3]), ("absolute", [1e-3, 1e-3])]
+)
+def test_limits_of_residuals_are_those_that_are_documented(convergence: Any, limits: list[float]) -> None:
+    theta, norm, unit = np.array([-3.0, 0.5]), 4.0, 2.0**-53
+    np.testing.assert_allclose(Tolerance(1e-3, convergence, unit).limits(theta, norm), limits)
+    floor = 100 * unit * np.array([7.0, 4.5])
+    np.testing.assert_allclose(Tolerance(0.0, convergence, unit).limits(theta, norm), floor)
 
 
 def test_a_second_ctrl_c_ends_at_once() -> None:

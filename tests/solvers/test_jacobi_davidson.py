@@ -229,7 +229,7 @@ def test_a_preconditioner_that_breaks_the_rules_is_refused() -> None:
         solve(A, 3, preconditioner=lambda X: X * np.nan)
 
 
-@pytest.mark.parametrize("name", ["bcsstk09", "gr_30_30"])
+@pytest.mark.parametrize("name", [pytest.param("bcsstk09", marks=pytest.mark.slow), "gr_30_30"])
 def test_interior_values_of_real_matrices(name: str, real_matrix: Callable[[str], Any]) -> None:
     A = real_matrix(name)
     values = np.linalg.eigvalsh(A.toarray())

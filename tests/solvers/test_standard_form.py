@@ -360,7 +360,7 @@ def test_options_that_do_not_go_together_are_refused_by_name(
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("name", ["bcsstk08", "mhd1280b", "bcsstk03"])
+@pytest.mark.parametrize("name", ["bcsstk08", pytest.param("mhd1280b", marks=pytest.mark.slow), "bcsstk03"])
 def test_auto_factorises_at_a_stiff_end_and_proves_that_nothing_is_missing(
     name: str, real_matrix: Callable[[str], Any], reference: Callable[..., np.ndarray]
 ) -> None:
