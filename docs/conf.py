@@ -51,7 +51,8 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
 }
 
-logging.getLogger("skfem").setLevel(logging.WARNING)
+for name in ("blockvec", "skfem"):  # examples report on each step otherwise
+    logging.getLogger(name).setLevel(logging.WARNING)
 
 html_theme = "furo"
 html_title = f"blockvec {release}"
