@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,17 @@ def test_titles_hold_no_formulas() -> None:
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         found = re.search(r"^#+ .*\$.*", text, re.MULTILINE)
         assert not found, f"{relative(page)}: {found and found.group()}"
+
+
+def test_links_of_the_readme_are_absolute_and_lead_to_files_of_the_project() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        home = tomllib.load(file)["project"]["urls"]["Homepage"]
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"):
+        for link in re.findall(r"\]\(([^)\s]*)\)", (ROOT / name).read_text(encoding="utf-8")):
+            assert link.startswith(("https://", "#")), f"{name}: {link}"
+            if link.startswith(f"{home}/blob/main/"):
+                path = link.removeprefix(f"{home}/blob/main/").partition("#")[0]
+                assert (ROOT / path).is_file(), f"{name}: {link}"
 
 
 def public_names() -> set[str]:
