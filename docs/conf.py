@@ -51,8 +51,8 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
 }
 
-for name in ("blockvec", "skfem"):  # examples report on each step otherwise
-    logging.getLogger(name).setLevel(logging.WARNING)
+# Furo imports a package that calls basicConfig(level=INFO), which has an effect only if it is the first call.
+logging.basicConfig(level=logging.WARNING)
 
 html_theme = "furo"
 html_title = f"blockvec {release}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -61,7 +60,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     plt.switch_backend("agg")
     monkeypatch.setattr(plt, "show", lambda: None)
-    logging.getLogger("skfem").setLevel(logging.WARNING)
     return run_cells
 
 
