@@ -44,6 +44,7 @@ autosummary_filename_map = {
 sphinx_gallery_conf = {
     "examples_dirs": "examples",
     "gallery_dirs": "gallery",
+    "subsection_order": [f"examples/{name}" for name in ("vibrations", "quantum", "data", "solvers")],
     "filename_pattern": r"\.py$",
     "nested_sections": False,
     "show_signature": False,

@@ -2,30 +2,31 @@ r"""
 Principal components of sparse data
 ===================================
 
-Principal components of a sparse matrix, without forming the dense matrix of differences from the mean.
-The data imitate the genes of three populations.
+Principal components of a sparse matrix, without forming the dense matrix of differences
+from the mean. The data imitate the genes of three populations.
 
-Each row of :math:`G` holds, for one person, how many copies of each of 5000 rare variants of a gene the
-person has. The first components show which population a person descends from [1]_. They are eigenvectors
-of :math:`(G - 1 \mu^T)(G - 1 \mu^T)^T`, where :math:`\mu` are the means of the columns. This matrix is
-applied as a function.
+Each row of :math:`G` holds, for one person, how many copies of each of 5000 rare variants
+of a gene the person has. The first components show which population a person descends from
+[1]_. They are eigenvectors of :math:`(G - 1 \mu^T)(G - 1 \mu^T)^T`, where :math:`\mu` are
+the means of the columns. This matrix is applied as a function.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 import scipy.sparse as sp
-
 from blockvec import eigsh
 
 # %%
-# Three populations with their own frequencies of the variants, and a family of mixed descent.
+# Three populations with their own frequencies of the variants, and a family of mixed
+# descent.
 
 rng = np.random.default_rng(0)
 ancestral = rng.beta(0.5, 8, 5000)
 populations = np.array([rng.beta(20 * ancestral, 20 * (1 - ancestral)) for _ in range(3)])
 descent = np.repeat(np.eye(3), 150, axis=0)
 mixed = rng.uniform(size=(60, 1)) * [[1, -1, 0]] + [[0, 1, 0]]
-G = sp.csr_array(rng.binomial(2, np.vstack([descent, mixed]) @ populations).astype(float))
+frequencies = np.vstack([descent, mixed]) @ populations
+G = sp.csr_array(rng.binomial(2, frequencies).astype(float))
 print(f"{G.nnz / np.prod(G.shape):.0%} of the elements are not zero")
 
 # %%
@@ -51,7 +52,8 @@ figure, ax = plt.subplots(figsize=(6, 4.2), layout="constrained")
 for label, rows in zip("ABC", np.split(scores[:450], 3), strict=True):
     ax.plot(*rows[:, :2].T, ".", label=f"population {label}")
 ax.plot(*scores[450:, :2].T, "x", color="gray", label="A and B")
-ax.set(xlabel=f"first component, variance {variance[0]:.1f}", ylabel=f"second, variance {variance[1]:.1f}")
+ax.set_xlabel(f"first component, variance {variance[0]:.1f}")
+ax.set_ylabel(f"second component, variance {variance[1]:.1f}")
 ax.legend()
 plt.show()
 

@@ -2,18 +2,17 @@ r"""
 Anderson localisation
 =====================
 
-Disorder stops quantum waves: states in the middle of the spectrum extend over the whole crystal, or are
-localised at a few of its sites.
+Disorder stops quantum waves: states in the middle of the spectrum extend over the whole
+crystal, or are localised at a few of its sites.
 
-In Anderson's model an electron hops on a cubic lattice whose sites have random energies from an interval
-of width :math:`W`. The participation ratio :math:`1 / \sum_i |\psi_i|^4` counts the sites that a state
-occupies. In three dimensions the states at energy zero of an infinite lattice are localised for :math:`W
-> 16.5`.
+In Anderson's model an electron hops on a cubic lattice whose sites have random energies
+from an interval of width :math:`W`. The participation ratio :math:`1 / \sum_i |\psi_i|^4`
+counts the sites that a state occupies. In three dimensions the states at energy zero of an
+infinite lattice are localised for :math:`W > 16.5`.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
-
 from blockvec import eigsh, models
 
 # %%
@@ -29,10 +28,11 @@ for width in widths:
 participation = np.array([1 / np.sum(X**4, axis=0) for X in states])
 
 # %%
-# Real random vectors would occupy a third of all sites. The pictures are densities, summed along one
-# direction.
+# Real random vectors would occupy a third of all sites. The pictures are densities, summed
+# along one direction.
 
-figure, axes = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained", width_ratios=(1.4, 1, 1))
+shape = {"figsize": (11, 3.6), "width_ratios": (1.4, 1, 1)}
+figure, axes = plt.subplots(1, 3, layout="constrained", **shape)
 axes[0].semilogy(widths, participation / n**3, "k.", markersize=3, alpha=0.5)
 axes[0].semilogy(widths, participation.mean(axis=1) / n**3, "o-")
 axes[0].axhline(1 / 3, color="gray", linestyle=":")

@@ -2,24 +2,24 @@ r"""
 Scars in a quantum billiard
 ===========================
 
-A ball in a stadium moves chaotically. Some waves in the same stadium remember its unstable periodic
-orbits: their density is high along them.
+A ball in a stadium moves chaotically. Some waves in the same stadium remember its unstable
+periodic orbits: their density is high along them.
 
-The states satisfy :math:`-\Delta \psi = E \psi` inside and are zero at the boundary. Around the 200th
-state, wavelengths are short compared with the stadium. Shift-invert computes the states there without
-those below.
+The states satisfy :math:`-\Delta \psi = E \psi` inside and are zero at the boundary. Around
+the 200th state, wavelengths are short compared with the stadium. Shift-invert computes the
+states there without those below.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
-
 from blockvec import eigsh, models
 
 # %%
 # The stadium is a rectangle between two half discs of radius 1, cut out of a grid.
 
 points = 48
-x, y = np.meshgrid(np.arange(-2 * points, 2 * points + 1) / points, np.arange(-points, points + 1) / points)
+along, across = (np.arange(-m, m + 1) / points for m in (2 * points, points))
+x, y = np.meshgrid(along, across)
 inside = np.hypot(np.maximum(np.abs(x) - 1, 0), y) < 1
 grid = models.laplace2d(nx=inside.shape[1], ny=inside.shape[0])
 where = np.flatnonzero(inside)

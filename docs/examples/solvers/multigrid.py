@@ -2,46 +2,59 @@ r"""
 Multigrid as a preconditioner
 =============================
 
-The lowest modes of a box by Jacobi-Davidson, with algebraic multigrid of PyAMG as the preconditioner.
+The lowest modes of a box by Jacobi-Davidson, with algebraic multigrid of PyAMG as the
+preconditioner.
 
-The lowest modes are smooth, and a V-cycle of multigrid solves :math:`A x = b` almost exactly at the cost
-of a few products with :math:`A`. This leaves little work to the iteration. Any function of a block can be
-a preconditioner.
+The lowest modes are smooth, and a V-cycle of multigrid solves :math:`A x = b` almost
+exactly at the cost of a few products with :math:`A`. This leaves little work to the
+iteration. Any function of a block can be a preconditioner.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pyamg
 import scipy.sparse as sp
-
 from blockvec import eigsh, models
 
 # %%
-# PyAMG builds a hierarchy of coarser matrices by smoothed aggregation. Its V-cycle takes one vector at a
-# time.
+# PyAMG builds a hierarchy of coarser matrices by smoothed aggregation. Its V-cycle takes
+# one vector at a time.
 
 
 def multigrid(A):
     cycle = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)).aspreconditioner(cycle="V")
-    return lambda X: np.stack([cycle.matvec(column) for column in np.ascontiguousarray(X.T)], axis=1)
+    return lambda X: np.stack(
+        [cycle.matvec(column) for column in np.ascontiguousarray(X.T)], axis=1
+    )
 
 
 # %%
 # The same solve without and with it:
 
 A = models.laplace3d(n=20)
-options = {"which": "SA", "method": "jd", "tol": 1e-8, "convergence": "norm", "rng": 0, "return_info": True}
+options = {
+    "which": "SA",
+    "method": "jd",
+    "tol": 1e-8,
+    "convergence": "norm",
+    "rng": 0,
+    "return_info": True,
+}
 plain = eigsh(A, 10, **options)
 preconditioned = eigsh(A, 10, preconditioner=multigrid(A), **options)
 for name, result in (("plain", plain), ("multigrid", preconditioned)):
-    info = result.info
-    print(f"{name:10}{info['operator_columns']} columns of A, {info['preconditioner_columns']} V-cycles")
+    columns, cycles = (
+        result.info[f"{part}_columns"] for part in ("operator", "preconditioner")
+    )
+    print(f"{name:10}{columns} columns of A, {cycles} V-cycles")
 
 # %%
 # Each line is the residual of one pair. Those below the dashed line have converged.
 
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
-for ax, result, title in zip(axes, (plain, preconditioned), ("plain", "multigrid"), strict=True):
+for ax, result, title in zip(
+    axes, (plain, preconditioned), ("plain", "multigrid"), strict=True
+):
     result.plot(ax)
     ax.set_title(title)
 plt.show()

@@ -2,11 +2,11 @@ r"""
 Vibrations of a bridge, from two files
 ======================================
 
-Programs for structures write the stiffness and the mass of a model to files. Here, both files come from a
-steel truss bridge with a span of 60 m.
+Programs for structures write the stiffness and the mass of a model to files. Here, both
+files come from a steel truss bridge with a span of 60 m.
 
-The modes satisfy :math:`K u = \omega^2 M u`. The lowest frequencies are the ones that wind and
-pedestrians can excite.
+The modes satisfy :math:`K u = \omega^2 M u`. The lowest frequencies are the ones that wind
+and pedestrians can excite.
 """
 
 import tempfile
@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import scipy.io
 import scipy.sparse as sp
-
 from blockvec import eigsh, read_matrix
 
 # %%
@@ -25,14 +24,21 @@ from blockvec import eigsh, read_matrix
 panels = 20
 lower = np.arange(panels + 1)
 upper = lower[:-1] + panels + 1
-nodes = np.vstack([np.c_[3.0 * lower, 0 * lower], np.c_[3.0 * lower[:-1] + 1.5, 0 * upper + 4.0]])
-ends = [(lower[:-1], lower[1:]), (upper[:-1], upper[1:]), (lower[:-1], upper), (upper, lower[1:])]
+nodes = np.vstack(
+    [np.c_[3.0 * lower, 0 * lower], np.c_[3.0 * lower[:-1] + 1.5, 0 * upper + 4.0]]
+)
+ends = [
+    (lower[:-1], lower[1:]),
+    (upper[:-1], upper[1:]),
+    (lower[:-1], upper),
+    (upper, lower[1:]),
+]
 bars = np.hstack(ends).T
 
 # %%
-# A bar is a spring along its axis. Its row in ``B`` maps the motions of its ends, x and y of each node in
-# turn, to its elongation. The bridge lies on bearings: the left end is fixed, the right end can move
-# along x.
+# A bar is a spring along its axis. Its row in ``B`` maps the motions of its ends, x and y
+# of each node in turn, to its elongation. The bridge lies on bearings: the left end is
+# fixed, the right end can move along x.
 
 along = nodes[bars[:, 1]] - nodes[bars[:, 0]]
 length = np.linalg.norm(along, axis=1)
@@ -43,7 +49,9 @@ B = sp.csr_array((signs.ravel(), columns.ravel(), start), shape=(len(bars), node
 area, modulus, mass_density = 0.01, 210e9, 7850.0  # m^2, Pa, kg / m^3
 K = B.T @ sp.diags_array(modulus * area / length) @ B
 half = mass_density * area * length / 2  # of a bar, at each of its ends
-M = sp.diags_array(np.repeat(np.bincount(bars.ravel(), np.repeat(half, 2)), 2), format="csr")
+M = sp.diags_array(
+    np.repeat(np.bincount(bars.ravel(), np.repeat(half, 2)), 2), format="csr"
+)
 free = np.setdiff1d(np.arange(nodes.size), [0, 1, 2 * panels + 1])
 
 folder = Path(tempfile.mkdtemp())

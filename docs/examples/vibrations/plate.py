@@ -2,24 +2,24 @@ r"""
 Chladni figures of a free plate
 ===============================
 
-Sand on a vibrating plate collects along the lines that stay at rest. These are the modes of a thin square
-plate with free edges.
+Sand on a vibrating plate collects along the lines that stay at rest. These are the modes of
+a thin square plate with free edges.
 
-The modes are eigenvectors of :math:`\Delta^2 u = \omega^2 u` with the natural boundary conditions of an
-elastic plate. A free plate can also move without bending: three modes have the frequency zero.
+The modes are eigenvectors of :math:`\Delta^2 u = \omega^2 u` with the natural boundary
+conditions of an elastic plate. A free plate can also move without bending: three modes have
+the frequency zero.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
+from blockvec import eigsh
 from skfem import Basis, BilinearForm, ElementTriArgyris, MeshTri
 from skfem.helpers import dd, ddot, trace
 from skfem.models.poisson import mass
 
-from blockvec import eigsh
-
 # %%
-# The energy of bending contains second derivatives. Argyris' element has continuous first derivatives, as
-# the energy requires. Poisson's ratio of 0.3 is that of steel.
+# The energy of bending contains second derivatives. Argyris' element has continuous first
+# derivatives, as the energy requires. Poisson's ratio of 0.3 is that of steel.
 
 
 @BilinearForm
@@ -32,8 +32,8 @@ basis = Basis(mesh, ElementTriArgyris())
 K, M = bending.assemble(basis), mass.assemble(basis)
 
 # %%
-# The stiffness matrix is singular because of the three rigid motions. A shift below zero makes :math:`K -
-# \sigma M` positive definite.
+# The stiffness matrix is singular because of the three rigid motions. A shift below zero
+# makes :math:`K - \sigma M` positive definite.
 
 w, X = eigsh(K, k=18, M=M, sigma=-10.0, rng=0)
 frequencies = np.sqrt(np.maximum(w, 0))
