@@ -51,9 +51,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
             try:
                 exec(compile(cell, f"{name}.ipynb", "exec"), names)
             except ModuleNotFoundError as error:
-                if error.name not in OPTIONAL:
+                package = (error.name or "").partition(".")[0]
+                if package not in OPTIONAL:
                     raise
-                pytest.skip(f"{error.name} is not installed: pip install 'blockvec[examples]'")
+                pytest.skip(f"{package} is not installed: pip install 'blockvec[examples]'")
         assert plt.get_fignums(), f"{name} draws no picture"
         plt.close("all")
         return SimpleNamespace(**names)
