@@ -29,6 +29,7 @@ exclude_patterns = ["_build", "examples"]
 default_role = "py:obj"
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
 autodoc_typehints = "none"  # the docstrings say more: shapes and units
 numpydoc_show_class_members = False
 templates_path = ["_templates"]
