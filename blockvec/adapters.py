@@ -16,6 +16,7 @@ from . import arrays, elementwise, products
 from .arrays import Memory, memory_of, overlaps
 from .backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
+from .interchange import ArrayKind, is_function, native
 from .operators import Operator, SparseOperator
 
 
@@ -68,23 +69,31 @@ def as_operator(
     shape: tuple[int, int] | None = None,
     dtype: DTypeLike | None = None,
     device: str | None = None,
+    like: Any = None,
     check_indices: bool = True,
 ) -> Operator:
     """Make an `Operator` from a matrix, a linear operator or a function.
 
     Parameters
     ----------
-    A : sparse matrix or array of SciPy or CuPy, LinearOperator, dense array, callable, or Operator
-        Integer and boolean matrices are promoted to float64. A sparse matrix must not be modified afterwards,
-        since a GPU may work on a converted copy of it. A linear operator should have ``matmat``: one with
-        ``matvec`` only is called column by column, with a warning. A callable maps a row-major array of
-        shape (n, M) to an array of the same shape; if it has a parameter ``out``, it receives an output array
-        of the result's type and no copy is made.
+    A : sparse matrix, dense array, LinearOperator, callable, or Operator
+        Matrices are those of NumPy, SciPy, CuPy, torch (dense, CSR, CSC, COO) and JAX (dense, BCSR, BCOO);
+        they stay where they are. Integer and boolean matrices are promoted to float64. A sparse matrix must
+        not be modified afterwards, since a GPU may work on a converted copy of it. A linear operator should
+        have ``matmat``: one with ``matvec`` only is called column by column, with a warning. A callable maps
+        a row-major array of shape (n, M) to an array of the same shape; if it has a parameter ``out``, it
+        receives an output array of the result's type and no copy is made.
     shape, dtype
-        Shape and element type of a callable; `dtype` defaults to float64.
+        Shape and element type of a callable; `dtype` defaults to that of the example `like`, or float64.
     device : str, optional
-        ``"cpu"`` or ``"gpu"``: the device of a callable's blocks (default ``"cpu"``), or the device that a
-        SciPy or dense matrix is copied to.
+        ``"cpu"`` or ``"gpu"``: the device of a callable's blocks (default: that of the example `like`, or
+        ``"cpu"``), or the device that a SciPy or dense matrix is copied to.
+    like : {"numpy", "cupy", "torch", "jax"}, module or array, optional
+        The arrays that a callable takes and returns: a library's name, its module, or an example, such as
+        ``torch.zeros(0, device="cuda", dtype=torch.float64)``, which also gives device and element type.
+        A function does not say what it takes; an example says all of it in one argument. Default: arrays
+        of torch or JAX for functions of theirs (``torch.nn.Module``, ``jax.jit(f)``), otherwise of NumPy
+        or CuPy. A callable must not keep or modify the block that it receives, which is a view.
     check_indices : bool
         Check that the indices of a sparse matrix are within its shape, because products read and write
         wherever indices point. The check reads each index once and, on a GPU, waits for the result.
@@ -92,8 +101,8 @@ def as_operator(
     Raises
     ------
     DTypeError, ShapeError, DeviceError, OptionError
-        If A cannot be converted to an operator, if its indices are out of range, or if it is a callable and
-        `shape` is missing.
+        If A cannot be converted to an operator, if its indices are out of range, if it is a callable and
+        `shape` is missing, or if it is none and `like` is given.
 
     Examples
     --------
@@ -103,8 +112,22 @@ def as_operator(
     >>> (A @ BlockVector(np.ones((3, 2)))).array[:, 0].tolist()
     [1.0, 2.0, 3.0]
     """
+    if like is not None and not is_function(A):
+        raise OptionError(f"like: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
     if isinstance(A, Operator):
         return A
+    if is_function(A):
+        if shape is None:
+            raise OptionError("A is a function; give shape=(n, n), and dtype= unless it is float64.")
+        kind = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+        if kind is not None:
+            A = kind.function(A)
+            dtype = kind.dtype if dtype is None else dtype
+            device = kind.device if device is None else device
+        return FunctionOperator(
+            A, shape, np.float64 if dtype is None else dtype, backend_for(device or "cpu")
+        )
+    A = native(A)
     if sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr")):
         return _sparse_operator(A, device, check_indices)
     if hasattr(A, "matvec") and hasattr(A, "shape"):
@@ -112,12 +135,6 @@ def as_operator(
         return FunctionOperator(_block_product(A), A.shape, _matrix_dtype(A.dtype), backend)
     if isinstance(A, np.ndarray) or is_cupy(A):
         return _dense_operator(arrays.as_array(A), device)
-    if callable(A):
-        if shape is None:
-            raise OptionError("A is a function; give shape=(n, n), and dtype= unless it is float64.")
-        return FunctionOperator(
-            A, shape, np.float64 if dtype is None else dtype, backend_for(device or "cpu")
-        )
     raise DTypeError(
         f"A is a {type(A).__name__}; give a sparse matrix, a dense array, a LinearOperator or a function "
         "with shape=."

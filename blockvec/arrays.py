@@ -7,13 +7,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from .backends import Array, Backend, array_namespace, backend_of, is_cupy
-from .errors import DTypeError, LayoutError, ShapeError
+from .errors import DeviceError, DTypeError, LayoutError, ShapeError
 from .kernels.problem import MAX_ALIGNMENT
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 REAL_TYPES = dict(zip(DTYPES, ("float32", "float64") * 2, strict=True))  # of an element's parts
 DTYPE_NAMES = {np.dtype(name): name for name in DTYPES}  # ``dtype.name`` composes the string at each call
-_CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged of the DLPack specification
+_HOST_DEVICE_TYPES = (1, 3)  # kDLCPU, kDLCUDAHost of the DLPack specification
+_CUDA_DEVICE_TYPES = (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 def as_array(obj: Any) -> Array:
@@ -27,17 +28,12 @@ def as_array(obj: Any) -> Array:
                 "got an array with masked elements; blocks have no masks: fill them, as a.filled(0) does."
             )
         array = np.asarray(obj)
+    elif hasattr(obj, "__dlpack__"):  # which orders the work of two streams, unlike the other protocol
+        array = _from_dlpack(obj)
     elif hasattr(obj, "__cuda_array_interface__"):
         import cupy
 
         array = cupy.asarray(obj)
-    elif hasattr(obj, "__dlpack__"):
-        if obj.__dlpack_device__()[0] in _CUDA_DEVICE_TYPES:
-            import cupy
-
-            array = cupy.from_dlpack(obj)
-        else:
-            array = np.from_dlpack(obj)
     else:
         is_operator = hasattr(obj, "tocsr") or hasattr(obj, "apply")
         raise DTypeError(
@@ -49,6 +45,45 @@ def as_array(obj: Any) -> Array:
             )
         )
     return array
+
+
+def _from_dlpack(obj: Any) -> Array:
+    """View an array that supports DLPack."""
+    if hasattr(obj, "resolve_conj"):  # of torch, which exports neither gradients nor pending conjugation
+        obj = obj.detach().resolve_conj().resolve_neg()
+    on_host = device_of(obj) == "cpu"
+    if on_host and hasattr(obj, "block_until_ready"):
+        obj.block_until_ready()  # of JAX, which computes in threads of its own
+    array: Array
+    try:
+        if on_host:
+            array = np.from_dlpack(obj)
+        else:
+            import cupy
+
+            array = cupy.from_dlpack(obj)
+    except (BufferError, RuntimeError) as error:
+        raise DTypeError(
+            f"got a {type(obj).__name__} of {obj.dtype}, whose memory cannot be shared ({error}); convert "
+            f"it to a dense array of {', '.join(DTYPES)}."
+        ) from None
+    return array
+
+
+def device_of(obj: Any) -> str:
+    """Look up the device of an array that supports DLPack: ``"cpu"`` or ``"cuda:0"``."""
+    try:
+        kind, number = obj.__dlpack_device__()
+    except (BufferError, RuntimeError, ValueError) as error:  # as for arrays spread over devices
+        raise DeviceError(f"got a {type(obj).__name__} without one device of its own: {error}") from None
+    if kind in _CUDA_DEVICE_TYPES:
+        return f"cuda:{number}"
+    if kind not in _HOST_DEVICE_TYPES:
+        raise DeviceError(
+            f"got a {type(obj).__name__} on a device of DLPack type {int(kind)}; move it to the host or to a "
+            "CUDA device."
+        )
+    return "cpu"
 
 
 def check_dtype(dtype: Any) -> np.dtype[Any]:

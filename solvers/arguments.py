@@ -14,6 +14,7 @@ import scipy.sparse as sp
 import blockvec
 from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
+from blockvec.interchange import ArrayKind, is_function, native
 
 from .blocks import Operator, column_factors, is_ordinary, to_host
 from .iterations.jd_options import JacobiDavidsonOptions
@@ -96,6 +97,18 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 def is_explicit(A: Any) -> bool:
     """Check whether A is a matrix of the host with its entries in memory."""
     return isinstance(A, np.ndarray) or sp.issparse(A)
+
+
+def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
+    """Convert matrices and functions of torch and JAX to ones of NumPy, SciPy and CuPy; keep all others.
+
+    Functions take arrays of the caller's kind, or else of their own library.
+    """
+    kinds = [caller or ArrayKind.of_caller(operand) for operand in operands]
+    return [
+        kind.function(operand) if kind is not None and is_function(operand) else native(operand)
+        for kind, operand in zip(kinds, operands, strict=True)
+    ]
 
 
 def real(name: str, value: Any, wanted: str, accepts: Callable[[float], bool]) -> float:

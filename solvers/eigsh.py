@@ -13,6 +13,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from blockvec import as_operator
+from blockvec.interchange import ArrayKind, is_function
 
 from .arguments import (
     check_choices,
@@ -20,6 +21,7 @@ from .arguments import (
     checkpoint_for,
     generator,
     is_explicit,
+    natively,
     positive,
     preconditioner_for,
     real,
@@ -68,6 +70,7 @@ def eigsh(
     device: str | None = None,
     shape: tuple[int, int] | None = None,
     dtype: Any = None,
+    like: Any = None,
     verify: Literal["auto", "always", "never"] = "auto",
     check_hermitian: bool = True,
     jd_options: JacobiDavidsonOptions | None = None,
@@ -82,8 +85,9 @@ def eigsh(
     Parameters
     ----------
     A : sparse matrix or array, dense array, LinearOperator, callable, or Operator, shape (n, n)
-        The matrix A, of SciPy or CuPy; see `blockvec.as_operator`. Integers are promoted to float64. A
-        callable maps a row-major array of shape (n, b) to an array of the same shape, and needs `shape`.
+        The matrix A, of SciPy, CuPy, torch or JAX; see `blockvec.as_operator`. Integers are promoted to
+        float64. A callable maps a row-major array of shape (n, b) to an array of the same shape, and needs
+        `shape`, and `like` unless its arrays are NumPy's or CuPy's.
     k : int
         Number of eigenpairs, 1 to n.
     M : sparse matrix or dense array of the host, shape (n, n), optional
@@ -159,6 +163,11 @@ def eigsh(
         Device of a callable, or the device that a matrix on the host is copied to.
     shape, dtype
         Shape and element type of a callable A.
+    like : {"numpy", "cupy", "torch", "jax"}, module or array, optional
+        The caller's kind of arrays: of the results, and those that callables (A, `OPinv`, `preconditioner`)
+        take and return. A library's name, its module, or an example, whose device the results are moved to;
+        for a callable A, the example also gives `device` and `dtype`. Default: torch or JAX if A is an array
+        or a function of theirs, otherwise NumPy or CuPy, as the device. Gradients are not recorded.
     verify : {"auto", "always", "never"}
         Whether to search for missed copies of multiple eigenvalues before the end. "auto" does so if an
         eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
@@ -194,7 +203,7 @@ def eigsh(
     Returns
     -------
     w : array, shape (k,)
-        Eigenvalues, ascending, on the device of A.
+        Eigenvalues, ascending, on the device of A; `like` selects the kind of array.
     V : array, shape (n, k)
         Orthonormal eigenvectors. With ``return_eigenvectors=False`` only w is returned, with
         ``return_info=True`` an `EigenResult`.
@@ -244,6 +253,13 @@ def eigsh(
         preconditioner=preconditioner,
         jd_options=jd_options,
     )
+    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+    if caller is not None and is_function(A):
+        device = caller.device if device is None else device
+        dtype = caller.dtype if dtype is None else dtype
+    A, M, OPinv, preconditioner, v0, orthogonal_to = natively(
+        caller, A, M, OPinv, preconditioner, v0, orthogonal_to
+    )
     saved, generated = checkpoint_for(checkpoint, checkpoint_interval), generator(rng)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     at_zero = which == "SM"
@@ -256,15 +272,17 @@ def eigsh(
     unfactored = corrects or (is_plain and (by_filter or method == "dense"))
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
     transforms = M is not None or not (sigma is None or unfactored)
-    like = None if OPinv is None else M
+    similar = None if OPinv is None else M
     op = square(
         as_operator(
             A,
-            shape=getattr(like, "shape", None) if shape is None else shape,
-            dtype=getattr(like, "dtype", None) if dtype is None else dtype,
+            shape=getattr(similar, "shape", None) if shape is None else shape,
+            dtype=getattr(similar, "dtype", None) if dtype is None else dtype,
             device=device,
         )
     )
+    if caller is not None:
+        caller.share(op.backend.empty((1, 1), op.dtype.name))  # refuses before the solve what it would after
     if transforms:
         require_host(op, M, OPinv)
     size, draws = positive("norm", norm), 0 if transforms else generated
@@ -311,6 +329,8 @@ def eigsh(
         saved.remove()
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)
+    if caller is not None:
+        result = result.shared(caller)
     _report(result, on_unconverged)
     if return_info:
         return result

@@ -14,6 +14,7 @@ from scipy.sparse.linalg import ArpackNoConvergence
 
 from blockvec import array_namespace
 from blockvec.errors import BlockvecError, OptionError
+from blockvec.interchange import ArrayKind, native
 
 from .blocks import RealArray, to_host
 from .iterations.rayleigh_ritz import clusters
@@ -66,9 +67,9 @@ class EigenResult:
     Attributes
     ----------
     eigenvalues : array, shape (k,)
-        Ascending, on the device of the matrix.
+        Ascending, on the device of the matrix; the argument `like` of `eigsh` selects the kind of array.
     eigenvectors : array, shape (n, k), or None
-        Orthonormal columns in the same order, on the device of the matrix.
+        Orthonormal columns in the same order, of the same kind.
     residuals : numpy.ndarray, shape (k,)
         True residual norms ||A x - theta x||_2.
     limits : numpy.ndarray, shape (k,)
@@ -117,13 +118,20 @@ class EigenResult:
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
 
+    def shared(self, kind: ArrayKind) -> EigenResult:
+        """Return the same result with arrays of the caller's kind."""
+        values, X = self.eigenvalues, self.eigenvectors
+        return replace(
+            self, eigenvalues=kind.share(values), eigenvectors=None if X is None else kind.share(X)
+        )
+
     @property
     def multiplicities(self) -> list[tuple[float, int]]:
         """Distinct eigenvalues, each with its number of computed copies.
 
         Values count as copies of one where they agree to what the tolerance resolves.
         """
-        values = to_host(self.eigenvalues)
+        values = to_host(native(self.eigenvalues))
         return [(float(values[begin]), end - begin) for begin, end in self._groups(values)]
 
     def _groups(self, values: RealArray) -> list[tuple[int, int]]:
@@ -131,7 +139,7 @@ class EigenResult:
 
     def _rows(self) -> Iterator[tuple[int, float, float, str]]:
         """Yield the number, value, residual and copy of each pair."""
-        values = to_host(self.eigenvalues)
+        values = to_host(native(self.eigenvalues))
         for begin, end in self._groups(values):
             for i in range(begin, end):
                 copies = f"{i - begin + 1} of {end - begin}" if end - begin > 1 else "1"
@@ -183,7 +191,7 @@ class EigenResult:
     def to_dict(self) -> dict[str, Any]:
         """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""
         return {
-            "eigenvalues": to_host(self.eigenvalues).tolist(),
+            "eigenvalues": to_host(native(self.eigenvalues)).tolist(),
             "residuals": self.residuals.tolist(),
             "limits": self.limits.tolist(),
             "converged": self.converged.tolist(),

@@ -29,6 +29,7 @@ LAYERS = [
         "elementwise",
         "fused",
         "graphs",
+        "interchange",
         "io",
         "matrixmarket",
         "models",
@@ -42,7 +43,7 @@ LAYERS = [
     {"__main__"},
 ]
 PURE_KERNELS = {"problem", "source", "roofline", "cache", "selection", "winners"}
-PUBLIC_MODULES = {"commands", "errors", "files", "memory", "models"}
+PUBLIC_MODULES = {"commands", "errors", "files", "interchange", "memory", "models"}
 
 
 def modules(package: str) -> list[Path]:
@@ -160,10 +161,11 @@ def test_a_local_file_named_solvers_hides_nothing_of_blockvec(name: str, tmp_pat
     assert run_python(first, tmp_path) == "theirs blockvec.solvers.eigsh\n"
 
 
-def test_importing_blockvec_imports_neither_cupy_nor_mpi4py() -> None:
+def test_importing_blockvec_imports_no_optional_package() -> None:
     code = (
         "import sys, blockvec, solvers\n"
-        "print([name for name in ('cupy', 'cupyx', 'mpi4py', 'matplotlib') if name in sys.modules])"
+        "libraries = ('cupy', 'cupyx', 'mpi4py', 'matplotlib', 'torch', 'jax')\n"
+        "print([name for name in libraries if name in sys.modules])"
     )
     command = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

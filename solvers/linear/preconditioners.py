@@ -13,6 +13,7 @@ from typing import Any
 
 from blockvec import array_namespace
 from blockvec.errors import OptionError
+from blockvec.interchange import native
 
 from ..blocks import Array
 
@@ -44,6 +45,7 @@ class JacobiPreconditioner:
     """
 
     def __init__(self, A: Any, M: Any = None, theta: float = 0.0) -> None:
+        A, M = native(A), native(M)
         if not hasattr(A, "diagonal"):
             raise OptionError(f"JacobiPreconditioner: got {type(A).__name__}; give a matrix with a diagonal.")
         self._diagonal = A.diagonal().real
@@ -57,7 +59,7 @@ class JacobiPreconditioner:
 
     def __call__(self, X: Array) -> Array:
         """Return K^-1 X."""
-        product: Array = X * self._inverse
+        product: Array = native(X) * self._inverse
         return product
 
 
