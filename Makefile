@@ -15,7 +15,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(READY) ## compute the ten lowest eigenvalues of a 3-D Laplacian with multiplicities; draws demo.png
-	$(BIN)/blockvec-eigs $(DEMO) --plot demo.png
+	$(BIN)/blockvec-eigs $(DEMO) --profile --plot demo.png
 
 test: $(READY) ## check lint, types, documentation, tests and doctests, without those marked slow
 test-all: $(READY) ## the same, with all tests

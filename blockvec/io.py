@@ -11,10 +11,11 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from . import matrixmarket, models
+from . import matrixmarket, models, npz, petsc
 from .errors import DTypeError, FormatError, LayoutError, ShapeError
 from .files import replaced
 
+_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
 _CHUNK_BYTES = 1 << 20  # of a block per write
 
 
@@ -30,7 +31,7 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     Parameters
     ----------
     spec : str or path
-        Path of a Matrix Market file, or a description as for :func:`blockvec.models.model`.
+        Path of a file as for :func:`read_matrix`, or a description as for :func:`blockvec.models.model`.
 
     Returns
     -------
@@ -57,7 +58,7 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
         if colon or name.strip().lower() in models.available():
             return models.model(spec)
         raise FileNotFoundError(
-            f"{spec}: there is no such file, and no model of that name; give the path of a Matrix Market "
+            f"{spec}: there is no such file, and no model of that name; give the path of a matrix "
             f"file, or one of the models {', '.join(models.available())} with its parameters, such as "
             "laplace3d:n=64."
         )
@@ -65,38 +66,48 @@ def open_matrix(spec: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
 
 
 def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArray[Any]:
-    """Read a Matrix Market file, gzipped or not.
+    """Read a matrix from a file of Matrix Market (gzipped or not), SciPy (.npz) or PETSc (binary AIJ).
 
-    Symmetric, Hermitian and skew-symmetric files contain one triangle and are expanded to all elements,
-    duplicate elements are summed, integers are converted to float64, and elements of a pattern have the
-    value 1.
+    Symmetric, Hermitian and skew-symmetric files of Matrix Market contain one triangle and are expanded to
+    all elements, duplicate elements are summed, integers are converted to float64, and elements of a pattern
+    have the value 1. Of several objects in a file of PETSc the first is read; it may have indices of 32 or
+    64 bits and real or complex values.
 
     Parameters
     ----------
     path : str or path
-        The file. Compression is detected from its content.
+        The file. Its format and its compression are detected from its content.
 
     Returns
     -------
-    csr_array, shape (n_rows, n_cols), or array for a file in array format
-        float64 or complex128; canonical form with 32-bit indices where they fit, or row-major.
+    csr_array, shape (n_rows, n_cols), or array for a Matrix Market file in array format
+        float64 or complex128, from SciPy also float32 or complex64; canonical form with 32-bit indices where
+        they fit, or row-major.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     FormatError
-        If it is not a Matrix Market file, broken or truncated, or does not fit in the available memory; the
-        message contains the line, the text found and the text expected.
+        If it has none of these formats, is broken or truncated, or does not fit in the available memory. For
+        Matrix Market the message contains the line, the text found and the text expected.
 
     References
     ----------
     R. F. Boisvert, R. Pozo, K. Remington, "The Matrix Market exchange formats", NISTIR 5935 (1996).
     """
     file = _existing(path)
-    matrix = matrixmarket.read(file)
-    if matrix.dtype.kind != "c":
-        matrix = matrix.astype(np.float64, copy=False)
+    with file.open("rb") as stream:
+        head = stream.read(8)
+    matrix: Any
+    if head.startswith(npz.SIGNATURE):
+        matrix = npz.read(file)
+    elif head.startswith(petsc.SIGNATURES):
+        matrix = petsc.read(file)
+    else:
+        matrix = matrixmarket.read(file)
+    if matrix.dtype not in _DTYPES:
+        matrix = matrix.astype(np.complex128 if matrix.dtype.kind == "c" else np.float64)
     if isinstance(matrix, np.ndarray):
         return np.ascontiguousarray(matrix)
     rows = scipy.sparse.csr_array(matrix)
@@ -116,8 +127,6 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 
 # Blocks
-
-_BLOCK_DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
 
 
 def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
@@ -205,11 +214,7 @@ def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[A
 
 def _read_npy_header(file: Path, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
-        version = np.lib.format.read_magic(stream)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
-            version
-        ]
-        return read(stream)
+        return npz.npy_header(stream)
     except Exception as error:  # NumPy evaluates the header as Python: its tokenizer and parser may fail, too
         raise FormatError(f"{file}: this is no .npy file, or its header is broken ({error}).") from None
 
@@ -219,8 +224,8 @@ def _check_block(what: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Non
         raise ShapeError(
             f"{what}: the shape is {shape}; a block has two dimensions (array[:, None] is one column)."
         )
-    if dtype not in _BLOCK_DTYPES:
-        names = ", ".join(known.name for known in _BLOCK_DTYPES)
+    if dtype not in _DTYPES:
+        names = ", ".join(known.name for known in _DTYPES)
         raise DTypeError(
             f"{what}: the type is {dtype}; a block is one of {names}: convert it with astype first."
         )

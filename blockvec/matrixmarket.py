@@ -24,7 +24,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from .errors import FormatError
-from .memory import available_memory
+from .memory import check_readable
 
 _CHUNK_BYTES = 1 << 20  # per step of the check
 _LINE_BYTES = 1 << 20  # of the longest line; the standard allows 1024
@@ -46,7 +46,9 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
         is_sound = False
     if not is_sound:
         raise _defect_in(file, header, "found other characters than numbers, or too few or too many of them")
-    _check_memory(file, header)
+    check_readable(
+        f"{file}:{header.size_line}: {header.n_rows} rows with {header.n_lines} elements", header.needed_bytes
+    )
     try:
         with _opened(file) as stream:
             matrix = scipy.io.mmread(cast(IO[bytes], _Body(stream, header)), spmatrix=False)
@@ -83,17 +85,6 @@ class _Body:
                 return data
             del self._parts[0]
         return b""
-
-
-def _check_memory(file: Path, header: _Header) -> None:
-    """Refuse a matrix that does not fit in the available memory while it is read."""
-    needed, available = header.needed_bytes, available_memory()
-    if available is not None and needed > available:
-        raise FormatError(
-            f"{file}:{header.size_line}: {header.n_rows} rows with {header.n_lines} elements take "
-            f"{needed / 1e9:.3g} GB to read, but {available / 1e9:.3g} GB of memory are available; read the "
-            "file where there is more."
-        )
 
 
 def _expanded(triangle: scipy.sparse.coo_array, symmetry: str) -> scipy.sparse.coo_array:
@@ -189,7 +180,12 @@ def _read_header(file: Path) -> _Header:
             banner, *words = first.split() or [""]
             words = [word.lower() for word in words]
             if banner != "%%MatrixMarket":
-                raise _defect(file, 1, first, "'%%MatrixMarket matrix ...': this is no Matrix Market file")
+                raise _defect(
+                    file,
+                    1,
+                    first,
+                    "'%%MatrixMarket matrix ...': this is no Matrix Market file, and none of SciPy or PETSc",
+                )
             if len(words) != len(_WORDS) or any(w not in k for w, k in zip(words, _WORDS, strict=True)):
                 known = " ".join("|".join(known) for known in _WORDS)
                 raise _defect(file, 1, first, f"'%%MatrixMarket {known}'")

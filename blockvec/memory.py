@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from .errors import FormatError
+
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 # Per version of control groups: the names of the limit, of the use, and in memory.stat of the file cache
@@ -29,6 +31,16 @@ def available_memory() -> int | None:
         if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
             found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(found, default=None)
+
+
+def check_readable(what: str, needed: int) -> None:
+    """Raise a `FormatError` if the content of a file takes more bytes than are available."""
+    available = available_memory()
+    if available is not None and needed > available:
+        raise FormatError(
+            f"{what} take {needed / 1e9:.3g} GB to read, but {available / 1e9:.3g} GB of memory are "
+            "available; read the file where there is more."
+        )
 
 
 def _left_in_cgroups() -> Iterator[int]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import blockvec
 from blockvec.commands import DONE, INTERRUPTED, Parser, guarded, write_all
-from blockvec.errors import DeviceError, OptionError
+from blockvec.errors import DeviceError, FormatError, OptionError
 from blockvec.files import check_apart, check_output, check_picture, replaced, write_picture
 
 from .arguments import CHOICES
@@ -26,6 +30,9 @@ NAME = "blockvec-eigs"
 UNCONVERGED = 1  # exit code
 
 EPILOG = """\
+MATRIX and --mass FILE are models, or files of Matrix Market (.mtx, .mtx.gz), SciPy (scipy.sparse.save_npz) or
+PETSc (binary AIJ); the content tells which. "-" reads such a file from standard input.
+
 exit codes: 0 all pairs converged, 1 some did not (they are shown and flagged), 2 arguments or files
 that cannot be used, 130 interrupted (the pairs computed so far are shown).
 
@@ -42,13 +49,23 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, or a Matrix Market file")
+    add("matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)")
     add("-k", type=int, default=6, metavar="K", help="wanted eigenpairs (default 6)")
     add(
         "--which",
-        default="SA",
         choices=(*WHICH, "BE"),
-        help="smallest or largest values, magnitudes, both ends (default SA)",
+        help="smallest or largest values, magnitudes, both ends (default SA, with --sigma LM: nearest to it)",
+    )
+    add(
+        "--sigma",
+        type=float,
+        metavar="S",
+        help="eigenvalues near this number (a negative one: --sigma=-1e-3)",
+    )
+    add(
+        "--mass",
+        metavar="FILE",
+        help="mass matrix M of a generalised problem A x = lambda M x; computed on the CPU",
     )
     add("--tol", type=float, default=1e-8, metavar="T", help="tolerance of --convergence (default 1e-8)")
     add(
@@ -69,11 +86,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--verify", default="auto", choices=CHOICES["verify"], help="look for missed copies")
     add(
-        "--device", default="auto", choices=("auto", "cpu", "gpu"), help="default auto: a GPU if there is one"
+        "--device",
+        default="auto",
+        choices=("auto", "cpu", "gpu"),
+        help="default auto: a GPU if there is one, the CPU with --mass",
     )
     add("--rng", type=_seed, default=0, metavar="SEED", help="seed of everything random (default 0)")
     add("--plot", metavar="PNG", help="draw the convergence history into this file")
     add("--save", metavar="NPZ", help="write eigenvalues, eigenvectors and residuals to this file")
+    add(
+        "--profile",
+        action="store_true",
+        help="print calls, time and fraction of the roofline per kernel, too",
+    )
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--version", action="version", version=f"blockvec {blockvec.__version__}")
     return parser
@@ -93,16 +118,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     _check_outputs(arguments)
-    matrix = blockvec.open_matrix(arguments.matrix)
-    op = _operator(matrix, arguments.device)
+    device = _device(arguments)
+    A = _opened(arguments.matrix)
+    M = None if arguments.mass is None else _opened(arguments.mass)
     interrupted = False
-    with blockvec.profile() as profile:
+    with blockvec.profile() if arguments.profile else nullcontext() as profile:
         try:
-            result = _solve(op, arguments)
+            result = _solve(A, M, device, arguments)
         except Interrupted as stop:
             result, interrupted = stop.result, True
     outputs: dict[str, Callable[[], None]]
-    outputs = {"standard output": lambda: _print(arguments, op, matrix, result, profile)}
+    outputs = {"standard output": lambda: _print(arguments, A, result, profile)}
     if arguments.save:
         outputs["--save"] = lambda: _save(result, arguments.save)
     if arguments.plot:
@@ -121,7 +147,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
             check_output(option, name)
     if arguments.plot is not None:
         check_picture("--plot", arguments.plot)
-    check_apart({"the matrix": arguments.matrix, **files, "--plot": arguments.plot})
+    inputs = {"the matrix": arguments.matrix, "--mass": arguments.mass}
+    check_apart({**inputs, **files, "--plot": arguments.plot})
     if arguments.plot and arguments.method == "dense":
         raise OptionError("--plot: --method dense does not iterate, there is no history to draw.")
 
@@ -145,23 +172,47 @@ def _plot(result: EigenResult, path: str) -> None:
     write_picture(figure, path)
 
 
-def _operator(matrix: Any, device: str) -> blockvec.Operator:
-    if device != "auto":
-        return blockvec.as_operator(matrix, device=device)
+def _device(arguments: argparse.Namespace) -> str:
+    chosen: str = arguments.device
+    if chosen == "gpu" and arguments.mass is not None:
+        raise OptionError("--device: got gpu, but --mass is factorised on the CPU; leave out one of them.")
+    if chosen != "auto":
+        return chosen
     try:
-        return blockvec.as_operator(matrix, device="gpu")
+        blockvec.BlockVector.zeros(1, 1, device="gpu")
     except DeviceError:
-        return blockvec.as_operator(matrix, device="cpu")
+        return "cpu"
+    return "gpu" if arguments.mass is None else "cpu"
 
 
-def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
+def _opened(name: str) -> Any:
+    """Open a model, a file, or for "-" standard input, which is copied because files are read twice."""
+    if name != "-":
+        return blockvec.open_matrix(name)
+    if sys.stdin is None or sys.stdin.isatty():
+        raise OptionError(
+            "-: standard input is closed or a terminal; redirect a file to it: blockvec-eigs - < matrix.mtx"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "matrix")
+        with copy.open("wb") as stream:
+            shutil.copyfileobj(sys.stdin.buffer, stream)
+        try:
+            return blockvec.read_matrix(copy)
+        except FormatError as error:
+            raise FormatError(str(error).replace(str(copy), "standard input")) from None
+
+
+def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
     method, why = arguments.method, None
-    if method == "auto" and arguments.plot and op.shape[0] <= DENSE_ROWS:
+    if method == "auto" and arguments.plot and A.shape[0] <= DENSE_ROWS:
         method, why = "lanczos", "--plot is given"  # dense LAPACK has no history
     result: EigenResult = eigsh(
-        op,
+        A,
         arguments.k,
-        which=arguments.which,
+        M,
+        arguments.sigma,
+        which=arguments.which or ("SA" if arguments.sigma is None else "LM"),
         ncv=arguments.ncv,
         maxiter=arguments.maxiter,
         tol=arguments.tol,
@@ -173,6 +224,7 @@ def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
         time_limit=arguments.time_limit,
         verify=arguments.verify,
         checkpoint=arguments.checkpoint,
+        device=device,
         on_unconverged="return",
         return_info=True,
     )
@@ -181,16 +233,19 @@ def _solve(op: blockvec.Operator, arguments: argparse.Namespace) -> EigenResult:
 
 
 def _print(
-    arguments: argparse.Namespace, op: Any, matrix: Any, result: EigenResult, profile: blockvec.Profile
+    arguments: argparse.Namespace, A: Any, result: EigenResult, profile: blockvec.Profile | None
 ) -> None:
+    inputs = {"matrix": arguments.matrix, "mass": arguments.mass, "sigma": arguments.sigma}
     if arguments.json:
-        document = {"matrix": arguments.matrix, **result.to_dict(), "kernels": profile.rows()}
-        print(json.dumps(document, allow_nan=False), flush=True)
+        kernels = {} if profile is None else {"kernels": profile.rows()}
+        print(json.dumps({**inputs, **result.to_dict(), **kernels}, allow_nan=False), flush=True)
         return
-    entries = getattr(matrix, "nnz", matrix.shape[0] * matrix.shape[1])
-    size = f"{op.shape[0]} x {op.shape[1]}, {entries} entries"
-    print(f"{arguments.matrix}: {size}, {op.dtype.name}, on {op.device}")
-    print(f"{result}\n\n{profile.table()}", flush=True)
+    entries = getattr(A, "nnz", A.shape[0] * A.shape[1])
+    mass = "" if arguments.mass is None else f" with mass {arguments.mass}"
+    info = result.info
+    size = f"{info['n']} x {info['n']}, {entries} entries"
+    print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}")
+    print(result, *([] if profile is None else ["", profile.table()]), sep="\n", flush=True)
     if result.info["stopped"] == "interrupted":
         print("interrupted: the table shows what was reached", flush=True)
 

@@ -20,7 +20,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from blockvec import io, matrixmarket, models
+from blockvec import io, matrixmarket, memory, models
 from blockvec.errors import DTypeError, FormatError, LayoutError, OptionError, ShapeError
 
 GENERAL = "%%MatrixMarket matrix coordinate real general\n"
@@ -421,7 +421,7 @@ def test_a_small_packed_file_takes_little_memory(name: str, mtx: Path) -> None:
 def test_a_matrix_beyond_the_memory_is_refused_before_anything_is_allocated(
     layout: str, sizes: str, elements: str, mtx: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matrixmarket, "available_memory", lambda: 400_000)
+    monkeypatch.setattr(memory, "available_memory", lambda: 400_000)
     mtx.write_text(f"%%MatrixMarket matrix {layout} real general\n{sizes}\n{elements}\n")
     tracemalloc.start()
     try:

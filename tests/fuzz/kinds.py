@@ -93,7 +93,7 @@ def model_strings(folder: Path) -> Draw:
 
 
 def matrix_files(folder: Path) -> Draw:
-    """Matrix Market files with damage, gzipped ones too, and some that unpack to much more."""
+    """Files of matrices with damage: Matrix Market, some gzipped, or unpacking to much more; SciPy; PETSc."""
     path = folder / "work" / "matrix.mtx"
 
     def draw_one(draw: random.Random) -> Input:
@@ -101,10 +101,9 @@ def matrix_files(folder: Path) -> Draw:
         n = draw.randint(0, 5)
         A: Any = rng.integers(-3, 4, (n, n)) * draw.choice((1, 0.1, 1j, 1 + 1j))
         A = A + A.conj().T if draw.random() < 0.5 else A
-        stream = io.BytesIO()
-        scipy.io.mmwrite(stream, sp.coo_array(A) if draw.random() < 0.7 else A, comment="about it")
-        data = stream.getvalue()
-        if draw.random() < 0.9:
+        write = draw.choice((_matrix_market, _matrix_market, _scipy_npz, _petsc))
+        data = write(draw, A)
+        if draw.random() < (0.9 if write is _matrix_market else 0.3):  # the others were altered, too
             data = damaged(draw, data)
         if draw.random() < 0.01:
             filler = draw.choice((b" ", b"\n", b"%", b"% \n", b"1", b"1 1 1\n", b"0"))
@@ -114,6 +113,46 @@ def matrix_files(folder: Path) -> Draw:
         return Input(repr(data[:300]), lambda: str(blockvec.open_matrix(path).ndim))
 
     return draw_one
+
+
+def _matrix_market(draw: random.Random, A: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    scipy.io.mmwrite(stream, sp.coo_array(A) if draw.random() < 0.7 else A, comment="about it")
+    return stream.getvalue()
+
+
+def _scipy_npz(draw: random.Random, A: np.ndarray) -> bytes:
+    """Store a matrix in any format, mostly with one array altered."""
+    stream = io.BytesIO()
+    layout = draw.choice(("csr", "csc", "coo", "dia", "bsr"))
+    sp.save_npz(stream, sp.coo_array(A).asformat(layout), compressed=draw.random() < 0.5)
+    if draw.random() < 0.3:
+        return stream.getvalue()
+    stream.seek(0)
+    with np.load(stream) as file:
+        arrays = {name: file[name] for name in file.files}
+    name = draw.choice(sorted(arrays))
+    value = arrays[name]
+    if name == "format":
+        arrays[name] = np.array(draw.choice((b"csr", b"csc", b"coo", b"dia", b"bsr", b"lil", "csr", "")))
+    elif value.dtype.kind == "i" and value.size and draw.random() < 0.7:
+        value.flat[draw.randrange(value.size)] = draw.choice((-1, 0, 1, 9, 2**30, -(2**31), 2**31 - 1))
+    else:
+        arrays[name] = altered_array(draw, value)
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def _petsc(draw: random.Random, A: np.ndarray) -> bytes:
+    """Write a matrix as PETSc does, some with a number replaced."""
+    rows, index = sp.csr_array(A), draw.choice((">i4", ">i8"))
+    header = [1211216, *rows.shape, rows.nnz]
+    numbers = np.concatenate((header, np.diff(rows.indptr), rows.indices)).astype(index)
+    if draw.random() < 0.6:
+        numbers[draw.randrange(1, len(numbers))] = draw.choice((-1, 0, 1, 9, 2**30, -(2**31), 2**31 - 1))
+    value = ">c16" if np.iscomplexobj(A) else ">f8"
+    return numbers.tobytes() + rows.data.astype(value).tobytes()
 
 
 def block_files(folder: Path) -> Draw:
@@ -486,6 +525,8 @@ def commands(folder: Path) -> Draw:
         "-k": ("1", "3", "30"),
         "--which": ("SA", "LA", "BE"),
         "--tol": ("1e-6", "0.1"),
+        "--sigma": ("0", "0.7", "5"),
+        "--mass": ("laplace1d:n=30", "a.mtx", "-"),
         "--method": ("auto", "lanczos", "filter", "jd", "dense"),
         "--block-size": ("1", "4"),
         "--maxiter": ("1", "9"),

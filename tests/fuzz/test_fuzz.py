@@ -20,12 +20,23 @@ def check(kind: str, folder: Path, root: Path, *, seconds: float, count: int) ->
     """Run inputs in a process of their own, and report their number."""
     own = {
         **{"HOME": str(folder / "home"), "BLOCKVEC_CACHE_DIR": str(folder / "caches" / "own")},
-        **{"MPLCONFIGDIR": str(folder / "home"), "PYTHONDONTWRITEBYTECODE": "1"},
+        **{
+            "TMPDIR": str(folder / "home"),
+            "MPLCONFIGDIR": str(folder / "home"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         **{"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "BLOCKVEC_THREADS": "1"},
     }
     command = [sys.executable, "-m", "tests.fuzz.worker", kind, "0", str(seconds), str(count), str(folder)]
     done = subprocess.run(
-        command, cwd=root, env=os.environ | own, capture_output=True, text=True, check=False, timeout=900
+        command,
+        cwd=root,
+        env=os.environ | own,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
     )
     *numbers, last = done.stdout.splitlines() or [""]
     assert done.returncode == 0, f"input {kind} {last} ended the process:\n{done.stderr[-3000:]}"
