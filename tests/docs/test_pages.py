@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import tomllib
+from html import unescape
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -27,10 +30,12 @@ def sources() -> list[Path]:
 
 
 def built_pages() -> list[Path]:
-    pages = sorted(BUILT.rglob("*.html"))
-    if not pages:
+    """Pages of the last build; the folder can also hold pages of earlier ones."""
+    index = BUILT / "searchindex.js"
+    if not index.exists():
         pytest.skip("the documentation is not built: make docs")
-    return pages
+    text = index.read_text(encoding="utf-8").removeprefix("Search.setIndex(").removesuffix(")")
+    return [BUILT / f"{name}.html" for name in json.loads(text)["docnames"]]
 
 
 def relative(path: Path) -> str:
@@ -48,6 +53,17 @@ def test_built_pages_load_nothing_from_a_network() -> None:
     for page in built_pages():
         for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text(encoding="utf-8")):
             assert not re.search(r"""(?:src|href)=["'](?:https?:)?//""", tag), f"{relative(page)}: {tag}"
+
+
+def test_links_between_built_pages_lead_to_pages_and_anchors() -> None:
+    pages = {page: page.read_text(encoding="utf-8") for page in built_pages()}
+    anchors = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}
+    for page, text in pages.items():
+        for link in set(re.findall(r'href="([^":]+)"', text)):
+            path, _, anchor = unquote(unescape(link)).partition("#")
+            target = (page.parent / path.partition("?")[0]).resolve() if path else page
+            assert target.exists(), f"{relative(page)}: {link}"
+            assert not anchor or anchor in anchors.get(target, {anchor}), f"{relative(page)}: {link}"
 
 
 def test_titles_hold_no_formulas() -> None:
