@@ -207,7 +207,7 @@ def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenR
     method, why = arguments.method, None
     if method == "auto" and arguments.plot and A.shape[0] <= DENSE_ROWS:
         method, why = "lanczos", "--plot is given"  # dense LAPACK has no history
-    result: EigenResult = eigsh(
+    result = eigsh(
         A,
         arguments.k,
         M,

@@ -6,7 +6,7 @@ import math
 import operator as python_operator
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,8 +22,41 @@ from .iterations.rayleigh_ritz import WHICH
 from .linear.preconditioners import following
 from .linear.systems import Preconditioner
 from .orthogonalize import orthogonalize
-from .problem import asks_for_corrections
+from .problem import IterationState, Method, asks_for_corrections
 from .runtime.checkpoint import Checkpoint
+
+
+class Options(TypedDict, total=False):
+    """Arguments of `eigsh` by name, for type checkers, without those that decide what it returns."""
+
+    v0: Any
+    ncv: int | None
+    maxiter: int | None
+    tol: float
+    Minv: Any
+    OPinv: Any
+    mode: str
+    rng: Any
+    method: Method
+    block_size: int | None
+    preconditioner: Any
+    orthogonal_to: Any
+    convergence: Literal["value", "norm", "absolute"]
+    norm: float | None
+    callback: Callable[[IterationState], object] | None
+    progress: bool
+    time_limit: float | None
+    on_unconverged: Literal["raise", "warn", "return"]
+    device: str | None
+    shape: tuple[int, int] | None
+    dtype: Any
+    like: Any
+    verify: Literal["auto", "always", "never"]
+    check_hermitian: bool
+    jd_options: JacobiDavidsonOptions | None
+    checkpoint: Any
+    checkpoint_interval: float
+
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "mode": ("normal", "buckling", "cayley"),

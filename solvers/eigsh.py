@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast, overload
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from blockvec import as_operator
 from blockvec.interchange import ArrayKind, is_function
 
 from .arguments import (
+    Options,
     check_choices,
     check_combination,
     checkpoint_for,
@@ -38,6 +39,48 @@ from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence,
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import measured
 from .transform.standard_form import StandardForm, require_host, solve_transformed, standard_form
+
+
+@overload
+def eigsh(
+    A: Any,
+    k: int = 6,
+    M: Any = None,
+    sigma: float | None = None,
+    which: str = "LM",
+    *,
+    return_eigenvectors: bool = True,
+    return_info: Literal[True],
+    **options: Unpack[Options],
+) -> EigenResult: ...
+
+
+@overload
+def eigsh(
+    A: Any,
+    k: int = 6,
+    M: Any = None,
+    sigma: float | None = None,
+    which: str = "LM",
+    *,
+    return_eigenvectors: Literal[True] = True,
+    return_info: Literal[False] = False,
+    **options: Unpack[Options],
+) -> tuple[Any, Any]: ...
+
+
+@overload
+def eigsh(
+    A: Any,
+    k: int = 6,
+    M: Any = None,
+    sigma: float | None = None,
+    which: str = "LM",
+    *,
+    return_eigenvectors: bool = True,
+    return_info: bool = False,
+    **options: Unpack[Options],
+) -> Any: ...
 
 
 def eigsh(
