@@ -332,7 +332,7 @@ def test_what_counts_as_converged_follows_the_rule_asked_for() -> None:
 def test_too_few_restarts_are_reported_with_what_did_converge() -> None:
     A = models.model("laplace3d:n=12")
     with pytest.raises(
-        NoConvergence, match=r"of 10 pairs converged after 1 restarts: raise maxiter"
+        NoConvergence, match=r"of 10 pairs converged after 1 restart: raise maxiter"
     ) as caught:
         eigsh(A, 10, which="SA", maxiter=1, rng=0, method="lanczos")
     assert isinstance(caught.value, ArpackNoConvergence)
