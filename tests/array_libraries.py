@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import sys
+import tempfile
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,25 @@ import pytest
 import scipy.sparse as sp
 
 LIBRARIES = ("pretended", "torch", "jax")
+
+
+def host_copies(run: Callable[[], Any]) -> tuple[Any, list[int]]:
+    """Run something; return its result and the bytes of each copy between host and GPU, by CUDA's profiler.
+
+    The list is empty where the profiler cannot be used.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        result = run()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        profiled.export_chrome_trace(str(path))
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    copies = [event for event in events if event.get("cat") == "gpu_memcpy"]
+    return result, [
+        int(event["args"]["bytes"]) for event in copies if any(d in event["name"] for d in ("DtoH", "HtoD"))
+    ]
 
 
 class Library:
@@ -63,6 +87,7 @@ class Jax(Library):
     name = "jax"
 
     def __init__(self) -> None:
+        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # three quarters of a GPU's memory
         jax = pytest.importorskip("jax", reason="JAX is not installed")
         from jax.experimental import sparse
 
@@ -155,7 +180,8 @@ def library(name: str) -> Iterator[Library]:
 
         before = jax.config.jax_enable_x64
         jax.config.update("jax_enable_x64", True)
-        yield lent
+        with jax.default_device(jax.devices("cpu")[0]):
+            yield lent
         jax.config.update("jax_enable_x64", before)
     elif name == "torch":
         yield Torch()
@@ -163,5 +189,5 @@ def library(name: str) -> Iterator[Library]:
         with pytest.MonkeyPatch.context() as patch:
             torch: Any = types.ModuleType("torch")
             torch.Tensor, torch.from_dlpack = Tensor, lambda array: Tensor(np.from_dlpack(array))
-            patch.setitem(__import__("sys").modules, "torch", torch)
+            patch.setitem(sys.modules, "torch", torch)
             yield Pretended()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -180,7 +181,7 @@ def test_like_of_a_matrix_is_refused() -> None:
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(OptionError, match="torch cannot be imported"):
         as_operator(lambda X: X, shape=(2, 2), like="torch")
 

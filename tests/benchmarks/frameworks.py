@@ -1,0 +1,143 @@
+"""Time `eigsh` with matrices and functions of torch beside the same of CuPy (on a host: NumPy and SciPy).
+
+    python -m tests.benchmarks.frameworks --json docs/results/h200/frameworks.json
+
+The matrix is the Laplacian of a cube, the method the filter. Each case of torch has one with equal work:
+the matrix in CSR form; a function that calls blockvec's own product, so that the difference of both times is
+that of the conversions; and the 7-point stencil on slices, whose time includes the libraries' own kernels.
+Repeats alternate between the cases. Overhead is the ratio of the fastest times, less one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from blockvec import BlockVector, as_operator, models
+from blockvec.backends import backend_for
+from blockvec.bench import records as results
+from blockvec.interchange import ArrayKind, native
+from solvers import EigenResult, eigsh
+from tests.array_libraries import Torch, host_copies
+
+BASES = {"torch csr": "native csr", "torch product": "native product", "torch stencil": "native stencil"}
+CONVERSIONS = 200  # round trips of a block that are timed together
+
+
+def stencil(n: int) -> Callable[..., None]:
+    """Make the 7-point stencil on n^3 points, for tensors and arrays alike."""
+
+    def apply(x: Any, out: Any) -> None:
+        u, y = (block.reshape(n, n, n, -1) for block in (x, out))
+        y[...] = u
+        y *= 6
+        y[1:] -= u[:-1]
+        y[:-1] -= u[1:]
+        y[:, 1:] -= u[:, :-1]
+        y[:, :-1] -= u[:, 1:]
+        y[:, :, 1:] -= u[:, :, :-1]
+        y[:, :, :-1] -= u[:, :, 1:]
+
+    return apply
+
+
+def cases(n: int, device: str, **how: Any) -> dict[str, Callable[[], EigenResult]]:
+    """Return the solves by name."""
+    matrix = models.laplace3d(n=n)
+    tensor = Torch().sparse["csr"](matrix)
+    tensor = tensor.cuda() if device == "gpu" else tensor
+    ours = native(tensor) if device == "gpu" else matrix
+    S = as_operator(ours)
+    example = torch.zeros(0, dtype=torch.float64, device="cuda" if device == "gpu" else "cpu")
+    to_torch = ArrayKind("torch").share
+
+    def solve(A: Any, **options: Any) -> Callable[[], EigenResult]:
+        return lambda: eigsh(A, **how, **options, return_info=True)
+
+    in_torch: dict[str, Any] = {"shape": matrix.shape, "like": example}
+    at_home: dict[str, Any] = {"shape": matrix.shape, "device": device}
+    return {
+        "native csr": solve(ours),
+        "torch csr": solve(tensor),
+        "native product": solve(lambda X: S.apply(X).array, **at_home),
+        "torch product": solve(lambda X: to_torch(S.apply(BlockVector(X)).array), **in_torch),
+        "native stencil": solve(stencil(n), **at_home),
+        "torch stencil": solve(stencil(n), **in_torch),
+    }
+
+
+def conversion_s(device: str) -> float:
+    """Time one conversion of a block to a tensor and back."""
+    X, to_torch = BlockVector.random(10_000, 8, rng=0, device=device).array, ArrayKind("torch").share
+    begin = time.perf_counter()
+    for _ in range(CONVERSIONS):
+        BlockVector(to_torch(X))
+    return (time.perf_counter() - begin) / CONVERSIONS
+
+
+def main() -> None:
+    """Measure, print a table, and write records."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--n", type=int, default=160, help="points per edge of the cube")
+    parser.add_argument("--k", type=int, default=10, help="eigenvalues")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", choices=["cpu", "gpu"], default="gpu")
+    parser.add_argument("--json", type=Path, help="file to write the records to")
+    given = parser.parse_args()
+    backend = backend_for(given.device)
+    solves = cases(given.n, given.device, k=given.k, which="SA", method="filter", tol=1e-8, rng=0)
+    times: dict[str, list[float]] = {name: [] for name in solves}
+    found: dict[str, EigenResult] = {name: solve() for name, solve in solves.items()}  # compiles
+    for _ in range(given.repeats):
+        for name, solve in solves.items():
+            backend.synchronize()
+            begin = time.perf_counter()
+            found[name] = solve()
+            backend.synchronize()
+            times[name].append(time.perf_counter() - begin)
+    records = []
+    print(f"{'case':16}{'fastest s':>12}{'median s':>12}{'columns':>10}{'overhead':>10}{'largest copy':>16}")
+    for name, result in found.items():
+        base = BASES.get(name)
+        overhead = None if base is None else min(times[name]) / min(times[base]) - 1
+        copies = host_copies(solves[name])[1] if given.device == "gpu" else []
+        record = {
+            "operation": "eigsh",
+            "matrix": f"laplace3d:n={given.n}",
+            "n": given.n**3,
+            "k": given.k,
+            "which": "SA",
+            "method": "filter",
+            "arrays": name,
+            "block_size": result.info["block_size"],
+            "operator_columns": result.info["operator_columns"],
+            "time_s": min(times[name]),
+            "median_s": statistics.median(times[name]),
+            "overhead": overhead,
+            "largest_host_copy_bytes": max(copies, default=None),
+            "residual": float(result.residuals.max()),
+        }
+        records.append(record)
+        percent = "" if overhead is None else f"{100 * overhead:9.1f}%"
+        print(
+            f"{name:16}{record['time_s']:12.4f}{record['median_s']:12.4f}{record['operator_columns']:10d}"
+            f"{percent:>10}{record['largest_host_copy_bytes'] or '':>16}"
+        )
+    conversion_s(given.device)
+    round_trip = conversion_s(given.device)
+    print(f"one block to torch and back: {1e6 * round_trip:.1f} us")
+    records.append({"operation": "conversion", "arrays": "torch", "time_s": round_trip})
+    if given.json:
+        results.write(given.json, results.environment(backend), {}, records)
+
+
+if __name__ == "__main__":
+    main()
