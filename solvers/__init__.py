@@ -16,6 +16,7 @@ from .eigsh import eigsh
 from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .linear import JacobiPreconditioner, Linear, block_gmres, block_minres
 from .problem import IterationState
+from .replacement import replace_eigsh
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
 
 __all__ = [
@@ -31,4 +32,5 @@ __all__ = [
     "block_gmres",
     "block_minres",
     "eigsh",
+    "replace_eigsh",
 ]

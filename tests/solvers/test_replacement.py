@@ -1,0 +1,94 @@
+"""`replace_eigsh`: which names it replaces, and that it restores them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse.linalg as spla
+
+from blockvec.errors import OptionError
+from blockvec.models import model, spectra
+from solvers import eigsh, replace_eigsh
+
+THEIRS = spla.eigsh
+ARPACK = importlib.import_module("scipy.sparse.linalg._eigen.arpack")
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> ModuleType:
+    """Register a module as one that was imported earlier."""
+    made = ModuleType(name)
+    vars(made).update(members)
+    monkeypatch.setitem(sys.modules, name, made)
+    return made
+
+
+def test_a_call_through_scipy_is_computed_by_blockvec() -> None:
+    with replace_eigsh():
+        assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is eigsh
+        w = spla.eigsh(model("laplace3d:n=12"), 4, which="SA", return_eigenvectors=False)
+    np.testing.assert_allclose(w, spectra.laplace_eigenvalues((12, 12, 12))[:4])  # the second is triple
+    assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is THEIRS
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_exception_passes_through_and_the_names_are_restored(error: type[BaseException]) -> None:
+    with pytest.raises(error, match="from the program"), replace_eigsh():
+        raise error("from the program")
+    assert spla.eigsh is THEIRS
+
+
+def test_an_inner_context_restores_what_the_outer_one_had_set() -> None:
+    with replace_eigsh():
+        with replace_eigsh():
+            assert spla.eigsh is eigsh
+        assert spla.eigsh is eigsh
+    assert spla.eigsh is THEIRS
+
+
+def test_a_copy_of_the_name_is_replaced_only_in_modules_that_are_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one, other = (module(name, monkeypatch, eigsh=THEIRS) for name in ("one", "other"))
+    with replace_eigsh():
+        assert one.eigsh is other.eigsh is THEIRS
+    with replace_eigsh("one", other):
+        assert one.eigsh is other.eigsh is eigsh
+    assert one.eigsh is other.eigsh is THEIRS
+    with replace_eigsh("one", "one"):
+        assert one.eigsh is eigsh
+    assert one.eigsh is THEIRS
+
+
+def test_a_module_without_the_name_is_refused_before_anything_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = module("first", monkeypatch, eigsh=THEIRS)
+    with pytest.raises(OptionError, match=r"numpy\.linalg has no attribute 'eigsh'"):
+        replace_eigsh(first, "numpy.linalg").__enter__()
+    with pytest.raises(ModuleNotFoundError, match="no_such_program"):
+        replace_eigsh(first, "no_such_program").__enter__()
+    assert first.eigsh is spla.eigsh is THEIRS
+
+
+def test_cupys_name_is_replaced_too_where_cupy_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    module("cupy", monkeypatch)
+    for name in ("cupyx", "cupyx.scipy", "cupyx.scipy.sparse"):
+        module(name, monkeypatch, __path__=[])
+    cupys = module("cupyx.scipy.sparse.linalg", monkeypatch, eigsh=print)
+    with replace_eigsh():
+        assert cupys.eigsh is spla.eigsh is eigsh
+    assert cupys.eigsh is print
+
+
+def test_scipys_svds_keeps_the_solver_that_it_was_written_for() -> None:
+    A = np.random.default_rng(0).standard_normal((40, 20))
+    expected = spla.svds(A, 3, which="SM", rng=0, return_singular_vectors=False)
+    with replace_eigsh():
+        np.testing.assert_array_equal(
+            spla.svds(A, 3, which="SM", rng=0, return_singular_vectors=False), expected
+        )
