@@ -92,3 +92,10 @@ def test_scipys_svds_keeps_the_solver_that_it_was_written_for() -> None:
         np.testing.assert_array_equal(
             spla.svds(A, 3, which="SM", rng=0, return_singular_vectors=False), expected
         )
+
+
+def test_two_calls_with_the_same_start_vector_return_the_same_bits() -> None:
+    A, v0 = model("laplace2d:n=25"), np.random.default_rng(0).uniform(-1, 1, 625)
+    first, second = (eigsh(A, 3, sigma=-1e-5, v0=v0, tol=1e-4) for _ in range(2))
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[1], second[1])
