@@ -161,8 +161,8 @@ def eigsh(
         Whether to return the vectors together with the values.
     rng : Generator, int or None
         Source of all random numbers. The same seed gives bit-identical results on the same device, on a host
-        with the same number of threads (those of BLAS included). With None the seed is random, or 0 if `v0` is
-        given: as in SciPy, calls with the same `v0` then return the same results.
+        with the same number of threads (those of BLAS included). With None the seed is random, or 0 if `v0`
+        is given: as in SciPy, calls with the same `v0` then return the same results.
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
         "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a function
@@ -304,10 +304,8 @@ def eigsh(
     A, M, OPinv, preconditioner, v0, orthogonal_to = natively(
         caller, A, M, OPinv, preconditioner, v0, orthogonal_to
     )
-    saved, generated = (
-        checkpoint_for(checkpoint, checkpoint_interval),
-        generator(0 if rng is None and v0 is not None else rng),
-    )
+    saved = checkpoint_for(checkpoint, checkpoint_interval)
+    generated = generator(0 if rng is None and v0 is not None else rng)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     at_zero = which == "SM"
     if at_zero:
