@@ -41,14 +41,15 @@ models: laplace3d:n=64, anderson:..., graphene:..., xxz:sites=18,up=9, hubbard:.
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+def parser() -> argparse.ArgumentParser:
+    """Create the parser of the command line."""
+    root = Parser(
         prog=NAME,
         description="Compute a few eigenvalues of a real symmetric or complex Hermitian sparse matrix.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add = root.add_argument
     add("matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)")
     add("-k", type=int, default=6, metavar="K", help="wanted eigenpairs (default 6)")
     add(
@@ -101,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--json", action="store_true", help="print one JSON document instead of tables")
     add("--version", action="version", version=f"blockvec {blockvec.__version__}")
-    return parser
+    return root
 
 
 def _seed(text: str) -> int:
@@ -112,7 +113,7 @@ def _seed(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    arguments = parser().parse_args(argv)
     return guarded(NAME, lambda: _run(arguments))
 
 
