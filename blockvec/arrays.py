@@ -64,8 +64,8 @@ def _from_dlpack(obj: Any) -> Array:
             array = cupy.from_dlpack(obj)
     except (BufferError, RuntimeError) as error:
         raise DTypeError(
-            f"got a {type(obj).__name__} of {obj.dtype}, whose memory cannot be shared ({error}); convert "
-            f"it to a dense array of {', '.join(DTYPES)}."
+            f"got a {type(obj).__name__} of type {getattr(obj, 'dtype', 'unknown')}, whose memory cannot be "
+            f"shared ({error}); convert it to a dense array of {', '.join(DTYPES)}."
         ) from None
     return array
 
