@@ -55,9 +55,12 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     invariant = problem.locked is None or len(problem.deflated) > 0
     if not (invariant and is_factorable(problem.operator, problem.which)):
         return run(problem, options)
-    soon = replace(options, maxiter=SOON[options.method], most_calls=math.inf)
+    if problem.maxiter is None:
+        soon = replace(options, maxiter=SOON[options.method], most_calls=math.inf)
+    else:
+        soon = options
     first = solve_iteratively(staged(problem, "begun"), soon)
-    if first.info["stopped"] != "maxiter":
+    if first.info["stopped"] != "maxiter" or problem.maxiter is not None:
         return first
     explicit = sp.csc_array(matrix).astype(problem.operator.dtype)
     result = _by_shift_invert(first, explicit, None, staged(problem, "factorised"))
@@ -69,8 +72,10 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
     """Iterate on the standard form of a pair; continue by shift-invert if it converges slowly."""
-    first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=SOON["lanczos"]))
-    if first.converged.all() or first.info["stopped"] not in ("maxiter", "converged"):
+    maxiter = SOON["lanczos"] if problem.maxiter is None else problem.maxiter
+    first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=maxiter))
+    is_over = first.info["stopped"] not in ("maxiter", "converged") or problem.maxiter is not None
+    if first.converged.all() or is_over:
         return first
     A, M = (sp.csc_array(matrix).astype(form.operator.dtype) for matrix in (A, M))
     result = _by_shift_invert(first, A, M, staged(problem, "factorised"))

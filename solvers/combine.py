@@ -80,6 +80,8 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
         return first.with_info(which="BE", k=problem.k)
     X = BlockVector(first.eigenvectors)
     low = replace(within_time(staged(problem, "SA")), which="SA", k=k_low)
+    if stopped != "converged":  # the complement is another one once the high end has been resumed
+        low = replace(low, checkpoint=None)
     if stopped == "callback":
         low = replace(low, callback=lambda state: True)
     if problem.locked is None:  # the columns of a caller need not be invariant under A

@@ -384,12 +384,7 @@ def eigsh(
 
 def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> EigenResult:
     """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
-    may_factorise = (
-        problem.method == "auto"
-        and not problem.asks_for_corrections
-        and problem.maxiter is None
-        and is_explicit(A)
-    )
+    may_factorise = problem.method == "auto" and not problem.asks_for_corrections and is_explicit(A)
     if form is None:
         return solve_or_factorise(problem, A) if may_factorise else solve(problem)
     unrestricted = not form.is_shifted and problem.locked is None

@@ -138,6 +138,22 @@ def test_a_stiff_end_goes_on_in_the_stage_that_it_was_in(tmp_path: Path, real_ma
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"which": "SA"}, {"which": "BE"}, {"which": "SA", "M": sp.diags_array(np.linspace(1, 2, 729))}],
+)
+def test_a_limit_on_restarts_may_be_lifted(options: dict[str, Any], tmp_path: Path) -> None:
+    A, file = models.model(MODEL), tmp_path / "run.npz"
+    how = {"tol": 1e-10, "ncv": 20, "block_size": 2, **options}
+    straight = solve(A, **how)
+    first = solve(A, **how, checkpoint=file, maxiter=1, on_unconverged="return")
+    resumed = solve(A, **how, checkpoint=file)
+    assert first.info["stopped"] == "maxiter"
+    assert resumed.info["operator_columns"] == straight.info["operator_columns"]
+    assert np.array_equal(resumed.eigenvectors, straight.eigenvectors)
+    assert not list(tmp_path.iterdir())
+
+
 def test_fresh_entropy_is_part_of_the_state(tmp_path: Path) -> None:
     A = models.model("laplace3d:n=8")
     killed(A, tmp_path / "one", 3, which="SA", method="lanczos", block_size=2, rng=None)
