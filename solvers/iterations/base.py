@@ -193,7 +193,6 @@ class Iteration(ABC):
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        saved = {"filter_calls": 0} | saved  # files of earlier versions have none
         for name in self.PROGRESS:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
         self.rng.bit_generator.state = saved["rng"]

@@ -30,6 +30,7 @@ from ..blocks import Array, Block, Operator, project_out, random_block, to_host
 
 FORMAT = "blockvec checkpoint 1"
 STATE, DIGEST = "state/", "digest"  # names of parts
+EARLIER = {"filter_calls": 0}  # entries that files without a digest lack, those of earlier versions
 JSON_KINDS = {bool: (bool,), int: (int,), float: (float, int), str: (str,), tuple: (list,)}
 WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
 REMEDY = "give another file, or delete this one to start anew"
@@ -92,7 +93,12 @@ class Checkpoint:
                 raise FormatError("it was altered after it was written")
             if any(array.dtype.kind not in "iufc" or np.isnan(array).any() for array in arrays.values()):
                 raise FormatError("it was altered after it was written")
-            state = header["state"] | {name.removeprefix(STATE): array for name, array in arrays.items()}
+            earlier = EARLIER if digest is None else {}
+            state = (
+                earlier
+                | header["state"]
+                | {name.removeprefix(STATE): array for name, array in arrays.items()}
+            )
         self._compare(written, image)
         self._known = identity
         return state  # type: ignore[no-any-return]
