@@ -6,8 +6,11 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from inspect import signature
 from types import ModuleType
 from typing import Any
+
+from scipy.sparse.linalg import eigsh as scipy_eigsh
 
 from blockvec.errors import OptionError
 
@@ -17,14 +20,28 @@ SCIPY = ("scipy.sparse.linalg", "scipy.sparse.linalg._eigen", "scipy.sparse.lina
 CUPY = ("cupyx.scipy.sparse.linalg",)
 
 
+def eigsh_in_scipy_order(*args: Any, **options: Any) -> Any:
+    """Call `eigsh`, with values alone in SciPy's order, which programs rely on.
+
+    SciPy returns the values for "SA" and "SM" in descending order if no vectors are requested, and in
+    ascending order otherwise.
+    """
+    result = eigsh(*args, **options)
+    given = signature(eigsh).bind(*args, **options).arguments
+    is_values_alone = not (given.get("return_eigenvectors", True) or given.get("return_info", False))
+    is_descending = is_values_alone and given.get("sigma") is None and given.get("which") in ("SA", "SM")
+    return result[::-1] if is_descending else result
+
+
 @contextmanager
 def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     """Replace `eigsh` in the modules of SciPy and CuPy by blockvec's until the context ends.
 
     This changes the attribute `eigsh` of `scipy.sparse.linalg`, and of `cupyx.scipy.sparse.linalg` if CuPy is
     imported already. It is meant for programs that cannot be edited; programs of your own import
-    `blockvec.eigsh`. At the end of the context, also after an exception, every attribute has its previous
-    value. Contexts can be nested.
+    `blockvec.eigsh`. In SciPy's place the function also follows SciPy's order of results: without vectors,
+    values for "SA" and "SM" are descending. At the end of the context, also after an exception, every
+    attribute has its previous value. Contexts can be nested.
 
     Parameters
     ----------
@@ -51,11 +68,11 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     --------
     >>> import blockvec, scipy.sparse.linalg
     >>> from solvers import replace_eigsh
+    >>> A = blockvec.models.model("laplace2d:n=30")
     >>> with replace_eigsh():
-    ...     print(scipy.sparse.linalg.eigsh is blockvec.eigsh)
-    True
-    >>> scipy.sparse.linalg.eigsh is blockvec.eigsh
-    False
+    ...     w, V = scipy.sparse.linalg.eigsh(A, k=3, which="SA")  # computed by blockvec
+    >>> w.round(6).tolist()
+    [0.020523, 0.051201, 0.051201]
     """
     names = SCIPY + CUPY if "cupy" in sys.modules else SCIPY
     places = [_imported(module) for module in (*names, *modules)]
@@ -68,7 +85,8 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     with ExitStack() as previous:
         for place in places:
             previous.callback(setattr, place, "eigsh", place.eigsh)
-            place.eigsh = eigsh
+            is_scipys = place.eigsh in (scipy_eigsh, eigsh_in_scipy_order)
+            place.eigsh = eigsh_in_scipy_order if is_scipys else eigsh
         yield
 
 

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 
 from blockvec.errors import OptionError
 from blockvec.models import model, spectra
 from solvers import eigsh, replace_eigsh
+from solvers.replacement import eigsh_in_scipy_order as OURS  # noqa: N812
 
 THEIRS = spla.eigsh
 ARPACK = importlib.import_module("scipy.sparse.linalg._eigen.arpack")
@@ -29,8 +31,8 @@ def module(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> Module
 
 def test_a_call_through_scipy_is_computed_by_blockvec() -> None:
     with replace_eigsh():
-        assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is eigsh
-        w = spla.eigsh(model("laplace3d:n=12"), 4, which="SA", return_eigenvectors=False)
+        assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is OURS
+        w = spla.eigsh(model("laplace3d:n=12"), 4, which="SA")[0]
     np.testing.assert_allclose(w, spectra.laplace_eigenvalues((12, 12, 12))[:4])  # the second is triple
     assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is THEIRS
 
@@ -45,8 +47,8 @@ def test_an_exception_passes_through_and_the_names_are_restored(error: type[Base
 def test_an_inner_context_restores_what_the_outer_one_had_set() -> None:
     with replace_eigsh():
         with replace_eigsh():
-            assert spla.eigsh is eigsh
-        assert spla.eigsh is eigsh
+            assert spla.eigsh is OURS
+        assert spla.eigsh is OURS
     assert spla.eigsh is THEIRS
 
 
@@ -57,10 +59,10 @@ def test_a_copy_of_the_name_is_replaced_only_in_modules_that_are_given(
     with replace_eigsh():
         assert one.eigsh is other.eigsh is THEIRS
     with replace_eigsh("one", other):
-        assert one.eigsh is other.eigsh is eigsh
+        assert one.eigsh is other.eigsh is OURS
     assert one.eigsh is other.eigsh is THEIRS
     with replace_eigsh("one", "one"):
-        assert one.eigsh is eigsh
+        assert one.eigsh is OURS
     assert one.eigsh is THEIRS
 
 
@@ -81,7 +83,10 @@ def test_cupys_name_is_replaced_too_where_cupy_is_imported(monkeypatch: pytest.M
         module(name, monkeypatch, __path__=[])
     cupys = module("cupyx.scipy.sparse.linalg", monkeypatch, eigsh=print)
     with replace_eigsh():
-        assert cupys.eigsh is spla.eigsh is eigsh
+        assert cupys.eigsh is eigsh
+        assert spla.eigsh is OURS
+        with replace_eigsh():
+            assert cupys.eigsh is eigsh
     assert cupys.eigsh is print
 
 
@@ -99,3 +104,23 @@ def test_two_calls_with_the_same_start_vector_return_the_same_bits() -> None:
     first, second = (eigsh(A, 3, sigma=-1e-5, v0=v0, tol=1e-4) for _ in range(2))
     np.testing.assert_array_equal(first[0], second[0])
     np.testing.assert_array_equal(first[1], second[1])
+
+
+@pytest.mark.parametrize(
+    ("which", "sigma"),
+    [
+        *((which, None) for which in ("LM", "SM", "LA", "SA", "BE")),
+        *((which, 50.3) for which in ("LM", "LA", "SA")),
+    ],
+)
+@pytest.mark.parametrize("vectors", [True, False])
+def test_values_come_in_scipys_order(which: str, sigma: float | None, vectors: bool) -> None:
+    A = sp.diags_array(np.arange(1.0, 101.0)).tocsr()
+
+    def values() -> Any:
+        result = spla.eigsh(A, 4, None, sigma, which, return_eigenvectors=vectors)
+        return result[0] if vectors else result
+
+    expected = values()
+    with replace_eigsh():
+        np.testing.assert_allclose(values(), expected)
