@@ -118,7 +118,10 @@ def as_operator(
         return A
     if is_function(A):
         if shape is None:
-            raise OptionError("A is a function; give shape=(n, n), and dtype= unless it is float64.")
+            raise OptionError(
+                "A is a function; give shape=(n, n), dtype= unless it is float64, and like= if its arrays "
+                "are those of torch or JAX."
+            )
         kind = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
         if kind is not None:
             A = kind.function(A)

@@ -169,7 +169,7 @@ class ArrayKind:
                 array = array.copy()  # JAX has no other layouts
         try:
             shared = library.from_dlpack(array)
-        except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        except (AssertionError, BufferError, RuntimeError, TypeError, ValueError) as error:
             raise DTypeError(
                 f"like: {self.library} cannot take arrays of {array.dtype} on {backend_of(array).name} "
                 f"({error}); give another like=."

@@ -8,7 +8,6 @@ import os
 import sys
 import tempfile
 import types
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,16 +63,14 @@ class Torch(Library):
         def compressed(make: Any, form: str) -> Callable[[Any], Any]:
             def tensor(A: Any) -> Any:
                 A = A.asformat(form)
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "Sparse ")  # a beta state, and missing checks
-                    return make(*map(torch.as_tensor, (A.indptr, A.indices, A.data)), size=A.shape)
+                return make(*map(torch.as_tensor, (A.indptr, A.indices, A.data)), size=A.shape)
 
             return tensor
 
         def coo(A: Any) -> Any:
             A = sp.coo_array(A)
-            rows, columns = (np.concatenate([part, part]).astype(np.int64) for part in A.coords)
-            values = torch.as_tensor(np.concatenate([A.data / 4, 3 * A.data / 4]))  # each entry in two parts
+            rows, columns = (np.tile(part, 2).astype(np.int64) for part in A.coords)
+            values = torch.as_tensor(np.tile(A.data / 2, 2))  # each entry in two parts
             return torch.sparse_coo_tensor(torch.as_tensor(np.stack([rows, columns])), values, A.shape)
 
         self.sparse = {

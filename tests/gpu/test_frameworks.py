@@ -15,7 +15,11 @@ from blockvec.interchange import ArrayKind, native
 from solvers import eigsh
 from tests.array_libraries import Torch, host_copies
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch calls its sparse matrices a beta version, and its profiler and JAX comment on the machine.
+    pytest.mark.filterwarnings("default"),
+]
 
 N = 20
 A = models.laplace3d(n=N)

@@ -14,6 +14,9 @@ from blockvec.interchange import native
 from solvers import JacobiPreconditioner, NoConvergence, eigsh
 from tests.array_libraries import LIBRARIES, Library, library
 
+# torch calls its sparse matrices a beta version.
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")
+
 N = 12
 A = models.laplace2d(n=N)
 VALUES = np.linalg.eigvalsh(A.toarray())[:4]
