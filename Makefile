@@ -9,7 +9,7 @@ DEMO ?= laplace3d:n=48 -k 10 --which SA
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all docs bench format clean
+.PHONY: help demo test test-all test-clients docs bench format clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -27,6 +27,9 @@ test test-all:
 	$(BIN)/sphinx-build -W --keep-going -q -D plot_gallery=0 docs docs/_build/html
 	$(BIN)/pytest -q --tb=short -n auto --maxprocesses 8 --dist worksteal $(SELECTED)
 
+test-clients: .venv-clients/ready ## run tests of other packages with our eigsh in SciPy's place; prints counts
+	BLOCKVEC_CLIENT_SOURCES=.venv-clients/sources .venv-clients/bin/pytest -q -rsP --tb=short tests/clients
+
 docs: $(READY) ## run the examples and build the documentation in docs/_build/html
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
@@ -39,8 +42,21 @@ format: $(READY) ## format the code
 	$(BIN)/ruff format --quiet
 
 clean: ## remove .venv, caches and build results
-	rm -rf .venv build dist docs/_build docs/gallery .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks demo.png
+	rm -rf .venv .venv-clients build dist docs/_build docs/gallery .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks demo.png
 	find blockvec solvers tests docs -name __pycache__ -prune -exec rm -rf {} +
+
+.venv-clients/ready: pyproject.toml tests/clients/requirements.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install -qq --disable-pip-version-check -e ".[test]"
+	@# Each alone and as a wheel: one that cannot be had here does not stop the others; its tests are skipped.
+	@while read -r package; do \
+	    .venv-clients/bin/python -m pip install -qq --disable-pip-version-check --only-binary :all: "$$package" \
+	    || echo "$$package cannot be installed: its tests will be skipped"; \
+	done < tests/clients/requirements.txt
+	@mkdir -p .venv-clients/sources; cd .venv-clients/sources; \
+	../bin/python -m pip download -qq --disable-pip-version-check --no-deps --no-binary quimb quimb \
+	&& tar xzf quimb-*.tar.gz || echo "quimb's tests are not available: they will be skipped"
+	@touch $@
 
 # pip does not byte-compile: Python does so on the first import of a module.
 $(READY): pyproject.toml

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import wraps
 from inspect import signature
 from types import ModuleType
 from typing import Any
@@ -20,12 +21,9 @@ SCIPY = ("scipy.sparse.linalg", "scipy.sparse.linalg._eigen", "scipy.sparse.lina
 CUPY = ("cupyx.scipy.sparse.linalg",)
 
 
+@wraps(eigsh)  # programs read the function's name
 def eigsh_in_scipy_order(*args: Any, **options: Any) -> Any:
-    """Call `eigsh`, with values alone in SciPy's order, which programs rely on.
-
-    SciPy returns the values for "SA" and "SM" in descending order if no vectors are requested, and in
-    ascending order otherwise.
-    """
+    """Call `eigsh`; without vectors, values for "SA" and "SM" are descending, which programs rely on."""
     result = eigsh(*args, **options)
     given = signature(eigsh).bind(*args, **options).arguments
     is_values_alone = not (given.get("return_eigenvectors", True) or given.get("return_info", False))

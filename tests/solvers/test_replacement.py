@@ -32,6 +32,7 @@ def module(name: str, monkeypatch: pytest.MonkeyPatch, **members: Any) -> Module
 def test_a_call_through_scipy_is_computed_by_blockvec() -> None:
     with replace_eigsh():
         assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is OURS
+        assert spla.eigsh.__name__ == THEIRS.__name__
         w = spla.eigsh(model("laplace3d:n=12"), 4, which="SA")[0]
     np.testing.assert_allclose(w, spectra.laplace_eigenvalues((12, 12, 12))[:4])  # the second is triple
     assert spla.eigsh is spla._eigen.eigsh is ARPACK.eigsh is THEIRS

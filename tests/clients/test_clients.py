@@ -1,0 +1,115 @@
+"""Tests of other packages with blockvec's eigsh in SciPy's place, and the recipes of the guide."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PAGE = (ROOT / "docs/guide/clients.md").read_text()
+
+OWN_TESTS = {  # in the package's wheel, or in its source distribution, which BLOCKVEC_CLIENT_SOURCES contains
+    "sklearn": ["sklearn.manifold.tests.test_spectral_embedding", "sklearn.cluster.tests.test_spectral"],
+    "networkx": ["networkx.linalg.tests.test_algebraic_connectivity", "networkx.drawing.tests.test_layout"],
+    "scqubits": ["scqubits.tests.test_zeropi", "scqubits.tests.test_cos2phiqubit"],
+    "quimb": ["test_base_linalg.py", "test_approx_spectral.py"],
+}
+
+RECIPES = re.findall(r"^## [^\n]*?\(`(\w+)`\)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+
+pytestmark = pytest.mark.slow
+
+
+def require(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed; make test-clients installs it if there is a wheel")
+
+
+def files_of(package: str, tests: list[str]) -> list[str]:
+    """Find a package's tests: modules in its wheel, files in its source distribution."""
+    if not tests[0].endswith(".py"):
+        return ["--pyargs", *tests]
+    folder = Path(os.environ.get("BLOCKVEC_CLIENT_SOURCES", "no sources"))
+    found = [str(path.resolve()) for name in tests for path in folder.glob(f"{package}-*/tests/**/{name}")]
+    if len(found) != len(tests):
+        pytest.skip(f"{package}'s wheel has no tests, and BLOCKVEC_CLIENT_SOURCES no source distribution")
+    return found
+
+
+def run_own_tests(selected: list[str], solver: str, folder: Path) -> Any:
+    """Run tests in a process of their own, with the configuration of no project."""
+    report = folder / f"{solver}.json"
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    paths = [str(HERE), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "CLIENT_REPORT": str(report),
+        "CLIENT_SOLVER": solver,
+        "MPLBACKEND": "Agg",
+        "PYTEST_ADDOPTS": "",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "-p",
+        "with_blockvec",
+        "-p",
+        "no:cacheprovider",
+    ]
+    run = subprocess.run(
+        [*command, "-c", "pytest.ini", *selected],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert report.exists(), run.stdout + run.stderr
+    return json.loads(report.read_text()) | {"output": run.stdout}
+
+
+@pytest.mark.parametrize("package", OWN_TESTS)
+def test_a_packages_own_tests_pass_as_with_scipy(package: str, tmp_path: Path) -> None:
+    require(package)
+    selected = files_of(package, OWN_TESTS[package])
+    ours = run_own_tests(selected, "blockvec", tmp_path)
+    counts = Counter(ours["outcomes"].values())
+    print(f"{package}: {counts['passed']} of {counts.total()} passed, {counts['skipped']} skipped,", end=" ")
+    print(f"{counts['failed']} failed, {ours['solves']} solves")
+    assert ours["solves"] > 0, "the tests of the package have not called blockvec's eigsh"
+    assert counts["passed"] > 0
+    failed = {test for test, outcome in ours["outcomes"].items() if outcome == "failed"}
+    if failed:  # a package whose tests fail in this environment fails with SciPy's function, too
+        theirs = run_own_tests(selected, "scipy", tmp_path)
+        assert theirs["solves"] == 0
+        only_ours = {test for test in failed if theirs["outcomes"].get(test) != "failed"}
+        assert not only_ours, ours["output"]
+
+
+@pytest.mark.parametrize(("package", "text"), RECIPES, ids=[package for package, _ in RECIPES])
+def test_a_recipe_of_the_guide_gives_the_packages_own_values(package: str, text: str) -> None:
+    require(package)
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert "assert " in blocks[-1], "a recipe ends with a comparison"
+    command = [sys.executable, "-c", "".join(blocks)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+
+
+def test_the_guide_has_a_recipe_for_every_package_that_is_tested() -> None:
+    assert {package for package, _ in RECIPES} >= set(OWN_TESTS)
