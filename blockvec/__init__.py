@@ -13,7 +13,7 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
-from . import startup  # noqa: F401  before libraries, whose import takes a while
+from .system import startup  # noqa: F401  before libraries, whose import takes a while
 
 # isort: split
 

@@ -24,13 +24,13 @@ from .bench.command_line import GPU_MATRIX, HOST_MATRIX, QUICK_MATRIX, QUICK_WID
 from .bench.paper.measure import ALL_FIGURES, record_figures
 from .bench.pictures.draw import draw
 from .bench.precompile import compile_ahead, sources
-from .commands import DONE, guarded, write_all
 from .dispatch import accepts
 from .errors import OptionError
-from .files import check_apart, check_output, check_picture
 from .io import open_matrix
 from .kernels.roofline import Ceilings
 from .profile import ceilings
+from .system.commands import DONE, guarded, write_all
+from .system.files import check_apart, check_output, check_picture
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 import blockvec
-from blockvec.commands import DONE, INTERRUPTED, Parser, guarded, write_all
 from blockvec.errors import DeviceError, FormatError, OptionError
-from blockvec.files import check_apart, check_output, check_picture, replaced, write_picture
+from blockvec.system.commands import DONE, INTERRUPTED, Parser, guarded, write_all
+from blockvec.system.files import check_apart, check_output, check_picture, replaced, write_picture
 
 from .arguments import CHOICES
 from .blocks import to_host

@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # From the bottom up: a module imports from its own layer and those under it.
 LAYERS = [
-    {"errors", "installation", "startup"},
-    {"commands", "config", "files", "memory"},
+    {"errors"},
+    {"config", "system"},
     {"kernels"},
     {"backends"},
     {"dispatch", "profile", "precompile"},
@@ -31,11 +31,8 @@ LAYERS = [
         "graphs",
         "interchange",
         "io",
-        "matrixmarket",
         "models",
-        "npz",
         "operators",
-        "petsc",
         "products",
         "small_matrices",
     },
@@ -45,7 +42,7 @@ LAYERS = [
     {"__main__"},
 ]
 PURE_KERNELS = {"problem", "source", "roofline", "cache", "selection", "winners"}
-PUBLIC_MODULES = {"commands", "errors", "files", "interchange", "memory", "models"}
+PUBLIC_MODULES = {"errors", "interchange", "models", "system"}
 
 
 def modules(package: str) -> list[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..commands import Parser
+from ..system.commands import Parser
 from . import dense, sparse
 from .paper.measure import ALL_FIGURES
 from .tables import TABLES

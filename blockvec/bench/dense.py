@@ -19,7 +19,7 @@ from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..errors import OptionError
 from ..kernels.problem import Problem, StreamProblem, itemsize
-from ..memory import available_memory
+from ..system.memory import available_memory
 from .case import Case, arrays, case, turns
 
 OPERATIONS = ("dot", "gram", "combine", "update", "inplace", "combine_dot", "update_gram", "axpby")

@@ -19,11 +19,11 @@ from typing import Any
 from ..backends import Backend
 from ..config import named_commit
 from ..errors import CompileError, FormatError
-from ..files import replaced
 from ..kernels.compile import compiler_version
 from ..kernels.measure import Timing
 from ..kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ..kernels.roofline import Ceilings, fraction, gather_time, memory_time, padding_cap, sector_traffic
+from ..system.files import replaced
 
 Record = dict[str, Any]
 

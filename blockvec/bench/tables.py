@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..commands import write_all
 from ..kernels.tuning.winners import representative
+from ..system.commands import write_all
 from .records import Book, Record, read
 from .tuning import Todo, Tuned, problem_of, problems
 

@@ -17,13 +17,13 @@ from typing import Any
 from ..backends import Backend, backend_for
 from ..config import option_context, options
 from ..errors import FormatError, OptionError
-from ..files import replaced
 from ..kernels.device import H200
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuning.selection import Outcome, Preparation, Trial, Variant
 from ..kernels.tuning.winners import Winner, refusal, representative, store, table_of
 from ..profile import ceilings
+from ..system.files import replaced
 from .precompile import COMPILE_S
 from .records import kernel_record
 from .workers import LostError, Workers, notice

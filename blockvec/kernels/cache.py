@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from ..files import replaced
+from ..system.files import replaced
 
 MAX_BYTES = 1 << 26  # of a file; lists and machine code take at most a few megabytes
 LARGEST = (1 << 63) - 1  # number in a record

@@ -24,7 +24,7 @@ from typing import Any
 
 from ..config import options as current_options
 from ..errors import CompileError
-from ..installation import install_command
+from ..system.installation import install_command
 from .cache import from_fields, read_file, replace_file
 from .launch import Kernel
 

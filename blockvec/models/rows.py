@@ -16,7 +16,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..memory import available_memory
+from ..system.memory import available_memory
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]

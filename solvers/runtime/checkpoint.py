@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from blockvec.errors import FormatError, OptionError
-from blockvec.files import check_output, replaced
+from blockvec.system.files import check_output, replaced
 
 from ..blocks import Array, Block, Operator, project_out, random_block, to_host
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from blockvec.errors import OptionError
-from blockvec.memory import available_memory
+from blockvec.system.memory import available_memory
 
 from ..blocks import Operator
 

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 
 import blockvec
 import solvers
-from blockvec.commands import write_all
+from blockvec.system.commands import write_all
 from solvers.__main__ import main
 
 ROOT = Path(__file__).resolve().parents[2]

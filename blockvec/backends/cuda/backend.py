@@ -12,7 +12,6 @@ import numpy as np
 
 from ...config import options
 from ...errors import DeviceError, OptionError
-from ...installation import install_command
 from ...kernels.device import DeviceInfo, cuda_device
 from ...kernels.elementwise import Kernel
 from ...kernels.families import FAMILIES, families_of, sparse_families_of
@@ -21,6 +20,7 @@ from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProble
 from ...kernels.roofline import Ceilings
 from ...kernels.tuning.selection import Outcome, Preparation, Variant, select_fastest
 from ...kernels.tuning.winners import Winner, find, representative, store
+from ...system.installation import install_command
 from ..base import Candidate
 from ..base import DeviceArray as Array
 from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import OptionError
-from ...files import check_picture, write_picture
+from ...system.files import check_picture, write_picture
 from ..paper import pictures as paper
 from ..records import Record
 from . import accuracy, eigsh, jacobi_davidson, latency, orthogonality, products, sparse

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec
-from blockvec import memory
 from blockvec.errors import FormatError
+from blockvec.system import memory
 
 VECTOR = 1211214
 BUILDS = list(itertools.product((">i4", ">i8"), (">f8", ">c16")))

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from .errors import BlockvecError
+from ..errors import BlockvecError
 
 DONE, REFUSED, INTERRUPTED = 0, 2, 130  # exit codes
 FAILURES = (BlockvecError, OSError, MemoryError)

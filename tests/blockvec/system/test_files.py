@@ -13,8 +13,8 @@ import pytest
 
 from blockvec import BlockVector
 from blockvec.errors import OptionError
-from blockvec.files import check_output, refusal, replaced
 from blockvec.kernels.cache import replace_file, store_json
+from blockvec.system.files import check_output, refusal, replaced
 
 posix = pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from blockvec.installation import install_command
+from blockvec.system.installation import install_command
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -57,12 +57,12 @@ def test_a_source_tree_that_is_not_installed_names_its_folder(monkeypatch: pytes
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "distribution", missing)
-    root = Path(__file__).resolve().parent.parent.parent
+    root = Path(__file__).resolve().parents[3]
     assert install_command("cuda13") == f'pip install "blockvec[cuda13] @ {root.as_uri()}"'
 
 
 def test_no_message_names_blockvec_on_an_index_by_itself() -> None:
-    root = Path(__file__).resolve().parent.parent.parent
+    root = Path(__file__).resolve().parents[3]
     for package in ("blockvec", "solvers"):
         for path in (root / package).rglob("*.py"):
             if path.name != "installation.py":

@@ -20,8 +20,10 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from blockvec import io, matrixmarket, memory, models
+from blockvec import io, models
 from blockvec.errors import DTypeError, FormatError, LayoutError, OptionError, ShapeError
+from blockvec.io import matrixmarket
+from blockvec.system import memory
 
 GENERAL = "%%MatrixMarket matrix coordinate real general\n"
 REAL_MATRICES = [

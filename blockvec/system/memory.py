@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from .errors import FormatError
+from ..errors import FormatError
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 

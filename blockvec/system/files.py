@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from .errors import OptionError
+from ..errors import OptionError
 from .installation import install_command
 
 

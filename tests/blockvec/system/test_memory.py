@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from blockvec import memory, models
+from blockvec import models
 from blockvec.errors import OptionError
+from blockvec.system import memory
 from solvers import eigsh
 
 MEMINFO = "MemTotal: 64 kB\nMemAvailable: 48 kB\n"

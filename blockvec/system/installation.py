@@ -15,14 +15,14 @@ def install_command(extra: str) -> str:
 
     Examples
     --------
-    >>> from blockvec.installation import install_command
+    >>> from blockvec.system.installation import install_command
     >>> install_command("plot")
     'pip install ..."...[plot]..."'
     """
     try:
         distribution = metadata.distribution("blockvec")
     except metadata.PackageNotFoundError:  # a source tree on Python's path
-        root = Path(__file__).resolve().parent.parent
+        root = Path(__file__).resolve().parents[2]
         return f'pip install "blockvec[{extra}] @ {root.as_uri()}"'
     recorded = distribution.read_text("direct_url.json")  # by PEP 610 for all origins but an index
     if recorded is None:

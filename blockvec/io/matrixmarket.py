@@ -23,8 +23,8 @@ import scipy.io
 import scipy.sparse
 from numpy.typing import NDArray
 
-from .errors import FormatError
-from .memory import check_readable
+from ..errors import FormatError
+from ..system.memory import check_readable
 
 _CHUNK_BYTES = 1 << 20  # per step of the check
 _LINE_BYTES = 1 << 20  # of the longest line; the standard allows 1024

@@ -15,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 import scipy.sparse
 
-from .errors import FormatError
-from .memory import check_readable
+from ..errors import FormatError
+from ..system.memory import check_readable
 
 _MATRIX = 1211216  # class id
 _OBJECTS = range(1211211, 1211231)  # class ids of vectors, index sets and other objects

@@ -13,8 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 import blockvec
-from blockvec import memory
 from blockvec.errors import FormatError
+from blockvec.system import memory
 
 FORMATS = ("csr", "csc", "coo", "bsr", "dia")
 

@@ -14,8 +14,8 @@ from typing import IO, Any
 import numpy as np
 import scipy.sparse
 
-from .errors import FormatError
-from .memory import check_readable
+from ..errors import FormatError
+from ..system.memory import check_readable
 
 SIGNATURE = b"PK"
 _COPIES = 4  # of the stored arrays, at most, while they are read and converted

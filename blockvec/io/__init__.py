@@ -11,9 +11,10 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from . import matrixmarket, models, npz, petsc
-from .errors import DTypeError, FormatError, LayoutError, ShapeError
-from .files import replaced
+from .. import models
+from ..errors import DTypeError, FormatError, LayoutError, ShapeError
+from ..system.files import replaced
+from . import matrixmarket, npz, petsc
 
 _DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
 _CHUNK_BYTES = 1 << 20  # of a block per write
