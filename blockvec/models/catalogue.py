@@ -178,7 +178,11 @@ def model(spec: str) -> scipy.sparse.csr_array:
     (252, 252)
     """
     entry, arguments = _parsed(spec)
-    return entry.matrix(arguments)
+    with np.errstate(over="ignore", invalid="ignore"):
+        matrix = entry.matrix(arguments)
+    if not np.isfinite(matrix.data).all():
+        raise OptionError(f"{spec}: elements exceed the largest float64; give smaller parameters.")
+    return matrix
 
 
 def generator(spec: str) -> RowGenerator:

@@ -17,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from blockvec import BlockVector, as_operator, models
 from blockvec.backends import backend_for
 from blockvec.bench import records as results
@@ -54,6 +52,8 @@ def cases(n: int, device: str, **how: Any) -> dict[str, Callable[[], EigenResult
     tensor = tensor.cuda() if device == "gpu" else tensor
     ours = native(tensor) if device == "gpu" else matrix
     S = as_operator(ours)
+    import torch  # here, because the collection of doctests imports this file also without it
+
     example = torch.zeros(0, dtype=torch.float64, device="cuda" if device == "gpu" else "cpu")
     to_torch = ArrayKind("torch").share
 

@@ -539,3 +539,9 @@ def test_antiperiodic_levels_lie_between_the_periodic_ones() -> None:
     np.testing.assert_allclose(
         spectra.chain_levels(4, antiperiodic=True), np.sqrt(2) * np.array([-1, -1, 1, 1])
     )
+
+
+@pytest.mark.parametrize("spec", ["hubbard:sites=4,up=2,down=2,U=1e308", "anderson:n=4,disorder=1e309"])
+def test_parameters_that_overflow_the_elements_are_refused(spec: str) -> None:
+    with pytest.raises(OptionError):
+        models.model(spec)
