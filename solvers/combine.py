@@ -74,12 +74,13 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     high = replace(staged(problem, "LA"), which="LA", k=problem.k - k_low)
     if problem.start is not None:
         high = replace(high, start=problem.start.copy())
+    low = replace(staged(problem, "SA"), which="SA", k=k_low)  # refuses a foreign file before the solve
     first = solve(high)
     stopped = first.info["stopped"]
     if k_low == 0 or stopped == "interrupted" or (stopped == "costly" and problem.may_be_dense):
         return first.with_info(which="BE", k=problem.k)
     X = BlockVector(first.eigenvectors)
-    low = replace(within_time(staged(problem, "SA")), which="SA", k=k_low)
+    low = within_time(low)
     if stopped != "converged":  # the complement is another one once the high end has been resumed
         low = replace(low, checkpoint=None)
     if stopped == "callback":

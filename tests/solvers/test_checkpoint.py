@@ -247,6 +247,24 @@ def test_a_checkpoint_that_a_solve_in_stages_does_not_use_is_left(
     assert [path.name for path in tmp_path.iterdir()] == [written.name]
 
 
+def test_a_foreign_file_at_the_second_end_is_refused_before_the_solve(tmp_path: Path) -> None:
+    foreign = tmp_path / "run.npz.SA"
+    foreign.write_text("notes")
+
+    def refuse(state: IterationState) -> None:
+        raise AssertionError("the solve had begun")
+
+    with pytest.raises(FormatError, match=r"run\.npz\.SA"):
+        solve(
+            models.model(MODEL),
+            which="BE",
+            method="lanczos",
+            checkpoint=tmp_path / "run.npz",
+            callback=refuse,
+        )
+    assert foreign.read_text() == "notes"
+
+
 @pytest.mark.parametrize("restart", [0, 2])
 def test_a_file_written_by_another_program_during_a_run_is_left_and_the_run_goes_on(
     restart: int, tmp_path: Path
