@@ -608,3 +608,14 @@ def test_products_keep_denormal_numbers(device: str, dtype: str) -> None:
         assert np.array_equal(
             host(as_operator(matrix, device=device) @ BlockVector(on(device, ones))), expected
         )
+
+
+def test_products_of_blocks_without_columns_touch_no_memory(device: str) -> None:
+    A = as_operator(
+        sp.diags_array([1.0, 2.0, 1.0], offsets=[-1, 0, 1], shape=(12, 12)).tocsr(), device=device
+    )
+    guarded = BlockVector.full(24, 2, 7.0, device=device)
+    empty = guarded[:12, :0]
+    A.apply(empty, out=guarded[12:, 1:1])
+    assert (A @ empty).shape == (12, 0)
+    assert bool((guarded == 7).all())

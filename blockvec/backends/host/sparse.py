@@ -152,6 +152,8 @@ def _adder(
     if by_parts and not mixes_parts:
         alpha = complex(alpha).real
     width = operand.shape[1]
+    if width == 0:  # SciPy's kernel for one column would write beyond Y
+        return lambda begin, end: None
     product_of = S.adder(operand)
     into_y = product_of if alpha == 1 or mixes_parts else S.adder(operand, alpha)
     flat = (real_view(Y) if by_parts else Y).reshape(-1) if Y.flags.c_contiguous else None
