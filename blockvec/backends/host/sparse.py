@@ -59,8 +59,9 @@ class RowBlocks:
         """
         indptr, indices, data = self._indptr, self._indices, self._data
         x, width = X.reshape(-1), X.shape[1]
-        kernel: Callable[..., None] = _sparsetools.csr_matvecs if width > 1 else _sparsetools.csr_matvec
-        extents = self.shape[1:] + ((width,) if width > 1 else ())
+        # The kernel for one column would write beyond a result without columns.
+        kernel: Callable[..., None] = _sparsetools.csr_matvec if width == 1 else _sparsetools.csr_matvecs
+        extents = self.shape[1:] + (() if width == 1 else (width,))
 
         def stored(begin: int, end: int, rows: Array) -> None:
             kernel(end - begin, *extents, indptr[begin : end + 1], indices, data, x, rows)
@@ -152,8 +153,6 @@ def _adder(
     if by_parts and not mixes_parts:
         alpha = complex(alpha).real
     width = operand.shape[1]
-    if width == 0:  # SciPy's kernel for one column would write beyond Y
-        return lambda begin, end: None
     product_of = S.adder(operand)
     into_y = product_of if alpha == 1 or mixes_parts else S.adder(operand, alpha)
     flat = (real_view(Y) if by_parts else Y).reshape(-1) if Y.flags.c_contiguous else None
