@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -180,13 +179,15 @@ class EigenResult:
 
     def _repr_html_(self) -> str:
         """Format the table as HTML, for notebooks."""
+        from html import escape
+
         rows = "".join(
             f"<tr><td>{i}</td><td>{value:.14g}</td><td>{residual:.1e}</td><td>{copies}</td></tr>"
             for i, value, residual, copies in self._rows()
         )
         names = ("", "eigenvalue", "residual", "copies")
         head = "".join(f"<th>{name}</th>" for name in names)
-        return f"<table><tr>{head}</tr>{rows}</table><p>{html.escape(self.summary())}</p>"
+        return f"<table><tr>{head}</tr>{rows}</table><p>{escape(self.summary())}</p>"
 
     def to_dict(self) -> dict[str, Any]:
         """Convert everything except the vectors to plain numbers, lists and text, ready for JSON."""

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import numpy as np
-import scipy.io
 import scipy.sparse
 from numpy.typing import NDArray
 
@@ -39,6 +38,8 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
 
     A broken file raises a `FormatError` with the line, the text found and the text expected.
     """
+    from scipy.io import mmread  # imports the readers of ten other formats
+
     header = _read_header(file)
     try:
         is_sound = _numbers_fit(file, header)
@@ -51,7 +52,7 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
     )
     try:
         with _opened(file) as stream:
-            matrix = scipy.io.mmread(cast(IO[bytes], _Body(stream, header)), spmatrix=False)
+            matrix = mmread(cast(IO[bytes], _Body(stream, header)), spmatrix=False)
     except (ValueError, OverflowError) as error:
         raise _defect_in(file, header, str(error).rstrip(".")) from None
     if not _diagonal_fits(matrix, header):
