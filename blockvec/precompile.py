@@ -42,9 +42,8 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
 
     On a GPU, the first kernel in the block that is not in the cache starts the compilation of all kernels
     that earlier runs of the same kind used, in `Options.threads` threads. An operation whose kernel is still
-    being compiled waits for it. Leaving the block stores the list of the kernels that were
-    used, if it has new entries, in the cache folder. Results do not change. On the host the context manager
-    has no effect.
+    being compiled waits for it. Leaving the block stores the list of the kernels that were used, if it has
+    new entries, in the cache folder. Results do not change. On the host the context manager has no effect.
 
     Parameters
     ----------

@@ -40,10 +40,8 @@ class ThickRestart(Iteration):
         self.krylov = BlockKrylov(self.operator, buffer, n_locked, b, self.rng, self.counts)
         self.norm = 0.0  # lower bound of ||A||
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
-        self.excess, self.halved_at = (
-            np.inf,
-            0,
-        )  # least excess of true residuals over limits, and restarts then
+        self.excess = np.inf  # least ratio of true residuals and limits so far
+        self.halved_at = 0  # restarts when that was last halved
         self.repairs = 0  # since then
         self.next_look = 0  # columns of V from which on it is worth while to look for convergence
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
