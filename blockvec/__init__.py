@@ -26,6 +26,7 @@ from .backends import array_namespace
 from .blockvector import BlockVector
 from .config import Options, option_context, options, set_default_options
 from .explanation import explain
+from .factorization import Factorization, factorize
 from .fused import Applied
 from .graphs import Recorder
 from .io import open_matrix, read_matrix
@@ -44,6 +45,7 @@ __all__ = [
     "Applied",
     "BlockVector",
     "FactorReport",
+    "Factorization",
     "InverseFactor",
     "Operator",
     "Options",
@@ -55,6 +57,7 @@ __all__ = [
     "eigsh",
     "errors",
     "explain",
+    "factorize",
     "inverse_factor",
     "models",
     "open_matrix",

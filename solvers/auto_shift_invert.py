@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, as_operator
+from blockvec import BlockVector, Factorization, as_operator
 
 from .arguments import tall_block
 from .blocks import Operator, to_host
@@ -93,13 +93,14 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
     """
     end, result, why = problem.which, first, ""
     assert end != "BE"
+    factors = Factorization(matrix, mass)
     for attempt in range(SHIFTS):
         theta = to_host(result.eigenvalues).astype(np.float64)
         scale = first.info["norm"] / (1.0 if mass is None else float(abs(mass).max()))
-        sigma = shift_outside(matrix, theta, scale, end, mass)
+        sigma = shift_outside(factors, theta, scale, end)
         if sigma is None:
             return None if attempt == 0 else result
-        form = standard_form(as_operator(matrix), matrix, mass, sigma)
+        form = standard_form(as_operator(matrix), matrix, mass, sigma, factors=factors)
         inverted = replace(
             within_time(staged(problem, f"shift{attempt + 1}")),
             operator=form.A,
@@ -115,7 +116,7 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
         if latest.info["stopped"] != "maxiter":
             break
     values = to_host(result.eigenvalues)
-    text, missing = proof(matrix, values, result.limits, end, problem.deflated, mass)
+    text, missing = proof(factors, values, result.limits, end, problem.deflated)
     before = f"{first.info['method']} had not converged after {counted(first.info['restarts'], 'restart')}"
     return result.with_info(
         method="shift-invert",

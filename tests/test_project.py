@@ -37,6 +37,7 @@ LAYERS = [
         "small_matrices",
     },
     {"adapters", "explanation"},
+    {"factorization"},
     {"__init__", "__version__", "solvers"},
     {"bench"},
     {"__main__"},

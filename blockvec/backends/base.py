@@ -92,6 +92,31 @@ class PreparedMatrix(Protocol):
         """Entries of the longest row."""
 
 
+class Factors(Protocol):
+    """Factors of a Hermitian sparse matrix, as a library of the device computes them, without refinement."""
+
+    def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
+        """Factorise a matrix from `Backend.csr` with the pattern of the previous one; False for a zero pivot.
+
+        With `exchanges_rows`, accuracy comes before sparse factors and an inertia.
+        """
+
+    @property
+    def entries(self) -> int:
+        """Stored elements."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the factors."""
+
+    @property
+    def negative(self) -> int | None:
+        """Number of negative eigenvalues; None if the factors do not tell."""
+
+    def solve(self, B: Array) -> Array:
+        """Solve for a row-major block of the matrix's type; returns a contiguous one."""
+
+
 class GraphRecorder(Protocol):
     """Records operations on one device and repeats them; see `blockvec.Recorder`."""
 
@@ -130,6 +155,12 @@ class Backend(Protocol):
 
     def prepare_sparse(self, matrix: Any) -> PreparedMatrix:
         """Convert a `CsrMatrix` to the form that the SpMMV candidates of this device take."""
+
+    def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
+        """Convert a sparse or dense matrix of any device to SciPy's or CuPy's canonical CSR form."""
+
+    def factors(self, dtype: str) -> Factors:
+        """Make an object that factorises Hermitian matrices of one pattern, from `csr`."""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an uninitialised row-major array."""

@@ -9,12 +9,12 @@ import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import splu
+from scipy.sparse.linalg import SuperLU, splu
 
 from blockvec import as_operator
 from blockvec.errors import OptionError
 
-from .sparse_lu import Solve, factorise
+from .shifted import Solve
 
 NEGLIGIBLE = 1e-13  # pivots of a semidefinite matrix below this fraction of the largest are zero
 UNSURE = 1e-10  # pivots below this fraction, taken without exchanges, may be rounding
@@ -50,7 +50,7 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
         place, pivots = np.arange(len(live)), inner.diagonal()
         lower: Any = sp.eye_array(len(live), dtype=matrix.dtype, format="csc")
     else:
-        lu = factorise(inner)
+        lu = _pivots_on_diagonal(inner)
         # Rows are exchanged for a pivot that is zero; a small one may be zero except for rounding.
         if lu is None or not np.array_equal(lu.perm_r, lu.perm_c) or _is_unsure(lu.U.diagonal().real):
             if len(live) > DENSE_ROWS:
@@ -75,6 +75,16 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
         lambda X: solver.solve(np.ascontiguousarray(X[order])),
         lambda Y: solver.solve(np.ascontiguousarray(Y), "H")[place],
     )
+
+
+def _pivots_on_diagonal(matrix: Any) -> SuperLU | None:
+    """Compute a sparse LU factorisation with the pivots on the diagonal; None if one of them is zero."""
+    try:
+        return splu(
+            matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True}
+        )
+    except RuntimeError:
+        return None
 
 
 def _is_unsure(pivots: NDArray[Any]) -> bool:

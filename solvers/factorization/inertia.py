@@ -11,16 +11,13 @@ Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228, section 3 (shift
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import scipy.sparse as sp
+
+from blockvec import Factorization
 
 from ..blocks import RealArray
 from ..iterations.rayleigh_ritz import Selection
-from .sparse_lu import factorise
 
-TRUSTED = 1e-8  # relative residual of a solve up to which the pivots of a factorisation are trusted
 CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 # Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.
 CLOSE = 0.1
@@ -28,34 +25,22 @@ FURTHER = 30.0  # factor of the distance per trial, until no eigenvalue lies bey
 TRIES = 10
 
 
-def count_below(matrix: Any, mu: float, mass: Any = None) -> int | None:
-    """Count the eigenvalues of a Hermitian matrix below mu; None if the count is not certain.
-
-    With a positive definite `mass`, those of the pair.
+def count_below(factors: Factorization, mu: float) -> int | None:
+    """Count the eigenvalues below mu by factorising A - mu M; None if the count is not certain.
 
     Examples
     --------
+    >>> import blockvec
     >>> import scipy.sparse as sp
-    >>> count_below(sp.diags_array([1.0, 2.0, 2.0, 5.0]), 3.0)
+    >>> count_below(blockvec.Factorization(sp.diags_array([1.0, 2.0, 2.0, 5.0])), 3.0)
     3
     """
-    n = matrix.shape[0]
-    shifted = sp.csc_array(matrix - mu * (sp.eye_array(n, dtype=matrix.dtype) if mass is None else mass))
-    lu: Any = factorise(shifted)
-    if lu is None or not np.array_equal(lu.perm_r, lu.perm_c):
-        return None
-    pivots = lu.U.diagonal()
-    b = np.random.default_rng(0).standard_normal(n).astype(shifted.dtype)
-    x = lu.solve(b)
-    scale = abs(shifted).sum(axis=1).max() * np.linalg.norm(x) + np.linalg.norm(b)
-    if not np.linalg.norm(shifted @ x - b) <= TRUSTED * scale:
-        return None  # without row exchanges pivots can be small by accident
-    return int(np.count_nonzero(pivots.real < 0))
+    if factors.sigma != mu:
+        factors.refactorize(mu)
+    return factors.inertia
 
 
-def shift_outside(
-    matrix: Any, theta: RealArray, norm: float, which: Selection, mass: Any = None
-) -> float | None:
+def shift_outside(factors: Factorization, theta: RealArray, norm: float, which: Selection) -> float | None:
     """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
     `theta` approximates the wanted values from inside the spectrum, ascending; `norm` estimates the largest
@@ -67,18 +52,17 @@ def shift_outside(
     for attempt in range(TRIES):
         distance = first * FURTHER**attempt
         sigma = outermost - distance if below else outermost + distance
-        if count_below(matrix, sigma, mass) == (0 if below else matrix.shape[0]):
+        if count_below(factors, sigma) == (0 if below else factors.shape[0]):
             return sigma
     return None
 
 
 def proof(
-    matrix: Any,
+    factors: Factorization,
     theta: RealArray,
     limits: RealArray,
     which: Selection,
     deflated: RealArray | None = None,
-    mass: Any = None,
 ) -> tuple[str, int]:
     """Count the eigenvalues beyond the last wanted cluster, and compare with those found.
 
@@ -89,10 +73,10 @@ def proof(
     last = float(theta[-1] - 10 * limits[-1]) if below else float(theta[0] + 10 * limits[0])
     known = theta if deflated is None else np.concatenate([theta, deflated])
     found = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))
-    count = count_below(matrix, last, mass)
+    count = count_below(factors, last)
     if count is None:
         return "not proved: the factorisation needs row exchanges", 0
-    beyond = count if below else matrix.shape[0] - count
+    beyond = count if below else factors.shape[0] - count
     side = "below" if below else "above"
     text = f"proved by inertia: {beyond} eigenvalues lie {side} {last:.8g}, {found} of them were found"
     return text, max(0, beyond - found)

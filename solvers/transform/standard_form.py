@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Operator, array_namespace, as_operator
+from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
 
 from ..arguments import is_explicit, tall_block
@@ -33,7 +33,7 @@ from ..blocks import Array, Block, to_host
 from ..combine import continued, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.gram import Factor, gram_factor
-from ..factorization.sparse_lu import ShiftedInverse, Solve, shifted_inverse
+from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
 from ..iterations.rayleigh_ritz import Tolerance
 from ..iterations.spectrum import sketch_spectrum
 from ..linear.preconditioners import following
@@ -80,11 +80,18 @@ def require_host(operator: Operator, M: Any, OPinv: Any) -> None:
 
 
 def standard_form(
-    operator: Operator, A: Any, M: Any, sigma: float | None, OPinv: Any = None, mode: str = "normal"
+    operator: Operator,
+    A: Any,
+    M: Any,
+    sigma: float | None,
+    OPinv: Any = None,
+    mode: str = "normal",
+    factors: Factorization | None = None,
 ) -> StandardForm:
     """Transform A x = lambda M x, with or without a shift; the arguments are those of `eigsh`.
 
-    `operator` applies A, which need not be explicit if nothing is factorised.
+    `operator` applies A, which need not be explicit if nothing is factorised. `factors` of A - sigma M, for
+    any sigma, are reused.
 
     Refuses an M of the wrong definiteness, a shift that is an eigenvalue, and a matrix that is not explicit
     where a factorisation needs it.
@@ -109,7 +116,7 @@ def standard_form(
     else:
         C = None if mass_matrix is None else gram_factor("M", mass_matrix).C
     if OPinv is None:
-        inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma))
+        inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma), factors=factors)
     else:
         given = given_inverse(OPinv, operator)
         why = f"with OPinv for sigma = {sigma:g}"

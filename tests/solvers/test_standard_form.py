@@ -13,11 +13,11 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec import as_operator, models
+from blockvec import Factorization, as_operator, models
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, eigsh
 from solvers.factorization.inertia import count_below, proof, shift_outside
-from solvers.factorization.sparse_lu import shifted_inverse
+from solvers.factorization.shifted import shifted_inverse
 from solvers.transform.standard_form import gram_factor, standard_form
 
 METHODS = ("auto", "lanczos")
@@ -380,19 +380,19 @@ def test_inertia_counts_eigenvalues(seed: int) -> None:
     rng = np.random.default_rng(seed)
     A = sp.random_array((60, 60), density=0.1, rng=rng)
     A = sp.csc_array(A + A.T + sp.diags_array(rng.standard_normal(60)))
-    values = np.linalg.eigvalsh(A.toarray())
+    values, factors = np.linalg.eigvalsh(A.toarray()), Factorization(A)
     for mu in (values[0] - 1, (values[20] + values[21]) / 2, values[-1] + 1):
-        assert count_below(A, mu) in (int(np.count_nonzero(values < mu)), None)
+        assert count_below(factors, mu) in (int(np.count_nonzero(values < mu)), None)
 
 
 def test_a_missing_value_is_counted() -> None:
     values = np.r_[1.0, 2.0, 2.0, 3.0, np.linspace(5, 9, 50)]
     A = sp.diags_array(values, format="csc")
-    limits = np.full(3, 1e-9)
-    assert proof(A, np.array([1.0, 2.0, 3.0]), limits, "SA")[1] == 1
-    assert proof(A, np.array([1.0, 2.0, 2.0]), limits, "SA")[1] == 0
-    assert proof(-A, -np.array([3.0, 2.0, 1.0]), limits, "LA")[1] == 1
-    sigma = shift_outside(A, np.array([1.1]), 9.0, "SA")
+    limits, low, high = np.full(3, 1e-9), Factorization(A), Factorization(-A)
+    assert proof(low, np.array([1.0, 2.0, 3.0]), limits, "SA")[1] == 1
+    assert proof(low, np.array([1.0, 2.0, 2.0]), limits, "SA")[1] == 0
+    assert proof(high, -np.array([3.0, 2.0, 1.0]), limits, "LA")[1] == 1
+    sigma = shift_outside(low, np.array([1.1]), 9.0, "SA")
     assert sigma is not None
     assert sigma < 1
 

@@ -21,11 +21,11 @@ from ...kernels.roofline import Ceilings
 from ...kernels.tuning.selection import Outcome, Preparation, Variant, select_fastest
 from ...kernels.tuning.winners import Winner, find, representative, store
 from ...system.installation import install_command
-from ..base import Candidate
+from ..base import Candidate, Factors
 from ..base import DeviceArray as Array
 from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse
 from .device import Gpu
-from .device_csr import DeviceCsr
+from .device_csr import DeviceCsr, csr
 from .graphs import Graphs, replay
 from .tuning.dense import DenseOperands, is_view, with_rows
 from .tuning.sparse import SparseTuning
@@ -264,6 +264,14 @@ class CudaBackend:
     def prepare_sparse(self, matrix: Any) -> DeviceCsr:
         """Take a matrix in CSR form: a host matrix is copied, the arrays of a CuPy one are shared."""
         return self._gpu.on_device(DeviceCsr)(matrix)  # type: ignore[no-any-return]
+
+    def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
+        """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
+        return self._gpu.on_device(csr)(matrix, dtype)
+
+    def factors(self, dtype: str) -> Factors:
+        """Refuse; no library is bound yet."""
+        raise DeviceError("factorizations run on the host; give the matrix as one of SciPy.")
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""

@@ -84,3 +84,16 @@ class DeviceCsr:
             weakref.finalize(self, cusparse.destroySpMat, descriptor).atexit = False
             self._descriptors[dtype] = descriptor, values
         return self._descriptors[dtype][0]
+
+
+def csr(matrix: Any, dtype: np.dtype[Any]) -> Any:
+    """Convert a sparse or dense matrix to CuPy's CSR form in canonical format."""
+    from cupyx.scipy import sparse
+
+    rows = sparse.csr_matrix(matrix)
+    if rows.dtype != dtype:
+        rows = rows.astype(dtype)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from ...config import options
 from ...errors import OptionError
@@ -25,6 +26,7 @@ from ...kernels.roofline import Ceilings, traffic
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
 from . import elementwise, panels, small_matrices, sweeps
 from .sparse import RowBlocks, spmmv
+from .superlu import SuperLuFactors
 from .threads import map_rows
 
 _device = functools.cache(host_device)
@@ -74,6 +76,18 @@ class HostBackend(Backend):
     def prepare_sparse(self, matrix: CsrMatrix) -> RowBlocks:
         """Wrap a CSR matrix; its arrays are shared, not copied."""
         return RowBlocks(matrix)
+
+    def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
+        """Convert to SciPy's CSR form in canonical format; arrays may be shared."""
+        rows = sp.csr_array(matrix.get() if hasattr(matrix, "get") else matrix).astype(dtype, copy=False)
+        if not rows.has_canonical_format:
+            rows = rows.copy()
+            rows.sum_duplicates()
+        return rows
+
+    def factors(self, dtype: str) -> SuperLuFactors:
+        """Make an object that factorises Hermitian matrices by SuperLU."""
+        return SuperLuFactors()
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an uninitialised row-major array."""

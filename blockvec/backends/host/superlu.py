@@ -1,0 +1,60 @@
+"""Factors of Hermitian matrices on the host, by SciPy's SuperLU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import splu
+
+from ..base import Array, Factors
+
+INDEX_BYTES = 4  # of SuperLU
+
+
+class SuperLuFactors(Factors):
+    """Factors L U of a sparse matrix, without a part that another matrix of the same pattern could reuse."""
+
+    def __init__(self) -> None:
+        self._lu: Any = None
+        self._element_bytes = 0
+
+    def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
+        """Factorise; without exchanges of rows the pivots are on the diagonal."""
+        # The columns of a Hermitian matrix are its rows, conjugated.
+        columns = sp.csc_array((matrix.data.conj(), matrix.indices, matrix.indptr), shape=matrix.shape)
+        self._lu, self._element_bytes = None, columns.dtype.itemsize + INDEX_BYTES
+        if not exchanges_rows and not columns.diagonal().all():
+            return False  # a zero would be a pivot
+        symmetric: dict[str, Any] = {
+            "permc_spec": "MMD_AT_PLUS_A",
+            "diag_pivot_thresh": 0.0,
+            "options": {"SymmetricMode": True},
+        }
+        try:
+            self._lu = splu(columns, **({} if exchanges_rows else symmetric))
+        except RuntimeError:  # a pivot is zero
+            return False
+        return True
+
+    @property
+    def entries(self) -> int:
+        """Stored elements of both factors."""
+        return 0 if self._lu is None else int(self._lu.nnz)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the elements and their indices."""
+        return self.entries * self._element_bytes
+
+    @property
+    def negative(self) -> int | None:
+        """Count the negative pivots; None if rows were exchanged."""
+        if self._lu is None or not np.array_equal(self._lu.perm_r, self._lu.perm_c):
+            return None
+        return int(np.count_nonzero(self._lu.U.diagonal().real < 0))
+
+    def solve(self, B: Array) -> Array:
+        """Solve for a block."""
+        return np.ascontiguousarray(self._lu.solve(np.asarray(B)))

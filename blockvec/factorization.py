@@ -1,0 +1,293 @@
+"""Factorisations of Hermitian matrices A - sigma M: accurate solves with blocks, and inertia.
+
+References
+----------
+Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228, section 3 (inertia counts).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .adapters import as_operator
+from .backends import Backend
+from .blockvector import BlockVector
+from .errors import BreakdownError, OptionError, ShapeError
+from .operators import BlockLike
+
+ACCURATE = 16.0  # a solution whose residual is below so many u of | |S| |x| + |b| | is as good as any
+REFINEMENTS = 3  # steps of refinement in which a usable factorisation reaches that
+SINGULAR = 30.0  # a matrix with an eigenvalue below so many u |x|^H |S| |x| is singular
+
+
+def factorize(A: Any, M: Any = None, sigma: float = 0.0, *, device: str | None = None) -> Factorization:
+    """Factorise A - sigma M for solves with blocks, and count its negative eigenvalues.
+
+    Parameters
+    ----------
+    A, M : sparse matrix or dense array, shape (n, n)
+        Hermitian matrices of SciPy, NumPy or CuPy; without M, the identity.
+    sigma : float
+        The shift.
+    device : {"cpu", "gpu", "cuda:1"}, optional
+        Device to copy the matrices to; default: that of A.
+
+    Returns
+    -------
+    Factorization
+
+    Raises
+    ------
+    OptionError, ShapeError, DTypeError
+        For matrices that are not explicit, finite, or of one shape.
+    MemoryError
+        If the factors do not fit in free memory; raised before they are allocated.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import blockvec as bv
+    >>> A = bv.models.laplace1d(n=100)
+    >>> F = bv.factorize(A, sigma=0.9)
+    >>> F.inertia  # eigenvalues of A below the shift
+    31
+    >>> B = np.ones((100, 2))
+    >>> X = F.solve(B)
+    >>> bool(np.abs(A @ X.array - 0.9 * X.array - B).max() < 1e-12)
+    True
+    """
+    factors = Factorization(A, M, device=device)
+    factors.refactorize(sigma)
+    return factors
+
+
+class Factorization:
+    """Factors of a Hermitian matrix S = A - sigma M on one device; see `factorize`.
+
+    ``Factorization(A, M)`` has the matrices, and no factors before the first `refactorize`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Rows and columns.
+    dtype : numpy.dtype
+        Element type of S.
+    sigma : float
+        The shift.
+    inertia : int or None
+        Number of negative eigenvalues of S: with a positive definite M, that of the eigenvalues of A x =
+        lambda M x below sigma. None if it is not certain: where rows are exchanged for pivots, or a solve is
+        inaccurate.
+    is_singular : bool
+        Whether S is singular to working precision. Its solves are inaccurate, or refused.
+    entries : int
+        Stored elements of the factors.
+    nbytes : int
+        Memory of the factors.
+    """
+
+    def __init__(self, A: Any, M: Any = None, *, device: str | None = None) -> None:
+        operator = as_operator(A, device=device)
+        self._backend: Backend = operator.backend
+        dtype = operator.dtype if M is None else np.promote_types(operator.dtype, as_operator(M).dtype)
+        self._A = self._explicit("A", A, dtype)
+        self._M = self._identity() if M is None else self._explicit("M", M, dtype)
+        if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
+            raise ShapeError(f"factorize: A is {_extents(self._A)}, M {_extents(self._M)}; give square ones.")
+        self._products = as_operator(self._A), None if M is None else as_operator(self._M)
+        self.shape: tuple[int, int] = self._A.shape
+        self.dtype = np.dtype(dtype)
+        self._unit = float(np.finfo(dtype).eps) / 2
+        self._trusted = self._unit**0.5  # relative residual up to which a factorisation is usable
+        self._factors = self._backend.factors(self.dtype.name)
+        self.sigma = math.nan
+        self.inertia: int | None = None
+        self.is_singular, self._refinements, self._stored, self._norm = True, 0, 0, 0.0
+
+    @property
+    def device(self) -> str:
+        """``"cpu"`` or ``"cuda:0"``, the device that blocks must be on."""
+        return self._backend.name
+
+    @property
+    def entries(self) -> int:
+        """Stored elements of the factors."""
+        return self._factors.entries
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the factors."""
+        return self._factors.nbytes
+
+    @property
+    def growth(self) -> float:
+        """Stored elements of the factors per element of S."""
+        return self._factors.entries / max(self._stored, 1)
+
+    def shift_rounding(self, sigma: float) -> float:
+        """Compute the rounding error u (||A|| / ||M|| + |sigma|) of eigenvalues near a shift."""
+        A, M = (self._row_sums(abs(matrix)) for matrix in (self._A, self._M))
+        return self._unit * ((A / M + abs(sigma)) or 1.0)
+
+    def refactorize(self, sigma: float) -> None:
+        """Replace the factors by those for another shift.
+
+        What depends on the pattern of S only is computed once, where the library can: orderings, symbolic
+        factors, memory.
+
+        Pivots on the diagonal keep the factors of a symmetric matrix several times sparser than exchanges of
+        rows, and refinement makes up for the digits that small pivots cost. Where it cannot, rows are
+        exchanged.
+        """
+        self.sigma = float(sigma)
+        if not np.isfinite(self.sigma):
+            raise OptionError(f"sigma: got {sigma!r}; give a finite number.")
+        S = self._A - self.dtype.type(sigma) * self._M
+        self._stored, self.inertia, self.is_singular = int(S.nnz), None, True
+        for exchanges_rows in (False, True):
+            if self._factors.compute(S, exchanges_rows) and self._is_accurate_after_trial(S):
+                break
+
+    def solve(self, B: BlockLike, out: BlockLike | None = None) -> BlockVector:
+        """Solve S X = B for a block; the residual of each column is checked, and refined where needed.
+
+        Parameters
+        ----------
+        B : BlockVector or row-major array, shape (n, M)
+        out : BlockVector or row-major array, shape (n, M), optional
+            Output, which may be B itself.
+
+        Raises
+        ------
+        BreakdownError
+            If the residual remains above the square root of the unit roundoff, relative to ||S|| ||X||.
+        """
+        block = B if isinstance(B, BlockVector) else BlockVector(B)
+        if block.n_rows != self.shape[0] or block.device != self.device:
+            raise ShapeError(
+                f"solve: B is {block.shape} on {block.device}, the matrix {self.shape} on {self.device}."
+            )
+        if block.dtype != self.dtype:
+            block = block.astype(self.dtype)
+        X = self._refined(block) if block.n_cols else block
+        if out is None:
+            return X
+        target = out if isinstance(out, BlockVector) else BlockVector(out)
+        target[:, :] = X
+        return target
+
+    def _refined(self, B: BlockVector) -> BlockVector:
+        if not self._factors.entries:
+            raise BreakdownError(
+                f"solve: A - sigma M is singular for sigma = {self.sigma:.12g}; give another shift."
+            )
+        X = self._raw(B)
+        for step in range(REFINEMENTS + 1):
+            R = self._residual(B, X)
+            error = self._backward_error(B, X, R)
+            if step == REFINEMENTS or (step >= self._refinements and error <= ACCURATE * self._unit):
+                break
+            if np.isfinite(error):
+                X.axpy(1, self._raw(R))
+            else:
+                X = self._raw(B)
+        if not error <= self._trusted:
+            raise BreakdownError(
+                f"solve: the relative residual is {error:.2g} after {REFINEMENTS} steps of refinement; the "
+                f"factors for sigma = {self.sigma:.12g} are not usable, or B holds NaN or Inf. Give another "
+                "shift."
+            )
+        return X
+
+    def _raw(self, B: BlockVector) -> BlockVector:
+        """Solve without refinement."""
+        return BlockVector(self._factors.solve(B.array))
+
+    def _residual(self, B: BlockVector, X: BlockVector) -> BlockVector:
+        """Compute B - S X."""
+        A, M = self._products
+        R = B.copy()
+        A.apply(X, out=R, alpha=-1, beta=1, shift=self.sigma if M is None else 0)
+        if M is not None and self.sigma:
+            M.apply(X, out=R, alpha=self.sigma, beta=1)
+        return R
+
+    def _backward_error(self, B: BlockVector, X: BlockVector, R: BlockVector) -> float:
+        """Compute the largest residual of a column, relative to ||S|| ||x|| + ||b||."""
+        scale = self._norm * X.norms() + B.norms()
+        tiny = np.finfo(self.dtype).tiny
+        return float((R.norms() / (scale + tiny)).max())
+
+    def _is_accurate_after_trial(self, S: Any) -> bool:
+        """Solve with a random right-hand side: count the refinements needed, look for a zero eigenvalue.
+
+        The matrix is singular if two steps of inverse iteration find an eigenvalue that rounding explains.
+        """
+        xp, magnitudes = self._backend.xp, abs(S)
+        self._norm = self._row_sums(magnitudes)
+        numbers = np.random.default_rng(0).standard_normal((self.shape[0], 1)).astype(self.dtype)
+        B = BlockVector(self._backend.from_host(numbers))
+        X, self._refinements = self._raw(B), 0
+
+        def rounding(X: BlockVector, B: Any) -> float:
+            return self._unit * float(xp.linalg.norm(magnitudes @ xp.abs(X.array[:, 0]) + B))
+
+        def length_of(X: BlockVector) -> float:
+            return float(X.norms()[0])
+
+        R = self._residual(B, X)
+        is_usable = self._backward_error(B, X, R) <= self._trusted
+        limit = xp.abs(B.array[:, 0])
+        while not (is_accurate := length_of(R) <= ACCURATE * rounding(X, limit)):
+            if self._refinements == REFINEMENTS - 1:
+                break
+            self._refinements += 1
+            X.axpy(1, self._raw(R))
+            R = self._residual(B, X)
+        if is_usable and self.inertia is None:
+            self.inertia = self._factors.negative
+        with np.errstate(over="ignore", invalid="ignore"):
+            length = length_of(X)
+            if np.isfinite(length):
+                X = self._raw(X.scale(1 / length))
+                length = length_of(X)
+        self.is_singular = not np.isfinite(length)
+        if not self.is_singular:
+            size = xp.abs(X.array[:, 0]) / length
+            scale = float(xp.vdot(size, magnitudes @ size))
+            self.is_singular = bool(1 / length <= SINGULAR * self._unit * scale)
+        return bool(is_accurate)
+
+    def _row_sums(self, magnitudes: Any) -> float:
+        """Compute the largest sum of a row, by a product, which all libraries have."""
+        return float((magnitudes @ self._backend.xp.ones(self.shape[0], magnitudes.dtype)).max())
+
+    def _explicit(self, name: str, matrix: Any, dtype: Any) -> Any:
+        """Convert a matrix to compressed row form on the device, in canonical format."""
+        if not hasattr(matrix, "dtype") or not (hasattr(matrix, "tocsr") or hasattr(matrix, "__array__")):
+            raise OptionError(
+                f"{name} is a {type(matrix).__name__}; a factorisation needs a sparse matrix or dense array."
+            )
+        converted = self._backend.csr(matrix, np.dtype(dtype))
+        if not self._backend.xp.isfinite(converted.data).all():
+            raise OptionError(f"{name} holds NaN or Inf; check its entries.")
+        return converted
+
+    def _identity(self) -> Any:
+        import scipy.sparse as sp
+
+        identity = sp.eye_array(self._A.shape[0], dtype=self._A.dtype, format="csr")
+        return self._backend.csr(identity, self._A.dtype)
+
+    def __repr__(self) -> str:
+        return (
+            f"Factorization({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, sigma={self.sigma:g}, "
+            f"{self.device})"
+        )
+
+
+def _extents(matrix: Any) -> str:
+    return f"{matrix.shape[0]} x {matrix.shape[1]}"

@@ -1,0 +1,141 @@
+"""Factorisations on every device: residuals, inertia, shifts on one analysis, and broken solves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, Factorization, factorize, models
+from blockvec.errors import BreakdownError, OptionError, ShapeError
+
+
+def matrix(dtype: str, n: int = 12) -> Any:
+    """Return a two-dimensional Laplacian, for complex types with complex edges."""
+    A = models.model(f"laplace2d:nx={n},ny={n + 1}")
+    if np.dtype(dtype).kind == "c":
+        edges = sp.triu(A, 1) * np.exp(0.3j)
+        A = sp.csr_array(edges + edges.conj().T + sp.diags_array(A.diagonal()))
+    return sp.csr_array(A.astype(dtype))
+
+
+def mass(n: int) -> Any:
+    """Return a positive definite matrix of another pattern."""
+    return sp.diags_array([1.0, np.linspace(3, 4, n), 1.0], offsets=[-3, 0, 3], shape=(n, n), format="csr")
+
+
+def block(rows: int, columns: int, dtype: str, device: str) -> BlockVector:
+    return BlockVector.random(rows, columns, dtype, device=device, rng=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("columns", [1, 3, 8])
+def test_solutions_have_residuals_of_rounding_size(dtype: str, columns: int, device: str) -> None:
+    A = matrix(dtype)
+    F = factorize(A, sigma=2.3, device=device)
+    B = block(A.shape[0], columns, dtype, device)
+    X, right = F.solve(B).to_host().array, B.to_host().array
+    S = A.toarray() - 2.3 * np.eye(len(X))
+    rounding = np.finfo(dtype).eps / 2 * (np.linalg.norm(S, 2) * np.linalg.norm(X) + np.linalg.norm(right))
+    assert X.dtype == dtype
+    assert np.linalg.norm(S @ X - right) <= 32 * rounding
+    assert F.nbytes > 0
+    assert F.growth >= 0.5
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("with_mass", [False, True])
+def test_inertia_counts_the_eigenvalues_below_each_shift(dtype: str, with_mass: bool, device: str) -> None:
+    A = matrix(dtype)
+    n = A.shape[0]
+    M = mass(n) if with_mass else None
+    dense = np.eye(n) if M is None else M.toarray()
+    L = np.linalg.inv(np.linalg.cholesky(dense))
+    values = np.linalg.eigvalsh(L @ A.toarray() @ L.conj().T)
+    F = Factorization(A, M, device=device)
+    for i in (0, 10, n // 2, n - 2):
+        shift = float(values[i] + values[i + 1]) / 2
+        F.refactorize(shift)
+        count = int(np.count_nonzero(values < shift))
+        assert F.inertia in (count, None)
+        assert F.inertia == count or abs(values[i + 1] - values[i]) < 1e-6 or i == n // 2
+
+
+def test_a_solution_may_replace_its_right_hand_side(device: str) -> None:
+    A = matrix("float64")
+    F = factorize(A, sigma=-1.0, device=device)
+    wide = block(A.shape[0], 5, "float64", device)
+    B = wide[:, 1:4]
+    expected = F.solve(B).to_host().array
+    kept = wide.to_host().array
+    F.solve(B, out=B)
+    assert np.array_equal(B.to_host().array, expected)
+    assert np.array_equal(wide.to_host().array[:, [0, 4]], kept[:, [0, 4]])
+
+
+def test_solves_repeat_bit_for_bit(device: str) -> None:
+    A = matrix("float64", 40)
+    solutions = []
+    for _ in range(2):
+        F = factorize(A, sigma=2.3, device=device)
+        B = block(A.shape[0], 8, "float64", device)
+        solutions += [F.solve(B).to_host().array for _ in range(2)]
+    assert all(np.array_equal(solutions[0], X) for X in solutions)
+
+
+def test_a_shift_at_an_eigenvalue_is_singular_and_the_next_is_not(device: str) -> None:
+    A = sp.diags_array(np.arange(1.0, 41.0), format="csr")
+    F = factorize(A, sigma=7.0, device=device)
+    assert F.is_singular
+    F.refactorize(7.5)
+    assert not F.is_singular
+    assert F.inertia == 7
+
+
+class Broken:
+    """Factors whose solves are wrong a number of times."""
+
+    def __init__(self, factors: Any, wrong: Any, times: int) -> None:
+        self.factors, self.wrong, self.times = factors, wrong, times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.factors, name)
+
+    def solve(self, B: Any) -> Any:
+        X = self.factors.solve(B)
+        if self.times:
+            self.times -= 1
+            X = X * self.wrong
+        return X
+
+
+@pytest.mark.parametrize("wrong", [1 + 1e-6, 0.0, 1.9, np.nan, np.inf])
+def test_a_wrong_solve_is_mended_or_refused(wrong: float, device: str) -> None:
+    A = matrix("float64")
+    F = factorize(A, sigma=2.3, device=device)
+    B = block(A.shape[0], 3, "float64", device)
+    expected = F.solve(B).to_host().array
+    factors: Any = F._factors
+    F._factors = Broken(factors, wrong, 1)
+    with np.errstate(all="ignore"):
+        mended = F.solve(B).to_host().array
+    assert np.allclose(mended, expected, atol=1e-12 * abs(expected).max())
+    if wrong != 1 + 1e-6:  # which converges
+        F._factors = Broken(factors, wrong, 100)
+        with np.errstate(all="ignore"), pytest.raises(BreakdownError, match="relative residual is"):
+            F.solve(B)
+
+
+def test_what_cannot_be_factorised_is_refused(device: str) -> None:
+    A = matrix("float64")
+    with pytest.raises(OptionError, match="A holds NaN or Inf"):
+        factorize(A * np.nan, device=device)
+    with pytest.raises(OptionError, match="sigma: got nan"):
+        factorize(A, sigma=np.nan, device=device)
+    with pytest.raises(ShapeError, match="factorize: A is 156 x 156, M 3 x 3"):
+        factorize(A, sp.eye_array(3), device=device)
+    F = factorize(A, device=device)
+    with pytest.raises(ShapeError, match=r"solve: B is \(3, 3\)"):
+        F.solve(BlockVector.zeros(3, 3, device=device))
