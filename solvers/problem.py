@@ -13,7 +13,7 @@ from .blocks import Block, Operator, RealArray, times
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .linear.systems import Preconditioner
-from .runtime.checkpoint import Checkpoint
+from .runtime.checkpoint import Checkpoint, restored
 
 Method = Literal["auto", "lanczos", "filter", "jd", "dense"]
 Chosen = Literal["lanczos", "filter", "jd", "dense"]
@@ -58,10 +58,14 @@ class IterationState:
     @classmethod
     def restored(cls, saved: dict[str, Any]) -> IterationState:
         """Make a state from a dictionary of its fields, with lists for arrays."""
-        arrays = {name: np.array(value) for name, value in saved.items() if isinstance(value, list)}
-        if any(array.dtype.kind != "f" or array.ndim != 1 for array in arrays.values()):
-            raise TypeError(f"restart {saved['restart']!r} of the history")
-        return cls(**(saved | arrays))
+        restart, columns = (restored(0, saved[name], name) for name in ("restart", "operator_columns"))
+        values = np.array([saved[name] for name in ("eigenvalues", "residuals", "limits")])
+        is_table = values.dtype == np.float64 and values.ndim == 2 and np.isfinite(values).all()
+        if not (is_table and values[1:].min(initial=0.0) >= 0):
+            raise ValueError(f"restart {restart} of its history has values that are no norms")
+        eigenvalues, residuals, limits = values
+        time_s = restored(0.0, saved["time_s"], "time_s")
+        return cls(restart, eigenvalues, residuals, limits, columns, time_s)
 
     def times(self, exponent: int) -> IterationState:
         """Multiply values, residuals and limits by 2^exponent."""

@@ -9,7 +9,6 @@ continues.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,7 +19,7 @@ import numpy as np
 
 from blockvec import precompiled
 
-from ..blocks import Array, Block, RealArray, column_factors, project_out, random_block, to_host
+from ..blocks import Block, RealArray, column_factors, project_out, random_block, to_host
 from ..problem import IterationOptions, IterationState, Problem
 from ..runtime.checkpoint import restored
 from ..runtime.progress import describe, logger
@@ -31,6 +30,7 @@ from .verification import Found, Search, may_have_missed
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
 NORM_SLACK = 1e6  # ||A|| / ||A z|| for random z; exceeded with a probability of 1e-6
+INVARIANT = 1e3  # residual of a filter relative to that of A, both relative to their norms
 MAX_SEARCH_WIDTH = 8  # maximum number of missed copies searched for at a time
 
 
@@ -149,32 +149,43 @@ class Iteration(ABC):
             return False
         with checkpoint.restoring():
             self.resume(saved)
-            self._check_resumed(checkpoint.image)
+            self._check_resumed()
         return True
 
-    def _check_resumed(self, image: Array) -> None:
-        """Raise `ValueError` for a state in which wrong pairs could count as converged.
+    def _check_resumed(self) -> None:
+        """Raise `ValueError` for a state that an iteration of this problem cannot have.
 
-        `image` is the product of A and a random vector, projected; see `checkpoint.probe`.
+        The basis, its projected matrices and norms are compared with products of A and random vectors;
+        derived classes check what else they restore.
         """
-        basis = self._basis()
-        eps = float(np.finfo(basis.dtype).eps)
-        if basis.shape[1]:
-            loss = np.abs(to_host(basis.gram()) - np.eye(basis.shape[1])).max()
-            if not loss <= eps**0.5:
+        bases, last = self._orthonormal(), self.history[-1]
+        rounding = float(np.finfo(bases[0].dtype).eps) ** 0.5
+        for basis in bases:
+            loss = np.abs(to_host(basis.gram()) - np.eye(basis.shape[1])).max(initial=0.0)
+            if not loss <= rounding:
                 raise ValueError(f"its basis is not orthonormal, by {loss:.1e}")
-        if self.problem.norm is None:
-            largest = NORM_SLACK * float(np.linalg.norm(image))
-            if self.locked is not None:
-                largest += 2 * float(to_host(self.operator.apply(self.locked.copy()).norms()).max())
-            for norm in self._norms():
-                if not 0 <= norm <= largest:
-                    raise ValueError(f"its norm of A is {norm:.1e}")
-        if math.isnan(self.least):
-            raise ValueError("its least ranking key is NaN")
-        last = self.history[-1]
-        if not (last.limits <= (1 + eps**0.5) * self._limits(last.eigenvalues)).all():
+        z = random_block(bases[0], 1, 0)
+        size = float(to_host(self.operator.apply(z).norms())[0])
+        largest = NORM_SLACK * size
+        for norm in self._norms():
+            if not 0 <= norm <= largest:
+                raise ValueError(f"its norm of A is {norm:.1e}")
+        if not np.abs(last.eigenvalues).max(initial=0.0) <= largest:
+            raise ValueError(f"its eigenvalues are {last.eigenvalues}")
+        reach = largest + abs(self.problem.target or 0.0)
+        if not abs(self.least) <= max(reach, reach**2):
+            raise ValueError(f"its least ranking key is {self.least:.1e}")
+        if not (last.limits <= (1 + rounding) * self._limits(last.eigenvalues)).all():
             raise ValueError("its limits of residuals are larger than those of its norm of A")
+        defect, scale = self._defect()
+        # Pairs within their limits may have been taken for invariant.
+        invariant = INVARIANT * float(last.limits.max(initial=0.0)) / (size or 1.0)
+        if not defect <= (rounding + invariant) * scale:
+            raise ValueError(f"its projected matrix differs from that of A by {defect:.1e}")
+        if [state.restart for state in self.history] != list(range(self.counts.restarts)):
+            raise ValueError(f"it has {self.counts.restarts} restarts and {len(self.history)} states")
+        if self.search_width > MAX_SEARCH_WIDTH:
+            raise ValueError(f"its search width is {self.search_width}")
 
     def _save(self, reason: str) -> None:
         """Write a checkpoint if one is due, or if the iteration stops for this reason."""
@@ -196,8 +207,8 @@ class Iteration(ABC):
         for name in self.PROGRESS:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
         self.rng.bit_generator.state = saved["rng"]
-        for name, count in saved["counts"].items():
-            setattr(self.counts, name, restored(0, count, name))
+        for name in asdict(self.counts):
+            setattr(self.counts, name, restored(0, saved["counts"][name], name))
         self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
         self.history[:] = [IterationState.restored(state) for state in saved["history"]]
 
@@ -209,12 +220,16 @@ class Iteration(ABC):
         """The locked columns."""
 
     @abstractmethod
-    def _basis(self) -> Block:
-        """Return the orthonormal columns: the locked ones and the basis."""
+    def _orthonormal(self) -> list[Block]:
+        """Return the blocks of orthonormal columns: first the locked ones and the basis."""
 
+    @abstractmethod
     def _norms(self) -> tuple[float, ...]:
         """Return all lower bounds of ||A||."""
-        return (self._norm(),)
+
+    @abstractmethod
+    def _defect(self) -> tuple[float, float]:
+        """Compute the error of the projected matrix along a random vector, and a norm to compare it with."""
 
     @abstractmethod
     def _norm(self) -> float:

@@ -252,12 +252,13 @@ class Corrector:
         self.undecided = restored(False, saved["undecided"], "undecided")
         self.corrections = restored(0, saved["corrections"], "corrections")
         if "preconditioned_from" in saved:
-            blocks = []
-            for name in ("preconditioned_from", "preconditioned_to"):
-                block = like.like(saved[name].shape[1])
+            Q, KQ = blocks = [like.like(saved["preconditioned_from"].shape[1]) for _ in range(2)]
+            for name, block in (("preconditioned_from", Q), ("preconditioned_to", KQ)):
                 assign(block, saved[name])
-                blocks.append(block)
-            self._known = (blocks[0], blocks[1])
+            norms, images = (to_host(block.norms()) for block in blocks)
+            if not (norms.max() <= 2 and np.isfinite(images).all()):
+                raise ValueError(f"its preconditioned vectors have norms {norms} and {images}")
+            self._known = Q, KQ
 
     def forget(self) -> None:
         """Discard stored columns of K^-1 Q after a change of K."""

@@ -31,9 +31,10 @@ import numpy as np
 
 from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
 from ..problem import IterationState, excess
+from ..runtime.checkpoint import restored
 from .base import IterationResult
 from .chebyshev import recurrence
-from .filter_design import STIFFEST, Filter, design_filter
+from .filter_design import LEAST_DEGREE, STIFFEST, Filter, design_filter
 from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
@@ -111,11 +112,20 @@ class FilteredRestart(ThickRestart):
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         if saved["filter"] is not None:
-            self.filter = Filter(**saved["filter"])
-            if not (1 <= self.filter.degree <= STIFFEST and 0 < self.filter.half_width < np.inf):
+            initial = asdict(Filter(0.0, 0.0, LEAST_DEGREE, 1.0, self.which))
+            self.filter = Filter(**{n: restored(initial[n], saved["filter"][n], n) for n in initial})
+            right = self.filter.degree <= STIFFEST and 0 < self.filter.half_width < np.inf
+            if not right or self.filter.which != self.which:
                 raise ValueError(f"its filter is {self.filter}")
             self.krylov = self._filtered_krylov(self.filter)
         super().resume(saved)
+
+    def _check_resumed(self) -> None:
+        super()._check_resumed()
+        if not 1 <= self.doubt <= BROKEN_PROMISE * MAX_DOUBT:
+            raise ValueError(f"its doubt is {self.doubt:.1e}")
+        if not (self.retired or self._is_rotated()):
+            raise ValueError(f"it has {len(self.theta)} Ritz values for {self.krylov.m} vectors")
 
     def _sketch(self) -> None:
         """Estimate the bounds of the spectrum and design the filter."""

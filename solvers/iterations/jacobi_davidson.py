@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from ..blocks import Block, RealArray, SystemOperator, pick, random_block, to_host
 from ..problem import IterationOptions, IterationState, Problem, excess
-from .base import MIN_SEARCH, Iteration, IterationResult
+from ..runtime.checkpoint import restored
+from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult
 from .correction import AdaptiveStop, Corrector
 from .filtered_start import filtered_start, is_cheap
 from .jd_options import JacobiDavidsonOptions, least_basis
@@ -95,7 +96,8 @@ class JacobiDavidson(Iteration):
         self.corrector = Corrector(operator, preconditioner, how, inside, self.space.padded, self.counts)
         self.attempts = np.zeros(k, np.intp)
         self.n_converged = 0  # converged pairs of the last iteration
-        self.previous = np.zeros((0, 0))  # coefficients of the last iteration's vectors
+        # Coefficients of the last iteration's vectors.
+        self.previous = np.zeros((0, 0), np.result_type(start.dtype, np.float64))
         self.updated_for = -1  # the pair that the preconditioner was last updated for, and
         self.followed = 0.0  # its value at the time
         self.least = 0.0
@@ -155,6 +157,21 @@ class JacobiDavidson(Iteration):
         super().resume(saved)
         self.space.resume(saved)
         self.corrector.resume(saved, self.start)
+        corrections, columns = self.best_at
+        self.best_at = restored(0, corrections, "best_at"), restored(0, columns, "best_at")
+
+    def _check_resumed(self) -> None:
+        super()._check_resumed()
+        k, spent = self.problem.k, self._spent()
+        if self.best_at[0] > spent[0] or self.best_at[1] > spent[1]:
+            raise ValueError(f"its best state was after {self.best_at} corrections and columns of {spent}")
+        if self.attempts.min() < 0 or self.n_converged > k:
+            raise ValueError(f"its attempts are {self.attempts}, {self.n_converged} of them successful")
+        rows, columns = self.previous.shape
+        if rows > self.space.m or columns != min(k, rows) or np.abs(self.previous).max(initial=0) > 2:
+            raise ValueError(f"its previous vectors are {self.previous}")
+        if not abs(self.followed) <= NORM_SLACK * self._norm():
+            raise ValueError(f"its preconditioner followed {self.followed:.1e}")
 
     def _resumed(self) -> bool:
         """Restore the state of the checkpoint and the preconditioner, if there is one."""
@@ -194,8 +211,14 @@ class JacobiDavidson(Iteration):
 
     # --- one outer iteration --------------------------------------------------------------------
 
-    def _basis(self) -> Block:
-        return self.space.basis
+    def _orthonormal(self) -> list[Block]:
+        return [self.space.basis, *([] if self.target is None else [self.space.image])]
+
+    def _defect(self) -> tuple[float, float]:
+        return self.space.defect()
+
+    def _norms(self) -> tuple[float, ...]:
+        return (self.space.norm,)
 
     def _norm(self) -> float:
         return self.space.norm if self.problem.norm is None else self.problem.norm
@@ -335,7 +358,7 @@ class JacobiDavidson(Iteration):
         """Return "stagnated" if residuals no longer decrease, after one attempt to refresh the basis."""
         above = np.maximum(excess(state.residuals, state.limits), 1)
         measure = float(np.log10(above).sum())
-        now = (self.counts.restarts * self.options.block_size, self.counts.operator_columns)
+        now = self._spent()
         if measure < self.best - GAIN:
             self.best, self.best_at, self.refreshed = measure, now, False
         if now[0] - self.best_at[0] < STALLED or now[1] - self.best_at[1] < STALLED_COLUMNS:
@@ -345,6 +368,10 @@ class JacobiDavidson(Iteration):
         self.space.refresh()
         self.refreshed, self.best_at = True, now
         return ""
+
+    def _spent(self) -> tuple[int, int]:
+        """Count corrections and operator columns."""
+        return self.counts.restarts * self.options.block_size, self.counts.operator_columns
 
     def _vectors(self) -> Block:
         return self.X
@@ -401,7 +428,7 @@ class JacobiDavidson(Iteration):
         """Append missed vectors to the search space."""
         if self.space.m + self.missing > self.space.capacity:
             self._shrink(np.zeros(0, np.intp))
-        self.previous = np.zeros((0, 0))
+        self.previous = self.previous[:0, :0]
         self.space.extend(missed)
         self.best = np.inf
 

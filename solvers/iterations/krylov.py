@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Array, Block, LinearMap, RealArray, assign, random_block, small_matrix, to_host
+from ..blocks import (
+    Array,
+    Block,
+    LinearMap,
+    RealArray,
+    assign,
+    project_out,
+    random_block,
+    small_matrix,
+    to_host,
+)
 from ..orthogonalize import orthogonalize
 from ..runtime.checkpoint import restored
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies
@@ -315,26 +325,41 @@ class BlockKrylov:
             "w": self.w,
             "krylov_norm": self.norm,
             "most": self._most,
-            "full_until": self._full_until,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        self.m, self.w, self._full_until = (
-            restored(0, saved[name], name) for name in ("m", "w", "full_until")
-        )
+        self.m, self.w = (restored(0, saved[name], name) for name in ("m", "w"))
         self.norm, self._most = (restored(0.0, saved[name], name) for name in ("krylov_norm", "most"))
-        end = self.m + self.w
+        end = self._full_until = self.m + self.w
         if not all(0 <= scale < LARGEST_SCALE for scale in (self.norm, self._most)):
             raise ValueError(f"its norms are {self.norm:.1e} and {self._most:.1e}")
-        if not 0 <= self.m <= end <= self.capacity or saved["H"].shape != (end, self.m):
-            raise ValueError(f"{self.m} + {self.w} columns, H of shape {saved['H'].shape}")
+        if end > self.capacity:
+            raise ValueError(f"it has {self.m} + {self.w} columns")
         assign(self.columns(0, end), saved["basis"])
-        self._H[:end, : self.m] = saved["H"]
+        self._H[:end, : self.m] = restored(self._H[:end, : self.m], saved["H"], "H")
         self._next = None
         if "next" in saved:
             self._next = self._scratch[0] if self.w == self.block_size else self.buffer.like(self.w)
             assign(self._next, saved["next"])
+
+    def defect(self) -> tuple[float, float]:
+        """Compute ||A x - [V Q] H y|| for a random x = V y of norm 1, and a norm of A."""
+        m, end = self.m, self.m + self.w
+        y = np.random.default_rng(0).standard_normal((m, 1))
+        y /= np.linalg.norm(y) or 1.0
+        X = random_block(self.buffer, 2, 0)
+        X[:, :1] = self.columns(0, m).combine(small_matrix(y, X))
+        image = self.operator.apply(X)
+        scale = float(to_host(image.norms()).max())
+        locked = self.buffer[:, : self.n_locked] if self.n_locked else None
+        rest = project_out(locked, image[:, :1].copy())
+        product = small_matrix(self._H[:end, :m] @ y, rest)
+        rest = self.columns(0, end).combine(product, out=rest, alpha=-1, beta=1)
+        errors = [rest.norms()]
+        if self._next is not None:
+            errors.append(scale * self._next.copy().axpy(-1, self.columns(m, end)).norms())
+        return max(float(to_host(error).max()) for error in errors), scale
 
     def rotate(self, U: Array) -> None:
         """Replace V by V U for a unitary U and transform the decomposition."""

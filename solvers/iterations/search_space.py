@@ -29,6 +29,7 @@ from ..blocks import (
     assign,
     column_factors,
     project_out,
+    random_block,
     small_matrix,
     to_host,
 )
@@ -127,6 +128,11 @@ class SearchSpace:
     def basis(self) -> Block:
         """View of all orthonormal columns: [locked V]."""
         return self.buffer[:, : self.n_locked + self.m]
+
+    @property
+    def image(self) -> Block:
+        """View of W."""
+        return self._W[:, : self.m]
 
     def columns(self, begin: int, end: int) -> Block:
         """Return a view of columns of V."""
@@ -270,7 +276,7 @@ class SearchSpace:
         m = self.m
         return {
             "basis": to_host(self.columns(0, m).array),
-            "images": to_host(self._W[:, :m].array),
+            "images": to_host(self.image.array),
             "H": self._H[:m, :m],
             "R": self._R[:m, :m],
             "m": m,
@@ -279,13 +285,28 @@ class SearchSpace:
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
-        m = self.m = restored(0, saved["m"], "m")
-        if not 0 <= m <= self.capacity or not saved["H"].shape == saved["R"].shape == (m, m):
-            raise ValueError(f"{m} columns, H of shape {saved['H'].shape}, R of shape {saved['R'].shape}")
+        m = self.m = restored(1, saved["m"], "m")
+        if m > self.capacity:
+            raise ValueError(f"it has {m} columns")
         assign(self.columns(0, m), saved["basis"])
-        assign(self._W[:, :m], saved["images"])
-        self._H[:m, :m], self._R[:m, :m] = saved["H"], saved["R"]
+        assign(self.image, saved["images"])
+        for name, matrix in (("H", self._H), ("R", self._R)):
+            matrix[:m, :m] = restored(matrix[:m, :m], saved[name], name)
         self.norm = restored(0.0, saved["norm"], "norm")
+
+    def defect(self) -> tuple[float, float]:
+        """Compute ||(A - tau) x - W R y|| and the error of H y for a random x = V y, and a norm of A."""
+        m = self.m
+        y = np.random.default_rng(0).standard_normal((m, 1))
+        y /= np.linalg.norm(y)
+        X = random_block(self.buffer, 2, 0)
+        X[:, :1] = self.columns(0, m).combine(self.small(y))
+        image = self.operator.apply(X, shift=self.tau)
+        scale = float(to_host(image.norms()).max())
+        D = project_out(self.locked, image[:, :1].copy())
+        projected = to_host(self.columns(0, m).dot(D)) - self._H[:m, :m] @ y
+        self.image.combine(self.small(self._R[:m, :m] @ y), out=D, alpha=-1, beta=1)
+        return max(float(to_host(D.norms())[0]), float(np.linalg.norm(projected))), scale
 
     def images(self, count: int) -> Block:
         """Return a copy of the last `count` columns of W."""

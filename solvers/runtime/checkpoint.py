@@ -91,7 +91,9 @@ class Checkpoint:
             written, image = header["problem"], arrays.pop("image")
             if not isinstance(written, dict):
                 raise FormatError("it was altered after it was written")
-            if any(array.dtype.kind not in "iufc" or np.isnan(array).any() for array in arrays.values()):
+            if any(
+                array.dtype.kind not in "iufc" or not np.isfinite(array).all() for array in arrays.values()
+            ):
                 raise FormatError("it was altered after it was written")
             earlier = EARLIER if digest is None else {}
             state = (
@@ -234,14 +236,17 @@ def probe(operator: Operator, like: Block, locked: Block | None) -> Array:
 
 
 def restored(current: Any, saved: Any, name: str) -> Any:
-    """Return a saved value; raise an exception if it is not of the kind of the current one."""
+    """Return a saved value; raise an exception if it is not of the kind of the current, initial one.
+
+    Integers are counts, which are at least as large as their initial value.
+    """
     if isinstance(current, np.ndarray):
-        same = isinstance(saved, np.ndarray) and saved.ndim == current.ndim
+        same = isinstance(saved, np.ndarray) and saved.ndim == current.ndim and saved.dtype == current.dtype
         same = same and (not current.size or saved.shape == current.shape)
     else:
-        same = type(saved) in JSON_KINDS[type(current)]
+        same = type(saved) in JSON_KINDS[type(current)] and saved == saved  # not NaN
+    if same and type(current) is int:
+        same = current <= saved <= np.iinfo(np.int64).max
     if not same:
         raise TypeError(f"its {name} is {saved!r}")
-    if type(saved) is int:
-        np.int64(saved)  # not larger
     return float(saved) if isinstance(current, float) else saved
