@@ -31,6 +31,8 @@ from .fused import Applied
 from .graphs import Recorder
 from .io import open_matrix, read_matrix
 from .operators import Operator
+from .parallel import RowLayout
+from .parallel.operator import DistributedOperator
 from .precompile import precompiled
 from .profile import Profile, profile
 from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copy
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Applied",
     "BlockVector",
+    "DistributedOperator",
     "FactorReport",
     "Factorization",
     "InverseFactor",
@@ -51,6 +54,7 @@ __all__ = [
     "Options",
     "Profile",
     "Recorder",
+    "RowLayout",
     "__version__",
     "array_namespace",
     "as_operator",

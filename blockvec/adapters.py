@@ -17,7 +17,10 @@ from .arrays import Memory, memory_of, overlaps
 from .backends import Array, Backend, array_namespace, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
 from .interchange import ArrayKind, is_function, native
+from .models import RowGenerator
 from .operators import Operator, SparseOperator
+from .parallel import RowLayout, agreed
+from .parallel.operator import DistributedOperator
 
 
 class FunctionOperator(Operator):
@@ -71,12 +74,13 @@ def as_operator(
     device: str | None = None,
     like: Any = None,
     check_indices: bool = True,
+    layout: RowLayout | None = None,
 ) -> Operator:
     """Make an `Operator` from a matrix, a linear operator or a function.
 
     Parameters
     ----------
-    A : sparse matrix, dense array, LinearOperator, callable, or Operator
+    A : sparse matrix, dense array, LinearOperator, RowGenerator, callable, or Operator
         Matrices are those of NumPy, SciPy, CuPy, torch (dense, CSR, CSC, COO) and JAX (dense, BCSR, BCOO);
         they stay where they are. Integer and boolean matrices are promoted to float64. A sparse matrix must
         not be modified afterwards, since a GPU may work on a converted copy of it. A linear operator should
@@ -97,6 +101,11 @@ def as_operator(
     check_indices : bool
         Check that the indices of a sparse matrix are within its shape, because products read and write
         wherever indices point. The check reads each index once and, on a GPU, waits for the result.
+    layout : RowLayout, optional
+        The split of the rows over processes, all of which call this function. Each keeps its own rows: of a
+        matrix on the host that all of them hold, of a generator, or those that it gives as a matrix of shape
+        (n_local, n). A callable maps the rows of this process, shape (n_local, M), and exchanges what it
+        needs of others itself. `shape` is that of the whole matrix.
 
     Raises
     ------
@@ -114,8 +123,13 @@ def as_operator(
     """
     if like is not None and not is_function(A):
         raise OptionError(f"like: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
+    if layout is not None and layout.comm is not None:
+        with agreed(layout.comm):
+            return _distributed(A, layout, shape, dtype, device, like, check_indices)
     if isinstance(A, Operator):
         return A
+    if isinstance(A, RowGenerator):
+        A = A.matrix()
     if is_function(A):
         if shape is None:
             raise OptionError(
@@ -144,21 +158,63 @@ def as_operator(
     )
 
 
+def _distributed(
+    A: Any,
+    layout: RowLayout,
+    shape: tuple[int, int] | None,
+    dtype: DTypeLike | None,
+    device: str | None,
+    like: Any,
+    check_indices: bool,
+) -> Operator:
+    """Make an operator whose rows are split over processes; see `as_operator`."""
+    n, n_local = layout.n_global, layout.n_local
+    given = getattr(A, "shape", None) if shape is None else shape
+    if isinstance(A, Operator):
+        if A.layout != layout:
+            raise OptionError(f"layout: got {layout!r}, but the operator A has {A.layout!r}; give A's.")
+        return A
+    if given is None:
+        raise OptionError("A is a function of this process's rows; give shape=(n, n) of the whole matrix.")
+    if tuple(given) not in ((n, n), (n_local, n)):
+        raise ShapeError(
+            f"A has shape {tuple(given)}; give a matrix of {(n, n)}, or the rows of this process, "
+            f"{(n_local, n)}."
+        )
+    if is_function(A):
+        local = as_operator(A, shape=(n_local, n_local), dtype=dtype, device=device, like=like)
+        return DistributedOperator(local, layout)
+    rows = layout.rows
+    matrix: Any = A.rows(rows.start, rows.stop) if isinstance(A, RowGenerator) else native(A)
+    if not (sp.issparse(matrix) or isinstance(matrix, np.ndarray)):
+        raise DTypeError(
+            f"A is a {type(A).__name__}; with rows over several processes give a matrix of the host, a row "
+            "generator, or a function of this process's rows."
+        )
+    matrix = _csr_matrix(sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix, check_indices)
+    matrix = matrix if len(matrix.indptr) == n_local + 1 else matrix[rows]
+    return DistributedOperator.of_rows(matrix, layout, backend_for(device or "cpu"))
+
+
 def _matrix_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:
     """Determine the type of an operator: float64 for integers, booleans and an unknown type."""
     dtype = np.dtype(np.float64 if dtype is None else dtype)
     return np.dtype(np.float64) if dtype.kind in "iub" else arrays.check_dtype(dtype)
 
 
-def _sparse_operator(A: Any, device: str | None, check_indices: bool) -> SparseOperator:
+def _csr_matrix(A: Any, check_indices: bool) -> Any:
+    """Check a sparse matrix and convert it to CSR and to an element type of blocks."""
     if len(A.shape) != 2:
         raise ShapeError(f"A has shape {A.shape}; a matrix has two dimensions.")
     dtype = _matrix_dtype(A.dtype)
     if check_indices:
         _check_indices(A)
     matrix = A.tocsr()
-    if matrix.dtype != dtype:
-        matrix = matrix.astype(dtype)
+    return matrix if matrix.dtype == dtype else matrix.astype(dtype)
+
+
+def _sparse_operator(A: Any, device: str | None, check_indices: bool) -> SparseOperator:
+    matrix = _csr_matrix(A, check_indices)
     home = backend_of(matrix.data)
     backend = home if device is None else backend_for(device)
     if backend.name == "cpu" and home is not backend:

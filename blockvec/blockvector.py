@@ -17,11 +17,12 @@ from .backends import Array, Backend, DeviceArray, backend_for, backend_of
 from .backends.base import leading_dimension
 from .errors import DTypeError, LayoutError, OptionError, ShapeError
 from .kernels.problem import promote
-from .products import Communicator
+from .parallel import Communicator, RowLayout, agreed
 
 FROM_FUNCTION_ROWS = 1 << 16  # rows per evaluation of a function, which bounds the size of its index arrays
 
 _MOST_ELEMENTS = sys.maxsize // 16  # of the widest type
+_PANEL_BYTES = 1 << 24  # of rows that are sent to the process that writes a file
 
 
 class BlockVector:
@@ -38,8 +39,9 @@ class BlockVector:
         Copy to contiguous row-major memory; accepts any layout.
     dtype : dtype, optional
         Convert (with a copy) if the type differs.
-    comm : Communicator, optional
-        An mpi4py-like communicator whose processes share the rows; inner products are summed over it.
+    layout : RowLayout, optional
+        The split of the rows over processes: `a` holds those of this process. Sums are over all rows, in rank
+        order. A layout of one process is the same as none.
 
     Raises
     ------
@@ -59,35 +61,38 @@ class BlockVector:
     BlockVector(1000x2, float64, ld=2, cpu)
     """
 
-    __slots__ = ("_memory", "array", "backend", "comm")
+    __slots__ = ("_memory", "array", "backend", "layout")
     __array_ufunc__ = None  # NumPy and CuPy defer mixed operators to this class
     __iter__ = None  # a block is not a sequence of rows
     __hash__ = object.__hash__  # by identity, as `in` and dictionaries compare first
     ndim = 2
 
     def __init__(
-        self, a: Any, *, copy: bool = False, dtype: DTypeLike | None = None, comm: Communicator | None = None
+        self, a: Any, *, copy: bool = False, dtype: DTypeLike | None = None, layout: RowLayout | None = None
     ) -> None:
         if isinstance(a, BlockVector):
-            comm = a.comm if comm is None else comm
+            layout = a.layout if layout is None else layout
             a = a.array
         self.array: Array = as_rows(a, copy=copy, dtype=dtype)
-        self.comm: Communicator | None = comm
+        self.layout: RowLayout | None = None
+        if layout is not None:
+            layout.check(len(self.array))
+            self.layout = None if layout.comm is None else layout
         self.backend: Backend = backend_of(self.array)
         self._memory: Memory | None = None
 
     @classmethod
     def _of(
-        cls, array: Array, comm: Communicator | None, backend: Backend, memory: Memory | None = None
+        cls, array: Array, layout: RowLayout | None, backend: Backend, memory: Memory | None = None
     ) -> Self:
         """Wrap an array whose layout has been checked."""
         block = object.__new__(cls)
-        block.array, block.comm, block.backend, block._memory = array, comm, backend, memory
+        block.array, block.layout, block.backend, block._memory = array, layout, backend, memory
         return block
 
     def _wrap(self, array: Array) -> Self:
-        """Wrap an array of this device with this block's communicator."""
-        return self._of(array, self.comm, self.backend)
+        """Wrap an array of this device with this block's layout."""
+        return self._of(array, self.layout, self.backend)
 
     @property
     def memory(self) -> Memory:
@@ -106,18 +111,25 @@ class BlockVector:
         dtype: DTypeLike = np.float64,
         *,
         device: str = "cpu",
-        comm: Communicator | None = None,
+        layout: RowLayout | None = None,
     ) -> Self:
-        """Create an uninitialised block on ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``."""
+        """Create an uninitialised block on ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``.
+
+        With a layout, `n_rows` counts the rows of all processes; each creates its own.
+        """
         for name, value in (("n_rows", n_rows), ("n_cols", n_cols)):
             if not isinstance(value, (int, np.integer)) or value < 0:
                 raise ShapeError(f"{name}: got {value!r}; give a non-negative integer.")
+        if layout is not None:
+            layout.check_whole(n_rows)
+            n_rows = layout.n_local
+            layout = None if layout.comm is None else layout
         if max(1, n_rows) * max(1, n_cols) > _MOST_ELEMENTS:
             raise ShapeError(
                 f"a block of {n_rows}x{n_cols} exceeds the address space; give fewer rows or columns."
             )
         backend = backend_for(device)
-        return cls._of(backend.empty((int(n_rows), int(n_cols)), dtype_name(dtype)), comm, backend)
+        return cls._of(backend.empty((int(n_rows), int(n_cols)), dtype_name(dtype)), layout, backend)
 
     @classmethod
     def full(
@@ -160,9 +172,9 @@ class BlockVector:
             Uniform on [-1, 1), bit-identical everywhere; or standard normal (Box-Muller), which may differ
             between devices in the last digit.
         first_row : int
-            Index of the first row in the whole block, if this is one part of it.
+            Index of the first row in the whole block, if this is one part of it. A layout adds its own.
         **where
-            `device` and `comm` as for `empty`.
+            `device` and `layout` as for `empty`.
         """
         if distribution not in ("uniform", "normal"):
             raise OptionError(f"distribution: got {distribution!r}; give 'uniform' or 'normal'.")
@@ -171,6 +183,7 @@ class BlockVector:
         key = int(np.random.default_rng(rng).integers(0, 2**63))
         block = cls.empty(n_rows, n_cols, dtype, **where)
         parts = 2 if block.dtype.kind == "c" else 1
+        first_row += 0 if block.layout is None else block.layout.first_row
         block.backend.fill_random(block.array, key, first_row * n_cols * parts)
         if distribution == "normal":
             angle = cls.empty(n_rows, n_cols, dtype, **where)
@@ -200,28 +213,61 @@ class BlockVector:
         block = cls.empty(n_rows, n_cols, dtype, **where)
         xp = block.backend.xp
         columns = xp.arange(n_cols)[None, :]
-        for begin in range(0, n_rows, FROM_FUNCTION_ROWS):
-            end = min(begin + FROM_FUNCTION_ROWS, n_rows)
+        first_row += 0 if block.layout is None else block.layout.first_row
+        for begin in range(0, block.n_rows, FROM_FUNCTION_ROWS):
+            end = min(begin + FROM_FUNCTION_ROWS, block.n_rows)
             rows = xp.arange(first_row + begin, first_row + end)[:, None]
             block.array[begin:end] = function(rows, columns)
         return block
 
     @classmethod
-    def load(cls, path: str | Path, *, device: str = "cpu", comm: Communicator | None = None) -> Self:
-        """Read a block that `save` wrote, or any 2-D .npy array of the four types."""
-        host = as_rows(io.load_block(path), copy=False)
+    def load(cls, path: str | Path, *, device: str = "cpu", layout: RowLayout | None = None) -> Self:
+        """Read a block that `save` wrote, or any 2-D .npy array of the four types.
+
+        With a layout each process reads its rows of the file.
+        """
         backend = backend_for(device)
-        return cls._of(host if device == "cpu" else backend.from_host(host), comm, backend)
+        if layout is None or layout.comm is None:
+            layout, host = None, as_rows(io.load_block(path), copy=False)
+        else:
+            with agreed(layout.comm):
+                whole = io.load_block(path, mmap=True)
+                layout.check_whole(len(whole))
+                host = as_rows(np.array(whole[layout.rows]))
+        return cls._of(host if device == "cpu" else backend.from_host(host), layout, backend)
 
     def save(self, path: str | Path) -> None:
-        """Write the block as .npy; the file is replaced atomically."""
-        io.save_block(path, self.array if self.device == "cpu" else self.backend.to_host(self.array))
+        """Write the block as .npy; the file is replaced atomically.
+
+        If the rows are split over processes, process 0 receives them and writes all of them.
+        """
+        if self.layout is None:
+            io.save_block(path, self.array if self.device == "cpu" else self.backend.to_host(self.array))
+            return
+        height = max(1, _PANEL_BYTES // max(1, self.n_cols * self.dtype.itemsize))
+        with agreed(self.layout.comm):
+            panels = self.layout.panels(self.array, height)
+            if self.layout.rank == 0:
+                io.save_panels(path, (self.n_global, self.n_cols), self.dtype, panels)
+            else:
+                for _ in panels:
+                    pass
+
+    def gather(self) -> Self:
+        """Copy all rows to every process that shares them; the result has no layout."""
+        if self.layout is None:
+            return self.copy()
+        return self._of(self.layout.gather(self.array), None, self.backend)
 
     def like(self, n_cols: int | None = None, dtype: DTypeLike | None = None) -> Self:
-        """Create an uninitialised contiguous block with as many rows, on this device and communicator."""
+        """Create an uninitialised contiguous block with as many rows, on this device and of this layout."""
         shape = (self.n_rows, self.n_cols if n_cols is None else n_cols)
         name = self.memory.dtype if dtype is None else dtype_name(dtype)
-        return self._of(self.backend.empty(shape, name), self.comm, self.backend)
+        return self._of(self.backend.empty(shape, name), self.layout, self.backend)
+
+    def random_like(self, n_cols: int, rng: Any = None) -> Self:
+        """Create a random block with as many rows, of this type, device and layout; see `random`."""
+        return self.random(self.n_global, n_cols, self.dtype, rng=rng, device=self.device, layout=self.layout)
 
     def copy(self) -> Self:
         """Copy to a contiguous block."""
@@ -251,13 +297,13 @@ class BlockVector:
 
     def to_host(self) -> Self:
         """Copy to main memory; waits for the device."""
-        return self._of(self.backend.to_host(self.array), self.comm, backend_for("cpu"))
+        return self._of(self.backend.to_host(self.array), self.layout, backend_for("cpu"))
 
     def to_device(self, device: str = "gpu") -> Self:
         """Copy to a GPU; ``"gpu"`` is the current one."""
         backend = backend_for(device)
         source = self.array if self.device == "cpu" else self.backend.to_host(self.array)
-        return self._of(backend.from_host(source), self.comm, backend)
+        return self._of(backend.from_host(source), self.layout, backend)
 
     # --- description ----------------------------------------------------------------------------
 
@@ -276,6 +322,16 @@ class BlockVector:
     def n_cols(self) -> int:
         """Columns (M)."""
         return int(self.array.shape[1])
+
+    @property
+    def n_global(self) -> int:
+        """Rows in all processes that share them."""
+        return self.n_rows if self.layout is None else self.layout.n_global
+
+    @property
+    def comm(self) -> Communicator | None:
+        """The processes that share the rows, or None."""
+        return None if self.layout is None else self.layout.comm
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -328,6 +384,11 @@ class BlockVector:
     def __getitem__(self, index: Any) -> Self:
         """View ranges of rows and columns, one row or one column; fancy indices copy."""
         rows, columns = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
+        if self.layout is not None and not (isinstance(rows, slice) and rows == slice(None)):
+            raise ShapeError(
+                "V[rows]: the rows are split over processes, and a part of them has no layout; use "
+                "V.array[rows] for those of this process, V.gather() for all, V[:, columns] for columns."
+            )
         if is_range(rows) and is_range(columns):
             return self._wrap(self.array[as_range(rows, self.n_rows), as_range(columns, self.n_cols)])
         picked = self.array[index]
@@ -390,7 +451,7 @@ class BlockVector:
         is_vector = not is_block and getattr(W, "ndim", 2) == 1
         if is_vector and out is not None and out.ndim == 1:
             out = out[:, None]
-        product = products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, comm=self.comm)
+        product = products.dot(a, b, conj=conj, alpha=alpha, beta=beta, out=out, layout=self.layout)
         return product[:, 0] if is_vector else product
 
     def gram(self) -> Array:
@@ -426,7 +487,7 @@ class BlockVector:
             C = C[:, None]
         target = None if out is None else self._tall("combine", out)
         b = products.combine(self._memory or self.memory, C, alpha=alpha, beta=beta, out=target)
-        return out if isinstance(out, BlockVector) else self._of(b.array, self.comm, self.backend, b)
+        return out if isinstance(out, BlockVector) else self._of(b.array, self.layout, self.backend, b)
 
     def combine_dot(self, C: Any, W: Any) -> Array:
         """Set V = V C and compute W^H V of the new V, reading V once.
@@ -444,7 +505,7 @@ class BlockVector:
         Returns
         -------
         array, shape (M, N)
-            On the same device, summed over the processes of V's communicator; the call does not wait for it.
+            On the same device, summed over the processes of V's layout; the call does not wait for it.
 
         References
         ----------
@@ -459,7 +520,7 @@ class BlockVector:
         [[50.0], [50.0]]
         """
         basis = self._tall("combine_dot", W)
-        return products.sweep("combine_dot", self.memory, arrays.as_array(C), basis, comm=self.comm)
+        return products.sweep("combine_dot", self.memory, arrays.as_array(C), basis, layout=self.layout)
 
     def update_gram(self, W: Any, C: Any) -> Array:
         """Set V = V - W C and compute V^H V of the new V, reading V once.
@@ -489,7 +550,7 @@ class BlockVector:
         [[100.0]]
         """
         basis = self._tall("update_gram", W)
-        return products.sweep("update_gram", self.memory, arrays.as_array(C), basis, comm=self.comm)
+        return products.sweep("update_gram", self.memory, arrays.as_array(C), basis, layout=self.layout)
 
     def __matmul__(self, C: Any) -> BlockVector:
         if isinstance(C, BlockVector) or not hasattr(C, "ndim"):
@@ -557,7 +618,7 @@ class BlockVector:
     def column_dot(self, W: Any) -> Array:
         """Compute the M inner products v_j^H w_j, shape (M,)."""
         v, w = self.memory, self._tall("column_dot", W)
-        return products.sum_over(self.comm, elementwise.column_dot(v, w, promote(v.dtype, w.dtype)))
+        return products.sum_over(self.layout, elementwise.column_dot(v, w, promote(v.dtype, w.dtype)))
 
     def sum(self) -> Array:
         """Sum every column over the rows, shape (M,)."""
@@ -575,7 +636,7 @@ class BlockVector:
         """
         v = self._memory or self.memory
         squares = elementwise.column_dot(v, v, REAL_TYPES[v.dtype])
-        norms: Array = self.backend.xp.sqrt(products.sum_over(self.comm, squares))
+        norms: Array = self.backend.xp.sqrt(products.sum_over(self.layout, squares))
         return norms
 
     def normalize(self) -> Array:

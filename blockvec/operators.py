@@ -27,6 +27,7 @@ from .kernels.problem import (
     promote,
     scalar_class,
 )
+from .parallel import RowLayout
 from .profile import active_profile
 
 PER_COLUMN = 3  # kind of shifts that are one per column
@@ -44,14 +45,19 @@ class Operator(ABC):
     ----------
     shape : tuple of int
         Rows and columns.
+    local_shape : tuple of int
+        Rows of results and of operands in this process; `shape` unless the rows are split over processes.
     dtype : numpy.dtype
         Element type of the matrix; a result has the type promoted with that of X.
+    layout : RowLayout or None
+        The split of rows and columns over processes.
     """
 
     __array_ufunc__ = None  # `array @ operator` is undefined
+    layout: RowLayout | None = None
 
     def __init__(self, shape: tuple[int, int], dtype: DTypeLike, backend: Backend) -> None:
-        self.shape = _extents(shape)
+        self.shape = self.local_shape = _extents(shape)
         self.dtype = arrays.check_dtype(dtype)
         self._dtype_name = self.dtype.name
         self.backend = backend
@@ -153,7 +159,7 @@ class Operator(ABC):
         >>> dots["xy"].tolist(), dots["yy"].tolist()
         ([2.0, 2.0, 2.0, 2.0, 2.0], [5.0, 6.0, 6.0, 6.0, 5.0])
         """
-        block = X if isinstance(X, BlockVector) else BlockVector(X)
+        block = X if isinstance(X, BlockVector) else BlockVector(X, layout=self.layout)
         shift, shift_kind = self._check_operand(block, shift)
         # Scalars adapt to the operands' precision; shifts per column promote with their own.
         factors: tuple[products.FactorKind, ...] = (products.factor_kind("alpha", alpha), shift_kind)
@@ -168,11 +174,12 @@ class Operator(ABC):
         if out is None:
             if beta != 0:
                 raise OptionError(f"apply: beta={beta!r} needs out=, the block that it multiplies.")
-            result = BlockVector.empty(
-                self.shape[0], block.n_cols, dtype, device=self.device, comm=block.comm
-            )
+            Y = self.backend.empty((self.local_shape[0], block.n_cols), dtype.name)
+            if block.layout is not None:
+                block.layout.check(len(Y))
+            result = BlockVector._of(Y, block.layout, self.backend)
         else:
-            result = out if isinstance(out, BlockVector) else BlockVector(out, comm=block.comm)
+            result = out if isinstance(out, BlockVector) else BlockVector(out, layout=block.layout)
             self._check_out(result, block, dtype)
         if z is None and not (dots or gram):
             self._run(block.memory, result.memory, alpha, beta, shift)
@@ -181,7 +188,7 @@ class Operator(ABC):
         column_dots, grams = self._run_fused(block.memory, result.memory, alpha, beta, shift, extras)
         if not (dots or gram):
             return result
-        sums = iter(products.sum_each_over(block.comm, [*column_dots.values(), *grams.values()]))
+        sums = iter(products.sum_each_over(block.layout, [*column_dots.values(), *grams.values()]))
         summed = [{name: next(sums) for name in which} for which in (column_dots, grams)]
         return extras.applied(result, *summed)
 
@@ -288,7 +295,8 @@ class Operator(ABC):
         if n_rows == 0:
             return 0.0
         rng = np.random.default_rng(rng)
-        U, W = (BlockVector.random(n_cols, 2, self.dtype, device=self.device, rng=rng) for _ in range(2))
+        like = BlockVector.empty(n_cols, 0, self.dtype, device=self.device, layout=self.layout)
+        U, W = (like.random_like(2, rng) for _ in range(2))
         AU, AW = self.apply(U), self.apply(W)
         to_host = self.backend.to_host
         norms = [to_host(block.norms()) for block in (U, AW, W, AU)]
@@ -314,7 +322,7 @@ class Operator(ABC):
                 f"apply: A is on {self.device} but X is on {X.device}; move one of them "
                 "(X.to_host(), X.to_device())."
             )
-        if X.n_rows != self.shape[1]:
+        if X.n_rows != self.local_shape[1]:
             raise ShapeError(f"apply: A is {self.shape[0]} x {self.shape[1]} but X has {X.n_rows} rows.")
         if type(shift) in products.PYTHON_NUMBERS or elementwise.is_scalar(shift):
             kind = products.factor_kind("shift", shift)
@@ -335,8 +343,9 @@ class Operator(ABC):
     def _check_out(self, out: BlockVector, X: BlockVector, dtype: np.dtype[Any]) -> None:
         if out.device != self.device:
             raise DeviceError(f"apply: A is on {self.device} but out is on {out.device}.")
-        if out.shape != (self.shape[0], X.n_cols):
-            raise ShapeError(f"apply: out has shape {out.shape}, the result {(self.shape[0], X.n_cols)}.")
+        shape = (self.local_shape[0], X.n_cols)
+        if out.shape != shape:
+            raise ShapeError(f"apply: out has shape {out.shape}, the result {shape}.")
         if out.dtype != dtype:
             raise DTypeError(f"apply: out holds {out.dtype} but the result is {dtype}; give a {dtype} out.")
         check_writable("apply", "out", out.array)
@@ -364,6 +373,7 @@ class AffineOperator(Operator):
     def __init__(self, operator: Operator, alpha: complex, shift: complex) -> None:
         dtype = products.result_type(operator.dtype, alpha, shift)
         super().__init__(operator.shape, dtype, operator.backend)
+        self.local_shape, self.layout = operator.local_shape, operator.layout
         self._operator, self._alpha, self._shift = operator, alpha, shift
         if hasattr(operator, "nnz"):  # the cost of a product
             self.nnz: int = operator.nnz
@@ -467,9 +477,10 @@ class SparseOperator(Operator):
         n = self.shape[0]
         if type(self) is not SparseOperator or self._matrix is None or self.nnz > SHORT_ROWS * n:
             return super()._affine(alpha, shift)
-        A: Any = sp.csr_array(self._matrix, copy=False)
-        identity: Any = sp.eye_array(n, dtype=self.dtype, format="csr")
-        matrix = A - shift * identity
+        matrix: Any = sp.csr_array(self._matrix, copy=False)
+        if shift != 0:
+            identity: Any = sp.eye_array(n, dtype=self.dtype, format="csr")
+            matrix = matrix - shift * identity
         matrix.data = alpha * matrix.data
         return SparseOperator(matrix, self.backend)
 

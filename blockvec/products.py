@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -22,13 +22,7 @@ from .kernels.problem import (
     is_complex,
     promote,
 )
-
-
-class Communicator(Protocol):
-    """Processes that share the rows of a block, as an mpi4py communicator."""
-
-    def allgather(self, part: Any, /) -> list[Any]:
-        """Collect one object per process, in rank order."""
+from .parallel import RowLayout
 
 
 def result_type(*operands: Any) -> np.dtype[Any]:
@@ -45,20 +39,17 @@ def check_same_backend(operation: str, one: Backend, other: Backend) -> None:
         )
 
 
-def sum_over(comm: Communicator | None, part: Array) -> Array:
+def sum_over(layout: RowLayout | None, part: Array) -> Array:
     """Sum a small array over the processes that share the rows, in rank order: the same bits on each."""
-    if comm is None:
-        return part
-    parts = comm.allgather(backend_of(part).to_host(part))
-    return backend_of(part).from_host(sum(parts[1:], start=parts[0]))
+    return part if layout is None else layout.sum(part)
 
 
-def sum_each_over(comm: Communicator | None, parts: Sequence[Array]) -> list[Array]:
+def sum_each_over(layout: RowLayout | None, parts: Sequence[Array]) -> list[Array]:
     """Sum several small arrays over the processes as `sum_over` does, in one message."""
-    if comm is None or not parts:
+    if layout is None or not parts:
         return list(parts)
     xp = array_namespace(parts[0])
-    whole = sum_over(comm, xp.concatenate([part.ravel() for part in parts]))
+    whole = layout.sum(xp.concatenate([part.ravel() for part in parts]))
     ends = np.cumsum([part.size for part in parts])
     pieces = [whole[end - part.size : end] for part, end in zip(parts, ends, strict=True)]
     return [
@@ -133,7 +124,7 @@ def dot(
     alpha: complex = 1,
     beta: complex = 0,
     out: Array | None = None,
-    comm: Communicator | None = None,
+    layout: RowLayout | None = None,
 ) -> Array:
     """Compute alpha A^H B + beta out, or A^T B without `conj`; see `BlockVector.dot`."""
     A, B, backend = a.array, b.array, a.backend
@@ -144,14 +135,14 @@ def dot(
         there = memory_of(out)
         _check_apart("dot", there, a, b)
         contiguous = there.ld == there.n_cols or there.n_rows < 2
-    if comm is None and plan.is_direct and contiguous:
+    if layout is None and plan.is_direct and contiguous:
         result = backend.empty(plan.shape, plan.kernel_dtype) if out is None else out
         dispatch.run(plan.problem, backend, A, B, result, alpha, 0 if out is None else beta)
         return result
     # Partial sums, a complex factor on real blocks, or a strided output: the factors act on the small result.
     product = backend.empty(plan.shape, plan.kernel_dtype)
     dispatch.run(_dot_plan(a.kind, b.kind, B is A, conj, _PLAIN).problem, backend, A, B, product, 1, 0)
-    product = (alpha * sum_over(comm, product)).astype(plan.dtype, copy=False)
+    product = (alpha * sum_over(layout, product)).astype(plan.dtype, copy=False)
     if out is None:
         return product
     out[...] = product if beta == 0 else product + beta * out
@@ -273,7 +264,7 @@ def _check_apart(operation: str, out: Memory, *inputs: Memory) -> None:
 # sweep computes both products and reads V once; without a kernel for it, one product follows the other.
 
 
-def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, comm: Communicator | None) -> Array:
+def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, layout: RowLayout | None) -> Array:
     """Do the work of `BlockVector.combine_dot` or `update_gram`."""
     C, dtype_c = _check_sweep(operation, v, C, w)
     problem = _sweep_problem(operation, v.kind, dtype_c, w.kind)
@@ -281,12 +272,12 @@ def sweep(operation: SweepOperation, v: Memory, C: Array, w: Memory, *, comm: Co
     if dispatch.accepts(problem, v.backend):
         S = v.backend.empty((problem.M if combines else problem.N, problem.N), problem.dtype)
         dispatch.run(problem, v.backend, w.array, v.array, C, S)
-        return sum_over(comm, S)
+        return sum_over(layout, S)
     if combines:
         combine(v, C, out=v)
-        return dot(w, v, comm=comm)
+        return dot(w, v, layout=layout)
     combine(w, C, alpha=-1, beta=1, out=v)
-    return dot(v, v, comm=comm)
+    return dot(v, v, layout=layout)
 
 
 def sweep_problem(operation: SweepOperation, V: Array, C: Array, W: Array) -> SweepProblem:

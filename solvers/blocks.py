@@ -21,10 +21,7 @@ Scalars = complex | Array  # one scalar, or one per column
 class Block(Protocol):
     """A tall block of columns: the part of `blockvec.BlockVector` that solvers use, documented there."""
 
-    @classmethod
-    def random(
-        cls, n_rows: int, n_cols: int, dtype: Any = ..., *, rng: Any = ..., device: str = ...
-    ) -> Self: ...
+    def random_like(self, n_cols: int, rng: Any = None) -> Self: ...
     def like(self, n_cols: int | None = None, dtype: Any = None) -> Self: ...
     def copy(self) -> Self: ...
 
@@ -36,6 +33,8 @@ class Block(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def device(self) -> str: ...
+    @property
+    def n_global(self) -> int: ...  # rows in all processes; `shape` counts those in this one
 
     def __getitem__(self, index: tuple[slice, slice], /) -> Self: ...
     def __setitem__(self, index: tuple[slice, slice], value: Self, /) -> None: ...
@@ -114,11 +113,6 @@ class SystemOperator(Protocol):
 ORDINARY = 1 / 6  # share of the exponents of a type that ordinary numbers have
 
 AnyBlock = TypeVar("AnyBlock", bound=Block)
-
-
-def random_block(like: AnyBlock, n_cols: int, rng: Any) -> AnyBlock:
-    """Return random columns with the number of rows, the type and the device of another block."""
-    return type(like).random(like.shape[0], n_cols, like.dtype, device=like.device, rng=rng)
 
 
 def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:

@@ -16,6 +16,8 @@ from blockvec import Applied
 class PlainBlock:
     """A 2-D NumPy array with the block operations that solvers use; ranges of columns are views."""
 
+    layout = None
+
     def __init__(self, array: Any) -> None:
         self.array = np.asarray(array)
         assert self.array.ndim == 2
@@ -30,6 +32,13 @@ class PlainBlock:
         if np.dtype(dtype).kind == "c":
             numbers = numbers + 1j * generator.uniform(-1, 1, (n_rows, n_cols))
         return cls(numbers.astype(dtype))
+
+    def random_like(self, n_cols: int, rng: Any = None) -> PlainBlock:
+        return self.random(self.shape[0], n_cols, self.dtype, rng=rng)
+
+    @property
+    def n_global(self) -> int:
+        return self.shape[0]
 
     def like(self, n_cols: int | None = None, dtype: Any = None) -> PlainBlock:
         shape = (self.shape[0], self.shape[1] if n_cols is None else n_cols)
@@ -108,7 +117,7 @@ class PlainOperator:
         self.matrix = matrix
         self.shape = matrix.shape
         self.dtype = matrix.dtype
-        self.device = "cpu"
+        self.device, self.layout = "cpu", None
         self.columns = 0
 
     def apply(

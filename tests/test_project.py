@@ -33,6 +33,7 @@ LAYERS = [
         "io",
         "models",
         "operators",
+        "parallel",
         "products",
         "small_matrices",
     },
@@ -43,7 +44,7 @@ LAYERS = [
     {"__main__"},
 ]
 PURE_KERNELS = {"problem", "source", "roofline", "cache", "selection", "winners"}
-PUBLIC_MODULES = {"errors", "interchange", "models", "system"}
+PUBLIC_MODULES = {"errors", "interchange", "models", "parallel", "system"}
 
 
 def modules(package: str) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -151,17 +152,25 @@ def save_block(path: str | os.PathLike[str], array: NDArray[Any]) -> None:
     """
     array = np.asarray(array)
     _check_block(f"save_block: the array for {os.fspath(path)}", array.shape, array.dtype)
-    header = {
-        "descr": np.lib.format.dtype_to_descr(array.dtype),
-        "fortran_order": False,
-        "shape": array.shape,
-    }
     rows = max(1, _CHUNK_BYTES // max(1, array.shape[1] * array.itemsize))
+    starts = range(0, array.shape[0], rows)
+    save_panels(path, array.shape, array.dtype, (array[start : start + rows] for start in starts))
+
+
+def save_panels(
+    path: str | os.PathLike[str],
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    panels: Iterable[NDArray[Any]],
+) -> None:
+    """Write a block that is given in panels of rows to an .npy file atomically; see `save_block`."""
+    descr = np.lib.format.dtype_to_descr(dtype)
     with replaced(path) as stream:
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, header)
-        if array.size:
-            for start in range(0, array.shape[0], rows):
-                stream.write(np.ascontiguousarray(array[start : start + rows]).data)
+        for panel in panels:
+            if panel.size:
+                stream.write(np.ascontiguousarray(panel).data)
 
 
 def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[Any]:

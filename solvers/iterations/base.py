@@ -19,7 +19,7 @@ import numpy as np
 
 from blockvec import precompiled
 
-from ..blocks import Block, RealArray, column_factors, project_out, random_block, to_host
+from ..blocks import Block, RealArray, column_factors, project_out, to_host
 from ..problem import IterationOptions, IterationState, Problem
 from ..runtime.checkpoint import restored
 from ..runtime.progress import describe, logger
@@ -286,7 +286,7 @@ class Iteration(ABC):
 
     def _random_norm(self, like: Block, locked: Block | None) -> float:
         """Estimate ||A|| by ||A z|| / ||z|| for a random z: a given start may not excite all of A."""
-        z = random_block(like, 1, self.rng)
+        z = like.random_like(1, self.rng)
         norms = [float(to_host(project_out(locked, V).norms())[0]) for V in (z, self.operator.apply(z))]
         self.counts.apply(1)
         self.counts.reductions += 2

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..blocks import Block, Operator, RealArray, random_block
+from ..blocks import Block, Operator, RealArray
 from ..problem import IterationOptions, Problem
 from ..transform.fold import FoldedOperator
 from .filter_design import choose_degree
@@ -67,7 +67,7 @@ def filtered_start(
     )
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
     options = IterationOptions(b, ncv, MAX_RESTARTS, degree)
-    start = random_block(space.buffer, b, rng)
+    start = space.buffer.random_like(b, rng)
     found = FilteredRestart(square, options, start, interrupted).run()
     counts.add(found.counts, 2)
     return found.X.copy()

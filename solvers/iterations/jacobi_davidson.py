@@ -18,7 +18,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, RealArray, SystemOperator, pick, random_block, to_host
+from ..blocks import Block, RealArray, SystemOperator, pick, to_host
 from ..problem import IterationOptions, IterationState, Problem, excess
 from ..runtime.checkpoint import restored
 from .base import MIN_SEARCH, NORM_SLACK, Iteration, IterationResult
@@ -194,7 +194,7 @@ class JacobiDavidson(Iteration):
             return
         space.extend(self.start)
         if space.m < b:
-            space.extend(random_block(space.buffer, b - space.m, self.rng))
+            space.extend(space.buffer.random_like(b - space.m, self.rng))
         k = self.problem.k
         wanted = self.kept if self.random_start and self.preconditioner is None else k
         wanted = max(k, self.how.start_basis or wanted)

@@ -28,7 +28,6 @@ from ..blocks import (
     RealArray,
     assign,
     project_out,
-    random_block,
     small_matrix,
     to_host,
 )
@@ -140,8 +139,7 @@ class BlockKrylov:
     @property
     def room(self) -> int:
         """Dimension of the complement of [locked V Q]."""
-        n = int(self.buffer.shape[0])
-        return n - self.n_locked - self.m - self.w
+        return self.buffer.n_global - self.n_locked - self.m - self.w
 
     @property
     def complete(self) -> bool:
@@ -194,7 +192,7 @@ class BlockKrylov:
 
     def append_random(self, width: int) -> int:
         """Append random directions to Q, not coupled to V; return the number appended."""
-        return self.append(random_block(self.buffer, width, self.rng), keep_random=True)[2]
+        return self.append(self.buffer.random_like(width, self.rng), keep_random=True)[2]
 
     def can_expand(self) -> bool:
         """Check whether columns are pending and the buffer has room for the result of a step."""
@@ -348,7 +346,7 @@ class BlockKrylov:
         m, end = self.m, self.m + self.w
         y = np.random.default_rng(0).standard_normal((m, 1))
         y /= np.linalg.norm(y) or 1.0
-        X = random_block(self.buffer, 2, 0)
+        X = self.buffer.random_like(2, 0)
         X[:, :1] = self.columns(0, m).combine(small_matrix(y, X))
         image = self.operator.apply(X)
         scale = float(to_host(image.norms()).max())

@@ -31,7 +31,7 @@ class ThickRestart(Iteration):
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
     ) -> None:
         super().__init__(problem, options, start, interrupted)
-        n, b = start.shape[0], options.block_size
+        n, b = start.n_global, options.block_size
         locked, n_locked = problem.locked, problem.n_locked
         capacity = min(options.ncv + max(b, start.shape[1]), n - n_locked)
         buffer = start.like(n_locked + capacity)

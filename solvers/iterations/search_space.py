@@ -29,7 +29,6 @@ from ..blocks import (
     assign,
     column_factors,
     project_out,
-    random_block,
     small_matrix,
     to_host,
 )
@@ -122,7 +121,7 @@ class SearchSpace:
     @property
     def room(self) -> int:
         """Dimension of the complement of the locked columns and V."""
-        return int(self.buffer.shape[0]) - self.n_locked - self.m
+        return self.buffer.n_global - self.n_locked - self.m
 
     @property
     def basis(self) -> Block:
@@ -299,7 +298,7 @@ class SearchSpace:
         m = self.m
         y = np.random.default_rng(0).standard_normal((m, 1))
         y /= np.linalg.norm(y)
-        X = random_block(self.buffer, 2, 0)
+        X = self.buffer.random_like(2, 0)
         X[:, :1] = self.columns(0, m).combine(self.small(y))
         image = self.operator.apply(X, shift=self.tau)
         scale = float(to_host(image.norms()).max())

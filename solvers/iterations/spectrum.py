@@ -23,7 +23,7 @@ import numpy as np
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
 
-from ..blocks import Block, Operator, RealArray, project_out, random_block, to_host
+from ..blocks import Block, Operator, RealArray, project_out, to_host
 from .rayleigh_ritz import Which, ranking_key
 
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
@@ -95,7 +95,7 @@ def sketch_spectrum(
         If the operator returns NaN or Inf.
     """
     recurrence = _Recurrence(operator, like, width, rng, locked)
-    n = int(like.shape[0]) - (0 if locked is None else int(locked.shape[1]))
+    n = like.n_global - (0 if locked is None else int(locked.shape[1]))
     while True:
         recurrence.extend(min(steps, n))
         sketch = recurrence.sketch(n)
@@ -109,7 +109,7 @@ class _Recurrence:
 
     def __init__(self, operator: Operator, like: Block, width: int, rng: Any, locked: Block | None) -> None:
         self.operator, self.locked = operator, locked
-        V = random_block(like, width, rng)
+        V = like.random_like(width, rng)
         self._xp = array_namespace(V.array)
         self._tiny = np.finfo(V.dtype).tiny
         project_out(self.locked, V)

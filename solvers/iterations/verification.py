@@ -29,7 +29,6 @@ from ..blocks import (
     RealArray,
     column_factors,
     project_out,
-    random_block,
     small_matrix,
     to_host,
 )
@@ -213,7 +212,7 @@ class Search:
 
     def _random(self) -> Block:
         X = self.found.X
-        Y = random_block(X, self.width, self.rng)
+        Y = X.random_like(self.width, self.rng)
         self._project(Y)
         return self._normalized(Y)
 

@@ -157,15 +157,15 @@ class LinearSystems:
     def __init__(self, A: Any, B: Block, shift: Any, tol: Any, projection: Projection) -> None:
         self.operator: SystemOperator = A if hasattr(A, "apply") else as_operator(A)
         self.projection = projection
-        self.n, self.b = B.shape
+        self.n, self.b = B.n_global, B.shape[1]
         self.unit = float(np.finfo(B.dtype).eps) / 2
         self.columns = self.applications = self.reductions = 0
         self._before = (projection.preconditioned, projection.reductions)
         Q = projection.Q
         if self.operator.shape != (self.n, self.n):
             raise ShapeError(f"A has shape {self.operator.shape} but B has {self.n} rows; A must be square.")
-        if Q is not None and Q.shape[0] != self.n:
-            raise ShapeError(f"Q has {Q.shape[0]} rows but B has {self.n}.")
+        if Q is not None and Q.shape[0] != B.shape[0]:
+            raise ShapeError(f"Q has {Q.shape[0]} rows but B has {B.shape[0]}.")
         self.tol = self._per_column("tol", tol).real.astype(np.float64)
         shift = self._per_column("shift", shift)
         self._shift = shift.astype(B.dtype if np.iscomplexobj(shift) else B.array.real.dtype)

@@ -170,8 +170,8 @@ def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int 
             "or use Adaptive()."
         )
     columns = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
-    if getattr(W, "comm", None) is None and columns + taken > W.shape[0]:
+    if columns + taken > W.n_global:
         raise ShapeError(
-            f"orthogonalize: a space of dimension {W.shape[0]} has no room for {columns} columns besides a "
-            f"basis of {taken}; give max_rank={max(W.shape[0] - taken, 0)}."
+            f"orthogonalize: a space of dimension {W.n_global} has no room for {columns} columns besides a "
+            f"basis of {taken}; give max_rank={max(W.n_global - taken, 0)}."
         )

@@ -17,7 +17,7 @@ import numpy as np
 from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
-from ..blocks import Array, Block, column_factors, random_block, small_matrix
+from ..blocks import Array, Block, column_factors, small_matrix
 from .factors import NOISE, PLAIN_GROWTH, Step, is_accurate
 
 
@@ -187,8 +187,7 @@ class Decomposition:
     def sketch(self, rows: int, seed: int) -> Array:
         """Return Z^H X on the host for a random Z that preserves mean lengths; waits."""
         self._flush()
-        rank = 0 if (comm := getattr(self.X, "comm", None)) is None else comm.rank
-        Z = self._random(rows, np.random.default_rng([seed, rank]))
+        Z = self.X.random_like(rows, np.random.default_rng([seed, 0]))
         self._count()
         F: Array = start_copy(self.X.dot(Z))().astype(self.dtype, copy=False).conj().T
         return np.asarray(F / (self._variance() * rows) ** 0.5)
@@ -253,9 +252,9 @@ class Decomposition:
     def refill(self, key: int) -> None:
         """Replace lost columns of X by random ones of about unit length; their rows of R stay zero."""
         self._flush()
-        rows, columns = self.X.shape
-        factors = self.lost / (self._variance() * max(rows, 1)) ** 0.5
-        self.X.axpy(column_factors(factors, self.X), self._random(columns, key))
+        columns = self.X.shape[1]
+        factors = self.lost / (self._variance() * max(self.X.n_global, 1)) ** 0.5
+        self.X.axpy(column_factors(factors, self.X), self.X.random_like(columns, key))
         self._changed()
         self.lost = np.zeros(columns, bool)
 
@@ -312,9 +311,6 @@ class Decomposition:
         if self._image is None:
             self._image = self.M.apply(self.X)
         return self._image
-
-    def _random(self, columns: int, rng: Any) -> Block:
-        return random_block(self.X, columns, rng)
 
     def _variance(self) -> float:
         """Return the mean square of a random element: uniform on [-1, 1) in each part."""

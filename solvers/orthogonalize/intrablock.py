@@ -25,6 +25,7 @@ import numpy as np
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError, OptionError
+from blockvec.parallel import share
 
 from ..blocks import Array, to_host
 from .decomposition import Decomposition
@@ -135,7 +136,7 @@ class TSQR:
         _refuse_inner_product(d, "TSQR")
         X, comm = d.rows()
         leaf = _tree_factor(X)
-        leaves = [leaf] if comm is None else comm.allgather(leaf)
+        leaves = [leaf] if comm is None else share(comm, leaf)
         F: Array = np.asarray(np.linalg.qr(np.concatenate(leaves), mode="r"))
         d.apply(_from_factor(d, F))
         _resolve(d)

@@ -26,7 +26,7 @@ import numpy as np
 from blockvec.errors import FormatError, OptionError
 from blockvec.system.files import check_output, replaced
 
-from ..blocks import Array, Block, Operator, project_out, random_block, to_host
+from ..blocks import Array, Block, Operator, project_out, to_host
 
 FORMAT = "blockvec checkpoint 1"
 STATE, DIGEST = "state/", "digest"  # names of parts
@@ -231,7 +231,7 @@ def _identity(path: Path) -> Identity | None:
 
 def probe(operator: Operator, like: Block, locked: Block | None) -> Array:
     """Apply an operator to a fixed vector, project out locked columns, and copy the result to the host."""
-    image = project_out(locked, operator.apply(random_block(like, 1, 0)))
+    image = project_out(locked, operator.apply(like.random_like(1, 0)))
     return np.array(to_host(image.array))
 
 

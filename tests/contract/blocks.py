@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +13,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from blockvec import BlockVector
+from blockvec import BlockVector, array_namespace
 from blockvec.backends import backend_for, is_cupy
+from blockvec.parallel import PeerError
 from tests.blocks import draw
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -148,34 +152,78 @@ def is_close(result: Any, expected: Any, scale: Any, dtype: Any, ulps: float = 8
     return bool((difference <= ulps * unit_roundoff(dtype) * np.abs(scale) + np.finfo(dtype).tiny).all())
 
 
+class Hub:
+    """What the threads of one `ThreadComm` share."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.reports: list[Any] = [None] * size
+        self.settling, self.failed = threading.Barrier(size), threading.Event()
+        self.mail = {pair: queue.Queue() for pair in itertools.product(range(size), repeat=2)}
+
+
 class ThreadComm:
-    """A communicator over threads of this process, with the one collective that blocks need."""
+    """A communicator over threads of this process, as `blockvec.parallel.Communicator` describes it."""
 
-    def __init__(self, rank: int, parts: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.parts, self.barrier = rank, parts, barrier
+    def __init__(self, rank: int, hub: Hub) -> None:
+        self.rank, self.size, self.depth, self.hub = rank, hub.size, 0, hub
 
-    def allgather(self, part: Any) -> list[Any]:
-        """Return the parts of all ranks, in rank order."""
-        self.parts[self.rank] = part
-        self.barrier.wait(timeout=60)
-        gathered = list(self.parts)
-        self.barrier.wait(timeout=60)
-        return gathered
+    def allgather(self, part: Any) -> Any:
+        for rank in range(self.size):
+            self.hub.mail[self.rank, rank].put(part.copy())
+        parts = [self._received(rank) for rank in range(self.size)]
+        assert len({(part.shape, part.dtype) for part in parts}) == 1, "parts differ"
+        return array_namespace(part).stack(parts)
+
+    def exchange(self, sends: Any, receives: Any) -> Callable[[], None]:
+        for rank, array in sends:
+            assert array.flags.c_contiguous
+            self.hub.mail[self.rank, rank].put(array.copy())
+
+        def wait() -> None:
+            for rank, array in receives:
+                assert array.flags.c_contiguous
+                array[...] = self._received(rank)
+
+        return wait
+
+    def announce(self) -> None:
+        self.hub.failed.set()
+
+    def settle(self, report: Any) -> list[Any]:
+        self.hub.reports[self.rank] = report
+        self.hub.settling.wait(timeout=60)
+        reports = list(self.hub.reports)
+        if self.rank == 0 and any(entry is not None for entry in reports):
+            for box in self.hub.mail.values():
+                while not box.empty():
+                    box.get()
+            self.hub.failed.clear()
+        self.hub.settling.wait(timeout=60)
+        return reports
+
+    def _received(self, rank: int) -> Any:
+        """Wait for a message, at most a minute, and within `agreed` at most until a thread fails."""
+        for _ in range(6000):
+            if self.depth and self.hub.failed.is_set():
+                raise PeerError("another thread has failed")
+            with contextlib.suppress(queue.Empty):
+                return self.hub.mail[rank, self.rank].get(timeout=0.01)
+        raise TimeoutError(f"rank {self.rank} has waited for rank {rank} for a minute")
 
 
 def in_parallel(size: int, work: Callable[[ThreadComm], Any]) -> list[Any]:
     """Run ``work(comm)`` on `size` ranks and return the results in rank order."""
-    parts: list[Any] = [None] * size
-    barrier = threading.Barrier(size)
+    hub = Hub(size)
     results: list[Any] = [None] * size
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
         try:
-            results[rank] = work(ThreadComm(rank, parts, barrier))
+            results[rank] = work(ThreadComm(rank, hub))
         except BaseException as error:
             errors.append(error)
-            barrier.abort()
+            hub.settling.abort()
 
     threads = [threading.Thread(target=run, args=(rank,)) for rank in range(size)]
     for thread in threads:

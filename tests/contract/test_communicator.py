@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector
-from tests.contract.blocks import DTYPES, ThreadComm, exact_values, host, in_parallel, on, values
+from blockvec import BlockVector, RowLayout
+from tests.contract.blocks import DTYPES, Hub, ThreadComm, exact_values, host, in_parallel, on, values
 
 CUTS = [0, 700, 700, 1503, 2001]  # one of the parts is empty
 
@@ -19,8 +19,8 @@ def test_reductions_over_parts_equal_those_of_the_whole(device: str, dtype: str)
     A, B = exact_values(rng, (CUTS[-1], 5), dtype), exact_values(rng, (CUTS[-1], 3), dtype)
 
     def work(comm: ThreadComm) -> list[Any]:
-        rows = slice(CUTS[comm.rank], CUTS[comm.rank + 1])
-        V, W = BlockVector(on(device, A[rows]), comm=comm), BlockVector(on(device, B[rows]), comm=comm)
+        layout = RowLayout(CUTS, comm)
+        V, W = (BlockVector(on(device, whole[layout.rows]), layout=layout) for whole in (A, B))
         out = on(device, np.ones((5, 3), dtype))
         V.dot(W, alpha=2, beta=-3, out=out)
         results = [V.H @ W, V.T @ W, V.gram(), V.norms(), V[:, :3].column_dot(W), out]
@@ -39,15 +39,16 @@ def test_all_ranks_get_the_same_bits(device: str) -> None:
     A = values(np.random.default_rng(2), (CUTS[-1], 4), "float64")
 
     def work(comm: ThreadComm) -> Any:
-        return host(BlockVector(on(device, A[CUTS[comm.rank] : CUTS[comm.rank + 1]]), comm=comm).gram())
+        layout = RowLayout(CUTS, comm)
+        return host(BlockVector(on(device, A[layout.rows]), layout=layout).gram())
 
     first, *rest = in_parallel(len(CUTS) - 1, work)
     assert all(np.array_equal(first, other) for other in rest)
 
 
-def test_a_communicator_is_inherited(device: str) -> None:
-    comm = ThreadComm(0, [None], None)  # type: ignore[arg-type]
-    V = BlockVector.zeros(10, 3, device=device, comm=comm)
+def test_a_layout_is_inherited(device: str) -> None:
+    layout = RowLayout([0, 10, 10], ThreadComm(0, Hub(2)))
+    V = BlockVector.zeros(10, 3, device=device, layout=layout)
     C = on(device, np.ones((3, 2)))
-    results = [V[:, 1:], V.copy(), V.like(2), V + V, 2 * V, V @ C, -V, V.to_host(), BlockVector(V)]
-    assert all(result.comm is comm for result in results)
+    results = [V[:, 1:], V.copy(), V.like(2), V.random_like(1), V + V, 2 * V, V @ C, -V, V.to_host()]
+    assert all(result.layout is layout for result in [*results, V[:, [0, 2]], BlockVector(V)])

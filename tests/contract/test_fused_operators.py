@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, as_operator
+from blockvec import BlockVector, RowLayout, as_operator
 from blockvec.errors import DeviceError, DTypeError, LayoutError, OptionError, ShapeError
 from tests.contract.blocks import (
     DTYPES,
@@ -243,9 +243,10 @@ def test_sums_over_processes_are_those_of_all_rows(device: str) -> None:
     d, X = exact_values(rng, (30,), "complex64"), exact_values(rng, (30, 2), "float32")
 
     def work(comm: Any) -> Any:
-        rows = slice(0, 11) if comm.rank == 0 else slice(11, 30)
-        op = as_operator(sp.csr_array(sp.diags_array(d[rows])), device=device)
-        return op.apply(BlockVector(on(device, X[rows]), comm=comm), dots=DOTS, gram=GRAMS)
+        layout = RowLayout([0, 11, 30], comm)
+        op = as_operator(sp.csr_array(sp.diags_array(d[layout.rows])), device=device)
+        V = BlockVector(on(device, X[layout.rows]), layout=layout)
+        return op.apply(V, dots=DOTS, gram=GRAMS)
 
     Y = d[:, None] * X
     for found in in_parallel(2, work):

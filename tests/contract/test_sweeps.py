@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, products, profile
+from blockvec import BlockVector, RowLayout, products, profile
 from blockvec.errors import DeviceError, DTypeError, LayoutError, ShapeError
 from tests.contract.blocks import (
     DTYPES,
@@ -200,9 +200,9 @@ def test_sums_are_over_all_processes(device: str, dtype: str) -> None:
     cuts = [0, 700, 700, 2001]
 
     def work(comm: ThreadComm) -> list[Any]:
-        rows = slice(cuts[comm.rank], cuts[comm.rank + 1])
-        V = BlockVector(on(device, A[rows]), comm=comm)
-        W = BlockVector(on(device, X[rows]), comm=comm)
+        layout = RowLayout(cuts, comm)
+        V = BlockVector(on(device, A[layout.rows]), layout=layout)
+        W = BlockVector(on(device, X[layout.rows]), layout=layout)
         return [host(V.combine_dot(on(device, C), W)), host(V.update_gram(W, on(device, D)))]
 
     new = A @ C - X @ D

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec import BlockVector
+from blockvec import BlockVector, RowLayout
 from blockvec.errors import BreakdownError, OptionError
 from solvers.orthogonalize import (
     PIP,
@@ -285,13 +285,13 @@ def meter(plain: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meter]:
     meter = Meter()
     for method in MOVED:
         meter.watch(plain.PlainBlock, method, monkeypatch)
-    random = plain.PlainBlock.random
+    random_like = plain.PlainBlock.random_like
 
-    def counted(rows: int, columns: int, *arguments: Any, **options: Any) -> Any:
+    def counted(self: Any, columns: int, rng: Any = None) -> Any:
         meter.written += columns
-        return random(rows, columns, *arguments, **options)
+        return random_like(self, columns, rng)
 
-    monkeypatch.setattr(plain.PlainBlock, "random", counted)
+    monkeypatch.setattr(plain.PlainBlock, "random_like", counted)
     return meter
 
 
@@ -369,9 +369,9 @@ def test_rows_may_be_split_over_processes(policy: Any) -> None:
     cuts = [0, 600, 600, N]  # one of the parts is empty
 
     def work(comm: ThreadComm) -> Any:
-        rows = slice(cuts[comm.rank], cuts[comm.rank + 1])
-        block = BlockVector(W[rows], copy=True, comm=comm)
-        result = orthogonalize(block, BlockVector(V[rows], copy=True, comm=comm), policy=policy)
+        layout = RowLayout(cuts, comm)
+        block, basis = (BlockVector(whole[layout.rows], copy=True, layout=layout) for whole in (W, V))
+        result = orthogonalize(block, basis, policy=policy)
         return block.array, result.S, result.R
 
     parts = in_parallel(3, work)

@@ -1,0 +1,10 @@
+"""Blocks and operators whose rows are split over processes.
+
+Only reductions, random numbers, input and output, and the halo exchange of operators depend on the split; all
+of them go through a `RowLayout` and its `Communicator`.
+"""
+
+from .communicator import Communicator, PeerError, agreed, communicator, share
+from .layout import RowLayout
+
+__all__ = ["Communicator", "PeerError", "RowLayout", "agreed", "communicator", "share"]

@@ -1,0 +1,269 @@
+"""Communication between the processes that share the rows of a block.
+
+A `Communicator` moves arrays. `MpiCommunicator` does so through the buffers of mpi4py; another transport, as
+between GPUs, implements the same methods. Everything else is built on them: `share` collects small objects,
+and `agreed` turns an exception on one process into the same exception on all of them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from ..backends import Array, backend_of
+from ..errors import BlockvecError, OptionError
+
+Message: TypeAlias = tuple[int, Array]
+"""A contiguous array and the process that it is sent to or received from."""
+
+MESSAGE_BYTES = 1 << 30  # counts of MPI-3 have 32 bits: longer arrays are sent in pieces
+POLLS = 64  # tests of a request between two looks for failed processes
+BUSY_POLLS, REST_S = 1 << 14, 5e-5  # from so many tests on a waiting process sleeps between them
+FAILED = 1  # tag of the message of a process that has failed
+
+
+class PeerError(BlockvecError, RuntimeError):
+    """Another process has failed. `agreed` turns this into the exception of that process."""
+
+
+class Communicator(Protocol):
+    """Processes that share the rows of a block; every method except `announce` is called by all of them.
+
+    Attributes
+    ----------
+    depth : int
+        Number of `agreed` blocks that this process is in.
+    """
+
+    depth: int
+
+    @property
+    def rank(self) -> int:
+        """Number of this process, from 0."""
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+
+    def allgather(self, part: Array, /) -> Array:
+        """Collect an array of equal shape and type from each process: shape (size, ...), in rank order."""
+
+    def exchange(self, sends: Sequence[Message], receives: Sequence[Message], /) -> Callable[[], None]:
+        """Start to send and receive contiguous arrays; the function returned waits for all of them.
+
+        Until then arrays that are sent must not be modified. Both lists name every process at most once.
+        """
+
+    def announce(self) -> None:
+        """Tell the others that this process has failed: those that wait in `agreed` raise `PeerError`."""
+
+    def settle(self, report: Any, /) -> list[Any]:
+        """Collect one small object per process after some may have failed; None from those that have not.
+
+        Afterwards the communicator can be used again.
+        """
+
+
+class MpiCommunicator:
+    """The processes of an mpi4py communicator.
+
+    Messages go through duplicates of it, so that they never match those of the caller. Waiting processes poll
+    for the message of one that has failed.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self.rank, self.size, self.depth = int(comm.Get_rank()), int(comm.Get_size()), 0
+        self._data, self._control = comm.Dup(), comm.Dup()
+        self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
+        self._notices: list[Any] = []
+
+    def allgather(self, part: Array, /) -> Array:
+        """Collect an array of equal shape and type from each process; see `Communicator`."""
+        backend = backend_of(part)
+        sent = np.ascontiguousarray(backend.to_host(part))
+        parts = np.empty((self.size, *part.shape), part.dtype)
+        self._wait([self._data.Iallgather(_bytes(sent), _bytes(parts))], (sent, parts))
+        return parts if backend.name == "cpu" else backend.from_host(parts)
+
+    def exchange(self, sends: Sequence[Message], receives: Sequence[Message], /) -> Callable[[], None]:
+        """Start to send and receive arrays; see `Communicator`."""
+        sent = [(rank, backend_of(array).to_host(array)) for rank, array in sends]
+        received = [
+            (rank, array if isinstance(array, np.ndarray) else np.empty(array.shape, array.dtype))
+            for rank, array in receives
+        ]
+        requests = [
+            self._data.Irecv(piece, source=rank) for rank, array in received for piece in _pieces(array)
+        ]
+        requests += [self._data.Isend(piece, dest=rank) for rank, array in sent for piece in _pieces(array)]
+
+        def wait() -> None:
+            self._wait(requests, (sent, received))
+            for (_, array), (_, host) in zip(receives, received, strict=True):
+                if array is not host:
+                    array[...] = backend_of(array).from_host(host)
+
+        return wait
+
+    def announce(self) -> None:
+        """Tell the other processes that this one has failed; see `Communicator`."""
+        for rank in range(self.size):
+            if rank != self.rank:
+                self._notices.append(self._control.isend(None, rank, tag=FAILED))
+
+    def settle(self, report: Any, /) -> list[Any]:
+        """Collect one small object per process; see `Communicator`."""
+        found = self._control.allgather((report, bool(self._abandoned)))
+        reports = [entry for entry, _ in found]
+        for rank, entry in enumerate(reports):
+            if entry is not None and rank != self.rank:
+                self._control.recv(source=rank, tag=FAILED)
+        for notice in self._notices:
+            notice.wait()
+        self._notices.clear()
+        failed = [entry is not None for entry in reports]
+        if any(failed) and (not all(failed) or any(abandoned for _, abandoned in found)):
+            self._data = self._control.Dup()  # messages may be left in the old one
+        return reports
+
+    def _wait(self, requests: list[Any], buffers: Any) -> None:
+        """Wait for requests, or raise `PeerError` if a process has failed."""
+        polls = 0
+        while requests and not type(requests[0]).Testall(requests):
+            polls += 1
+            if polls % POLLS == 0:
+                # Outside of a block, what this process waits for was sent before the failure.
+                if self.depth and self._control.Iprobe(tag=FAILED):
+                    self._abandoned.append((requests, buffers))
+                    raise PeerError("another process has failed.")
+                time.sleep(0 if polls < BUSY_POLLS else REST_S)  # others may need the core
+
+
+def _bytes(array: Array) -> Array:
+    """View a contiguous array as bytes."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _pieces(array: Array) -> list[Array]:
+    whole = _bytes(array)
+    return [whole[begin : begin + MESSAGE_BYTES] for begin in range(0, len(whole), MESSAGE_BYTES)]
+
+
+def communicator(comm: Any) -> Communicator | None:
+    """Convert a communicator of mpi4py; None for one process, which needs no communication.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm, Communicator or None
+        One of mpi4py is converted once: all of its processes make the first call.
+
+    Raises
+    ------
+    OptionError
+        For other objects.
+    """
+    if comm is None:
+        return None
+    if hasattr(comm, "Get_attr") and hasattr(comm, "Dup"):
+        return None if comm.Get_size() == 1 else _of_mpi(comm)
+    if not all(
+        hasattr(comm, name) for name in ("rank", "size", "allgather", "exchange", "announce", "settle")
+    ):
+        raise OptionError(f"comm: got a {type(comm).__name__}; give a communicator such as MPI.COMM_WORLD.")
+    known: Communicator = comm
+    return None if known.size == 1 else known
+
+
+_keyval: list[int] = []  # of the attribute that an mpi4py communicator holds its `MpiCommunicator` in
+
+
+def _of_mpi(comm: Any) -> Communicator:
+    from mpi4py import MPI
+
+    if not _keyval:
+        _keyval.append(MPI.Comm.Create_keyval())
+    found: MpiCommunicator | None = comm.Get_attr(_keyval[0])
+    if found is None:
+        found = MpiCommunicator(comm)
+        comm.Set_attr(_keyval[0], found)
+    return found
+
+
+def share(comm: Communicator, value: Any) -> list[Any]:
+    """Collect one small object per process, in rank order; it is pickled."""
+    packed = np.frombuffer(pickle.dumps(value), np.uint8)
+    lengths = comm.allgather(np.array([len(packed)]))[:, 0]
+    padded = np.zeros(lengths.max(), np.uint8)
+    padded[: len(packed)] = packed
+    return [pickle.loads(part[:length]) for part, length in zip(comm.allgather(padded), lengths, strict=True)]
+
+
+@contextmanager
+def agreed(comm: Communicator | None) -> Iterator[None]:
+    """Raise an exception in the ``with`` block of one process on all processes, naming the rank.
+
+    All processes enter the block, and leave it together. Where all of them raise the same kind of exception,
+    each raises its own.
+
+    Parameters
+    ----------
+    comm : Communicator or None
+        With None exceptions pass unchanged.
+    """
+    if comm is None:
+        yield
+        return
+    error: BaseException | None = None
+    comm.depth += 1
+    try:
+        yield
+    except PeerError:
+        pass
+    except BaseException as raised:
+        if getattr(raised, "_is_agreed", False):  # by a block inside this one
+            raise
+        error = raised
+        comm.announce()
+    finally:
+        comm.depth -= 1
+    reports = comm.settle(None if error is None else _report(error))
+    failed = [(rank, *report) for rank, report in enumerate(reports) if report is not None]
+    if not failed:
+        return
+    if error is not None and len(failed) == comm.size and len({kind for _, kind, _ in failed}) == 1:
+        common = error
+    else:
+        rank, kind, text = failed[0]
+        common = _rebuilt(kind, f"rank {rank}: {text}")
+    common._is_agreed = True  # type: ignore[attr-defined]
+    if common is error:
+        raise error
+    raise common from error
+
+
+def _report(error: BaseException) -> tuple[type[BaseException], str]:
+    """Describe an exception by what can be sent: its class, or the nearest base that can be, and its text."""
+    text = str(error) or type(error).__name__
+    for kind in type(error).__mro__:
+        try:
+            pickle.loads(pickle.dumps(kind))
+        except Exception:
+            continue
+        return kind, text
+    raise AssertionError("object can be pickled")
+
+
+def _rebuilt(kind: type[BaseException], text: str) -> BaseException:
+    """Make an exception of a class, or of the nearest base that takes a text only."""
+    for base in kind.__mro__:
+        try:
+            error: BaseException = base(text)
+        except Exception:
+            continue
+        return error
+    raise AssertionError("BaseException takes a text")

@@ -1,0 +1,162 @@
+"""The split of rows over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..backends import Array, array_namespace, backend_of
+from ..errors import ShapeError
+from .communicator import Communicator, communicator
+
+
+class RowLayout:
+    """A split of rows into one range per process, in rank order.
+
+    Parameters
+    ----------
+    cuts : sequence of int, length size + 1
+        Process r has the rows ``cuts[r]`` up to ``cuts[r + 1]``, possibly none; the first is 0, the last the
+        number of all rows.
+    comm : mpi4py.MPI.Comm, Communicator or None
+        The processes. None, or a communicator of one process, is one range.
+
+    Raises
+    ------
+    ShapeError
+        For cuts that descend, or are not one more than the processes.
+
+    Examples
+    --------
+    >>> from blockvec import RowLayout
+    >>> RowLayout.equal(10, None)
+    RowLayout(rows 0 to 10 of 10, process 0 of 1)
+    """
+
+    __slots__ = ("comm", "cuts", "first_row", "n_global", "n_local", "rank", "size")
+
+    def __init__(self, cuts: Sequence[int], comm: Any) -> None:
+        self.comm: Communicator | None = communicator(comm)
+        self.rank, self.size = (0, 1) if self.comm is None else (self.comm.rank, self.comm.size)
+        self.cuts = tuple(int(cut) for cut in cuts)
+        if len(self.cuts) != self.size + 1:
+            raise ShapeError(
+                f"RowLayout: got {len(self.cuts)} cuts for {self.size} processes; give {self.size + 1}."
+            )
+        if self.cuts[0] != 0 or (np.diff(self.cuts) < 0).any():
+            raise ShapeError(f"RowLayout: got cuts {self.cuts}; they begin with 0 and do not descend.")
+        self.first_row, end = self.cuts[self.rank : self.rank + 2]
+        self.n_local, self.n_global = end - self.first_row, self.cuts[-1]
+
+    @classmethod
+    def equal(cls, n_global: int, comm: Any) -> RowLayout:
+        """Split into ranges of equal length, up to one row."""
+        comm = communicator(comm)
+        size = 1 if comm is None else comm.size
+        return cls([n_global * rank // size for rank in range(size + 1)], comm)
+
+    @classmethod
+    def from_local(cls, n_local: int, comm: Any) -> RowLayout:
+        """Form the layout in which this process has `n_local` rows; all processes call it."""
+        comm = communicator(comm)
+        counts = np.array([[n_local]]) if comm is None else comm.allgather(np.array([n_local]))
+        return cls([0, *np.cumsum(counts).tolist()], comm)
+
+    @classmethod
+    def by_entries(cls, entries: Any, comm: Any) -> RowLayout:
+        """Split so that the processes have equal numbers of matrix entries, up to those of one row.
+
+        Parameters
+        ----------
+        entries : array of int, shape (n,)
+            Entries of each of the rows that `equal` gives this process.
+        comm : mpi4py.MPI.Comm, Communicator or None
+            All processes call this method.
+        """
+        comm = communicator(comm)
+        entries = np.asarray(entries, np.int64)
+        even = cls.from_local(len(entries), comm)
+        if comm is None:
+            return even
+        totals = np.cumsum(comm.allgather(np.array([entries.sum()])))
+        before, total = int(totals[even.rank]) - int(entries.sum()), int(totals[-1])
+        # A cut is where the running sum first reaches its share; exactly one process finds it.
+        shares = np.arange(1, even.size) * total / even.size
+        ends = before + np.cumsum(entries)
+        mine = (shares > before) & (shares <= before + int(entries.sum()))
+        found = np.where(mine, even.first_row + np.searchsorted(ends, shares) + 1, 0)
+        cuts = comm.allgather(found).max(axis=0)
+        return cls([0, *np.maximum.accumulate(cuts).tolist(), even.n_global], comm)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RowLayout):
+            return NotImplemented
+        return self is other or (self.cuts == other.cuts and self.comm is other.comm)
+
+    def __hash__(self) -> int:
+        return hash(self.cuts)
+
+    def __repr__(self) -> str:
+        rows = f"rows {self.first_row} to {self.first_row + self.n_local} of {self.n_global}"
+        return f"RowLayout({rows}, process {self.rank} of {self.size})"
+
+    @property
+    def rows(self) -> slice:
+        """The rows of this process."""
+        return slice(self.first_row, self.first_row + self.n_local)
+
+    def check(self, n_local: int) -> None:
+        """Raise `ShapeError` unless this process has so many rows."""
+        if n_local != self.n_local:
+            raise ShapeError(f"got {n_local} rows, but this process has {self.n_local} of {self!r}.")
+
+    def check_whole(self, n_global: int) -> None:
+        """Raise `ShapeError` unless all processes together have so many rows."""
+        if n_global != self.n_global:
+            raise ShapeError(f"got {n_global} rows over all processes, but the layout has {self.n_global}.")
+
+    # --- collective operations ------------------------------------------------------------------------
+
+    def sum(self, part: Array) -> Array:
+        """Add a small array over the processes, in rank order: the same bits on each, in every run."""
+        if self.comm is None:
+            return part
+        first, *others = self.comm.allgather(part)
+        total: Array = sum(others, start=first)
+        return total
+
+    def largest(self, values: Any) -> Any:
+        """Return the largest of each of some real numbers over the processes, NaN where one has NaN."""
+        return values if self.comm is None else self.comm.allgather(np.asarray(values)).max(axis=0)
+
+    def gather(self, rows: Array) -> Array:
+        """Copy the rows of all processes to each of them."""
+        if self.comm is None:
+            return rows.copy()
+        whole: Array = array_namespace(rows).empty((self.n_global, *rows.shape[1:]), rows.dtype)
+        whole[self.rows] = rows
+        mine = np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else whole[self.rows]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        receives = [(rank, whole[self.cuts[rank] : self.cuts[rank + 1]]) for rank in others]
+        self.comm.exchange([(rank, mine) for rank in others], receives)()
+        return whole
+
+    def panels(self, rows: Array, height: int) -> Iterator[NDArray[Any]]:
+        """Yield the rows of all processes on process 0, up to `height` at a time; others yield nothing."""
+        to_host = backend_of(rows).to_host
+        for owner in range(self.size):
+            for begin in range(self.cuts[owner], self.cuts[owner + 1], height):
+                end = min(begin + height, self.cuts[owner + 1])
+                if owner == self.rank:
+                    part = rows[begin - self.first_row : end - self.first_row]
+                    panel = np.ascontiguousarray(to_host(part))
+                else:
+                    panel = np.empty((end - begin, *rows.shape[1:]), rows.dtype)
+                if self.comm is not None and owner != 0 and self.rank in (0, owner):
+                    messages = [(owner if self.rank == 0 else 0, panel)]
+                    self.comm.exchange(*([], messages) if self.rank == 0 else (messages, []))()
+                if self.rank == 0:
+                    yield panel

@@ -1,0 +1,147 @@
+"""Operators whose rows are split over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ..arrays import Memory, memory_of
+from ..backends import Backend
+from ..blockvector import BlockVector
+from ..errors import ShapeError
+from ..fused import Extras, Sums
+from ..operators import SHORT_ROWS, Operator, SparseOperator
+from ..products import FactorKind
+from .communicator import share
+from .halo import Halo
+from .layout import RowLayout
+
+
+class DistributedOperator(Operator):
+    """A square operator whose rows are split over processes; made by `as_operator` with a layout.
+
+    The rows of a process are two parts: the entries in its own columns, a square operator, and the coupling
+    to rows of other processes. A product applies the former while the operand of the latter, the halo, is
+    exchanged. Then the coupling is added to the rows that have one; all others are written once.
+
+    Parameters
+    ----------
+    own : Operator, shape (n_local, n_local)
+        Entries in the columns of this process.
+    layout : RowLayout
+    coupling : sequence of (int, Operator)
+        First row and rows of the coupling, whose columns are those of the halo.
+    halo : Halo, optional
+        None if the operator exchanges no rows, as the function of a user that does so itself.
+    """
+
+    layout: RowLayout
+
+    def __init__(
+        self,
+        own: Operator,
+        layout: RowLayout,
+        coupling: Sequence[tuple[int, Operator]] = (),
+        halo: Halo | None = None,
+        nnz: int | None = None,
+    ) -> None:
+        super().__init__((layout.n_global, layout.n_global), own.dtype, own.backend)
+        self.local_shape, self.layout = own.shape, layout
+        self._own, self._coupling, self._halo = own, coupling, halo
+        if nnz is not None:
+            self.nnz: int = nnz
+
+    @classmethod
+    def of_rows(cls, rows: Any, layout: RowLayout, backend: Backend) -> DistributedOperator:
+        """Divide the rows of this process into own columns and coupling, and plan the exchange.
+
+        All processes call it. `rows` is a CSR matrix of shape (n_local, n_global) on the host.
+        """
+        assert layout.comm is not None
+        dtype = np.result_type(*share(layout.comm, rows.dtype.str))
+        data, indices = rows.data.astype(dtype, copy=False), rows.indices
+        is_own = (indices >= layout.first_row) & (indices < layout.first_row + layout.n_local)
+        row_of = np.repeat(np.arange(layout.n_local), np.diff(rows.indptr))
+        shape = (layout.n_local, layout.n_local)
+        own = _csr(row_of[is_own], indices[is_own] - layout.first_row, data[is_own], shape)
+        is_remote = ~is_own
+        wanted, columns = np.unique(indices[is_remote], return_inverse=True)
+        halo = Halo(layout, wanted.astype(np.int64), backend)
+        touched, entries = row_of[is_remote], data[is_remote]
+        coupling: list[tuple[int, Operator]] = []
+        for begin, end in _ranges(touched):
+            here = slice(*np.searchsorted(touched, (begin, end)).tolist())
+            part = _csr(touched[here] - begin, columns[here], entries[here], (end - begin, len(wanted)))
+            coupling.append((begin, SparseOperator(part, backend)))
+        nnz = int(layout.sum(np.array([rows.nnz]))[0])
+        return cls(SparseOperator(own, backend), layout, coupling, halo, nnz)
+
+    @property
+    def halo_rows(self) -> int:
+        """Rows of other processes that this one needs per product."""
+        return 0 if self._halo is None else self._halo.wanted_rows
+
+    def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
+        if X.n_rows != self.local_shape[1]:
+            raise ShapeError(
+                f"apply: A has {self.local_shape[1]} of {self.shape[0]} rows in process {self.layout.rank}, "
+                f"but X has {X.n_rows} there; give blocks of A.layout."
+            )
+        if X.layout != self.layout:
+            raise ShapeError(
+                f"apply: X has the layout {X.layout!r}, A {self.layout!r}; give blocks of A.layout, as "
+                "BlockVector(rows, layout=A.layout) makes of local rows."
+            )
+        return super()._check_operand(X, shift)
+
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        halo = None if self._halo is None else self._halo.start(X.array)
+        self._own._run(X, Y, alpha, beta, shift)
+        if halo is not None:
+            self._couple(memory_of(halo()), Y, alpha)
+
+    def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
+        """Add the coupling to Y."""
+        for begin, part in self._coupling:
+            part._run(halo, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
+
+    def _run_fused(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
+    ) -> tuple[Sums, Sums]:
+        if self._coupling:  # Y is final only after the coupling
+            return super()._run_fused(X, Y, alpha, beta, shift, extras)
+        halo = None if self._halo is None else self._halo.start(X.array)
+        sums = self._own._run_fused(X, Y, alpha, beta, shift, extras)
+        if halo is not None:
+            halo()
+        return sums
+
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        if not hasattr(self, "nnz") or self.nnz > SHORT_ROWS * self.shape[0]:
+            return super()._affine(alpha, shift)
+        own = self._own.affine(alpha, shift)
+        coupling = [(begin, part._affine(alpha, 0)) for begin, part in self._coupling]
+        return DistributedOperator(own, self.layout, coupling, self._halo, self.nnz)
+
+
+def _csr(row_of: NDArray[Any], columns: NDArray[Any], data: NDArray[Any], shape: tuple[int, int]) -> Any:
+    """Assemble entries that are sorted by rows, with 32-bit indices where they fit."""
+    most = np.iinfo(np.int32).max
+    index = np.int32 if max(shape[1], len(data)) <= most else np.int64
+    indptr = np.zeros(shape[0] + 1, index)
+    np.cumsum(np.bincount(row_of, minlength=shape[0]), out=indptr[1:])
+    return sp.csr_array((data, columns.astype(index, copy=False), indptr), shape=shape)
+
+
+def _ranges(rows: NDArray[Any]) -> list[tuple[int, int]]:
+    """Cover ascending row numbers by one range, or by two on both sides of the widest gap between them."""
+    if not len(rows):
+        return []
+    gaps = np.diff(rows)
+    cut = int(np.argmax(gaps)) + 1 if len(gaps) and gaps.max() > 1 else len(rows)
+    parts = [part for part in (rows[:cut], rows[cut:]) if len(part)]
+    return [(int(part[0]), int(part[-1]) + 1) for part in parts]

@@ -1,0 +1,306 @@
+"""What has to hold for rows that are split over processes, as functions of a communicator.
+
+Each function is called by all processes and compares with one process. Threads call them in
+`tests/contract/test_distributed.py`, and processes under mpiexec, which run this module as a program:
+``mpiexec -n 2 python -m tests.distributed FOLDER [NAME ...]``.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, DistributedOperator, RowLayout, as_operator, models
+from blockvec.errors import FormatError, OptionError, ShapeError
+from blockvec.parallel import agreed, share
+
+Work = Callable[[Any, Path], None]
+WORKS: dict[str, Work] = {}
+
+
+def work(function: Work) -> Work:
+    """List a function under its name."""
+    WORKS[function.__name__] = function
+    return function
+
+
+def layouts(n: int, comm: Any) -> list[RowLayout]:
+    """Equal ranges, ragged ones, and all rows in the last process."""
+    uneven = [0, *sorted(np.random.default_rng(n).integers(0, n + 1, comm.size - 1).tolist()), n]
+    return [RowLayout.equal(n, comm), RowLayout(uneven, comm), RowLayout([0] * comm.size + [n], comm)]
+
+
+def matrices() -> list[Any]:
+    """Hermitian matrices of all element types: slabs, scattered rows, no coupling, one row."""
+    rng = np.random.default_rng(3)
+    scattered = sp.random_array((120, 120), density=0.05, rng=rng, dtype=np.float64)
+    phases = sp.random_array((90, 90), density=0.1, rng=rng) * np.exp(1j)
+    return [
+        models.model("laplace2d:n=9,periodic=true"),
+        sp.csr_array(scattered + scattered.T).astype(np.float32),
+        sp.csr_array(phases + phases.conj().T),
+        sp.csr_array(phases + phases.conj().T).astype(np.complex64),
+        sp.csr_array(sp.diags_array(np.arange(1.0, 41.0))),
+        sp.csr_array(np.array([[2.0]])),
+        sp.csr_array((30, 30)),
+    ]
+
+
+def integers(shape: tuple[int, int], dtype: Any, seed: int) -> Any:
+    """Small integers, whose products are exact in any order."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-3, 4, shape).astype(dtype)
+    return values + (1j * rng.integers(-3, 4, shape)).astype(dtype) if values.dtype.kind == "c" else values
+
+
+def is_close(a: Any, b: Any, dtype: Any) -> bool:
+    scale = max(float(np.abs(b).max(initial=0.0)), 1.0)
+    return bool(np.abs(a - b).max(initial=0.0) <= 64 * np.finfo(dtype).eps * scale)
+
+
+# --- blocks -------------------------------------------------------------------------------------------------
+
+
+@work
+def layouts_cover_all_rows_once(comm: Any, folder: Path) -> None:
+    for n in (0, 1, 2, 7, 100):
+        for layout in layouts(n, comm):
+            ranges = share(layout.comm, (layout.first_row, layout.n_local))
+            assert [row for first, count in ranges for row in range(first, first + count)] == list(range(n))
+            assert layout == RowLayout.from_local(layout.n_local, comm)
+    with pytest.raises(ShapeError, match=f"give {comm.size + 1}"):
+        RowLayout([0, 5], comm)
+    with pytest.raises(ShapeError, match="do not descend"):
+        RowLayout([0, 5, *[3] * (comm.size - 1)], comm)
+
+
+@work
+def a_layout_by_entries_balances_them(comm: Any, folder: Path) -> None:
+    for seed, n in enumerate((1, 5, 60, 400)):
+        entries = np.random.default_rng(seed).integers(0, 20, n)
+        layout = RowLayout.by_entries(entries[RowLayout.equal(n, comm).rows], comm)
+        assert layout.n_global == n
+        assert abs(entries[layout.rows].sum() - entries.sum() / comm.size) <= 20
+
+
+@work
+def random_numbers_and_functions_depend_on_the_global_row(comm: Any, folder: Path) -> None:
+    for dtype in ("float32", "complex128"):
+        for layout in layouts(50, comm):
+            whole = BlockVector.random(50, 3, dtype, rng=5, distribution="normal")
+            part = BlockVector.random(50, 3, dtype, rng=5, distribution="normal", layout=layout)
+            assert np.array_equal(part.array, whole.array[layout.rows])
+            again, once = part.random_like(2, 7), whole.random_like(2, 7)
+            assert np.array_equal(again.array, once.array[layout.rows])
+            table = BlockVector.from_function(lambda i, j: 10 * i + j, 50, 2, layout=layout)
+            assert np.array_equal(table.gather().array, 10 * np.arange(50)[:, None] + np.arange(2))
+
+
+@work
+def every_operation_gives_the_rows_of_the_whole(comm: Any, folder: Path) -> None:
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        A, B, C = (integers(shape, dtype, 1) for shape in ((77, 4), (77, 3), (4, 3)))
+        for layout in layouts(77, comm):
+            V, W = (BlockVector(whole[layout.rows], copy=True, layout=layout) for whole in (A, B))
+            assert np.array_equal(V.H @ W, A.conj().T @ B)
+            assert np.array_equal(V.T @ W, A.T @ B)
+            assert np.array_equal(V.gram(), A.conj().T @ A)
+            assert np.array_equal(V[:, 1:].column_dot(W), (A[:, 1:].conj() * B).sum(axis=0))
+            assert is_close(V.norms(), np.linalg.norm(A, axis=0), dtype)
+            assert np.array_equal(V.sum(), A.sum(axis=0))
+            assert np.array_equal((V @ C).gather().array, A @ C)
+            assert np.array_equal(W.copy().axpby(2, V[:, :3], -1).gather().array, 2 * A[:, :3] - B)
+            S = W.copy().combine_dot(np.eye(3, dtype=dtype), V)
+            assert np.array_equal(S, A.conj().T @ B)
+            assert np.array_equal(W.copy().update_gram(V, C), (B - A @ C).conj().T @ (B - A @ C))
+            assert V.n_global == 77
+            assert V.shape == (layout.n_local, 4)
+            with pytest.raises(ShapeError, match=r"V\.array\[rows\]"):
+                V[0:2]
+
+
+@work
+def sums_are_the_same_bits_on_all_processes_and_in_every_run(comm: Any, folder: Path) -> None:
+    A = np.random.default_rng(8).standard_normal((301, 5))
+    layout = layouts(301, comm)[1]
+    V = BlockVector(A[layout.rows], copy=True, layout=layout)
+    found = share(layout.comm, [V.gram().tobytes() for _ in range(5)])
+    assert len({bits for runs in found for bits in runs}) == 1
+
+
+@work
+def files_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    A = integers((53, 2), "complex64", 4)
+    for number, layout in enumerate(layouts(53, comm)):
+        path = folder / f"{comm.size}-{number}.npy"
+        V = BlockVector(A[layout.rows], copy=True, layout=layout)
+        V.save(path)
+        assert np.array_equal(np.load(path), A)
+        assert np.array_equal(BlockVector.load(path, layout=layout).array, V.array)
+        with pytest.raises(ShapeError, match="got 53 rows over all processes, but the layout has 54"):
+            BlockVector.load(path, layout=RowLayout.equal(54, comm))
+    with pytest.raises(OSError, match="missing"):
+        V.save(folder / "missing" / "block.npy")
+    assert np.array_equal(V.gram(), A.conj().T @ A)  # the communicator works after a failure
+
+
+@work
+def one_process_is_no_split(comm: Any, folder: Path) -> None:
+    layout = RowLayout.equal(10, None)
+    assert BlockVector.zeros(10, 2, layout=layout).layout is None
+    assert BlockVector(np.ones((10, 2)), layout=layout).layout is None
+    assert not isinstance(as_operator(sp.eye_array(10), layout=layout), DistributedOperator)
+
+
+# --- operators ----------------------------------------------------------------------------------------------
+
+
+@work
+def products_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
+    for A in matrices():
+        n = A.shape[0]
+        for width, dtype in ((1, A.dtype), (3, np.result_type(A.dtype, np.complex64))):
+            X, Y = (integers((n, width), dtype, seed) for seed in (1, 2))
+            shifts = np.arange(width, dtype=A.real.dtype)
+            product = A @ X
+            for layout in layouts(n, comm):
+                op = as_operator(A, layout=layout)
+                V = BlockVector(X[layout.rows], copy=True, layout=layout)
+                assert op.shape == A.shape
+                assert op.nnz == A.nnz
+                assert is_close((op @ V).array, product[layout.rows], A.dtype)
+                out = BlockVector(Y[layout.rows], copy=True, layout=layout)
+                op.apply(V, out=out, alpha=2, beta=-1, shift=shifts)
+                assert is_close(out.array, (2 * (product - X * shifts) - Y)[layout.rows], A.dtype)
+                half = op.affine(0.5, 3).apply(V, out=out.copy(), beta=-1)
+                expected = 0.5 * (product - 3 * X) - (2 * (product - X * shifts) - Y)
+                assert is_close(half.array, expected[layout.rows], A.dtype)
+
+
+@work
+def fused_results_are_those_of_the_whole_block(comm: Any, folder: Path) -> None:
+    for A in matrices():
+        X, Z = (integers((A.shape[0], 3), A.dtype, seed) for seed in (3, 4))
+        Y = A @ X - 2 * X
+        for layout in layouts(A.shape[0], comm):
+            V, z = (BlockVector(whole[layout.rows], copy=True, layout=layout) for whole in (X, Z))
+            op = as_operator(A, layout=layout)
+            found = op.apply(V, shift=2, z=z, delta=2, eta=-1, dots=("xx", "xy"), gram=("xy", "yy"))
+            assert is_close(found.Y.array, Y[layout.rows], A.dtype)
+            assert is_close(z.array, (2 * Z - Y)[layout.rows], A.dtype)
+            assert is_close(found.dots["xx"], (np.abs(X) ** 2).sum(axis=0), A.dtype)
+            assert is_close(found.dots["xy"], (X.conj() * Y).sum(axis=0), A.dtype)
+            assert is_close(found.gram["xy"], X.conj().T @ Y, A.dtype)
+            assert is_close(found.gram["yy"], Y.conj().T @ Y, A.dtype)
+
+
+@work
+def all_ways_to_give_an_operator_give_the_same(comm: Any, folder: Path) -> None:
+    generator = models.generator("xxz:sites=8,up=4")
+    A = generator.matrix()
+    n = A.shape[0]
+    for layout in layouts(n, comm):
+        V = BlockVector.random(n, 2, rng=1, layout=layout)
+        rows = A[layout.rows]
+
+        def local(X: Any, rows: Any = rows, layout: Any = layout) -> Any:
+            return rows @ layout.gather(X)
+
+        expected = A @ BlockVector.random(n, 2, rng=1).array
+        for given in (generator, A, A.toarray(), rows, local, sp.coo_array(A)):
+            op = as_operator(given, shape=(n, n) if given is local else None, layout=layout)
+            assert is_close((op @ V).gather().array, expected, A.dtype)
+            assert as_operator(op, layout=layout) is op
+        op.check_hermitian()
+
+
+@work
+def views_and_changing_widths_are_no_special_case(comm: Any, folder: Path) -> None:
+    A, X = models.model("laplace2d:n=8"), integers((64, 12), "float64", 9)
+    layout = RowLayout.equal(64, comm)
+    op, V = as_operator(A, layout=layout), BlockVector(X[layout.rows], copy=True, layout=layout)
+    for width in (*range(1, 12), 2, 1):
+        Y = BlockVector.zeros(64, 12, layout=layout)
+        op.apply(V[:, 1 : 1 + width], out=Y[:, :width])
+        assert np.array_equal(Y.gather().array[:, :width], A @ X[:, 1 : 1 + width])
+        assert not Y.array[:, width:].any()
+
+
+@work
+def what_does_not_fit_is_refused_on_all_processes(comm: Any, folder: Path) -> None:
+    A, layout = models.model("laplace1d:n=20"), RowLayout.equal(20, comm)
+    op = as_operator(A, layout=layout)
+    with pytest.raises(ShapeError, match=r"give blocks of A\.layout"):
+        op @ BlockVector.zeros(20, 1)
+    other = RowLayout([0] * comm.size + [20], comm)
+    with pytest.raises(ShapeError, match=r"give blocks of A\.layout"):
+        op @ BlockVector.zeros(20, 1, layout=other)
+    with pytest.raises(ShapeError, match=r"A has shape \(9, 20\)"):
+        as_operator(sp.csr_array((9, 20)), layout=layout)
+    with pytest.raises(OptionError, match="give shape"):
+        as_operator(lambda X: X, layout=layout)
+    with pytest.raises(OptionError, match=r"give A's"):
+        as_operator(op, layout=other)
+
+
+# --- failures -----------------------------------------------------------------------------------------------
+
+
+def fail_on(rank: int, V: BlockVector, error: Exception, op: Any = None) -> None:
+    """Raise an exception on one process while the others go on."""
+    for step in range(5):
+        V.gram() if op is None else op.apply(V, dots="xy")
+        if V.comm.rank == rank and step == 2:
+            raise error
+
+
+@work
+def the_exception_of_one_process_is_that_of_all(comm: Any, folder: Path) -> None:
+    layout = RowLayout.equal(30, comm)
+    V = BlockVector.zeros(30, 2, layout=layout)
+    for failing in range(comm.size):
+        for kind in (FormatError, MemoryError, ZeroDivisionError):
+            with pytest.raises(kind, match=f"rank {failing}: what went wrong"), agreed(layout.comm):
+                fail_on(failing, V, kind("what went wrong"))
+        assert V.gram().tolist() == [[0, 0], [0, 0]]
+    with pytest.raises(ValueError, match=r"^the same everywhere$"), agreed(layout.comm):
+        raise ValueError("the same everywhere")
+
+
+@work
+def a_process_that_fails_in_a_product_stops_the_others(comm: Any, folder: Path) -> None:
+    A, layout = models.model("laplace1d:n=20"), RowLayout.equal(20, comm)
+    op, V = as_operator(A, layout=layout), BlockVector.zeros(20, 2, layout=layout)
+    with pytest.raises(OSError, match="rank 1: no more data"), agreed(layout.comm):
+        fail_on(1, V, OSError("no more data"), op)
+    assert not op.apply(V).array.any()
+    wrong = sp.csr_array((3, 4)) if layout.rank == 0 else A
+    with pytest.raises(ShapeError, match=r"rank 0: A has shape \(3, 4\)"):
+        as_operator(wrong, layout=layout)
+
+
+def main(folder: str, *names: str) -> int:
+    """Call all functions, or those with these names, with the processes of mpiexec."""
+    from mpi4py import MPI
+
+    for name in names or WORKS:
+        try:
+            WORKS[name](MPI.COMM_WORLD, Path(folder))
+        except BaseException:
+            traceback.print_exc()
+            print(f"{name} failed on rank {MPI.COMM_WORLD.rank}", flush=True)
+            MPI.COMM_WORLD.Abort(1)
+    if MPI.COMM_WORLD.rank == 0:
+        print(f"{len(names or WORKS)} passed", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
