@@ -164,7 +164,7 @@ class Iteration(ABC):
             loss = np.abs(to_host(basis.gram()) - np.eye(basis.shape[1])).max(initial=0.0)
             if not loss <= rounding:
                 raise ValueError(f"its basis is not orthonormal, by {loss:.1e}")
-        z = random_block(bases[0], 1, 0)
+        z = bases[0].random_like(1, 0)
         size = float(to_host(self.operator.apply(z).norms())[0])
         largest = NORM_SLACK * size
         for norm in self._norms():
