@@ -115,9 +115,10 @@ def check_combination(
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Convert to an integer and check its bounds."""
+    """Convert to an integer and check its bounds. Whole numbers of type float count, such as SciPy's 1e7."""
     try:
-        number = python_operator.index(value)
+        is_whole = isinstance(value, float) and value.is_integer()
+        number = int(value) if is_whole else python_operator.index(value)
     except TypeError:
         raise OptionError(f"{name}: got {value!r}; give an integer.") from None
     if number < least or (most is not None and number > most):

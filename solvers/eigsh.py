@@ -144,7 +144,7 @@ def eigsh(
         The history of a filter contains the residuals of (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Eigenvalues of largest magnitude, largest or smallest (algebraic) values, both ends (half of k from
-        each, for odd k one more from the high end), or smallest magnitude (shift-invert at zero). With
+        each, for odd k one more from the high end), or smallest magnitude (``sigma=0``). With
         `sigma` it refers to the transformed eigenvalues of `mode`, as in SciPy.
     v0 : array or BlockVector, shape (n,) or (n, s), optional
         Initial vector, or a block of initial vectors. Default: random.
@@ -313,7 +313,7 @@ def eigsh(
     corrects = asks_for_corrections(method, preconditioner, jd_options)
     is_plain = M is None and OPinv is None and mode == "normal"
     is_on_host = is_explicit(A) and device in (None, "cpu")
-    by_filter = method == "filter" or (method == "auto" and not at_zero and not is_on_host)
+    by_filter = method == "filter" or (method == "auto" and not is_on_host)
     unfactored = corrects or (is_plain and (by_filter or method == "dense"))
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
     transforms = M is not None or not (sigma is None or unfactored)

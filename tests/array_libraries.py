@@ -38,6 +38,23 @@ def host_copies(run: Callable[[], Any]) -> tuple[Any, list[int]]:
     ]
 
 
+def stencil(n: int) -> Callable[[Any, Any], None]:
+    """Make the product of `laplace3d` with a block, for every library whose arrays can be written to."""
+
+    def apply(X: Any, out: Any) -> None:
+        u, y = (block.reshape(n, n, n, -1) for block in (X, out))
+        y[...] = u
+        y *= 6
+        y[1:] -= u[:-1]
+        y[:-1] -= u[1:]
+        y[:, 1:] -= u[:, :-1]
+        y[:, :-1] -= u[:, 1:]
+        y[:, :, 1:] -= u[:, :, :-1]
+        y[:, :, :-1] -= u[:, :, 1:]
+
+    return apply
+
+
 class Library:
     """What tests need of a library: its arrays, sparse matrices, functions, and addresses."""
 

@@ -1,11 +1,12 @@
-"""Time `eigsh` with matrices and functions of torch beside the same of CuPy (on a host: NumPy and SciPy).
+"""Time `eigsh` with matrices and functions of torch and JAX beside CuPy's (on a host: NumPy's and SciPy's).
 
     python -m tests.benchmarks.frameworks --json docs/results/h200/frameworks.json
 
-The matrix is the Laplacian of a cube, the method the filter. Each case of torch has one with equal work:
-the matrix in CSR form; a function that calls blockvec's own product, so that the difference of both times is
-that of the conversions; and the 7-point stencil on slices, whose time includes the libraries' own kernels.
-Repeats alternate between the cases. Overhead is the ratio of the fastest times, less one.
+The matrix is the Laplacian of a cube, the method the filter. Each case of torch and JAX has one with equal
+work: the matrix in CSR form; a function that calls blockvec's own product, so that the difference of both
+times is that of the conversions; and, for torch, the 7-point stencil on slices, whose time includes the
+libraries' own kernels. Repeats alternate between the cases. Overhead is the ratio of the fastest times, less
+one.
 """
 
 from __future__ import annotations
@@ -22,62 +23,60 @@ from blockvec.backends import backend_for
 from blockvec.bench import records as results
 from blockvec.interchange import ArrayKind, native
 from solvers import EigenResult, eigsh
-from tests.array_libraries import Torch, host_copies
+from tests.array_libraries import Jax, Torch, host_copies, stencil
 
-BASES = {"torch csr": "native csr", "torch product": "native product", "torch stencil": "native stencil"}
+BASES = {
+    "torch csr": "native csr",
+    "jax csr": "native csr",
+    "torch product": "native product",
+    "jax product": "native product",
+    "torch stencil": "native stencil",
+}
 CONVERSIONS = 200  # round trips of a block that are timed together
-
-
-def stencil(n: int) -> Callable[..., None]:
-    """Make the 7-point stencil on n^3 points, for tensors and arrays alike."""
-
-    def apply(x: Any, out: Any) -> None:
-        u, y = (block.reshape(n, n, n, -1) for block in (x, out))
-        y[...] = u
-        y *= 6
-        y[1:] -= u[:-1]
-        y[:-1] -= u[1:]
-        y[:, 1:] -= u[:, :-1]
-        y[:, :-1] -= u[:, 1:]
-        y[:, :, 1:] -= u[:, :, :-1]
-        y[:, :, :-1] -= u[:, :, 1:]
-
-    return apply
 
 
 def cases(n: int, device: str, **how: Any) -> dict[str, Callable[[], EigenResult]]:
     """Return the solves by name."""
     matrix = models.laplace3d(n=n)
+    Jax()  # leaves memory of the GPU to the others; without JAX, the message says so
+    import jax  # here, because the collection of doctests imports this file also without these libraries
+    import torch
+    from jax.experimental import sparse
+
+    jax.config.update("jax_enable_x64", True)
     tensor = Torch().sparse["csr"](matrix)
     tensor = tensor.cuda() if device == "gpu" else tensor
     ours = native(tensor) if device == "gpu" else matrix
     S = as_operator(ours)
-    import torch  # here, because the collection of doctests imports this file also without it
-
     example = torch.zeros(0, dtype=torch.float64, device="cuda" if device == "gpu" else "cpu")
-    to_torch = ArrayKind("torch").share
 
     def solve(A: Any, **options: Any) -> Callable[[], EigenResult]:
         return lambda: eigsh(A, **how, **options, return_info=True)
 
-    in_torch: dict[str, Any] = {"shape": matrix.shape, "like": example}
+    def product(library: str) -> Callable[[Any], Any]:
+        share = ArrayKind(library).share
+        return lambda X: share(S.apply(BlockVector(X)).array)
+
     at_home: dict[str, Any] = {"shape": matrix.shape, "device": device}
+    in_torch: dict[str, Any] = {"shape": matrix.shape, "like": example}
     return {
         "native csr": solve(ours),
         "torch csr": solve(tensor),
+        "jax csr": solve(sparse.BCSR.from_scipy_sparse(matrix.tocsr())),
         "native product": solve(lambda X: S.apply(X).array, **at_home),
-        "torch product": solve(lambda X: to_torch(S.apply(BlockVector(X)).array), **in_torch),
+        "torch product": solve(product("torch"), **in_torch),
+        "jax product": solve(product("jax"), **at_home, like="jax"),
         "native stencil": solve(stencil(n), **at_home),
         "torch stencil": solve(stencil(n), **in_torch),
     }
 
 
-def conversion_s(device: str) -> float:
-    """Time one conversion of a block to a tensor and back."""
-    X, to_torch = BlockVector.random(10_000, 8, rng=0, device=device).array, ArrayKind("torch").share
+def conversion_s(library: str, device: str) -> float:
+    """Time one conversion of a block to an array of a library and back."""
+    X, share = BlockVector.random(10_000, 8, rng=0, device=device).array, ArrayKind(library).share
     begin = time.perf_counter()
     for _ in range(CONVERSIONS):
-        BlockVector(to_torch(X))
+        BlockVector(share(X))
     return (time.perf_counter() - begin) / CONVERSIONS
 
 
@@ -131,10 +130,11 @@ def main() -> None:
             f"{name:16}{record['time_s']:12.4f}{record['median_s']:12.4f}{record['operator_columns']:10d}"
             f"{percent:>10}{record['largest_host_copy_bytes'] or '':>16}"
         )
-    conversion_s(given.device)
-    round_trip = conversion_s(given.device)
-    print(f"one block to torch and back: {1e6 * round_trip:.1f} us")
-    records.append({"operation": "conversion", "arrays": "torch", "time_s": round_trip})
+    for library in ("torch", "jax"):
+        conversion_s(library, given.device)
+        round_trip = conversion_s(library, given.device)
+        print(f"one block to {library} and back: {1e6 * round_trip:.1f} us")
+        records.append({"operation": "conversion", "arrays": library, "time_s": round_trip})
     if given.json:
         results.write(given.json, results.environment(backend), {}, records)
 

@@ -23,6 +23,11 @@ OWN_TESTS = {  # in the package's wheel, or in its source distribution, which BL
     "networkx": ["networkx.linalg.tests.test_algebraic_connectivity", "networkx.drawing.tests.test_layout"],
     "scqubits": ["scqubits.tests.test_zeropi", "scqubits.tests.test_cos2phiqubit"],
     "quimb": ["test_base_linalg.py", "test_approx_spectral.py"],
+    "qutip": ["qutip.tests.core.data.test_linalg", "qutip.tests.core.test_qobj"],
+    "sknetwork": ["sknetwork.linalg.tests", "sknetwork.embedding.tests"],
+    "pygsp": ["pygsp.tests.test_graphs"],
+    "cvxpy": [f"cvxpy.tests.test_{name}" for name in ("linalg_utils", "quadratic", "quad_form", "constant")],
+    "openfermion": ["openfermion.linalg.sparse_tools_test"],
 }
 
 RECIPES = re.findall(r"^## [^\n]*?\(`(\w+)`\)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)

@@ -125,3 +125,15 @@ def test_values_come_in_scipys_order(which: str, sigma: float | None, vectors: b
     expected = values()
     with replace_eigsh():
         np.testing.assert_allclose(values(), expected)
+
+
+def test_limits_are_accepted_as_whole_numbers_of_type_float() -> None:
+    w, _ = eigsh(model("laplace1d:n=50"), 2.0, which="SA", maxiter=1e7)
+    np.testing.assert_allclose(w, eigsh(model("laplace1d:n=50"), 2, which="SA")[0], rtol=1e-12)
+
+
+def test_smallest_magnitude_of_a_linear_operator_needs_no_factorisation() -> None:
+    A = model("graphene:nx=18,ny=16,disorder=0.4")
+    w, V = eigsh(spla.aslinearoperator(A), 4, which="SM", rng=0)
+    np.testing.assert_allclose(w, eigsh(A, 4, which="SM")[0], atol=1e-12)
+    assert np.linalg.norm(A @ V - V * w) < 1e-11
