@@ -91,8 +91,6 @@ def check_combination(
         raise OptionError("OPinv: is the inverse of A - sigma M; give sigma, too.")
     if mode != "normal" and sigma is None:
         raise OptionError(f"mode: got {mode!r}, a transformation with a shift; give sigma.")
-    if mode == "buckling" and M is None:
-        raise OptionError("mode: 'buckling' solves A x = lambda M x with an indefinite M; give M.")
     for name, value in corrections.items():
         if value is not None and method not in ("auto", "jd"):
             raise OptionError(f"{name}: method {method!r} takes none; leave it out, or use method='jd'.")
@@ -110,8 +108,8 @@ def check_combination(
             )
     if method == "filter" and sigma is not None and M is None and OPinv is None and which != "LM":
         raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
-    if which == "SM" and sigma is not None:
-        raise OptionError("which: 'SM' with sigma would be the values furthest from it; use 'LM'.")
+    if which == "SM" and sigma is not None and OPinv is not None:
+        raise OptionError("OPinv: 'SM' with sigma needs another inverse, or none; leave it out.")
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:

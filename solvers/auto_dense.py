@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,14 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import Operator
+from blockvec import BlockVector, Operator, as_operator
 from blockvec.errors import BreakdownError, OptionError
 
+from .arguments import is_explicit
 from .combine import one_after_other
 from .drivers import FEW_ROWS, dense_bytes, solve
+from .iterations.rayleigh_ritz import dense_matrix
 from .problem import Problem
 from .result import EigenResult
 from .runtime.memory import available_bytes
+from .transform.spectral_map import SpectralMap
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
@@ -34,6 +38,22 @@ def fits_dense(op: Operator) -> bool:
         return False
     free = available_bytes(op)
     return free is None or dense_bytes(op) <= free
+
+
+def matrix_of(name: str, A: Any, like: Operator) -> Any:
+    """Form the dense matrix of an operator of the host that must be factorised; keep matrices.
+
+    Only operators of few rows are formed, if memory permits; others are kept, too. `like` has the shape and
+    the type of a function.
+    """
+    if is_explicit(A) or not (hasattr(A, "shape") or callable(A)):
+        return A
+    op = as_operator(A, shape=like.shape, dtype=like.dtype)
+    if op.device != "cpu" or op.shape != like.shape or not fits_dense(op):
+        return A
+    if op is not like:  # which has been checked
+        op.check_hermitian(0, name=name)
+    return dense_matrix(op.apply, BlockVector.empty(op.shape[0], 0, op.dtype))
 
 
 def solve_or_densify(
@@ -68,7 +88,7 @@ def solve_densely(
 ) -> EigenResult:
     """Solve a problem, given with its standard form if it has one, by dense LAPACK.
 
-    Shifts in normal mode only select values. Those of a singular M, and of other modes, remain.
+    Shifts then only select values, except with a singular M.
     """
     dense = replace(
         problem,
@@ -81,10 +101,13 @@ def solve_densely(
         preconditioner=None,
         jd_options=None,
     )
-    if form is not None and form.is_shifted and mode == "normal":
+    if form is not None and sigma is not None:
         try:
-            form = None if M is None else standard_form(op, A, M, None, None, mode)
-            dense = replace(dense, target=sigma)
+            if form.inner is form.A:
+                form = standard_form(op, A, M, math.inf, None, "reciprocal")
+            else:
+                form = None if M is None else standard_form(op, A, M, None)
+            dense = replace(dense, target=sigma, seen=SpectralMap(sigma, mode).transformed)
         except OptionError:
             pass  # M is singular
     return solve(dense) if form is None else solve_transformed(form, dense)

@@ -30,6 +30,7 @@ from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .runtime.progress import logger
+from .transform.spectral_map import SpectralMap
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
@@ -146,6 +147,8 @@ def _block_size(problem: Problem) -> int:
         b = _correction_block_size(op.device != "cpu" or n <= SHORT_COLUMN * k, k, problem.ncv, guided)
     else:
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
+        if problem.ncv is not None:  # two steps between restarts
+            b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)
 
 
@@ -306,9 +309,8 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     purpose = f"a dense matrix of {n} rows and its eigenvectors"
     require_memory(op, dense_bytes(op), purpose, "use method='lanczos'")
     like = BlockVector.empty(n, 0, op.dtype, device=op.device)
-    theta, X, norm = dense_eigenpairs(
-        op.apply, like, problem.k, problem.which, problem.target, problem.locked
-    )
+    seen = problem.seen or SpectralMap(problem.target).transformed
+    theta, X, norm = dense_eigenpairs(op.apply, like, problem.k, problem.which, seen, problem.locked)
     norm = norm if problem.norm is None else problem.norm
     counts = Counts(
         operator_columns=n + len(theta),

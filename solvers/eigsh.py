@@ -29,7 +29,7 @@ from .arguments import (
     square,
     tall_block,
 )
-from .auto_dense import fits_dense, solve_densely, solve_or_densify
+from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
 from .drivers import solve
 from .iterations.jd_options import JacobiDavidsonOptions
@@ -39,6 +39,9 @@ from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence,
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import measured
 from .transform.standard_form import StandardForm, require_host, solve_transformed, standard_form
+
+# The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
+SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 
 
 @overload
@@ -133,10 +136,11 @@ def eigsh(
         `shape`, and `like` unless its arrays are NumPy's or CuPy's.
     k : int
         Number of eigenpairs, 1 to n.
-    M : sparse matrix or dense array of the host, shape (n, n), optional
-        Matrix of the generalised problem A x = lambda M x. It is factorised. M must be Hermitian positive
-        definite; with `sigma` (but not Jacobi-Davidson) it may be semidefinite; in buckling mode it may be
-        indefinite, and A must be definite.
+    M : sparse matrix, dense array, LinearOperator or callable on the host, shape (n, n), optional
+        Matrix of the generalised problem A x = lambda M x. It is factorised; an operator with at most 3000
+        rows is first applied to the identity, as is A if it must be factorised. M must be Hermitian positive
+        definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite; in buckling mode it
+        may be indefinite, and A must be definite.
     sigma : float, optional
         Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised on the host unless
         `OPinv` is given. With ``method="jd"`` or ``method="filter"``, compute the eigenvalues nearest to
@@ -145,7 +149,8 @@ def eigsh(
     which : {"LM", "LA", "SA", "BE", "SM"}
         Eigenvalues of largest magnitude, largest or smallest (algebraic) values, both ends (half of k from
         each, for odd k one more from the high end), or smallest magnitude (``sigma=0``). With
-        `sigma` it refers to the transformed eigenvalues of `mode`, as in SciPy.
+        `sigma` it refers to the transformed eigenvalues of `mode`, as in SciPy: the values nearest to sigma
+        are "LM", and "SM" are those furthest from it.
     v0 : array or BlockVector, shape (n,) or (n, s), optional
         Initial vector, or a block of initial vectors. Default: random.
     ncv : int, optional
@@ -223,7 +228,7 @@ def eigsh(
         (A - sigma M)^-1, on the device of A.
     mode : {"normal", "buckling", "cayley"}
         Transformation of an eigenvalue by `sigma`: 1/(lambda - sigma), lambda/(lambda - sigma), or (lambda +
-        sigma)/(lambda - sigma).
+        sigma)/(lambda - sigma). In buckling mode vectors are orthonormal in the inner product of A.
     preconditioner : matrix, LinearOperator, Operator or callable, optional
         Preconditioner of Jacobi-Davidson: a Hermitian approximation of (A - sigma M)^-1, or without `sigma`
         of (A - s M)^-1 with a shift s beyond the wanted end of the spectrum. A callable maps a row-major
@@ -307,9 +312,12 @@ def eigsh(
     saved = checkpoint_for(checkpoint, checkpoint_interval)
     generated = generator(0 if rng is None and v0 is not None else rng)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
-    at_zero = which == "SM"
-    if at_zero:
-        sigma, which = 0.0, "LM"
+    if which == "SM":
+        which = "LM"
+        if sigma is None:
+            sigma = 0.0
+        else:
+            mode, sigma = SMALLEST[mode], -sigma if mode == "cayley" else sigma
     corrects = asks_for_corrections(method, preconditioner, jd_options)
     is_plain = M is None and OPinv is None and mode == "normal"
     is_on_host = is_explicit(A) and device in (None, "cpu")
@@ -329,7 +337,12 @@ def eigsh(
     if caller is not None:
         caller.share(op.backend.empty((1, 1), op.dtype.name))  # refuses before the solve what it would after
     if transforms:
-        require_host(op, M, OPinv)
+        require_host(op, M, OPinv, mode)
+        M = None if M is None else matrix_of("M", M, op)
+        if mode in ("buckling", "reciprocal") or not (
+            sigma is None or corrects or OPinv is not None or mode == "distance"
+        ):
+            A = matrix_of("A", A, op)
     size, draws = positive("norm", norm), 0 if transforms else generated
     scaling = measured(op, A, M, sigma, mode, size, draws, check_hermitian)
     shift = None if sigma is None else scaling.value(sigma)

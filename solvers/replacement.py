@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,13 +20,20 @@ from .eigsh import eigsh
 
 SCIPY = ("scipy.sparse.linalg", "scipy.sparse.linalg._eigen", "scipy.sparse.linalg._eigen.arpack")
 CUPY = ("cupyx.scipy.sparse.linalg",)
+SCIPY_ARGUMENTS = signature(scipy_eigsh).parameters.keys()
 
 
 @wraps(eigsh)  # programs read the function's name
 def eigsh_in_scipy_order(*args: Any, **options: Any) -> Any:
-    """Call `eigsh`; without vectors, values for "SA" and "SM" are descending, which programs rely on."""
-    result = eigsh(*args, **options)
+    """Call `eigsh`; without vectors, values for "SA" and "SM" are descending, which programs rely on.
+
+    For k >= n SciPy's function answers: dense LAPACK with a warning, or the TypeError that programs expect.
+    """
     given = signature(eigsh).bind(*args, **options).arguments
+    rows = getattr(given["A"], "shape", (math.inf,))[0]
+    if given.keys() <= SCIPY_ARGUMENTS and given.get("k", 6) >= rows > 0:
+        return scipy_eigsh(*args, **options)
+    result = eigsh(*args, **options)
     is_values_alone = not (given.get("return_eigenvectors", True) or given.get("return_info", False))
     is_descending = is_values_alone and given.get("sigma") is None and given.get("which") in ("SA", "SM")
     return result[::-1] if is_descending else result
@@ -38,8 +46,10 @@ def replace_eigsh(*modules: str | ModuleType) -> Iterator[None]:
     This changes the attribute `eigsh` of `scipy.sparse.linalg`, and of `cupyx.scipy.sparse.linalg` if CuPy is
     imported already. It is meant for programs that cannot be edited; programs of your own import
     `blockvec.eigsh`. In SciPy's place the function also follows SciPy's order of results: without vectors,
-    values for "SA" and "SM" are descending. At the end of the context, also after an exception, every
-    attribute has its previous value. Contexts can be nested.
+    values for "SA" and "SM" are descending, and of its limits: calls with k >= n are passed on to SciPy,
+    which computes all pairs of a dense matrix by LAPACK, with a warning, and raises TypeError for others. At
+    the end of the context, also after an exception, every attribute has its previous value. Contexts can be
+    nested.
 
     Parameters
     ----------

@@ -65,10 +65,8 @@ def ranking_key(theta: Any, which: Which) -> Any:
     return -theta if which == "SA" else np.abs(theta)
 
 
-def select(theta: RealArray, which: Selection, target: float | None = None) -> NDArray[np.intp]:
+def select(theta: RealArray, which: Selection) -> NDArray[np.intp]:
     """Sort values by ranking key, descending; for "BE" alternately from both ends. Return indices.
-
-    With a target the values 1 / (theta - target) are sorted.
 
     Examples
     --------
@@ -76,9 +74,6 @@ def select(theta: RealArray, which: Selection, target: float | None = None) -> N
     >>> [select(np.array([-3.0, 1.0, 2.0]), which).tolist() for which in ("LM", "BE")]
     [[0, 2, 1], [2, 0, 1]]
     """
-    if target is not None:
-        with np.errstate(divide="ignore", over="ignore"):
-            theta = 1 / (theta - target)
     if which == "BE":
         rank = np.argsort(np.argsort(-theta, kind="stable"), kind="stable")
         return np.argsort(np.minimum(2 * rank, 2 * (len(theta) - 1 - rank) + 1), kind="stable")
@@ -157,19 +152,10 @@ def _blas() -> Any:
     return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
-def dense_eigenpairs(
-    apply: Callable[..., Block],
-    like: Block,
-    k: int,
-    which: Selection,
-    target: float | None = None,
-    locked: Block | None = None,
-) -> tuple[RealArray, Any, float]:
-    """Compute k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
+def dense_matrix(apply: Callable[[Any], Block], like: Block) -> Any:
+    """Form the matrix of an operator from its products with columns of the identity, on the device of `like`.
 
-    ``apply(X)`` is called with columns of the identity. The values are on the host; the vectors are a
-    row-major array of shape (n, k) on the device of `like`, which has n rows. The operator is restricted to
-    the complement of the locked columns.
+    `like` is a block of n rows. Rounding errors that are not Hermitian are removed.
     """
     n = like.shape[0]
     xp = array_namespace(like.array)
@@ -179,7 +165,26 @@ def dense_eigenpairs(
         columns = like.like(end - begin)
         columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)
         A[:, begin:end] = apply(columns).array
-    A = (A + A.conj().T) / 2
+    return (A + A.conj().T) / 2
+
+
+def dense_eigenpairs(
+    apply: Callable[..., Block],
+    like: Block,
+    k: int,
+    which: Selection,
+    transformed: Callable[[RealArray], RealArray] | None = None,
+    locked: Block | None = None,
+) -> tuple[RealArray, Any, float]:
+    """Compute k wanted eigenpairs of an operator by dense LAPACK, in ascending order, and its norm.
+
+    `which` selects eigenvalues as they are, or `transformed`.
+    ``apply(X)`` is called with columns of the identity. The values are on the host; the vectors are a
+    row-major array of shape (n, k) on the device of `like`, which has n rows. The operator is restricted to
+    the complement of the locked columns.
+    """
+    xp = array_namespace(like.array)
+    A = dense_matrix(apply, like)
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("the matrix holds NaN or Inf; check its entries.")
     if locked is not None:
@@ -187,7 +192,7 @@ def dense_eigenpairs(
         A = Q.conj().T @ A @ Q
     values, X = xp.linalg.eigh(A)
     theta = to_host(values).astype(np.float64)
-    order = np.sort(select(theta, which, target)[:k])
+    order = np.sort(select(theta if transformed is None else transformed(theta), which)[:k])
     X = X[:, xp.asarray(order)]
     X = xp.ascontiguousarray(X if locked is None else Q @ X)
     return theta[order], X, float(np.abs(theta).max())

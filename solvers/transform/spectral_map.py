@@ -17,10 +17,12 @@ NOISE = 10.0  # smallest one, in u times its norm
 
 @dataclass(frozen=True, slots=True)
 class SpectralMap:
-    """The eigenvalue lambda of each eigenvalue theta of a transformed operator.
+    """The eigenvalue lambda of each eigenvalue theta of a transformed operator, and theta of each lambda.
 
     theta is 1 / (lambda - sigma), in buckling mode lambda / (lambda - sigma) and in Cayley mode (lambda +
-    sigma) / (lambda - sigma). Without a sigma it is lambda.
+    sigma) / (lambda - sigma). Without a sigma it is lambda. The smallest values of these modes are the
+    largest ones of their reciprocals: of lambda - sigma ("distance"), for buckling of 1 / lambda - 1 / sigma
+    ("reciprocal", of 1 / lambda for an infinite sigma), and for Cayley of the same mode with -sigma.
     """
 
     sigma: float | None = None
@@ -31,7 +33,38 @@ class SpectralMap:
         """The d for which theta is multiplied by c^d if A and sigma are multiplied by c."""
         if self.sigma is None:
             return 1
-        return -1 if self.mode == "normal" else 0
+        return {"normal": -1, "reciprocal": -1, "distance": 1}.get(self.mode, 0)
+
+    @property
+    def _coefficients(self) -> tuple[float, float, float, float]:
+        """The a, b, c, d of theta = (a lambda + b) / (c lambda + d)."""
+        if self.sigma is None:
+            return 1, 0, 0, 1
+        match self.mode:
+            case "normal":
+                return 0, 1, 1, -self.sigma
+            case "cayley":
+                return 1, self.sigma, 1, -self.sigma
+            case "buckling":
+                return 1, 0, 1, -self.sigma
+            case "distance":
+                return 1, -self.sigma, 0, 1
+            case _:
+                return -1 / self.sigma, 1, 1, 0
+
+    def transformed(self, values: RealArray) -> RealArray:
+        """Compute theta.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> SpectralMap(3.0, "cayley").transformed(np.array([5.0, 2.0])).tolist()
+        [4.0, -5.0]
+        """
+        a, b, c, d = self._coefficients
+        with np.errstate(divide="ignore", over="ignore"):
+            theta: RealArray = (a * values + b) / (c * values + d)
+        return theta
 
     def values(self, theta: RealArray) -> RealArray:
         """Compute lambda.
@@ -42,25 +75,19 @@ class SpectralMap:
         >>> SpectralMap(3.0, "normal").values(np.array([0.5, -1.0])).tolist()
         [5.0, 2.0]
         """
-        if self.sigma is None:
-            return theta
-        with np.errstate(divide="ignore"):
-            if self.mode == "normal":
-                return self.sigma + 1 / theta
-            return self.sigma * (theta + (self.mode == "cayley")) / (theta - 1)
+        a, b, c, d = self._coefficients
+        with np.errstate(divide="ignore", over="ignore"):
+            values: RealArray = (b - d * theta) / (c * theta - a)
+        return values
 
     def slopes(self, theta: RealArray) -> RealArray:
         """Compute abs(d lambda / d theta): what a small residual of a pair is multiplied by on the way back.
 
         In buckling mode the vectors have norm one in the inner product of A, where M is smaller by lambda.
         """
-        if self.sigma is None:
-            return np.ones_like(theta)
-        if self.mode == "normal":
-            return theta**-2.0
-        if self.mode == "cayley":
-            return 2 * abs(self.sigma) / (theta - 1) ** 2
-        return 1 / np.abs(theta * (theta - 1))
+        a, b, c, d = self._coefficients
+        slopes: RealArray = abs(a * d - b * c) / (c * theta - a) ** 2
+        return slopes / np.abs(self.values(theta)) if self.mode in ("buckling", "reciprocal") else slopes
 
 
 @dataclass(frozen=True, slots=True)

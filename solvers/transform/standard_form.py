@@ -7,6 +7,11 @@ With a factor C C^H of the matrix of the inner product (M, or A in buckling mode
     theta = (lambda + sigma)/(lambda - sigma),  the same operator, times 2 sigma, plus one,  cayley
     theta = lambda/(lambda - sigma),    C^H (A - sigma M)^-1 C y = theta y, A = C C^H,  buckling
 
+The smallest transformed values, of SciPy's which="SM" with a shift, need no inverse of A - sigma M:
+
+    theta = lambda - sigma,             C^-1 A C^-H y - sigma y = theta y,              distance
+    theta = 1/lambda - 1/sigma,         C^-1 M C^-H y - y / sigma = theta y, A = C C^H, reciprocal
+
 C may have fewer columns than rows: a singular M (massless degrees of freedom) makes the space of y smaller,
 and infinite eigenvalues never appear. Vectors are transformed back by one more solve,
 x = (A - sigma M)^-1 C y, a step of inverse iteration that reduces their errors.
@@ -70,9 +75,10 @@ class StandardForm:
         return self.out_of is None
 
 
-def require_host(operator: Operator, M: Any, OPinv: Any) -> None:
+def require_host(operator: Operator, M: Any, OPinv: Any, mode: str) -> None:
     """Refuse an operator on a GPU where something is factorised."""
-    if operator.device != "cpu" and (M is not None or OPinv is None):
+    is_factorised = M is not None or (OPinv is None and mode != "distance")
+    if operator.device != "cpu" and is_factorised:
         raise DeviceError(
             f"A: is on {operator.device}, but factorisations run on the host; give A as a matrix of the host"
             + (", or OPinv." if M is None else ".")
@@ -103,18 +109,23 @@ def standard_form(
         )
     dtype = operator.dtype if mass is None else np.promote_types(operator.dtype, mass.dtype)
     mass_matrix = None if M is None else _host_matrix("M", M, dtype)
-    if sigma is None:
+    if sigma is None and mass_matrix is None:
+        raise OptionError("standard_form: got neither M nor sigma; a standard problem needs no other form.")
+    map = SpectralMap(sigma, mode)
+    if sigma is None or mode == "distance":
         if mass_matrix is None:
-            raise OptionError(
-                "standard_form: got neither M nor sigma; a standard problem needs no other form."
-            )
-        return _without_shift(operator, mass, gram_factor("M", mass_matrix))
-    if mode == "buckling":
-        if sigma == 0:
-            raise OptionError("sigma: got 0, which buckling mode maps everything to one; give another shift.")
-        C = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode").C
-    else:
-        C = None if mass_matrix is None else gram_factor("M", mass_matrix).C
+            return _without_inverse(operator, map, sigma or 0.0)
+        return _without_shift(operator, mass, gram_factor("M", mass_matrix), "M", map, sigma or 0.0)
+    if sigma == 0 and mode != "normal":
+        raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
+    C = None
+    if mode in ("buckling", "reciprocal"):
+        factor = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode")
+        if mode == "reciprocal":
+            return _without_shift(operator, mass, factor, "A", map, 1 / sigma)
+        C = factor.C
+    elif mass_matrix is not None:
+        C = gram_factor("M", mass_matrix).C
     if OPinv is None:
         inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma), factors=factors)
     else:
@@ -134,25 +145,56 @@ def given_inverse(OPinv: Any, A: Operator) -> Operator:
     return inverse
 
 
-def _without_shift(A: Operator, M: Operator | None, factor: Factor) -> StandardForm:
-    """Form C^-1 A C^-H."""
+def _without_inverse(A: Operator, map: SpectralMap, offset: float) -> StandardForm:
+    """Form A - offset I."""
+    return StandardForm(
+        operator=as_operator(
+            lambda Y: A.apply(BlockVector(Y), shift=offset).array,
+            shape=A.shape,
+            dtype=A.dtype,
+            device=A.device,
+        ),
+        A=A,
+        M=None,
+        inner=None,
+        into=_same,
+        vectors=_same,
+        map=map,
+        why="the values furthest from sigma need no factorisation",
+        out_of=_same,
+    )
+
+
+def _same(X: Array) -> Array:
+    return X
+
+
+def _without_shift(
+    A: Operator, M: Operator | None, factor: Factor, name: str, map: SpectralMap, offset: float
+) -> StandardForm:
+    """Form C^-1 B C^-H - offset I, with B = A for the factor C C^H of M, or B = M for that of A."""
     if factor.solve is None or factor.solve_adjoint is None:
-        raise OptionError("M is singular; give sigma, with which infinite eigenvalues do no harm.")
+        raise OptionError(
+            f"{name} is singular; give sigma and which='LM', with which infinite eigenvalues do no harm."
+        )
     back, forth = factor.solve_adjoint, factor.solve
     adjoint = factor.C.conj().T.tocsr()
+    inner, middle = (M, A) if name == "M" else (A, M)
 
     def apply(Y: Array) -> Array:
-        return forth(A.apply(BlockVector(np.ascontiguousarray(back(Y)))).array)
+        X = np.ascontiguousarray(back(Y))
+        product = forth(_times(middle, BlockVector(X)).array)
+        return product - offset * Y if offset else product
 
     return StandardForm(
         operator=as_operator(apply, shape=A.shape, dtype=np.promote_types(A.dtype, factor.C.dtype)),
         A=A,
         M=M,
-        inner=M,
+        inner=inner,
         into=lambda X: adjoint @ X,
         vectors=back,
-        map=SpectralMap(),
-        why="M is factorised",
+        map=map,
+        why=f"{name} is factorised",
         out_of=lambda Y: factor.C @ Y,
     )
 
@@ -258,7 +300,8 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
         return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm
 
     A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
-    return Norms(A, M, A if form.inner is form.A else M, shift=abs(form.map.sigma or 0.0) * M)
+    shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
+    return Norms(A, M, A if form.inner is form.A else M, shift)
 
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
@@ -285,9 +328,11 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         None if block is None else tall_block(name, form.into(block.array), S)
         for name, block in (("v0", problem.start), ("orthogonal_to", problem.locked))
     )
+    seen = problem.seen
     return replace(
         problem,
         operator=S,
+        seen=None if seen is None else lambda theta: seen(form.map.values(theta)),
         start=start,
         locked=locked,
         preconditioner=preconditioner,

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+from tests.clients.own_tests import ROOT, run_own_tests
+
 PAGE = (ROOT / "docs/guide/clients.md").read_text()
 
 OWN_TESTS = {  # in the package's wheel, or in its source distribution, which BLOCKVEC_CLIENT_SOURCES contains
@@ -49,43 +47,6 @@ def files_of(package: str, tests: list[str]) -> list[str]:
     if len(found) != len(tests):
         pytest.skip(f"{package}'s wheel has no tests, and BLOCKVEC_CLIENT_SOURCES no source distribution")
     return found
-
-
-def run_own_tests(selected: list[str], solver: str, folder: Path) -> Any:
-    """Run tests in a process of their own, with the configuration of no project."""
-    report = folder / f"{solver}.json"
-    (folder / "pytest.ini").write_text("[pytest]\n")
-    paths = [str(HERE), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "CLIENT_REPORT": str(report),
-        "CLIENT_SOLVER": solver,
-        "MPLBACKEND": "Agg",
-        "PYTEST_ADDOPTS": "",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "--tb=short",
-        "-p",
-        "with_blockvec",
-        "-p",
-        "no:cacheprovider",
-    ]
-    run = subprocess.run(
-        [*command, "-c", "pytest.ini", *selected],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert report.exists(), run.stdout + run.stderr
-    return json.loads(report.read_text()) | {"output": run.stdout}
 
 
 @pytest.mark.parametrize("package", OWN_TESTS)

@@ -111,7 +111,7 @@ def test_two_calls_with_the_same_start_vector_return_the_same_bits() -> None:
     ("which", "sigma"),
     [
         *((which, None) for which in ("LM", "SM", "LA", "SA", "BE")),
-        *((which, 50.3) for which in ("LM", "LA", "SA")),
+        *((which, 50.3) for which in ("LM", "LA", "SA", "BE")),
     ],
 )
 @pytest.mark.parametrize("vectors", [True, False])

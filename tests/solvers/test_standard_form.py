@@ -86,9 +86,10 @@ def test_stiff_lower_ends_by_smallest_magnitude(
 
 
 @pytest.mark.parametrize("mode", ["normal", "buckling", "cayley"])
-@pytest.mark.parametrize("which", ["LM", "LA", "SA"])
-@pytest.mark.parametrize("kind", ["real", "complex"])
-def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str) -> None:
+@pytest.mark.parametrize("which", ["LM", "SM", "LA", "SA"])
+@pytest.mark.parametrize("kind", ["real", "complex", "without M"])
+@pytest.mark.parametrize("method", METHODS)
+def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str, method: str) -> None:
     rng = np.random.default_rng(0)
     n, sigma, k = 60, 0.7, 5
     parts = [
@@ -98,14 +99,17 @@ def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str) -> 
     definite = parts[0] @ parts[0].conj().T + n * np.eye(n)
     other = parts[1] + parts[1].conj().T
     A, M = (definite, other) if mode == "buckling" else (other, definite)
-    values = 1 / sl.eigvalsh(M, A) if mode == "buckling" else sl.eigvalsh(A, M)
+    if kind == "without M":
+        M, sigma = None, 107.0 if mode == "buckling" else sigma
+        definite = definite if mode == "buckling" else np.eye(n)
+    values = 1 / sl.eigvalsh(np.eye(n) if M is None else M, A) if mode == "buckling" else sl.eigvalsh(A, M)
     mapped = {
         "normal": 1 / (values - sigma),
         "buckling": values / (values - sigma),
         "cayley": (values + sigma) / (values - sigma),
     }[mode]
-    order = np.argsort({"LM": -np.abs(mapped), "LA": -mapped, "SA": mapped}[which])[:k]
-    result = solve(A, k, M=M, sigma=sigma, mode=mode, which=which, method="lanczos")
+    order = np.argsort({"LM": -np.abs(mapped), "SM": np.abs(mapped), "LA": -mapped, "SA": mapped}[which])[:k]
+    result = solve(A, k, M=M, sigma=sigma, mode=mode, which=which, method=method)
     assert np.allclose(result.eigenvalues, np.sort(values[order]), rtol=1e-8)
     assert result.converged.all()
     X = result.eigenvectors
@@ -343,11 +347,11 @@ def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str],
         ({"M": np.eye(9), "Minv": np.eye(9)}, OptionError, "Minv: not needed"),
         ({"OPinv": np.eye(9)}, OptionError, "OPinv: is the inverse of A - sigma M; give sigma"),
         ({"mode": "buckling", "M": np.eye(9)}, OptionError, "mode: got 'buckling', a transformation"),
-        ({"mode": "buckling", "sigma": 1.5}, OptionError, "mode: 'buckling' solves"),
         ({"mode": "magic"}, OptionError, "mode: got 'magic'"),
-        ({"sigma": 1.5, "which": "SM"}, OptionError, "which: 'SM' with sigma"),
+        ({"sigma": 1.5, "which": "SM", "OPinv": np.eye(9)}, OptionError, "OPinv: 'SM' with sigma"),
+        ({"sigma": 1.5, "which": "SM", "method": "jd"}, OptionError, "which: got 'SM' with sigma"),
         ({"sigma": 0.0, "M": np.eye(9), "mode": "buckling"}, OptionError, "sigma: got 0"),
-        ({"M": LinearOperator((9, 9), matvec=lambda x: x, dtype=float)}, OptionError, "M is a "),
+        ({"sigma": 0.0, "mode": "cayley"}, OptionError, "sigma: got 0"),
     ],
     ids=lambda value: str(value)[:24],
 )

@@ -1,0 +1,50 @@
+"""Run tests that another package brings with it, with blockvec's eigsh in SciPy's place or without."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+
+
+def run_own_tests(selected: list[str], solver: str, folder: Path) -> Any:
+    """Run tests in a process of their own, with the configuration of no project."""
+    report = folder / f"{solver}.json"
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    paths = [str(HERE), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "CLIENT_REPORT": str(report),
+        "CLIENT_SOLVER": solver,
+        "MPLBACKEND": "Agg",
+        "PYTEST_ADDOPTS": "",
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--tb=short",
+        "-p",
+        "with_blockvec",
+        "-p",
+        "no:cacheprovider",
+    ]
+    run = subprocess.run(
+        [*command, "-c", "pytest.ini", *selected],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert report.exists(), run.stdout + run.stderr
+    return json.loads(report.read_text()) | {"output": run.stdout}
