@@ -87,8 +87,10 @@ def test_stiff_lower_ends_by_smallest_magnitude(
 
 @pytest.mark.parametrize("mode", ["normal", "buckling", "cayley"])
 @pytest.mark.parametrize("which", ["LM", "SM", "LA", "SA"])
-@pytest.mark.parametrize("kind", ["real", "complex", "without M"])
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("real", "lanczos"), ("complex", "lanczos"), ("without M", "lanczos"), ("without M", "auto")],
+)
 def test_all_modes_agree_with_dense_lapack(mode: str, which: str, kind: str, method: str) -> None:
     rng = np.random.default_rng(0)
     n, sigma, k = 60, 0.7, 5
