@@ -202,6 +202,20 @@ def test_the_version_is_said_the_same_everywhere() -> None:
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
+def test_the_conda_recipe_repeats_the_version_and_the_requirements() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    recipe = (ROOT / "recipe/recipe.yaml").read_text(encoding="utf-8")
+    required = {re.sub(r"(>=)", r" \1", name) for name in project["dependencies"]}
+    required.add(f"python {project['requires-python']}")
+    lines = {
+        line.strip(" -") for line in recipe.split("  run:")[1].split("  run_constraints:")[0].splitlines()
+    }
+    assert lines - {""} == required
+    assert f'version: "{project["version"]}"' in recipe
+    assert all(f"{name} = {target}" in recipe for name, target in project["scripts"].items())
+
+
 def test_packages_say_they_are_typed() -> None:
     assert all((ROOT / package / "py.typed").exists() for package in ("blockvec", "solvers"))
 
