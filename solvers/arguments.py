@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     jd_options: JacobiDavidsonOptions | None
     checkpoint: Any
     checkpoint_interval: float
+    comm: Any
 
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -164,9 +165,11 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     if not hasattr(value, "shape"):
         if not callable(value):
             raise OptionError(f"preconditioner: got {value!r}; give a matrix, an operator or a function.")
-        return following(lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype), value)
+        return following(
+            lambda R: BlockVector(value(R.array), copy=True, dtype=op.dtype, layout=op.layout), value
+        )
     on_device = isinstance(value, blockvec.Operator) or type(value).__module__.startswith("cupy")
-    wanted = as_operator(value, device=None if on_device else op.device)
+    wanted = as_operator(value, device=None if on_device else op.device, layout=op.layout)
     if wanted.shape != op.shape:
         raise ShapeError(f"preconditioner has shape {wanted.shape} but A has {op.shape}.")
     if wanted.device != op.device:
@@ -205,10 +208,10 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
         raise DTypeError(f"{name} is complex but A is real; pass its real part, or A as a complex matrix.")
     source = value.array if isinstance(value, BlockVector) else value
     try:
-        block = BlockVector(source, copy=True, dtype=op.dtype)
+        block = BlockVector(source, copy=True, dtype=op.dtype, layout=op.layout)
     except (ShapeError, DTypeError) as error:
         raise type(error)(f"{name}: {error}") from None
-    if block.n_rows != op.shape[0]:
+    if block.n_global != op.shape[0]:
         raise ShapeError(f"{name} has {block.n_rows} rows but A is {op.shape[0]} x {op.shape[1]}.")
     if block.n_cols == 0:
         raise ShapeError(f"{name} has no columns; leave it out instead.")
@@ -216,7 +219,9 @@ def tall_block(name: str, value: Any, op: Operator) -> BlockVector:
         norms = to_host(block.norms())
     if not (is_ordinary(norms, op.dtype) & (norms > 0)).all():  # a norm may have underflowed
         xp = array_namespace(block.array)
-        largest = to_host(xp.maximum(abs(block.array.real).max(axis=0), abs(block.array.imag).max(axis=0)))
+        parts = (block.array.real, block.array.imag)
+        largest = to_host(xp.maximum(*(abs(part).max(axis=0, initial=0) for part in parts)))
+        largest = largest if block.layout is None else block.layout.largest(largest)
         if not np.isfinite(largest).all():
             raise OptionError(f"{name} holds NaN or Inf; give finite vectors.")
         exponents = np.frexp(largest)[1]

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import Applied, array_namespace
+from blockvec import Applied, RowLayout, array_namespace
 
 Array = NDArray[Any]  # a NumPy array, or a CuPy array, which has the same interface
 RealArray = NDArray[np.float64]
@@ -33,6 +33,8 @@ class Block(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def device(self) -> str: ...
+    @property
+    def layout(self) -> RowLayout | None: ...
     @property
     def n_global(self) -> int: ...  # rows in all processes; `shape` counts those in this one
 
@@ -78,6 +80,8 @@ class Operator(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def device(self) -> str: ...
+    @property
+    def layout(self) -> RowLayout | None: ...
 
     def apply(
         self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0

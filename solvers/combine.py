@@ -15,6 +15,7 @@ from .blocks import Block, RealArray, column_factors, project_out, small_matrix,
 from .iterations.rayleigh_ritz import ritz_pairs
 from .problem import IterationState, Problem
 from .result import EigenResult
+from .runtime.processes import delivered
 
 COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
 
@@ -131,7 +132,8 @@ def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResul
     info["verification"] = _of_both(high.info["verification"], low.info["verification"])
     info["time_s"] = time.perf_counter() - problem.begin_s
     limits = problem.tolerance.limits(theta, norm)
-    return EigenResult.from_pairs(theta, X.array, residuals, limits, info, continued(high, low))
+    vectors = delivered(X.array, problem.operator.layout)
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, continued(high, low))
 
 
 def _of_both(high: str, low: str) -> str:

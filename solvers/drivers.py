@@ -29,6 +29,7 @@ from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
+from .runtime.processes import delivered, largest
 from .runtime.progress import logger
 from .transform.spectral_map import SpectralMap
 
@@ -223,7 +224,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     _require_memory(problem, options)
     op, start = problem.operator, problem.start
     if start is None:
-        start = BlockVector.random(problem.n, options.block_size, op.dtype, device=op.device, rng=problem.rng)
+        start = _empty(op).random_like(options.block_size, problem.rng)
     elif not to_host(start.norms()).any():
         raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
     if problem.checkpoint is not None:
@@ -240,14 +241,19 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
                 f"{source} returned NaN or Inf for a finite block, or numbers whose squares overflow "
                 f"({error})"
             ) from error
-        if interrupted():
+        if largest(op.layout, interrupted()):
             outcome = replace(outcome, reason="interrupted")
     return _result(problem, options, outcome)
 
 
+def _empty(op: Operator) -> BlockVector:
+    """Return a block without columns that an operator can be applied to."""
+    return BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device, layout=op.layout)
+
+
 def _require_memory(problem: Problem, options: IterationOptions) -> None:
     """Refuse an iteration that needs more memory than is free."""
-    n, ncv, itemsize = problem.n, options.ncv, problem.operator.dtype.itemsize
+    n, ncv, itemsize = _empty(problem.operator).n_rows, options.ncv, problem.operator.dtype.itemsize
     basis = 2 * ncv + 4 * problem.k if options.method == "jd" else ncv
     columns = basis + 6 * options.block_size + problem.k + problem.n_locked
     purpose = f"a basis of ncv = {ncv} vectors of {n} rows"
@@ -308,9 +314,13 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     op, n = problem.operator, problem.n
     purpose = f"a dense matrix of {n} rows and its eigenvectors"
     require_memory(op, dense_bytes(op), purpose, "use method='lanczos'")
-    like = BlockVector.empty(n, 0, op.dtype, device=op.device)
+    if op.layout is not None and n > FEW_ROWS:
+        raise OptionError(
+            f"method: dense LAPACK runs in every process, for up to {FEW_ROWS} rows; A has {n}: use "
+            "method='lanczos', or leave out comm."
+        )
     seen = problem.seen or SpectralMap(problem.target).transformed
-    theta, X, norm = dense_eigenpairs(op.apply, like, problem.k, problem.which, seen, problem.locked)
+    theta, X, norm = dense_eigenpairs(op.apply, _empty(op), problem.k, problem.which, seen, problem.locked)
     norm = norm if problem.norm is None else problem.norm
     counts = Counts(
         operator_columns=n + len(theta),
@@ -318,7 +328,7 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
     )
     outcome = IterationResult(
         theta=theta,
-        X=BlockVector(X),
+        X=BlockVector(X, layout=op.layout),
         residuals=_residuals(problem, theta, X),
         limits=problem.tolerance.limits(theta, norm),
         reason="converged",
@@ -338,7 +348,7 @@ def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
     norms = []
     for begin in range(0, len(theta), IDENTITY_COLUMNS):
         part = slice(begin, begin + IDENTITY_COLUMNS)
-        block = BlockVector(xp.ascontiguousarray(X[:, part]))
+        block = BlockVector(xp.ascontiguousarray(X[:, part]), layout=op.layout)
         R = op.apply(block).axpy(xp.asarray(-theta[part].astype(block.array.real.dtype)), block)
         norms.append(to_host(project_out(problem.locked, R).norms()))
     return np.concatenate(norms).astype(np.float64)
@@ -378,4 +388,5 @@ def _result(problem: Problem, options: IterationOptions, outcome: IterationResul
         values[order] for values in (outcome.theta, outcome.residuals, outcome.limits)
     )
     X = array_namespace(outcome.X.array).ascontiguousarray(outcome.X.array[:, order])
-    return EigenResult.from_pairs(theta, X, residuals, limits, info, outcome.history)
+    vectors = delivered(X, problem.operator.layout)
+    return EigenResult.from_pairs(theta, vectors, residuals, limits, info, outcome.history)

@@ -36,6 +36,7 @@ from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .problem import IterationState, Method, Problem, asks_for_corrections, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
+from .runtime.processes import processes_of, refuse_factorisation, same_generator, split, together
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import measured
 from .transform.standard_form import StandardForm, require_host, solve_transformed, standard_form
@@ -86,6 +87,7 @@ def eigsh(
 ) -> Any: ...
 
 
+@together
 def eigsh(
     A: Any,
     k: int = 6,
@@ -122,6 +124,7 @@ def eigsh(
     jd_options: JacobiDavidsonOptions | None = None,
     checkpoint: Any = None,
     checkpoint_interval: float = 60.0,
+    comm: Any = None,
 ) -> Any:
     """Compute k eigenpairs of a real symmetric or complex Hermitian matrix.
 
@@ -246,6 +249,13 @@ def eigsh(
         Seconds between two writes of the file (default 60), longer if writing takes more than a twentieth of
         the time. The file is also written when the run stops because of `maxiter`, `time_limit`, a callback
         or Ctrl-C.
+    comm : mpi4py.MPI.Comm, optional
+        Processes that all call this function and share the rows in equal ranges, on hosts. A is a matrix
+        that all of them have, this process's rows of it with shape (n_local, n), a
+        `blockvec.models.RowGenerator`, or a function of this process's rows (with `shape`). An operator with
+        a `RowLayout` needs no `comm`. `v0`, `orthogonal_to` and arrays of callables are this process's rows.
+        Factorisations, and with them `M` and `OPinv`, and checkpoints are not available. Start vectors do
+        not depend on the number of processes. With one process, or None, this has no effect.
     Minv
         Not supported: any value except None raises `OptionError`.
 
@@ -254,7 +264,8 @@ def eigsh(
     w : array, shape (k,)
         Eigenvalues, ascending, on the device of A; `like` selects the kind of array.
     V : array, shape (n, k)
-        Orthonormal eigenvectors. With ``return_eigenvectors=False`` only w is returned, with
+        Orthonormal eigenvectors; with several processes a `BlockVector` with this process's rows. With
+        ``return_eigenvectors=False`` only w is returned, with
         ``return_info=True`` an `EigenResult`.
 
     Raises
@@ -309,8 +320,11 @@ def eigsh(
     A, M, OPinv, preconditioner, v0, orthogonal_to = natively(
         caller, A, M, OPinv, preconditioner, v0, orthogonal_to
     )
+    whole = {"M": M, "OPinv": OPinv, "like": like, "checkpoint": checkpoint}
+    A = split(A, comm, shape=shape, dtype=dtype, device=device, mode=mode, **whole)
+    processes = processes_of(A, comm)
     saved = checkpoint_for(checkpoint, checkpoint_interval)
-    generated = generator(0 if rng is None and v0 is not None else rng)
+    generated = same_generator(generator(0 if rng is None and v0 is not None else rng), processes)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     if which == "SM":
         which = "LM"
@@ -325,6 +339,8 @@ def eigsh(
     unfactored = corrects or (is_plain and (by_filter or method == "dense"))
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
     transforms = M is not None or not (sigma is None or unfactored)
+    if transforms:
+        refuse_factorisation(processes, method)
     similar = None if OPinv is None else M
     op = square(
         as_operator(
@@ -374,7 +390,8 @@ def eigsh(
         jd_options=jd_options,
         may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
     )
-    with scaling.noted(), progress_bar(callback) if progress else nullcontext(callback) as watched:
+    shows = progress and (processes is None or processes.rank == 0)
+    with scaling.noted(), progress_bar(callback) if shows else nullcontext(callback) as watched:
         scaled = scaling.problem(replace(problem, callback=watched))
         result = solve_or_densify(
             scaled,
@@ -432,6 +449,6 @@ def _report(result: EigenResult, on_unconverged: str) -> None:
         copies = "1 copy of a wanted value is" if info["missing"] == 1 else f"{info['missing']} copies are"
         message += f" At least {copies} known to be missing."
     if on_unconverged == "warn":
-        warnings.warn(message, ConvergenceWarning, stacklevel=3)
+        warnings.warn(message, ConvergenceWarning, stacklevel=4)
         return
     raise NoConvergence(message, result)

@@ -34,6 +34,7 @@ from .iterations.rayleigh_ritz import Tolerance
 from .orthogonalize import orthogonalize
 from .problem import IterationOptions, Problem
 from .result import EigenResult
+from .runtime.processes import delivered
 from .transform.fold import FoldedOperator
 
 SPARE = 2  # pairs beyond the wanted ones: the last ones converge slowest
@@ -144,6 +145,6 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
     info["degree"] *= 2
     info["time_s"] = time.perf_counter() - problem.begin_s
     xp = array_namespace(X.array)
-    vectors = xp.ascontiguousarray(X.array[:, xp.asarray(nearest)])
+    vectors = delivered(xp.ascontiguousarray(X.array[:, xp.asarray(nearest)]), problem.operator.layout)
     limits = problem.tolerance.limits(theta, norm)
     return EigenResult.from_pairs(theta, vectors, residuals, limits, info, square.history)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import ArpackNoConvergence
 
-from blockvec import array_namespace
+from blockvec import BlockVector, array_namespace
 from blockvec.errors import BlockvecError, OptionError
 from blockvec.interchange import ArrayKind, native
 
@@ -68,7 +68,8 @@ class EigenResult:
     eigenvalues : array, shape (k,)
         Ascending, on the device of the matrix; the argument `like` of `eigsh` selects the kind of array.
     eigenvectors : array, shape (n, k), or None
-        Orthonormal columns in the same order, of the same kind.
+        Orthonormal columns in the same order, of the same kind. If rows are split over processes, a
+        `BlockVector` with this process's rows.
     residuals : numpy.ndarray, shape (k,)
         True residual norms ||A x - theta x||_2.
     limits : numpy.ndarray, shape (k,)
@@ -102,8 +103,9 @@ class EigenResult:
         history: Sequence[IterationState] = (),
     ) -> EigenResult:
         """Form a result from values, residuals and limits on the host, and vectors on the device of A."""
+        rows = X.array if isinstance(X, BlockVector) else X
         return cls(
-            eigenvalues=array_namespace(X).asarray(theta.astype(X.real.dtype)),
+            eigenvalues=array_namespace(rows).asarray(theta.astype(rows.real.dtype)),
             eigenvectors=X,
             residuals=residuals,
             limits=limits,

@@ -1,14 +1,11 @@
 """What has to hold for rows that are split over processes, as functions of a communicator.
 
 Each function is called by all processes and compares with one process. Threads call them in
-`tests/contract/test_distributed.py`, and processes under mpiexec, which run this module as a program:
-``mpiexec -n 2 python -m tests.distributed FOLDER [NAME ...]``.
+`tests/contract/test_distributed.py`, and processes under mpiexec in `tests/under_mpi.py`.
 """
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -284,23 +281,3 @@ def a_process_that_fails_in_a_product_stops_the_others(comm: Any, folder: Path) 
     wrong = sp.csr_array((3, 4)) if layout.rank == 0 else A
     with pytest.raises(ShapeError, match=r"rank 0: A has shape \(3, 4\)"):
         as_operator(wrong, layout=layout)
-
-
-def main(folder: str, *names: str) -> int:
-    """Call all functions, or those with these names, with the processes of mpiexec."""
-    from mpi4py import MPI
-
-    for name in names or WORKS:
-        try:
-            WORKS[name](MPI.COMM_WORLD, Path(folder))
-        except BaseException:
-            traceback.print_exc()
-            print(f"{name} failed on rank {MPI.COMM_WORLD.rank}", flush=True)
-            MPI.COMM_WORLD.Abort(1)
-    if MPI.COMM_WORLD.rank == 0:
-        print(f"{len(names or WORKS)} passed", flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

@@ -32,15 +32,11 @@ class PeerError(BlockvecError, RuntimeError):
 
 
 class Communicator(Protocol):
-    """Processes that share the rows of a block; every method except `announce` is called by all of them.
+    """Processes that share the rows of a block.
 
-    Attributes
-    ----------
-    depth : int
-        Number of `agreed` blocks that this process is in.
+    All of them call `allgather` and `exchange` in the same order. Thus each operation has a number, which
+    tells after a failure whether it can still be completed.
     """
-
-    depth: int
 
     @property
     def rank(self) -> int:
@@ -60,7 +56,10 @@ class Communicator(Protocol):
         """
 
     def announce(self) -> None:
-        """Tell the others that this process has failed: those that wait in `agreed` raise `PeerError`."""
+        """Tell the others that this process has failed.
+
+        Operations that it has not started raise `PeerError` on processes that wait for them.
+        """
 
     def settle(self, report: Any, /) -> list[Any]:
         """Collect one small object per process after some may have failed; None from those that have not.
@@ -73,21 +72,26 @@ class MpiCommunicator:
     """The processes of an mpi4py communicator.
 
     Messages go through duplicates of it, so that they never match those of the caller. Waiting processes poll
-    for the message of one that has failed.
+    for messages of those that have failed.
     """
 
     def __init__(self, comm: Any) -> None:
-        self.rank, self.size, self.depth = int(comm.Get_rank()), int(comm.Get_size()), 0
+        self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
         self._data, self._control = comm.Dup(), comm.Dup()
+        self._started = 0  # number of operations
+        self._failed: dict[int, int] = {}  # operations started by processes that have failed
+        self._notices: list[Any] = []  # messages about a failure of this process
         self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
-        self._notices: list[Any] = []
+        self._latest: Any = None  # those of the latest exchange, which a failure may leave without a wait
 
     def allgather(self, part: Array, /) -> Array:
         """Collect an array of equal shape and type from each process; see `Communicator`."""
         backend = backend_of(part)
         sent = np.ascontiguousarray(backend.to_host(part))
         parts = np.empty((self.size, *part.shape), part.dtype)
-        self._wait([self._data.Iallgather(_bytes(sent), _bytes(parts))], (sent, parts))
+        self._started += 1
+        request = self._data.Iallgather(_bytes(sent), _bytes(parts))
+        self._wait(self._started, [request], (sent, parts))
         return parts if backend.name == "cpu" else backend.from_host(parts)
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message], /) -> Callable[[], None]:
@@ -102,8 +106,12 @@ class MpiCommunicator:
         ]
         requests += [self._data.Isend(piece, dest=rank) for rank, array in sent for piece in _pieces(array)]
 
+        self._latest = requests, sent, received
+        self._started += 1
+        number = self._started
+
         def wait() -> None:
-            self._wait(requests, (sent, received))
+            self._wait(number, requests, (sent, received))
             for (_, array), (_, host) in zip(receives, received, strict=True):
                 if array is not host:
                     array[...] = backend_of(array).from_host(host)
@@ -114,31 +122,35 @@ class MpiCommunicator:
         """Tell the other processes that this one has failed; see `Communicator`."""
         for rank in range(self.size):
             if rank != self.rank:
-                self._notices.append(self._control.isend(None, rank, tag=FAILED))
+                self._notices.append(self._control.isend(self._started, rank, tag=FAILED))
 
     def settle(self, report: Any, /) -> list[Any]:
         """Collect one small object per process; see `Communicator`."""
         found = self._control.allgather((report, bool(self._abandoned)))
         reports = [entry for entry, _ in found]
         for rank, entry in enumerate(reports):
-            if entry is not None and rank != self.rank:
+            if entry is not None and rank != self.rank and rank not in self._failed:
                 self._control.recv(source=rank, tag=FAILED)
         for notice in self._notices:
             notice.wait()
         self._notices.clear()
+        self._failed.clear()
         failed = [entry is not None for entry in reports]
         if any(failed) and (not all(failed) or any(abandoned for _, abandoned in found)):
             self._data = self._control.Dup()  # messages may be left in the old one
+            self._started = max(self._control.allgather(self._started))
         return reports
 
-    def _wait(self, requests: list[Any], buffers: Any) -> None:
-        """Wait for requests, or raise `PeerError` if a process has failed."""
+    def _wait(self, number: int, requests: list[Any], buffers: Any) -> None:
+        """Wait for the requests of an operation; raise `PeerError` if a process failed before it."""
         polls = 0
         while requests and not type(requests[0]).Testall(requests):
             polls += 1
             if polls % POLLS == 0:
-                # Outside of a block, what this process waits for was sent before the failure.
-                if self.depth and self._control.Iprobe(tag=FAILED):
+                for rank in range(self.size):
+                    if rank != self.rank and self._control.Iprobe(source=rank, tag=FAILED):
+                        self._failed[rank] = self._control.recv(source=rank, tag=FAILED)
+                if self._failed and number > min(self._failed.values()):
                     self._abandoned.append((requests, buffers))
                     raise PeerError("another process has failed.")
                 time.sleep(0 if polls < BUSY_POLLS else REST_S)  # others may need the core
@@ -219,7 +231,6 @@ def agreed(comm: Communicator | None) -> Iterator[None]:
         yield
         return
     error: BaseException | None = None
-    comm.depth += 1
     try:
         yield
     except PeerError:
@@ -229,8 +240,6 @@ def agreed(comm: Communicator | None) -> Iterator[None]:
             raise
         error = raised
         comm.announce()
-    finally:
-        comm.depth -= 1
     reports = comm.settle(None if error is None else _report(error))
     failed = [(rank, *report) for rank, report in enumerate(reports) if report is not None]
     if not failed:

@@ -153,10 +153,10 @@ class RowLayout:
                 if owner == self.rank:
                     part = rows[begin - self.first_row : end - self.first_row]
                     panel = np.ascontiguousarray(to_host(part))
-                else:
+                elif self.rank == 0:
                     panel = np.empty((end - begin, *rows.shape[1:]), rows.dtype)
-                if self.comm is not None and owner != 0 and self.rank in (0, owner):
-                    messages = [(owner if self.rank == 0 else 0, panel)]
-                    self.comm.exchange(*([], messages) if self.rank == 0 else (messages, []))()
+                if self.comm is not None and owner != 0:
+                    sends = [(0, panel)] if self.rank == owner else []
+                    self.comm.exchange(sends, [(owner, panel)] if self.rank == 0 else [])()
                 if self.rank == 0:
                     yield panel

@@ -22,6 +22,7 @@ from blockvec import precompiled
 from ..blocks import Block, RealArray, column_factors, project_out, to_host
 from ..problem import IterationOptions, IterationState, Problem
 from ..runtime.checkpoint import restored
+from ..runtime.processes import largest, same_values
 from ..runtime.progress import describe, logger
 from ..transform.fold import FoldedOperator
 from .krylov import Counts
@@ -122,6 +123,7 @@ class Iteration(ABC):
             logger.info(describe(state))
         callback = self.problem.callback
         stops = callback is not None and callback(state.times(self.problem.exponent)) is True
+        stops = bool(same_values(self.operator.layout, stops, state.eigenvalues))
         return reason or ("callback" if stops else "")
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:
@@ -131,10 +133,10 @@ class Iteration(ABC):
 
     def _stopped(self) -> str:
         """Return the reason to stop immediately, or an empty string."""
-        if self.interrupted():
-            return "interrupted"
         limit = self.problem.time_limit
-        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+        is_late = limit is not None and time.perf_counter() - self.begin_s > limit
+        found = largest(self.operator.layout, 2 if self.interrupted() else is_late)
+        return ("", "time_limit", "interrupted")[int(found)]
 
     def _costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
+from blockvec.parallel import share
 
 from ..blocks import Block, RealArray, to_host
 
@@ -155,16 +156,17 @@ def _blas() -> Any:
 def dense_matrix(apply: Callable[[Any], Block], like: Block) -> Any:
     """Form the matrix of an operator from its products with columns of the identity, on the device of `like`.
 
-    `like` is a block of n rows. Rounding errors that are not Hermitian are removed.
+    `like` is a block of n rows, over all processes. Rounding errors that are not Hermitian are removed.
     """
-    n = like.shape[0]
+    n = like.n_global
+    rows = slice(None) if like.layout is None else like.layout.rows
     xp = array_namespace(like.array)
     A = xp.empty((n, n), like.dtype)
     for begin in range(0, n, IDENTITY_COLUMNS):
         end = min(begin + IDENTITY_COLUMNS, n)
         columns = like.like(end - begin)
-        columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)
-        A[:, begin:end] = apply(columns).array
+        columns.array[...] = xp.eye(n, end - begin, k=-begin, dtype=like.dtype)[rows]
+        A[:, begin:end] = _whole(apply(columns))
     return (A + A.conj().T) / 2
 
 
@@ -181,18 +183,29 @@ def dense_eigenpairs(
     `which` selects eigenvalues as they are, or `transformed`.
     ``apply(X)`` is called with columns of the identity. The values are on the host; the vectors are a
     row-major array of shape (n, k) on the device of `like`, which has n rows. The operator is restricted to
-    the complement of the locked columns.
+    the complement of the locked columns. If rows are split over processes, each computes all pairs and
+    returns its rows of those of the first one.
     """
+    layout = like.layout
     xp = array_namespace(like.array)
     A = dense_matrix(apply, like)
     if not bool(xp.isfinite(A).all()):
         raise BreakdownError("the matrix holds NaN or Inf; check its entries.")
     if locked is not None:
-        Q = xp.linalg.qr(locked.array, mode="complete")[0][:, locked.shape[1] :]
+        Q = xp.linalg.qr(_whole(locked), mode="complete")[0][:, locked.shape[1] :]
         A = Q.conj().T @ A @ Q
     values, X = xp.linalg.eigh(A)
     theta = to_host(values).astype(np.float64)
     order = np.sort(select(theta if transformed is None else transformed(theta), which)[:k])
     X = X[:, xp.asarray(order)]
     X = xp.ascontiguousarray(X if locked is None else Q @ X)
-    return theta[order], X, float(np.abs(theta).max())
+    norm = float(np.abs(theta).max())
+    if layout is None or layout.comm is None:
+        return theta[order], X, norm
+    values, X, norm = share(layout.comm, (theta[order], X, norm) if layout.rank == 0 else None)[0]
+    return values, np.ascontiguousarray(X[layout.rows]), norm
+
+
+def _whole(block: Block) -> Any:
+    """Return all rows of a block."""
+    return block.array if block.layout is None else block.layout.gather(block.array)

@@ -262,7 +262,9 @@ class Columns:
         self.residuals, self.initial = initial.copy(), initial
         zero = initial == 0
         if zero.any():
-            self.finish(zero & to_host((R.array != 0).any(axis=0)), "underflow")
+            nonzero = to_host((R.array != 0).any(axis=0))
+            nonzero = nonzero if R.layout is None else R.layout.largest(nonzero)
+            self.finish(zero & nonzero, "underflow")
             self.finish(zero, "converged")
 
     def finish_converged(self) -> None:

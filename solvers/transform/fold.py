@@ -19,6 +19,7 @@ class FoldedOperator:
     def __init__(self, operator: Operator, tau: float, locked: Block | None = None) -> None:
         self.operator, self.tau, self.locked = operator, tau, locked
         self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+        self.layout = operator.layout
         self.nnz = getattr(operator, "nnz", None)  # None for the function of a user
 
     def apply(

@@ -26,6 +26,7 @@ from ..linear.preconditioners import following
 from ..linear.systems import Preconditioner
 from ..problem import Problem
 from ..result import EigenResult
+from ..runtime.processes import largest
 from .standard_form import given_inverse
 
 UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
@@ -211,9 +212,9 @@ def _scaled_operator(op: Operator, exponent: int) -> Operator:
     half = 2.0 ** (-exponent // 2)
 
     def product(X: Any) -> Any:
-        return op.apply(BlockVector(X, copy=True).scale(half)).scale(half).array
+        return op.apply(BlockVector(X, copy=True, layout=op.layout).scale(half)).scale(half).array
 
-    scaled = as_operator(product, shape=op.shape, dtype=op.dtype, device=op.device)
+    scaled = as_operator(product, shape=op.shape, dtype=op.dtype, device=op.device, layout=op.layout)
     if hasattr(op, "nnz"):
         scaled.nnz = op.nnz  # type: ignore[attr-defined]
     return scaled
@@ -246,11 +247,12 @@ def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:
 def _magnitude(function: Callable[[Any], Any], op: blocks.Operator, name: str) -> float:
     """Compute the largest component of the product with a random vector."""
     for half in (0, -np.finfo(op.dtype).maxexp // 2):  # the product with the first one may overflow
-        x = BlockVector.random(op.shape[0], 1, op.dtype, device=op.device, rng=0).scale(2.0**half)
+        like = BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device, layout=op.layout)
+        x = like.random_like(1, 0).scale(2.0**half)
         with np.errstate(over="ignore", invalid="ignore"):
-            largest = _largest(function(x).array)
-        if math.isfinite(largest):
-            return float(min(times(largest, -half), np.finfo(np.float64).max))
+            found = largest(op.layout, _largest(function(x).array))
+        if math.isfinite(found):
+            return float(min(times(found, -half), np.finfo(np.float64).max))
     raise BreakdownError(f"{name} returned NaN or Inf for a finite block; check its entries.")
 
 

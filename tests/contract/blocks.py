@@ -158,7 +158,7 @@ class Hub:
     def __init__(self, size: int) -> None:
         self.size = size
         self.reports: list[Any] = [None] * size
-        self.settling, self.failed = threading.Barrier(size), threading.Event()
+        self.settling, self.failed = threading.Barrier(size), dict[int, int]()
         self.mail = {pair: queue.Queue() for pair in itertools.product(range(size), repeat=2)}
 
 
@@ -166,16 +166,19 @@ class ThreadComm:
     """A communicator over threads of this process, as `blockvec.parallel.Communicator` describes it."""
 
     def __init__(self, rank: int, hub: Hub) -> None:
-        self.rank, self.size, self.depth, self.hub = rank, hub.size, 0, hub
+        self.rank, self.size, self.hub, self.started = rank, hub.size, hub, 0
 
     def allgather(self, part: Any) -> Any:
+        self.started += 1
         for rank in range(self.size):
             self.hub.mail[self.rank, rank].put(part.copy())
-        parts = [self._received(rank) for rank in range(self.size)]
+        parts = [self._received(rank, self.started) for rank in range(self.size)]
         assert len({(part.shape, part.dtype) for part in parts}) == 1, "parts differ"
         return array_namespace(part).stack(parts)
 
     def exchange(self, sends: Any, receives: Any) -> Callable[[], None]:
+        self.started += 1
+        number = self.started
         for rank, array in sends:
             assert array.flags.c_contiguous
             self.hub.mail[self.rank, rank].put(array.copy())
@@ -183,12 +186,12 @@ class ThreadComm:
         def wait() -> None:
             for rank, array in receives:
                 assert array.flags.c_contiguous
-                array[...] = self._received(rank)
+                array[...] = self._received(rank, number)
 
         return wait
 
     def announce(self) -> None:
-        self.hub.failed.set()
+        self.hub.failed[self.rank] = self.started
 
     def settle(self, report: Any) -> list[Any]:
         self.hub.reports[self.rank] = report
@@ -200,12 +203,13 @@ class ThreadComm:
                     box.get()
             self.hub.failed.clear()
         self.hub.settling.wait(timeout=60)
+        self.started = 0 if any(entry is not None for entry in reports) else self.started
         return reports
 
-    def _received(self, rank: int) -> Any:
-        """Wait for a message, at most a minute, and within `agreed` at most until a thread fails."""
+    def _received(self, rank: int, number: int) -> Any:
+        """Wait for a message of an operation, at most a minute; not for threads that failed before it."""
         for _ in range(6000):
-            if self.depth and self.hub.failed.is_set():
+            if any(started < number for started in list(self.hub.failed.values())):
                 raise PeerError("another thread has failed")
             with contextlib.suppress(queue.Empty):
                 return self.hub.mail[rank, self.rank].get(timeout=0.01)

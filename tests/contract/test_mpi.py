@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-DEADLINE_S = 120
+from tests import distributed
+
+DEADLINE_S = 240
+SOLVES = (
+    "every_method_finds_the_values_of_the_matrix",
+    "limits_and_callbacks_stop_all_processes",
+    "a_failure_anywhere_ends_the_solve_everywhere",
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +54,12 @@ def under_mpi(root: Path) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_two_processes_that_split_rows(under_mpi: Callable[..., str], tmp_path: Path) -> None:
+    names = [*distributed.WORKS, *SOLVES]
+    assert f"{len(names)} passed" in under_mpi(2, "-m", "tests.under_mpi", str(tmp_path), *names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
 def test_processes_that_split_rows(size: int, under_mpi: Callable[..., str], tmp_path: Path) -> None:
-    assert "passed" in under_mpi(size, "-m", "tests.distributed", str(tmp_path))
+    assert "passed" in under_mpi(size, "-m", "tests.under_mpi", str(tmp_path))

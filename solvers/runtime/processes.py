@@ -1,0 +1,130 @@
+"""Solves over several processes: their rows of the problem, common decisions, and common exceptions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+import blockvec
+from blockvec import BlockVector, RowLayout, as_operator
+from blockvec.errors import BreakdownError, OptionError
+from blockvec.models import RowGenerator
+from blockvec.parallel import Communicator, agreed, communicator, share
+
+from ..blocks import Array, RealArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Options that need a whole matrix or vector in one place, with what they would be used for.
+WHOLE = {
+    "M": "is factorised",
+    "OPinv": "is the inverse of a factorised matrix",
+    "like": "selects arrays that hold whole vectors",
+    "checkpoint": "is written",
+}
+
+
+def processes_of(A: Any, comm: Any) -> Communicator | None:
+    """Return the processes that share the rows of a problem; None for one process."""
+    given = communicator(comm)
+    if not isinstance(A, blockvec.Operator) or A.layout is None:
+        return given
+    if comm is not None and given is not A.layout.comm:
+        raise OptionError("comm: the operator A has a layout of other processes; leave comm out.")
+    return A.layout.comm
+
+
+def together(function: Function) -> Function:
+    """Raise an exception of one process in a function of ``(A, ..., comm=)`` on all processes."""
+
+    @functools.wraps(function)
+    def on_all(A: Any, *arguments: Any, **options: Any) -> Any:
+        comm = options.get("comm")
+        if comm is None and not isinstance(A, blockvec.Operator):
+            return function(A, *arguments, **options)
+        with agreed(processes_of(A, comm)):
+            return function(A, *arguments, **options)
+
+    return on_all  # type: ignore[return-value]
+
+
+def split(A: Any, comm: Any, *, shape: Any, dtype: Any, device: str | None, mode: str, **whole: Any) -> Any:
+    """Convert A to an operator whose rows are split over processes, in equal ranges unless it is one already.
+
+    For one process A is returned, a row generator as its matrix. `whole` holds the options `WHOLE`.
+
+    Raises
+    ------
+    OptionError
+        For options that are not available for more than one process.
+    """
+    processes = processes_of(A, comm)
+    if processes is None:
+        return A.matrix() if isinstance(A, RowGenerator) else A
+    for name, value in whole.items():
+        if value is not None:
+            raise OptionError(
+                f"{name}: {WHOLE[name]} in one process, and A has rows in {processes.size}; leave out "
+                f"{name}, or comm."
+            )
+    if mode != "normal":
+        raise OptionError(f"mode: got {mode!r}, which needs a factorisation in one process; leave out comm.")
+    if device not in (None, "cpu"):
+        raise OptionError(f"device: got {device!r}; with rows in several processes only 'cpu' is available.")
+    if isinstance(A, blockvec.Operator) and A.layout is not None:
+        return A
+    n = getattr(A, "shape", shape)
+    if n is None:
+        raise OptionError("A is a function of this process's rows; give shape=(n, n) of the whole matrix.")
+    layout = RowLayout.equal(int(n[1]), processes)
+    return as_operator(A, shape=shape, dtype=dtype, layout=layout)
+
+
+def refuse_factorisation(processes: Communicator | None, method: str) -> None:
+    """Refuse to factorise a matrix whose rows are split over processes."""
+    if processes is not None:
+        raise OptionError(
+            f"sigma: method {method!r} factorises A - sigma I, which is not available for rows in several "
+            "processes; use method='auto', 'jd' or 'filter'."
+        )
+
+
+def same_generator(rng: np.random.Generator, comm: Communicator | None) -> np.random.Generator:
+    """Give the random generators of all processes the state of the first one."""
+    if comm is not None:
+        rng.bit_generator.state = share(comm, rng.bit_generator.state)[0]
+    return rng
+
+
+def largest(layout: RowLayout | None, value: float) -> float:
+    """Return the largest of the numbers of all processes."""
+    return value if layout is None else float(layout.largest(np.array([float(value)]))[0])
+
+
+def same_values(layout: RowLayout | None, value: float, numbers: RealArray) -> float:
+    """Return `largest` of a value; refuse to go on if the processes have computed different numbers.
+
+    Raises
+    ------
+    BreakdownError
+        Small matrices are processed by all processes, from the same numbers; unlike processors or libraries
+        may round differently, and decisions would differ.
+    """
+    if layout is None:
+        return value
+    found = layout.largest(np.concatenate([[value], numbers, -numbers]))
+    upper, lower = np.split(found[1:], 2)
+    if not np.array_equal(upper, -lower):
+        raise BreakdownError(
+            "the processes have computed different Ritz values from the same matrix: their processors or "
+            "libraries differ; use processes on equal computers, with the same installation."
+        )
+    return float(found[0])
+
+
+def delivered(rows: Array, layout: RowLayout | None) -> Any:
+    """Return vectors as users get them: an array, or a block if its rows are split over processes."""
+    return rows if layout is None else BlockVector(rows, layout=layout)

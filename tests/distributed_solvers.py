@@ -1,0 +1,214 @@
+"""What has to hold for solves whose rows are split over processes; see `tests.distributed`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, RowLayout, as_operator, models
+from blockvec.errors import BreakdownError, FormatError, OptionError, ShapeError
+from blockvec.parallel import communicator, share
+from solvers import EigenResult, NoConvergence, eigsh
+from tests.distributed import Work, layouts
+
+WORKS: dict[str, Work] = {}
+
+
+def work(function: Work) -> Work:
+    """List a function under its name."""
+    WORKS[function.__name__] = function
+    return function
+
+
+def check(A: Any, result: EigenResult, comm: Any, expected: Any, tol: float) -> None:
+    """Check values, residuals and orthonormality, and that all processes have the same values."""
+    w, V = result.eigenvalues, result.eigenvectors
+    assert isinstance(V, BlockVector)
+    assert len(set(share(communicator(comm), w.tobytes()))) == 1
+    X, scale = V.gather().array, max(float(np.abs(expected).max()), 1.0)
+    assert np.abs(w - expected).max() <= tol * scale
+    assert np.abs(X.conj().T @ X - np.eye(len(w))).max() <= tol
+    assert np.linalg.norm(A @ X - X * w, axis=0).max() <= 100 * tol * scale
+
+
+def dense_values(A: Any) -> Any:
+    return np.linalg.eigvalsh(A.toarray().astype(np.complex128))
+
+
+HOFSTADTER = "hofstadter:nx=16,ny=12,p=1,q=8"
+
+
+@work
+def every_method_finds_the_values_of_the_matrix(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=15")
+    values = dense_values(A)
+    for options in (
+        {"method": "lanczos", "which": "SA"},
+        {"method": "filter", "which": "SA"},
+        {"method": "jd", "which": "SA"},
+        {"method": "dense", "which": "SA"},
+        {"method": "lanczos", "which": "BE"},
+        {"method": "lanczos", "which": "LM", "block_size": 3},
+        {"which": "SA"},
+    ):
+        k = 6
+        result = eigsh(A, k, rng=1, comm=comm, return_info=True, **options)
+        chosen = {"SA": values[:k], "BE": np.r_[values[:3], values[-3:]], "LM": values[-k:]}
+        check(A, result, comm, chosen[options["which"]], 1e-10)
+
+
+@work
+def complex_and_single_precision_matrices_are_solved(comm: Any, folder: Path) -> None:
+    A = models.model(HOFSTADTER)
+    for dtype, tol in (("complex128", 1e-10), ("complex64", 1e-4)):
+        B = A.astype(dtype)
+        for method in ("lanczos", "filter", "jd"):
+            result = eigsh(B, 4, which="LA", method=method, rng=2, comm=comm, return_info=True)
+            check(B, result, comm, dense_values(A)[-4:], tol)
+
+
+@work
+def interior_values_are_found_without_a_factorisation(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=9")
+    values = dense_values(A)
+    for options in ({"sigma": 3.1, "method": "jd"}, {"sigma": 3.1, "method": "filter"}, {"which": "SM"}):
+        sigma = options.get("sigma", 0.0)
+        expected = np.sort(values[np.argsort(np.abs(values - sigma), kind="stable")[:3]])
+        check(A, eigsh(A, 3, rng=3, comm=comm, return_info=True, **options), comm, expected, 1e-9)
+
+
+@work
+def all_copies_of_multiple_values_are_found(comm: Any, folder: Path) -> None:
+    generator = models.generator("laplace3d:n=9")
+    A = generator.matrix()
+    result = eigsh(
+        generator, 10, which="SA", method="lanczos", block_size=2, rng=0, comm=comm, return_info=True
+    )
+    check(A, result, comm, dense_values(A)[:10], 1e-10)
+    assert result.info["verification"].startswith("passed")
+    assert result.info["n"] == 729
+
+
+@work
+def ragged_and_empty_ranges_are_no_special_case(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=9")
+    for layout in layouts(A.shape[0], comm):
+        op = as_operator(A, layout=layout)
+        for method in ("lanczos", "jd", "dense"):
+            result = eigsh(op, 3, which="SA", method=method, rng=1, return_info=True)
+            check(A, result, comm, dense_values(A)[:3], 1e-10)
+            assert result.eigenvectors.layout == layout
+    for n in (1, 2, 4):
+        D = sp.csr_array(sp.diags_array(np.arange(1.0, n + 1)))
+        for method in ("auto", "lanczos"):
+            result = eigsh(D, 1, which="LA", method=method, rng=0, comm=comm, return_info=True)
+            check(D, result, comm, np.array([float(n)]), 1e-13)
+
+
+@work
+def runs_repeat_and_values_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    A = models.model("xxz:sites=10,up=5")
+    alone = eigsh(A, 5, which="SA", method="lanczos", rng=4)[0]
+    first, again = (eigsh(A, 5, which="SA", method="lanczos", rng=4, comm=comm) for _ in range(2))
+    assert np.array_equal(first[0], again[0])
+    assert np.array_equal(first[1].array, again[1].array)
+    assert np.abs(first[0] - alone).max() <= 1e-12
+    # Without a seed, the processes draw one together.
+    values = eigsh(A, 2, which="SA", method="lanczos", comm=comm)[0]
+    assert len(set(share(communicator(comm), values.tobytes()))) == 1
+
+
+@work
+def vectors_and_functions_of_the_caller_have_local_rows(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=10")
+    values, vectors = np.linalg.eigh(A.toarray())
+    layout = RowLayout.equal(100, comm)
+    known = vectors[layout.rows, :1]
+    diagonal = 1 / (A.diagonal()[layout.rows, None] + 1.0)
+    start = BlockVector.random(100, 2, rng=9, layout=layout)
+
+    def product(X: Any) -> Any:
+        return A[layout.rows] @ layout.gather(X)
+
+    for given, shape in ((A, None), (A[layout.rows], None), (product, (100, 100))):
+        result = eigsh(
+            given,
+            3,
+            which="SA",
+            method="jd",
+            shape=shape,
+            orthogonal_to=known,
+            v0=start,
+            preconditioner=lambda X: X * diagonal,
+            rng=0,
+            comm=comm,
+            return_info=True,
+        )
+        check(A, result, comm, values[1:4], 1e-9)
+    with pytest.raises(ShapeError, match="v0"):
+        eigsh(A, 1, v0=np.ones(101), comm=comm)
+
+
+@work
+def limits_and_callbacks_stop_all_processes(comm: Any, folder: Path) -> None:
+    A, rank = models.model("laplace2d:n=30"), communicator(comm).rank
+    options: dict[str, Any] = {"which": "SA", "method": "lanczos", "rng": 0, "comm": comm}
+    with pytest.raises(NoConvergence, match="raise maxiter") as caught:
+        eigsh(A, 8, maxiter=1, **options)
+    assert isinstance(caught.value.result.eigenvectors, BlockVector)
+    for stop in ({"callback": lambda state: rank == 1}, {"time_limit": 1e-9 if rank == 1 else 1e9}):
+        result = eigsh(A, 8, on_unconverged="return", return_info=True, **options, **stop)
+        assert result.info["stopped"] == next(iter(stop))
+        assert len(result.eigenvalues) == 8
+
+
+@work
+def what_needs_a_whole_matrix_is_refused_before_the_solve(comm: Any, folder: Path) -> None:
+    A = models.model("laplace1d:n=50")
+    identity = sp.eye_array(50)
+    for name, options in {
+        "M": {"M": identity},
+        "OPinv": {"sigma": 1.0, "OPinv": identity},
+        "mode": {"sigma": 1.0, "mode": "cayley"},
+        "like": {"like": "numpy"},
+        "checkpoint": {"checkpoint": folder / "state"},
+        "sigma": {"sigma": 1.0, "method": "lanczos"},
+        "device": {"device": "gpu"},
+    }.items():
+        with pytest.raises(OptionError, match=f"^{name}: "):
+            eigsh(A, 2, comm=comm, **options)
+    with pytest.raises(OptionError, match=r"^comm: got a str; give a communicator"):
+        eigsh(A, 2, comm="world")
+
+
+@work
+def a_failure_anywhere_ends_the_solve_everywhere(comm: Any, folder: Path) -> None:
+    A, rank = models.model("laplace2d:n=20"), communicator(comm).rank
+    layout, calls = RowLayout.equal(400, comm), []
+
+    def product(X: Any) -> Any:
+        calls.append(X.shape)
+        if rank == 1 and len(calls) == 12:
+            raise FormatError("the disk is gone")
+        return A[layout.rows] @ layout.gather(X)
+
+    def complain(state: Any) -> None:
+        if rank == 0:
+            raise ZeroDivisionError("in the callback")
+
+    options: dict[str, Any] = {"which": "SA", "method": "lanczos", "rng": 0, "comm": comm}
+    with pytest.raises(FormatError, match="rank 1: the disk is gone"):
+        eigsh(product, 4, shape=A.shape, **options)
+    with pytest.raises(ZeroDivisionError, match="rank 0: in the callback"):
+        eigsh(A, 4, callback=complain, **options)
+    with pytest.raises(ShapeError, match="rank 1: v0"):
+        eigsh(A, 4, v0=np.ones((3 if rank == 1 else layout.n_local, 1)), **options)
+    bad = A.copy()
+    bad.data[-1] = np.nan if rank == comm.size - 1 else bad.data[-1]
+    with pytest.raises(BreakdownError, match="NaN"):
+        eigsh(bad, 4, **options)
+    check(A, eigsh(A, 4, return_info=True, **options), comm, dense_values(A)[:4], 1e-10)

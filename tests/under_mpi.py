@@ -1,0 +1,33 @@
+"""Call the functions of `tests.distributed` and `tests.distributed_solvers` with the processes of mpiexec.
+
+``mpiexec -n 2 python -m tests.under_mpi FOLDER [NAME ...]``
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from tests import distributed, distributed_solvers
+
+WORKS = {**distributed.WORKS, **distributed_solvers.WORKS}
+
+
+def main(folder: str, *names: str) -> int:
+    from mpi4py import MPI
+
+    for name in names or WORKS:
+        try:
+            WORKS[name](MPI.COMM_WORLD, Path(folder))
+        except BaseException:
+            traceback.print_exc()
+            print(f"{name} failed on rank {MPI.COMM_WORLD.rank}", flush=True)
+            MPI.COMM_WORLD.Abort(1)
+    if MPI.COMM_WORLD.rank == 0:
+        print(f"{len(names or WORKS)} passed", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
