@@ -40,6 +40,11 @@ class Options:
         Whether vendor libraries (BLAS, cuBLAS, cuSPARSE) may be selected besides blockvec's own kernels
         (``BLOCKVEC_VENDOR``, 0 or 1). False is for benchmarks; problems without a kernel of blockvec still
         run on a vendor library.
+    three_m : bool
+        Whether complex products on a GPU may take three real products instead of four where that is faster
+        (``BLOCKVEC_3M``, 0 or 1). Both have errors of a small multiple of u sum |a| |b| in either part, but
+        with three a part that is much smaller than the other has fewer correct digits, and overflow or an
+        infinity in one part also reaches the other.
     tune : str
         Source of the configurations of GPU kernels for large products (``BLOCKVEC_TUNE``). ``"cached"`` uses
         the first available of: the fastest configuration tuned on this device, that installed with blockvec,
@@ -52,6 +57,7 @@ class Options:
     threads: int = dataclasses.field(default_factory=lambda: _available_cores())
     cache_dir: Path = dataclasses.field(default_factory=lambda: platformdirs.user_cache_path("blockvec"))
     vendor: bool = True
+    three_m: bool = True
     tune: str = "cached"
     tune_budget_s: float = 2.0
 
@@ -64,8 +70,9 @@ class Options:
         is_integer = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if not is_integer or not 1 <= self.threads <= MAX_THREADS:
             raise OptionError(f"threads: got {self.threads!r}; give an integer from 1 to {MAX_THREADS}.")
-        if not isinstance(self.vendor, bool):
-            raise OptionError(f"vendor: got {self.vendor!r}; give True or False.")
+        for name in ("vendor", "three_m"):
+            if not isinstance(value := getattr(self, name), bool):
+                raise OptionError(f"{name}: got {value!r}; give True or False.")
         if self.tune not in TUNE_MODES:
             raise OptionError(f"tune: got {self.tune!r}; give one of {', '.join(map(repr, TUNE_MODES))}.")
         if not isinstance(self.tune_budget_s, int | float) or not 0 < self.tune_budget_s < float("inf"):
@@ -84,6 +91,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "BLOCKVEC_THREADS": ("threads", int, f"an integer from 1 to {MAX_THREADS}"),
     "BLOCKVEC_CACHE_DIR": ("cache_dir", Path, "a folder"),
     "BLOCKVEC_VENDOR": ("vendor", {"0": False, "1": True}.__getitem__, "0 or 1"),
+    "BLOCKVEC_3M": ("three_m", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
     "BLOCKVEC_TUNE_BUDGET": ("tune_budget_s", float, "a positive number of seconds"),
 }

@@ -70,13 +70,20 @@ def accepts(problem: Problem, backend: Backend) -> bool:
 def preferred(problem: Problem, backend: Backend) -> Candidate | None:
     """Choose a candidate under the current options without tuning; None if none accepts the problem."""
     current = options()
-    return _choose(problem, backend, current.vendor, current.threads, current.tune, current.cache_dir)
+    allowed = current.vendor, current.three_m
+    return _choose(problem, backend, allowed, current.threads, current.tune, current.cache_dir)
 
 
 @functools.lru_cache(maxsize=4096)
 def _choose(
-    problem: Problem, backend: Backend, vendor: bool, _threads: int, _tune: str, _cache_dir: Path
+    problem: Problem,
+    backend: Backend,
+    allowed: tuple[bool, bool],
+    _threads: int,
+    _tune: str,
+    _cache_dir: Path,
 ) -> Candidate | None:
-    accepted = [c for c in backend.candidates(problem) if not c.refusal]
+    vendor, three_m = allowed
+    accepted = [c for c in backend.candidates(problem) if not c.refusal and (three_m or not c.three_m)]
     own = [c for c in accepted if not c.vendor]
     return next(iter(own if own and not vendor else accepted), None)

@@ -15,7 +15,7 @@ from .dense.tsmm_mma import TsmmMma
 from .dense.tsmm_mma_model import TsmmMmaModel
 from .dense.tsmttsm_fma import TsmttsmFma
 from .dense.tsmttsm_fma_model import TsmttsmFmaModel
-from .dense.tsmttsm_mma import TsmttsmMma
+from .dense.tsmttsm_mma import Tsmttsm3m, Tsmttsm3mConfig, TsmttsmMma
 from .dense.tsmttsm_mma_model import TsmttsmMmaModel
 from .device import DeviceInfo
 from .family import AnyFamily
@@ -36,6 +36,7 @@ FAMILIES: dict[str, DenseFamily[Any, Any]] = {
     for family in (
         SweepMma(_SWEEPS, "sweep_mma", SweepProblem),
         TsmttsmMma(TsmttsmMmaModel()),
+        Tsmttsm3m(TsmttsmMmaModel(Tsmttsm3mConfig)),
         # With a basis of more than 64 columns it takes a sixth longer for A^H B than the one before; A C of
         # such a basis has no other family.
         SweepMma(_SWEEPS, "tsmttsm_sweep", TsmttsmProblem),

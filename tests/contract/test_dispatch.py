@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import fractions
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 import blockvec
 from blockvec import BlockVector, as_operator, dispatch, models, products
+from blockvec.backends import Candidate
 from blockvec.errors import DTypeError, OptionError
+from blockvec.kernels.problem import TsmttsmProblem
 from tests.contract.blocks import DTYPES, host, on, values
 
 
@@ -40,6 +43,25 @@ def test_a_profile_records_every_operation_with_its_bytes(device: str) -> None:
         assert row["bandwidth_gb_s"] > 0
         assert row["fraction"] > 0
     assert all(name in p.table() for name in rows)
+
+
+def test_the_options_exclude_kernels_of_vendors_and_with_three_real_products() -> None:
+    candidates = (
+        Candidate("three", print, three_m=True),
+        Candidate("vendor", print, vendor=True),
+        Candidate("own", print),
+    )
+    backend: Any = type("TwoKernels", (), {"candidates": lambda _self, _problem: candidates})()
+    problem = TsmttsmProblem(1000, 64, 64, "complex128", "complex128", 64, 64)
+
+    def chosen(**options: bool) -> str:
+        with blockvec.option_context(**options):
+            candidate = dispatch.preferred(problem, backend)
+        return candidate.name if candidate else ""
+
+    assert chosen() == chosen(vendor=False) == "three"
+    assert chosen(three_m=False) == "vendor"
+    assert chosen(three_m=False, vendor=False) == "own"
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import blockvec
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import is_complex
 from tests.blocks import GUARD, UNIT_ROUNDOFF, counters_are_ready, describe_tsmttsm, draw, framed
 from tests.gpu.dense_products import TYPES, configuration, launch, layout
 
-family = FAMILIES["tsmttsm_mma"]
+family, three_m = FAMILIES["tsmttsm_mma"], FAMILIES["tsmttsm_3m"]
 
 pytestmark = pytest.mark.gpu
 
@@ -35,6 +36,7 @@ def cases(draw_: st.DrawFn) -> dict[str, Any]:
         "alpha": draw_(st.sampled_from([1, -2, 0.5])),
         "beta": draw_(st.sampled_from([0, 0, 1, -3])),
         "same": same,
+        "three_m": draw_(st.booleans()),
     }
 
 
@@ -52,13 +54,14 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     B, memory_b = (A, memory_a) if case["same"] else framed(cp, host_b, case["lds"][1], case["offsets"][1])
     alpha, beta = case["alpha"], case["beta"]
     problem = describe_tsmttsm(A, B, case["conj"] and is_complex(dtype), alpha, beta)
+    family = three_m if case["three_m"] and is_complex(dtype) else FAMILIES["tsmttsm_mma"]
     config = configuration(family, problem, device, case["config"])
 
     before = [memory_a.copy(), memory_b.copy()]
     results = []
     for _ in range(2):
         C, memory_c = framed(cp, host_c if beta else np.full_like(host_c, np.nan), host_c.shape[1], 0)
-        run(problem, config, device, (A, B, C), (alpha, beta), workspace)
+        launch(family, problem, config, device, (A, B, C), (alpha, beta), workspace)
         results.append(C.get())
         outside = memory_c.copy()
         outside[GUARD : GUARD + C.size] = cp.nan
@@ -87,10 +90,45 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
 ) -> None:
     rng = np.random.default_rng(width)
     host_a, host_b = (draw(rng, (20_011 + width, width), dtype, True) for _ in range(2))
-    A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.full((width, width), cp.nan, dtype)
+    A, B = cp.asarray(host_a), cp.asarray(host_b)
     problem = describe_tsmttsm(A, B, is_complex(dtype), 1, 0)
-    run(problem, family.choose(problem, device), device, (A, B, C), (1, 0), workspace)
-    np.testing.assert_array_equal(C.get(), host_a.conj().T.astype(np.complex128) @ host_b)
+    expected = host_a.conj().T.astype(np.complex128) @ host_b
+    for kernel in (family, three_m) if is_complex(dtype) else (family,):
+        C = cp.full((width, width), cp.nan, dtype)
+        config = kernel.choose(problem, device)
+        launch(kernel, problem, config, device, (A, B, C), (1, 0), workspace)
+        np.testing.assert_array_equal(C.get(), expected)
+
+
+@pytest.mark.parametrize("conj", [True, False])
+@pytest.mark.parametrize("small", ["real", "imaginary", "columns"])
+def test_three_real_products_keep_the_error_bound_where_parts_differ_in_size(
+    small: str, conj: bool, cp: Any, device: DeviceInfo, workspace: Any
+) -> None:
+    rng = np.random.default_rng(3)
+    host_a, host_b = (draw(rng, (30_011, 56), "complex128", False) for _ in range(2))
+    for host in (host_a, host_b):
+        if small == "columns":
+            host *= 10.0 ** -np.linspace(0, 14, host.shape[1])
+        else:
+            getattr(host, "real" if small == "real" else "imag")[...] *= 1e-12
+    A, B, C = cp.asarray(host_a), cp.asarray(host_b), cp.empty((56, 56), "complex128")
+    problem = describe_tsmttsm(A, B, conj, 1, 0)
+    config = three_m.choose(problem, device)
+    launch(three_m, problem, config, device, (A, B, C), (1, 0), workspace)
+    left = (host_a.conj() if conj else host_a).astype(np.clongdouble)
+    error = np.abs(C.get() - left.T @ host_b.astype(np.clongdouble))
+    bound = 4 * UNIT_ROUNDOFF["complex128"] * (2 + np.sqrt(three_m.chain_length(problem, config, device)))
+    assert np.all(error <= bound * (np.abs(host_a).T @ np.abs(host_b)))
+
+
+def test_wide_complex_products_take_three_real_ones_unless_the_option_forbids_it(cp: Any) -> None:
+    A = blockvec.BlockVector(cp.ones((40_000, 64), "complex128"))
+    kernels = []
+    for is_allowed in (True, False):
+        with blockvec.option_context(three_m=is_allowed, tune="model"):
+            kernels.append(blockvec.explain("dot", A, A.copy()).kernel)
+    assert kernels == ["tsmttsm_3m", "tsmttsm_mma"]
 
 
 @pytest.mark.parametrize("width", range(40, 97, 8))

@@ -71,6 +71,7 @@ def candidate(
         family.name,
         runner(gpu, problem, loaded),
         refusal,
+        three_m=family.three_m,
         configuration=text,
         source=source,
         prepare=gpu.on_device(prepare),

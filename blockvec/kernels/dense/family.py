@@ -30,6 +30,8 @@ class DenseFamily(Family[P, C]):
 
     Attributes
     ----------
+    three_m : bool
+        Whether a complex product takes three real products, not four.
     unit : str
         Part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``.
     has_unsummed_kernel : bool
@@ -37,6 +39,7 @@ class DenseFamily(Family[P, C]):
         difference of the times is that of the sums.
     """
 
+    three_m: ClassVar[bool] = False
     unit: ClassVar[str]
     has_unsummed_kernel: ClassVar[bool] = False
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import ClassVar
 
 from ..device import DeviceInfo
 from ..launch import pack_product, partials_bytes, partials_chain
@@ -36,6 +37,7 @@ BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 # With fewer blocks each product of a warp depends on the one before, and there the assembler of CUDA 13.0
 # was seen to omit the scoreboard wait for an accumulator across the end of such a loop.
 _MIN_AHEAD = 4
+LIMITED_BY_MEMORY = 44  # columns up to which four real products take no longer than memory
 _GAP = 32  # bytes per row of a fragment load, which has four rows
 
 
@@ -82,6 +84,8 @@ class TsmttsmMmaConfig:
     gapless: bool = False
     ahead: bool = False
 
+    three_m: ClassVar[bool] = False  # three real products for a complex one instead of four
+
     @property
     def warps(self) -> int:
         """Warps that multiply."""
@@ -99,8 +103,18 @@ class TsmttsmMmaConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Tsmttsm3mConfig(TsmttsmMmaConfig):
+    """One way to run the kernel with three real products for a complex one."""
+
+    three_m: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
-    """Layout of a stage in shared memory, in bytes; the names are those of the kernel."""
+    """Layout of a stage in shared memory, in bytes; the names are those of the kernel.
+
+    `swaps`: whether lanes of odd rows load two groups of columns in the other order, against bank conflicts.
+    """
 
     a_piece: int
     b_piece: int
@@ -112,6 +126,7 @@ class Layout:
     b_gap: int
     b_offset: int
     stage_bytes: int
+    swaps: bool
 
 
 def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
@@ -184,7 +199,13 @@ def layout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo
         stage_bytes = round_up(4 * a_pitch + a_gap + max(over_a, over_b), BANK_ROW_BYTES)
     else:
         stage_bytes = round_up(b_offset + 4 * b_pitch + b_gap + over_b, BANK_ROW_BYTES)
-    return Layout(a_piece, b_piece, a_row, b_row, a_pitch, b_pitch, a_gap, b_gap, b_offset, stage_bytes)
+    places = {(a_pitch, a_gap), (b_pitch, b_gap)}
+    swaps = config.three_m and any(
+        conflicts(*place, size, swaps=True) < conflicts(*place, size) for place in places
+    )
+    return Layout(
+        a_piece, b_piece, a_row, b_row, a_pitch, b_pitch, a_gap, b_gap, b_offset, stage_bytes, swaps
+    )
 
 
 def copies(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
@@ -194,9 +215,9 @@ def copies(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo
     return sum(2 if gap else 1 for piece, gap in gaps[: 2 - problem.same] if not piece)
 
 
-def conflicts(pitch: int, gap: int, size: int) -> int:
+def conflicts(pitch: int, gap: int, size: int, *, swaps: bool = False) -> int:
     """Count the bank conflicts of a fragment load of elements of `size` bytes: 1, 2 or 4 cycles."""
-    starts = [t * pitch + t // 2 * gap for t in range(4)]
+    starts = [t * pitch + t // 2 * gap + swaps * (t % 2) * BANK_ROW_BYTES // 2 for t in range(4)]
     slots = [
         (start + column * size) % BANK_ROW_BYTES // size for start in starts for column in range(_GAP // size)
     ]
@@ -235,8 +256,11 @@ def registers(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
     im, in_ = _tile(problem, config)
     fragments = 2 * parts * (im + (0 if is_triangle(problem, config) else in_)) * config.kstep
     fragments *= 1 + config.ahead
-    more = 8 * config.kstep if parts == 2 else 8 * _is_uneven(problem, config)
-    return 4 * parts * tile_blocks(problem, config) + fragments + more + (48 if config.ahead else 40)
+    if config.three_m:
+        sums, more = 3, 2 * (im + in_) * config.kstep + 8
+    else:
+        sums, more = parts, 8 * config.kstep if parts == 2 else 8 * _is_uneven(problem, config)
+    return 4 * sums * tile_blocks(problem, config) + fragments + more + (48 if config.ahead else 40)
 
 
 def _is_uneven(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
@@ -336,6 +360,10 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             ceil_div(turns, config.wk) * steps if config.takes_turns else turns * ceil_div(steps, config.wk)
         )
         products = chain * 4 * config.kstep * (2 if is_complex(problem.dtype) else 1)
+        if config.three_m:
+            # The third sum is bounded by twice that of moduli, and both of its factors are rounded sums; the
+            # first two sums are subtracted from it.
+            products += products // 2 + 2 * 2 + 2
         sums = partials_chain(blocks)
         return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
 
@@ -352,6 +380,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             "COMPLEX": is_complex(problem.dtype),
             "CONJ": is_complex(problem.dtype) and problem.conj,
             "SAME": problem.same,
+            "THREE_M": config.three_m,
             "ALPHA_ONE": problem.alpha == "one",
             "BETA_ZERO": problem.beta == "zero",
             "SUMMED": is_summed,
@@ -364,3 +393,32 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
         doubles = problem.M * problem.N * (2 if is_complex(problem.dtype) else 1)
         return partials_bytes(grid(problem, config, device), doubles)
+
+
+class Tsmttsm3m(TsmttsmMma):
+    """The same with three real products for a complex one, where products take longer than memory.
+
+    Each part of the result has an error of a small multiple of u sum |a| |b|, as with four products, but a
+    part that is much smaller than the other one has fewer correct digits [1]_. An infinite or nearly
+    overflowing element may make both parts NaN where four products make one infinite.
+
+    References
+    ----------
+    .. [1] N. J. Higham, Stability of a method for multiplying complex matrices with three real matrix
+       multiplications, SIAM J. Matrix Anal. Appl. 13 (1992) 681-687.
+    """
+
+    name = "tsmttsm_3m"
+    Config = Tsmttsm3mConfig
+    three_m = True
+    unit = "3m"
+
+    def supports(self, problem: TsmttsmProblem, device: DeviceInfo) -> str | None:
+        """Explain why the family cannot run a problem; None if it can."""
+        if not is_complex(problem.dtype):
+            return "takes complex operands"
+        return super().supports(problem, device)
+
+    def is_faster(self, problem: TsmttsmProblem) -> bool:
+        """Check whether products rather than memory limit the product with four real products."""
+        return is_complex(problem.dtype) and min(problem.M, problem.N) > LIMITED_BY_MEMORY

@@ -85,12 +85,14 @@ _SHORT_LIST = _Choices(
 )
 
 
-def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -> Iterator[TsmttsmMmaConfig]:
+def _enumerate(
+    kind: type[TsmttsmMmaConfig], problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices
+) -> Iterator[TsmttsmMmaConfig]:
     in_pieces = any(pieces(problem, device))
     if goes_through_l1(problem, device):
         choices = replace(choices, ring_bytes=_SPACE.ring_bytes)
     for fold in _folds(problem, in_pieces):
-        single = TsmttsmMmaConfig(4, 2, 1, 1, 1, fold=fold)
+        single = kind(4, 2, 1, 1, 1, fold=fold)
         for wm, wn, wk in _splits(*groups(problem, single)):
             for kstep in choices.ksteps:
                 base = replace(single, wm=wm, wn=wn, wk=wk, kstep=kstep)
@@ -179,10 +181,12 @@ def _row_counts(
 
 
 @functools.lru_cache(maxsize=4096)
-def short_list(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[TsmttsmMmaConfig, ...]:
+def short_list(
+    model: TsmttsmMmaModel, problem: TsmttsmProblem, device: DeviceInfo
+) -> tuple[TsmttsmMmaConfig, ...]:
     """List the valid configurations from which `choose` takes one; K does not matter."""
     found: dict[TsmttsmMmaConfig, None] = {}
-    for config in _enumerate(problem, device, _SHORT_LIST):
+    for config in _enumerate(model.kind, problem, device, _SHORT_LIST):
         # A warp that only copies is never slower, but it takes registers from the others.
         better = config.producers == 0 and replace(config, producers=1) in found
         if not better and refuse(problem, config, device) is None:
@@ -236,9 +240,11 @@ def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Dev
         for m in range(config.wm)
         for n in range(config.wn)
     ]
-    products = [_products(im, in_, parts, triangle) * config.kstep for im, in_ in tiles]
-    conflicts_a = conflicts(stage.a_pitch, stage.a_gap, size)
-    conflicts_b = conflicts_a if problem.same else conflicts(stage.b_pitch, stage.b_gap, size)
+    products = [_products(im, in_, parts, triangle, config.three_m) * config.kstep for im, in_ in tiles]
+    conflicts_a = conflicts(stage.a_pitch, stage.a_gap, size, swaps=stage.swaps)
+    conflicts_b = (
+        conflicts_a if problem.same else conflicts(stage.b_pitch, stage.b_gap, size, swaps=stage.swaps)
+    )
     groups_a, groups_b = sum(im for im, _ in tiles), 0 if triangle else sum(in_ for _, in_ in tiles)
     read = groups_a * conflicts_a + groups_b * conflicts_b
     shared = (config.rows * read * 8 * size + stage.stage_bytes) / BANK_ROW_BYTES
@@ -292,8 +298,13 @@ def _share(count: int, warps: int, warp: int) -> int:
     return count // warps + (warp < count % warps)
 
 
-def _products(im: int, in_: int, parts: int, triangle: bool) -> float:
-    """Count the m16n8k4 products of a tile of im x in_ blocks per step of 4 rows."""
+def _products(im: int, in_: int, parts: int, triangle: bool, three_m: bool) -> float:
+    """Count the m16n8k4 products of a tile of im x in_ blocks per step of 4 rows.
+
+    The additions of the 3M method, two cycles per group of columns on the same pipe, are an eighth of one.
+    """
+    if three_m:
+        return 3 * _products(im, in_, 1, triangle, False) + (im + in_) / 8
     if parts == 2:
         return im * (im + 1) if triangle else 2 * im * in_
     if triangle:
@@ -327,15 +338,24 @@ def _tail(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo,
 
 
 class TsmttsmMmaModel(Model[TsmttsmProblem, TsmttsmMmaConfig]):
-    """The model of the tensor-core family."""
+    """The model of the tensor-core families.
+
+    Parameters
+    ----------
+    kind : type
+        Their configurations.
+    """
+
+    def __init__(self, kind: type[TsmttsmMmaConfig] = TsmttsmMmaConfig) -> None:
+        self.kind = kind
 
     def space(self, problem: TsmttsmProblem, device: DeviceInfo) -> Iterator[TsmttsmMmaConfig]:
         """Yield the configurations worth measuring, a few hundred; some may be refused."""
-        return _enumerate(problem, device, _SPACE)
+        return _enumerate(self.kind, problem, device, _SPACE)
 
     def has_choice(self, problem: TsmttsmProblem, device: DeviceInfo) -> bool:
         """Check whether any configuration of the short list is valid."""
-        return bool(short_list(_shape(problem), device))
+        return bool(short_list(self, _shape(problem), device))
 
     def predict(
         self,
@@ -403,5 +423,5 @@ def _choose(
     model: TsmttsmMmaModel, problem: TsmttsmProblem, device: DeviceInfo, read: float, peak: float | None
 ) -> TsmttsmMmaConfig:
     ceilings = Ceilings(read, read, read, {"float64": peak} if peak else {})
-    candidates = short_list(_shape(problem), device)
+    candidates = short_list(model, _shape(problem), device)
     return min(candidates, key=lambda config: model.predict(problem, config, device, ceilings))

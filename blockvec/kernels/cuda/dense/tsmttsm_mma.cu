@@ -22,14 +22,20 @@
 // product and only the last of an odd number of them is padded.
 // Complex: (re, im) stay interleaved; with d the operand of fewer groups and s the other, m16n8 products of the 16 rows
 // (d_re, d_im) by s_re and (d_im, -d_re) by s_im (the signs of A^T B: (-d_im, d_re)) add up re and im of d conj(s) (d s): two products an 8 x 8 block, no padding.
+// THREE_M: three real products instead of those four (the 3M method; Higham, SIAM J. Matrix Anal. Appl. 13 (1992) 681),
+//          T1 = A_re^T B_re, T2 = A_im^T B_im, T3 = (A_re -+ A_im)^T (B_re + B_im); A^H B = T1 + T2 + i (T3 - T1 + T2), with the upper sign,
+//          A^T B = T1 - T2 + i (T3 - T1 - T2). Each is summed as a real product; a warp adds parts as it loads them.
+// SWAPS: where the chunks begin at two addresses modulo 128, lanes of odd t load the columns of each two neighbouring groups in the other order, 64 bytes
+//        apart modulo 128 (of elements of 16 bytes the second group takes its columns in the order 4..7, 0..3), and exchange them afterwards.
 // SAME (B is A) with all of C in one warp: only blocks on and above the diagonal are computed.
 // FOLD > 1, for narrow matrices: FOLD consecutive rows are taken as one FOLD times as wide; C is the sum of the FOLD diagonal blocks of the product.
 //
-// Registers of a consumer: 4 IM IN accumulators (8 if complex), 2 (IM + IN) KSTEP for fragments (4 if complex), ~30 more.
+// Registers of a consumer: 4 IM IN accumulators (8 if complex, 12 with three products), 2 (IM + IN) KSTEP for fragments (4 if complex, 6 with
+// three products), ~30 more.
 //
 // Types:   Real: parts of elements. Float ones become double on their way from shared memory to a fragment: products are exact and sums in
 //          double precision, at the rate of single precision multiply-adds with a fraction of their instructions.
-// Problem: M, N; COMPLEX, CONJ, SAME; ALPHA_ONE, BETA_ZERO; SUMMED: else the kernel ends with its last product; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
+// Problem: M, N; COMPLEX, CONJ, SAME; THREE_M; ALPHA_ONE, BETA_ZERO; SUMMED: else the kernel ends with its last product; A_PIECE, B_PIECE: 0, the operand is contiguous and 16-byte aligned (bulk copies), else
 //          16, 8 or 4, bytes a cp.async copies of its rows.
 // Config:  ROWS, STAGES of the ring; WM, WN, WK warps; KSTEP 1, 2 or 4; FOLD; UNROLL of steps; AHEAD: fragments are loaded a step ahead; BLOCKS a
 //          multiprocessor; PRODUCERS: warps that copy.
@@ -40,6 +46,7 @@
 #include "common/reduce.cuh"
 
 constexpr int PARTS = COMPLEX ? 2 : 1;
+constexpr int SUMS = THREE_M ? 3 : PARTS;            // of products, for each element of C
 constexpr int REAL = sizeof(Real), SIZE = REAL * PARTS;  // bytes of a real number, of an element
 constexpr int CHUNK = ROWS / 4;                      // folded rows a chunk
 constexpr int STEPS = CHUNK / KSTEP;
@@ -53,12 +60,13 @@ constexpr int WARPS = WM * WN * WK, CONSUMERS = 32 * WARPS;
 constexpr int TAKERS = AHEAD && STAGES > WK ? WK : 1, SHARERS = WK / TAKERS, READERS = WARPS / TAKERS;
 constexpr bool TRIANGLE = SAME && WM * WN == 1;
 // An odd number of groups squared, by 2 x 2 warps: a pinwheel of four IM_LEAST x IM tiles around a block that the first one takes.
-constexpr bool PINWHEEL = COMPLEX && WM == 2 && WN == 2 && GM == GN && GM % 2 == 1;
+constexpr bool PINWHEEL = COMPLEX && !THREE_M && WM == 2 && WN == 2 && GM == GN && GM % 2 == 1;
 constexpr bool B_IS_D = IN <= IM;                    // which operand plays d in complex products
 constexpr bool A_BULK = A_PIECE == 0, B_BULK = B_PIECE == 0 && !SAME;
 constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 0 && !SAME);
 
 static_assert(ROWS % 4 == 0 && CHUNK % KSTEP == 0, "whole steps");
+static_assert(COMPLEX || !(THREE_M || SWAPS), "for complex numbers");
 
 // The parts of its IM x IN blocks that a warp has, as a sum.
 constexpr int ALL_M = 1, ALL_N = 2;  // all groups of A, of B, and not one less
@@ -79,17 +87,21 @@ struct alignas(2 * REAL) Pair {
     Real re, im;
 };
 
+// The column of an odd group that lane g takes is g ^ TWIST.
+constexpr int TWIST = SWAPS && SIZE == 16 ? 4 : 0;
+
 // One step's columns of a warp's groups, lane (g, t) holding column g of row t of each 4-row set u.
 template <int GROUPS, int ROW>
 struct Fragments {
     double part[PARTS][GROUPS][KSTEP];
 
-    __device__ __forceinline__ void load(const char* lane_base, int step, int groups) {
+    __device__ __forceinline__ void load(const char* lane_base, int step, int groups, const int (&moved)[2]) {
 #pragma unroll
         for (int group = 0; group < groups; ++group)
 #pragma unroll
             for (int u = 0; u < KSTEP; ++u) {
                 const char* from = lane_base + (step * KSTEP + u) * ROW + group * 8 * SIZE;
+                if (SWAPS && (group | 1) < groups) from += moved[group % 2];
                 if constexpr (COMPLEX) {
                     const Pair pair = *reinterpret_cast<const Pair*>(from);
                     part[0][group][u] = pair.re;
@@ -98,6 +110,20 @@ struct Fragments {
                     part[0][group][u] = *reinterpret_cast<const Real*>(from);
                 }
             }
+    }
+
+    // Brings the groups that an odd lane loaded in the other order into theirs.
+    __device__ __forceinline__ void exchange(bool is_odd, int groups) {
+#pragma unroll
+        for (int group = 0; group + 1 < groups; group += 2)
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+                for (int u = 0; u < KSTEP; ++u) {
+                    const double first = part[p][group][u], second = part[p][group + 1][u];
+                    part[p][group][u] = is_odd ? second : first;
+                    part[p][group + 1][u] = is_odd ? first : second;
+                }
     }
 
     // A word that depends on all loads.
@@ -121,43 +147,78 @@ __device__ __forceinline__ double xor_words(double x, u32 high, u32 low) {
 struct Accumulators {
     u32 keep, flip;
     // Block (i, j): lane (g, t) holds elements (g, 2t) and (g, 2t + 1), of the transposed block where `transposed` says so.
-    double value[IM][IN][PARTS][2];
+    double value[IM][IN][SUMS][2];
 
     static constexpr __device__ __forceinline__ bool transposed(int shape, int i, int j) {
-        if (COMPLEX) return B_IS_D;
+        if (COMPLEX && !THREE_M) return B_IS_D;
         const int im = groups_of_a(shape), in = groups_of_b(shape);
         return !TRIANGLE && im % 2 == 1 && i == im - 1 && !(in % 2 == 1 && j == in - 1);
     }
 
-    __device__ __forceinline__ void single(int i, int j, const double (&a)[KSTEP], const double (&b)[KSTEP]) {
+    __device__ __forceinline__ void single(int part, int i, int j, const double (&a)[KSTEP], const double (&b)[KSTEP]) {
 #pragma unroll
-        for (int u = 0; u < KSTEP; ++u) mma_m8n8k4(value[i][j][0], a[u], b[u]);
+        for (int u = 0; u < KSTEP; ++u) mma_m8n8k4(value[i][j][part], a[u], b[u]);
     }
 
+    // A real product.
     template <int SHAPE>
-    __device__ __forceinline__ void add_real(const FragmentsA& fa, const FragmentsB& fb) {
+    __device__ __forceinline__ void add_real(int part, const double (&a)[IM][KSTEP], const double (&b)[IN][KSTEP]) {
         constexpr int GROUPS_A = groups_of_a(SHAPE), GROUPS_B = groups_of_b(SHAPE);
-        const auto& a = fa.part[0];
-        const auto& b = fb.part[0];
         if constexpr (TRIANGLE) {
 #pragma unroll
             for (int j = 0; j < IN; ++j) {
 #pragma unroll
-                for (int i = 0; i + 1 <= j; i += 2) mma_m16n8(value[i][j][0], value[i + 1][j][0], a[i], a[i + 1], a[j]);
-                if (j % 2 == 0) single(j, j, a[j], a[j]);
+                for (int i = 0; i + 1 <= j; i += 2) mma_m16n8(value[i][j][part], value[i + 1][j][part], a[i], a[i + 1], b[j]);
+                if (j % 2 == 0) single(part, j, j, a[j], b[j]);
             }
         } else {
 #pragma unroll
             for (int j = 0; j < GROUPS_B; ++j)
 #pragma unroll
-                for (int i = 0; i + 1 < GROUPS_A; i += 2) mma_m16n8(value[i][j][0], value[i + 1][j][0], a[i], a[i + 1], b[j]);
+                for (int i = 0; i + 1 < GROUPS_A; i += 2)
+                    mma_m16n8(value[i][j][part], value[i + 1][j][part], a[i], a[i + 1], b[j]);
             if constexpr (GROUPS_A % 2 == 1) {
                 constexpr int LAST = GROUPS_A - 1;
 #pragma unroll
-                for (int j = 0; j + 1 < GROUPS_B; j += 2) mma_m16n8(value[LAST][j][0], value[LAST][j + 1][0], b[j], b[j + 1], a[LAST]);
-                if constexpr (GROUPS_B % 2 == 1) single(LAST, GROUPS_B - 1, a[LAST], b[GROUPS_B - 1]);
+                for (int j = 0; j + 1 < GROUPS_B; j += 2)
+                    mma_m16n8(value[LAST][j][part], value[LAST][j + 1][part], b[j], b[j + 1], a[LAST]);
+                if constexpr (GROUPS_B % 2 == 1) single(part, LAST, GROUPS_B - 1, a[LAST], b[GROUPS_B - 1]);
             }
         }
+    }
+
+    // Re + Im of the groups of a fragment, or Re - Im.
+    template <int GROUPS>
+    static __device__ __forceinline__ void sum_parts(double (&sum)[GROUPS][KSTEP], const double (&part)[PARTS][GROUPS][KSTEP], bool minus) {
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int u = 0; u < KSTEP; ++u)
+                sum[group][u] = minus ? part[0][group][u] - part[PARTS - 1][group][u] : part[0][group][u] + part[PARTS - 1][group][u];
+    }
+
+    template <int SHAPE, class FB>
+    __device__ __forceinline__ void add_three(const FragmentsA& a, const FB& b) {
+        double sum_a[IM][KSTEP], sum_b[IN][KSTEP];
+        sum_parts(sum_a, a.part, CONJ);
+        sum_parts(sum_b, b.part, false);
+        add_real<SHAPE>(0, a.part[0], b.part[0]);
+        add_real<SHAPE>(PARTS - 1, a.part[PARTS - 1], b.part[PARTS - 1]);
+        add_real<SHAPE>(SUMS - 1, sum_a, sum_b);
+    }
+
+    // Turns the sums of three products into the real and the imaginary part.
+    __device__ __forceinline__ void combine() {
+#pragma unroll
+        for (int i = 0; i < IM; ++i)
+#pragma unroll
+            for (int j = 0; j < IN; ++j)
+#pragma unroll
+                for (int q = 0; q < 2; ++q) {
+                    const double re = value[i][j][0][q], im = value[i][j][PARTS - 1][q], both = value[i][j][SUMS - 1][q];
+                    value[i][j][0][q] = CONJ ? re + im : re - im;
+                    value[i][j][PARTS - 1][q] = both - (CONJ ? re - im : re + im);
+                }
     }
 
     template <int SHAPE, class D, class S>
@@ -187,7 +248,15 @@ struct Accumulators {
     template <int SHAPE>
     __device__ __forceinline__ void add(const FragmentsA& a, const FragmentsB& b) {
         if constexpr (!COMPLEX) {
-            add_real<SHAPE>(a, b);
+            if constexpr (TRIANGLE)
+                add_real<SHAPE>(0, a.part[0], a.part[0]);
+            else
+                add_real<SHAPE>(0, a.part[0], b.part[0]);
+        } else if constexpr (THREE_M) {
+            if constexpr (TRIANGLE)
+                add_three<SHAPE>(a, a);
+            else
+                add_three<SHAPE>(a, b);
         } else if constexpr (TRIANGLE) {
             add_complex<SHAPE>(a, a);
         } else if constexpr (B_IS_D) {
@@ -199,11 +268,11 @@ struct Accumulators {
 
     // A word that depends on the last products: each is one of a block in the first row or column, or the last.
     __device__ __forceinline__ u32 token() const {
-        u32 word = __double2loint(value[IM - 1][IN - 1][0][0]);
+        u32 word = __double2loint(value[IM - 1][IN - 1][SUMS - 1][0]);
 #pragma unroll
-        for (int i = 0; i < IM; ++i) word |= __double2loint(value[i][0][0][0]);
+        for (int i = 0; i < IM; ++i) word |= __double2loint(value[i][0][SUMS - 1][0]);
 #pragma unroll
-        for (int j = 0; j < IN; ++j) word |= __double2loint(value[0][j][0][0]);
+        for (int j = 0; j < IN; ++j) word |= __double2loint(value[0][j][SUMS - 1][0]);
         return word;
     }
 
@@ -244,12 +313,13 @@ struct Accumulators {
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
                     const bool swap = transposed(shape, i, j);
-                    const int m = (m0 + i) * 8 + (swap ? 2 * t + q : g), n = (n0 + j) * 8 + (swap ? g : 2 * t + q);
+                    const int row = swap ? 2 * t + q : g, column = swap ? g : 2 * t + q;
+                    const int m = (m0 + i) * 8 + (row ^ (i % 2 * TWIST)), n = (n0 + j) * 8 + (column ^ (j % 2 * TWIST));
                     if (m >= MF || n >= NF) continue;
 #pragma unroll
                     for (int part = 0; part < PARTS; ++part) {
                         // If A has the role of d, the sum of the products is conj(A^H B).
-                        const bool negative = CONJ && part == 1 && !B_IS_D;
+                        const bool negative = CONJ && !THREE_M && part == 1 && !B_IS_D;
                         const double x = negative ? -value[i][j][part][q] : value[i][j][part][q];
                         product[(m * NF + n) * PARTS + part] = x;
                         if (TRIANGLE && i < j) product[(n * NF + m) * PARTS + part] = CONJ && part == 1 ? -x : x;
@@ -262,12 +332,21 @@ struct Accumulators {
 // The offsets of a warp's columns in a stage, and its index among the WK warps that share the steps.
 struct Place {
     int offset_a, offset_b, wk;
+    int moved[2];  // bytes from the columns of an even group, of an odd one, to those that the lane loads
 
     template <int SHAPE>
     __device__ __forceinline__ void load(FragmentsA& a, FragmentsB& b, const char* stage, int turn) const {
         const int step = turn * SHARERS + (TAKERS > 1 ? 0 : wk);
-        a.load(stage + offset_a, step, groups_of_a(SHAPE));
-        if (!TRIANGLE) b.load(stage + offset_b, step, groups_of_b(SHAPE));
+        a.load(stage + offset_a, step, groups_of_a(SHAPE), moved);
+        if (!TRIANGLE) b.load(stage + offset_b, step, groups_of_b(SHAPE), moved);
+    }
+
+    template <int SHAPE>
+    __device__ __forceinline__ void exchange(FragmentsA& a, FragmentsB& b, bool is_odd) const {
+        if constexpr (SWAPS) {
+            a.exchange(is_odd, groups_of_a(SHAPE));
+            if (!TRIANGLE) b.exchange(is_odd, groups_of_b(SHAPE));
+        }
     }
 
     template <int SHAPE>
@@ -308,6 +387,7 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
                     wait(ring.full + at.stage, at.parity);
                     place.load<SHAPE>(a[next], b[next], shared + at.stage * STAGE_BYTES, 0);
                 }
+                place.exchange<SHAPE>(a[turn % 2], b[turn % 2], lane % 2);
                 acc.add<SHAPE>(a[turn % 2], b[turn % 2]);
             }
             emptied += place.token<SHAPE>(a[(TURNS + 1) % 2], b[(TURNS + 1) % 2]) & acc.keep;
@@ -318,6 +398,7 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
 #pragma unroll UNROLL
             for (int turn = 0; turn * WK + place.wk < STEPS; ++turn) {
                 place.load<SHAPE>(a[0], b[0], from, turn);
+                place.exchange<SHAPE>(a[0], b[0], lane % 2);
                 acc.add<SHAPE>(a[0], b[0]);
             }
             emptied += acc.token() & acc.keep;
@@ -379,6 +460,9 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     place.offset_a = t * A_PITCH + t / 2 * A_GAP + (m0 * 8 + g) * SIZE;
     place.offset_b = SAME ? place.offset_a + (n0 - m0) * 8 * SIZE : B_OFFSET + t * B_PITCH + t / 2 * B_GAP + (n0 * 8 + g) * SIZE;
     place.wk = wk;
+    const int twist = ((g ^ TWIST) - g) * SIZE;
+    place.moved[0] = t % 2 ? 8 * SIZE + twist : 0;
+    place.moved[1] = t % 2 ? -8 * SIZE : twist;
     // Shares of unequal size are told apart here and not at each product, where branches would keep loads from running ahead.
     if (PINWHEEL && shape == ALL_N + CORNER)
         consume<PINWHEEL ? ALL_N + CORNER : 0>(acc, place, shared, ring, source, lane);
@@ -391,6 +475,7 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     else
         consume<0>(acc, place, shared, ring, source, lane);
 
+    if constexpr (THREE_M) acc.combine();
     if (!SUMMED && alpha_re == alpha_re) return;  // always, but the compiler must keep the products
 
     // The ring's memory is free after this barrier: the last stage has landed, and all warps have read it.

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from blockvec.kernels import compile as compiler
 from blockvec.kernels.dense import tsmttsm_mma as settings
 from blockvec.kernels.dense import tsmttsm_mma_model as model
+from blockvec.kernels.dense.tsmttsm_mma import Tsmttsm3mConfig as Config3m
 from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES
@@ -35,6 +37,7 @@ OPERAND_BYTES = 2 << 30
 
 
 family = FAMILIES["tsmttsm_mma"]
+three_m = FAMILIES["tsmttsm_3m"]
 
 
 def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmttsmProblem:
@@ -150,7 +153,9 @@ def test_a_chain_covers_the_rows_of_a_warp(dtype: str) -> None:
 needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
 
 
-def assert_compiles_clean(p: TsmttsmProblem, config: Config, device: DeviceInfo = H200) -> None:
+def assert_compiles_clean(
+    p: TsmttsmProblem, config: Config, device: DeviceInfo = H200, family: Any = family
+) -> None:
     cubin = compiler.build(family.source(p, config, device), device.architecture)
     assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
     assert cubin.resources.shared_bytes <= settings.STATIC_SHARED_BYTES
@@ -189,6 +194,16 @@ def test_configurations_of_the_space_compile_without_spills_or_are_refused(width
 )
 def test_other_problems_compile_without_spills(p: TsmttsmProblem) -> None:
     assert_compiles_clean(p, family.choose(p, H200))
+
+
+@needs_compiler
+@pytest.mark.parametrize("width", [45, 56, 64])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_kernels_of_three_real_products_compile_without_spills(width: int, dtype: str) -> None:
+    p = problem(width, dtype=dtype)
+    valid = [config for config in three_m.space(p, H200) if three_m.refuse(p, config, H200) is None]
+    for config in (three_m.choose(p, H200), max(valid, key=lambda c: settings.registers(p, c))):
+        assert_compiles_clean(p, config, family=three_m)
 
 
 @needs_compiler
@@ -236,6 +251,21 @@ HOST_CASES = [
     (problem(39, dtype="complex128", K=203), Config(16, 3, 2, 2, 2, unroll=1, ahead=True), 3),
     (problem(16, dtype="complex128", K=203), Config(20, 5, 1, 1, 4, unroll=1, producers=1, ahead=True), 2),
     (problem(16, dtype="complex128", K=33), Config(20, 5, 1, 1, 4, unroll=1, ahead=True), 2),
+    # three real products: uneven shares, triangles, rows that begin in one bank, and views
+    (problem(9, 20, "complex128", K=61), Config3m(16, 2, 1, 2, 2), 2),
+    (problem(20, 9, "complex128", K=61, conj=False), Config3m(16, 2, 2, 1, 2), 2),
+    (
+        problem(12, 9, "complex128", K=61, alpha="general", beta="general"),
+        Config3m(16, 2, 1, 1, 2, kstep=2),
+        2,
+    ),
+    (problem(2, dtype="complex128", K=333), Config3m(32, 2, 1, 1, 4, fold=4), 3),
+    (problem(20, dtype="complex128", K=61, same=True), Config3m(16, 2, 1, 1, 2), 2),
+    (problem(39, dtype="complex128", K=61, same=True, conj=False), Config3m(16, 2, 2, 2, 2), 2),
+    (problem(24, 40, "complex128", K=203), Config3m(20, 3, 1, 2, 2, unroll=1, ahead=True), 2),
+    (problem(32, dtype="complex128", K=203, conj=False), Config3m(20, 3, 2, 2, 2, producers=1), 3),
+    (problem(32, 24, "complex64", K=203), Config3m(20, 3, 2, 2, 2), 3),
+    (problem(16, 8, "complex128", K=151, lda=61, ldb=64), Config3m(32, 3, 1, 1, 4, producers=4), 2),
     # views, odd offsets, one operand in pieces
     (problem(13, 8, K=151, lda=61, ldb=64, align_a=8), Config(32, 3, 1, 1, 4, producers=4), 2),
     (problem(13, 8, K=151, lda=61, align_a=8), Config(32, 3, 1, 1, 4, producers=4), 2),
@@ -260,6 +290,7 @@ HOST_CASES = [
 def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
     p: TsmttsmProblem, config: Config, blocks: int, tmp_path: Path
 ) -> None:
+    family = FAMILIES["tsmttsm_3m" if config.three_m else "tsmttsm_mma"]
     assert family.refuse(p, config, H200) is None
     rng = np.random.default_rng(p.K)
     A, _ = aligned(draw(rng, (p.K, p.M), p.dtype), p.lda, p.align_a)
