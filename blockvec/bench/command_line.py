@@ -104,7 +104,12 @@ def _add_tune(command: argparse.ArgumentParser) -> None:
     add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring per problem (default 5)")
     add("--first", type=_count, default=10, metavar="N", help="the N best by the models (default 10)")
     add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
-    add("--families", choices=("fma", "mma"), default="", help="only multiply-adds, or only tensor cores")
+    add(
+        "--families",
+        choices=("fma", "mma", "3m"),
+        default="",
+        help="only kernels of this name: multiply-adds, tensor cores, these with three products for a complex one",
+    )
     add(
         "--tables",
         type=_names(*TABLES, "all"),
