@@ -108,7 +108,7 @@ def _add_tune(command: argparse.ArgumentParser) -> None:
         "--families",
         choices=("fma", "mma", "3m"),
         default="",
-        help="only kernels of this name: multiply-adds, tensor cores, these with three products for a complex one",
+        help="only multiply-adds, tensor cores, or tensor cores with three products for a complex one",
     )
     add(
         "--tables",

@@ -37,7 +37,7 @@ BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 # With fewer blocks each product of a warp depends on the one before, and there the assembler of CUDA 13.0
 # was seen to omit the scoreboard wait for an accumulator across the end of such a loop.
 _MIN_AHEAD = 4
-LIMITED_BY_MEMORY = 44  # columns up to which four real products take no longer than memory
+FEW_PRODUCTS = 56  # columns up to which four real products for a complex one are as fast as three
 _GAP = 32  # bytes per row of a fragment load, which has four rows
 
 
@@ -421,4 +421,4 @@ class Tsmttsm3m(TsmttsmMma):
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         """Check whether products rather than memory limit the product with four real products."""
-        return is_complex(problem.dtype) and min(problem.M, problem.N) > LIMITED_BY_MEMORY
+        return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_PRODUCTS
