@@ -14,7 +14,14 @@ import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
 
 from .eigsh import eigsh
 from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
-from .linear import JacobiPreconditioner, Linear, block_gmres, block_minres
+from .linear import (
+    FactorPreconditioner,
+    JacobiPreconditioner,
+    Linear,
+    MultigridPreconditioner,
+    block_gmres,
+    block_minres,
+)
 from .problem import IterationState
 from .replacement import replace_eigsh
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
@@ -23,11 +30,13 @@ __all__ = [
     "ConvergenceWarning",
     "CorrectionProblem",
     "EigenResult",
+    "FactorPreconditioner",
     "Interrupted",
     "IterationState",
     "JacobiDavidsonOptions",
     "JacobiPreconditioner",
     "Linear",
+    "MultigridPreconditioner",
     "NoConvergence",
     "block_gmres",
     "block_minres",

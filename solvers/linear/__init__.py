@@ -2,7 +2,14 @@
 
 from .gmres import block_gmres
 from .minres import block_minres
-from .preconditioners import JacobiPreconditioner
+from .preconditioners import FactorPreconditioner, JacobiPreconditioner, MultigridPreconditioner
 from .systems import Linear
 
-__all__ = ["JacobiPreconditioner", "Linear", "block_gmres", "block_minres"]
+__all__ = [
+    "FactorPreconditioner",
+    "JacobiPreconditioner",
+    "Linear",
+    "MultigridPreconditioner",
+    "block_gmres",
+    "block_minres",
+]

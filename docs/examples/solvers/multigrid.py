@@ -7,29 +7,16 @@ preconditioner.
 
 The lowest modes are smooth, and a V-cycle of multigrid solves :math:`A x = b` almost
 exactly at the cost of a few products with :math:`A`. This leaves little work to the
-iteration. Any function of a block can be a preconditioner.
+iteration.
 """
 
 import matplotlib.pyplot as plt
-import numpy as np
-import pyamg
-import scipy.sparse as sp
 from blockvec import eigsh, models
+from blockvec.solvers import MultigridPreconditioner
 
 # %%
-# PyAMG builds a hierarchy of coarser matrices by smoothed aggregation. Its V-cycle takes
-# one vector at a time.
-
-
-def multigrid(A):
-    cycle = pyamg.smoothed_aggregation_solver(sp.csr_matrix(A)).aspreconditioner(cycle="V")
-    return lambda X: np.stack(
-        [cycle.matvec(column) for column in np.ascontiguousarray(X.T)], axis=1
-    )
-
-
-# %%
-# The same solve without and with it:
+# PyAMG builds a hierarchy of coarser matrices by smoothed aggregation. The same solve
+# without and with its V-cycle:
 
 A = models.laplace3d(n=20)
 options = {
@@ -41,7 +28,7 @@ options = {
     "return_info": True,
 }
 plain = eigsh(A, 10, **options)
-preconditioned = eigsh(A, 10, preconditioner=multigrid(A), **options)
+preconditioned = eigsh(A, 10, preconditioner=MultigridPreconditioner(A), **options)
 for name, result in (("plain", plain), ("multigrid", preconditioned)):
     columns, cycles = (
         result.info[f"{part}_columns"] for part in ("operator", "preconditioner")

@@ -1,0 +1,84 @@
+"""Preconditioners at hand: Hermitian approximations of an inverse that save products and leave the values."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import models
+from blockvec.errors import OptionError
+from solvers import FactorPreconditioner, MultigridPreconditioner, eigsh
+
+OPTIONS: dict[str, Any] = {"tol": 1e-9, "convergence": "norm", "rng": 0, "return_info": True, "method": "jd"}
+
+
+def gauged(A: Any) -> Any:
+    """Turn the basis of a real matrix by complex phases, which leaves the eigenvalues."""
+    phases = sp.diags_array(np.exp(1j * np.arange(A.shape[0])))
+    return sp.csr_array(phases @ A @ phases.conj())
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("fill", [None, 4.0])
+@pytest.mark.parametrize("unit", [1.0, 1e-60])
+def test_factors_of_single_precision_are_a_hermitian_approximation_of_the_inverse(
+    kind: str, fill: float | None, unit: float
+) -> None:
+    A = models.model("laplace2d:n=20")
+    M = sp.diags_array(np.linspace(1, 2, 400)).tocsr()
+    sigma = -0.5
+    S = A - sigma * M
+    A, M, S = (gauged(matrix) if kind == "complex" else matrix for matrix in (A, M, S))
+    K = FactorPreconditioner(A * unit, M * unit, sigma, fill=fill)
+    inverse = K(np.eye(400, dtype=A.dtype)) * unit
+    error = 1e-6 if fill is None else 0.1
+    assert inverse.dtype == A.dtype
+    assert np.linalg.norm(inverse - inverse.conj().T) <= 1e-5 * np.linalg.norm(inverse)
+    assert np.linalg.norm(S @ inverse - np.eye(400), 2) <= error
+    assert not K(np.zeros((400, 1))).any()
+
+
+def test_incomplete_factors_take_less_memory() -> None:
+    A = models.model("laplace3d:n=10")
+    assert FactorPreconditioner(A, fill=2).entries < FactorPreconditioner(A).entries / 2
+
+
+@pytest.mark.parametrize("fill", [None, 5.0])
+def test_a_factor_saves_products_and_leaves_the_eigenvalues(fill: float | None) -> None:
+    A = models.model("laplace2d:nx=40,ny=35")
+    M = sp.diags_array(np.linspace(1, 2, 1400)).tocsr()
+    for mass in (None, M):
+        plain = eigsh(A, 5, M=mass, which="SA", **OPTIONS)
+        better = eigsh(A, 5, M=mass, which="SA", preconditioner=FactorPreconditioner(A, fill=fill), **OPTIONS)
+        assert np.allclose(better.eigenvalues, plain.eigenvalues, rtol=1e-8)
+        assert better.info["operator_columns"] < plain.info["operator_columns"] / 3
+
+
+def test_what_has_no_factors_is_refused() -> None:
+    with pytest.raises(OptionError, match="singular in single precision"):
+        FactorPreconditioner(sp.diags_array(np.arange(9.0)))
+    with pytest.raises(OptionError, match="A: got function; give a square matrix of the host"):
+        FactorPreconditioner(lambda X: X)
+    with pytest.raises(OptionError, match="the largest entry of A - sigma M is 0"):
+        FactorPreconditioner(np.eye(3), sigma=1.0)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pyamg") is not None, reason="PyAMG is installed")
+def test_without_pyamg_multigrid_says_what_to_install() -> None:
+    with pytest.raises(ModuleNotFoundError, match="install it with 'pip install pyamg'"):
+        MultigridPreconditioner(models.model("laplace2d:n=5"))
+
+
+def test_multigrid_saves_products_and_leaves_the_eigenvalues() -> None:
+    pytest.importorskip("pyamg", reason="multigrid: pip install pyamg")
+    A = models.model("laplace2d:nx=40,ny=35")
+    ones = np.ones((1400, 1))
+    plain = eigsh(A, 5, which="SA", **OPTIONS)
+    for K in (MultigridPreconditioner(A), MultigridPreconditioner(A, near_null=ones, max_coarse=50)):
+        better = eigsh(A, 5, which="SA", preconditioner=K, **OPTIONS)
+        assert np.allclose(better.eigenvalues, plain.eigenvalues, rtol=1e-8)
+        assert better.info["operator_columns"] < plain.info["operator_columns"] / 3
