@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import numpy as np
 
 import blockvec
 from blockvec.errors import DeviceError, FormatError, OptionError
+from blockvec.parallel import Communicator, agreed, communicator, launched, world
 from blockvec.system.commands import DONE, INTERRUPTED, Parser, guarded, write_all
 from blockvec.system.files import check_apart, check_output, check_picture, replaced, write_picture
 
@@ -92,6 +95,11 @@ def parser() -> argparse.ArgumentParser:
         choices=("auto", "cpu", "gpu"),
         help="default auto: a GPU if there is one, the CPU with --mass",
     )
+    add(
+        "--comm",
+        choices=("mpi",),
+        help="split the rows over processes, on CPUs: mpiexec -n 4 blockvec-eigs MATRIX ... --comm mpi",
+    )
     add("--rng", type=_seed, default=0, metavar="SEED", help="seed of everything random (default 0)")
     add("--plot", metavar="PNG", help="draw the convergence history into this file")
     add("--save", metavar="NPZ", help="write eigenvalues, eigenvectors and residuals to this file")
@@ -113,14 +121,50 @@ def _seed(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
-    arguments = parser().parse_args(argv)
-    return guarded(NAME, lambda: _run(arguments))
+    with _speaking_once():
+        arguments = parser().parse_args(argv)
+        return guarded(NAME, lambda: _run(arguments))
+
+
+@contextmanager
+def _speaking_once() -> Iterator[None]:
+    """Discard the output of all processes of a launcher but the first."""
+    if launched()[0] == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    _check_outputs(arguments)
+    comm = _communicator(arguments)
+    with agreed(comm):
+        return _run_together(arguments, comm)
+
+
+def _communicator(arguments: argparse.Namespace) -> Communicator | None:
+    """Return the processes of ``--comm``; refuse several without it, each of which would do all the work."""
+    _, size = launched()
+    if arguments.comm is None:
+        if size > 1:
+            raise OptionError(
+                f"{size} processes were started; add --comm mpi to split the rows over them, or start one."
+            )
+        return None
+    for name in ("mass", "checkpoint"):
+        if getattr(arguments, name) is not None:
+            raise OptionError(f"--{name}: not available with --comm; leave out one of them.")
+    if arguments.matrix == "-":
+        raise OptionError("-: every process reads the matrix, and one has the standard input; give a file.")
+    return communicator(world())
+
+
+def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> int:
+    is_first = comm is None or comm.rank == 0
+    if is_first:
+        _check_outputs(arguments)
     device = _device(arguments)
-    A = _opened(arguments.matrix)
+    A = _opened(arguments.matrix) if comm is None else _opened_together(arguments.matrix, comm)
     M = None if arguments.mass is None else _opened(arguments.mass)
     interrupted = False
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
@@ -128,13 +172,16 @@ def _run(arguments: argparse.Namespace) -> int:
             result = _solve(A, M, device, arguments)
         except Interrupted as stop:
             result, interrupted = stop.result, True
+    if comm is not None and arguments.save:
+        result = replace(result, eigenvectors=result.eigenvectors.gather().array)
     outputs: dict[str, Callable[[], None]]
     outputs = {"standard output": lambda: _print(arguments, A, result, profile)}
     if arguments.save:
         outputs["--save"] = lambda: _save(result, arguments.save)
     if arguments.plot:
         outputs["--plot"] = lambda: _plot(result, arguments.plot)
-    write_all(outputs)
+    if is_first:
+        write_all(outputs)
     if interrupted:
         return INTERRUPTED
     return DONE if int(result.converged.sum()) == arguments.k else UNCONVERGED
@@ -177,6 +224,10 @@ def _device(arguments: argparse.Namespace) -> str:
     chosen: str = arguments.device
     if chosen == "gpu" and arguments.mass is not None:
         raise OptionError("--device: got gpu, but --mass is factorised on the CPU; leave out one of them.")
+    if arguments.comm is not None:
+        if chosen == "gpu":
+            raise OptionError("--device: got gpu, but --comm mpi computes on CPUs; leave out one of them.")
+        return "cpu"
     if chosen != "auto":
         return chosen
     try:
@@ -202,6 +253,14 @@ def _opened(name: str) -> Any:
             return blockvec.read_matrix(copy)
         except FormatError as error:
             raise FormatError(str(error).replace(str(copy), "standard input")) from None
+
+
+def _opened_together(name: str, comm: Communicator) -> blockvec.Operator:
+    """Open this process's rows of a model, or of a file, which every process reads."""
+    model = name.partition(":")[0].strip().lower()
+    is_model = not Path(name).exists() and model in blockvec.models.available()
+    rows: Any = blockvec.models.generator(name) if is_model else blockvec.open_matrix(name)
+    return blockvec.as_operator(rows, layout=blockvec.RowLayout.equal(rows.shape[1], comm))
 
 
 def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
@@ -245,7 +304,9 @@ def _print(
     mass = "" if arguments.mass is None else f" with mass {arguments.mass}"
     info = result.info
     size = f"{info['n']} x {info['n']}, {entries} entries"
-    print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}")
+    layout = getattr(A, "layout", None)
+    processes = "" if layout is None else f", in {layout.size} processes"
+    print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}")
     print(result, *([] if profile is None else ["", profile.table()]), sep="\n", flush=True)
     if result.info["stopped"] == "interrupted":
         print("interrupted: the table shows what was reached", flush=True)

@@ -5,6 +5,16 @@ of them go through a `RowLayout` and its `Communicator`.
 """
 
 from .communicator import Communicator, PeerError, agreed, communicator, share
+from .launch import launched, world
 from .layout import RowLayout
 
-__all__ = ["Communicator", "PeerError", "RowLayout", "agreed", "communicator", "share"]
+__all__ = [
+    "Communicator",
+    "PeerError",
+    "RowLayout",
+    "agreed",
+    "communicator",
+    "launched",
+    "share",
+    "world",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -11,12 +12,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests import distributed
+from blockvec import models
+from solvers import eigsh
 
 DEADLINE_S = 240
-SOLVES = (
+FEW = (
+    "products_are_those_of_the_whole_matrix",
+    "sums_are_the_same_bits_on_all_processes_and_in_every_run",
+    "files_are_those_of_one_process",
+    "the_exception_of_one_process_is_that_of_all",
     "every_method_finds_the_values_of_the_matrix",
     "limits_and_callbacks_stop_all_processes",
     "a_failure_anywhere_ends_the_solve_everywhere",
@@ -55,8 +62,16 @@ def under_mpi(root: Path) -> Callable[..., str]:
 
 
 def test_two_processes_that_split_rows(under_mpi: Callable[..., str], tmp_path: Path) -> None:
-    names = [*distributed.WORKS, *SOLVES]
-    assert f"{len(names)} passed" in under_mpi(2, "-m", "tests.under_mpi", str(tmp_path), *names)
+    assert f"{len(FEW)} passed" in under_mpi(2, "-m", "tests.under_mpi", str(tmp_path), *FEW)
+
+
+def test_the_command_speaks_once_for_all_processes(under_mpi: Callable[..., str], tmp_path: Path) -> None:
+    saved = tmp_path / "pairs.npz"
+    command = ("-W", "error", "-m", "solvers", "laplace3d:n=6", "-k", "4", "--method", "lanczos", "--json")
+    found = json.loads(under_mpi(2, *command, "--comm", "mpi", "--save", str(saved)))
+    alone = eigsh(models.model("laplace3d:n=6"), 4, which="SA", rng=0)[0]
+    assert np.abs(np.array(found["eigenvalues"]) - alone).max() <= 1e-8
+    assert np.load(saved)["eigenvectors"].shape == (216, 4)
 
 
 @pytest.mark.slow

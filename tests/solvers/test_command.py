@@ -392,3 +392,28 @@ def test_a_terminal_sees_progress(terminal: Any) -> None:
     assert process.returncode == 0
     assert b"restart" in seen
     assert b"restart " not in out
+
+
+def test_several_processes_need_the_flag_and_one_of_them_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PMI_SIZE", "3")
+    for rank, message in (
+        ("0", "blockvec-eigs: 3 processes were started; add --comm mpi to split"),
+        ("2", ""),
+    ):
+        monkeypatch.setenv("PMI_RANK", rank)
+        assert main(["laplace3d:n=4"]) == 2
+        output, errors = capsys.readouterr()
+        assert output == ""
+        assert errors.startswith(message)
+        assert bool(errors) == bool(message)
+
+
+@pytest.mark.parametrize("option", [["--mass", "mass.mtx"], ["--checkpoint", "state"], ["-"]])
+def test_what_several_processes_cannot_share_is_refused(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix = [] if option == ["-"] else ["laplace3d:n=4"]
+    assert main([*matrix, *option, "--comm", "mpi"]) == 2
+    assert capsys.readouterr().err.startswith(f"blockvec-eigs: {option[0]}: ")
