@@ -19,7 +19,7 @@ from .drivers import FEW_ROWS, dense_bytes, solve
 from .iterations.rayleigh_ritz import dense_matrix
 from .problem import Problem
 from .result import EigenResult
-from .runtime.memory import available_bytes
+from .runtime.memory import SMALL_BYTES, available_bytes
 from .transform.spectral_map import SpectralMap
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
@@ -36,8 +36,11 @@ def fits_dense(op: Operator) -> bool:
     """Check whether dense LAPACK takes seconds and its matrices fit in free memory."""
     if op.shape[0] > FEW_ROWS:
         return False
+    needed = dense_bytes(op)
+    if op.device == "cpu" and needed <= SMALL_BYTES:
+        return True
     free = available_bytes(op)
-    return free is None or dense_bytes(op) <= free
+    return free is None or needed <= free
 
 
 def matrix_of(name: str, A: Any, like: Operator) -> Any:

@@ -85,6 +85,7 @@ class Iteration(ABC):
         self.which: Which = problem.which
         self.operator, self.start, self.rng = problem.operator, start, problem.rng
         self.random_start = problem.start is None
+        self.block_size = options.block_size  # columns per step now
         self.begin_s = time.perf_counter()
         self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
@@ -281,7 +282,7 @@ class Iteration(ABC):
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
         """Compute the norms ||A x - theta x||, one block of columns at a time."""
-        k, b = len(theta), self.options.block_size
+        k, b = len(theta), self.options.block_size  # not narrower: these products need no basis
         norms = [self._residual_block(theta, i, min(i + b, k)).norms() for i in range(0, k, b)]
         self.counts.reductions += len(norms)
         return np.concatenate([to_host(part) for part in norms]).astype(np.float64)
@@ -306,16 +307,21 @@ class Iteration(ABC):
             self.verification = "not needed: the basis spans the space"
             self.missing = 0
             return True
-        verify, b = self.problem.verify, self.options.block_size
+        verify, b = self.problem.verify, self.block_size
         if verify == "never":
             self.verification = "switched off"
             return True
-        in_order = self.random_start and not self.found_missed and self._converges_in_order()
-        doubtful = not in_order or may_have_missed(state.eigenvalues, state.limits, self.which, b)
-        if verify == "auto" and not doubtful:
+        if not self._doubtful(state.eigenvalues, state.limits):
             self.verification = f"not needed: no eigenvalue before the last has {b} copies, the block size"
             return True
         return self._verified(state)
+
+    def _doubtful(self, theta: RealArray, limits: RealArray) -> bool:
+        """Check whether copies of wanted values may have been missed, or shall be looked for anyway."""
+        if self.problem.verify != "auto":
+            return self.problem.verify == "always"
+        in_order = self.random_start and not self.found_missed and self._converges_in_order()
+        return not in_order or may_have_missed(theta, limits, self.which, self.block_size)
 
     def _verified(self, state: IterationState) -> bool:
         """Search for missed eigenvalues; extend the basis by what is found."""

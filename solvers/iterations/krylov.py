@@ -33,7 +33,7 @@ from ..blocks import (
 )
 from ..orthogonalize import orthogonalize
 from ..runtime.checkpoint import restored
-from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ritz_pairs, separate_copies
+from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
 
 LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
 
@@ -284,7 +284,7 @@ class BlockKrylov:
         if len(theta):
             self.norm = max(self.norm, float(np.abs(theta).max()))
             width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
-            if len(clusters(theta, width)) < len(theta):
+            if (theta[1:] - theta[:-1] <= width).any():
                 theta, U = separate_copies(theta, B.conj().T @ B, width)
                 Y, B = Y @ U, B @ U
         return Ritz(theta, Y, B)

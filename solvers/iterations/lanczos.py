@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..blocks import Block, to_host
-from ..problem import IterationOptions, IterationState, Problem
+from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
-from .krylov import BlockKrylov
+from .krylov import BlockKrylov, Ritz
 from .rayleigh_ritz import ranking_key, select
 from .verification import Found
 
@@ -19,6 +20,9 @@ KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 # costly, by a repair within so many restarts.
 MAX_REPAIRS, MAX_RESTARTS = 5, 10
 DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
+# The next look for convergence comes after this share of the steps that the rate since the last one predicts,
+# and before the basis has grown by this share.
+EAGERNESS, PATIENCE = 0.8, 0.4
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 
 
@@ -44,6 +48,7 @@ class ThickRestart(Iteration):
         self.halved_at = 0  # restarts when that was last halved
         self.repairs = 0  # since then
         self.next_look = 0  # columns of V from which on it is worth while to look for convergence
+        self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
     @property
@@ -83,7 +88,7 @@ class ThickRestart(Iteration):
             if not reason and self.counts.restarts >= self.options.maxiter:
                 reason = "maxiter"
             reason = reason or self._costly()
-            if not reason and self.krylov.complete and not self.krylov.append_random(self.options.block_size):
+            if not reason and self.krylov.complete and not self.krylov.append_random(self.block_size):
                 reason = "converged"  # the basis spans the space
             self._save(reason)
             if reason:
@@ -117,7 +122,7 @@ class ThickRestart(Iteration):
 
     def _begin(self) -> None:
         """Orthonormalise the start, extend it to the block size, and apply A to a given one at once."""
-        krylov, b = self.krylov, self.options.block_size
+        krylov, b = self.krylov, self.block_size
         if self.locked is not None and self.problem.norm is None:
             # In the complement A may be zero up to rounding errors, which scale with the norm of all of A.
             image = self.operator.apply(self.locked.copy())
@@ -140,7 +145,7 @@ class ThickRestart(Iteration):
         # The Ritz pairs of a given start are checked first: they may be converged already.
         first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
         queued = krylov.m + krylov.w
-        self.next_look = 0
+        self.next_look, self.last_look = 0, (0, np.inf)
         while krylov.can_expand() and not first_look:
             krylov.expand()
             reason = self._stopped()
@@ -152,20 +157,27 @@ class ThickRestart(Iteration):
         return ""
 
     def _seems_done(self) -> bool:
-        """Check whether a cycle should end before the basis is full, where steps are costly."""
-        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
-        if not self.problem.has_costly_steps or krylov.m < max(k + b, self.next_look):
+        """Check whether the wanted pairs have converged, at a few numbers of columns: a cycle may end early."""
+        krylov, k, b = self.krylov, self.problem.k, self.block_size
+        if krylov.m < max(k + b, self.next_look):
             return False
         ritz = krylov.ritz()
         best = select(ritz.theta, self.which)[:k]
         self.norm = max(self.norm, krylov.norm)
-        excess = float((ritz.residuals[best] / self._limits(ritz.theta[best])).max())
-        self.next_look = krylov.m + b * int(np.log10(max(excess, 1)) / DIGITS_PER_STEP)
-        return excess <= 1
+        worst = float(excess(ritz.residuals[best], self._limits(ritz.theta[best])).max())
+        digits = math.log10(max(worst, 1))
+        if self.problem.has_costly_steps:
+            steps = int(digits / DIGITS_PER_STEP)
+        else:
+            m, before = self.last_look
+            rate = (before - digits) * b / (krylov.m - m)  # digits per step; infinite at the first look
+            steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, PATIENCE * krylov.m / b))
+        self.next_look, self.last_look = krylov.m + b * max(steps, 1), (krylov.m, digits)
+        return worst <= 1
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
-        k, b = self.problem.k, self.options.block_size
+        k, b = self.problem.k, self.block_size
         full = self.krylov.capacity - w
         keep = k + int(KEEP * (full - k))
         keep = full - max(1, (full - keep) // b) * b
@@ -185,11 +197,19 @@ class ThickRestart(Iteration):
 
     def _rayleigh_ritz(self) -> IterationState:
         """Restart from the wanted Ritz vectors and return the state."""
-        krylov = self.krylov
-        ritz = krylov.ritz()
+        return self._restart(self.krylov.ritz())
+
+    def _restart(self, ritz: Ritz) -> IterationState:
+        """Replace the basis by wanted Ritz vectors, by few where all that are wanted have converged."""
+        krylov, k = self.krylov, self.problem.k
         order = select(ritz.theta, self.which)
         self.norm = max(self.norm, krylov.norm)
-        kept = order[: self._keep(len(order), krylov.w)]
+        keep = self._keep(len(order), krylov.w)
+        theta = ritz.theta[order[:k]]
+        limits = self._limits(theta)
+        if len(order) >= k and (ritz.residuals[order[:k]] <= limits).all() and not self._doubtful(theta, limits):
+            keep = min(keep, k + self.block_size)
+        kept = order[:keep]
         krylov.restart(ritz, kept)
         self.theta, self.estimates = ritz.theta[kept], ritz.residuals[kept]
         # The smallest ranking key, less its residual, bounds the spectrum with high probability.
@@ -231,7 +251,7 @@ class ThickRestart(Iteration):
             norm=self._norm(),
             least=self.least,
             locked=self.locked,
-            block_size=self.options.block_size,
+            block_size=self.block_size,
         )
 
     def _add_missed(self, missed: Block) -> None:
@@ -249,7 +269,7 @@ class ThickRestart(Iteration):
 
         The number of pending columns grows with every search and repair; converged vectors need none of them.
         """
-        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
+        krylov, k, b = self.krylov, self.problem.k, self.block_size
         if krylov.m + krylov.w + columns + b > krylov.capacity:
             krylov.truncate(k)
             self.theta, self.estimates = self.theta[:k], self.estimates[:k]
@@ -258,7 +278,7 @@ class ThickRestart(Iteration):
     def _repair(self, state: IterationState) -> None:
         """Couple the true residuals to the decomposition, whose own residuals have drifted away."""
         assert self.residuals is not None
-        krylov, k, b = self.krylov, self.problem.k, self.options.block_size
+        krylov, k, b = self.krylov, self.problem.k, self.block_size
         excess = self.residuals / state.limits
         failing = [begin for begin in range(0, k, b) if excess[begin : begin + b].max() > 1]
         room = self._room_for(b * len(failing))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable
@@ -25,6 +26,7 @@ WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 
 FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: the limit set by rounding
 SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
+UNTHREADED = 24  # rows of a projected matrix
 IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
 
 
@@ -90,9 +92,8 @@ def clusters(theta: RealArray, width: float | RealArray) -> list[tuple[int, int]
     >>> clusters(np.array([1.0, 1.0, 3.0]), 1e-8)
     [(0, 2), (2, 3)]
     """
-    gaps = np.abs(np.diff(theta))
-    widths = np.broadcast_to(width, theta.shape)
-    cuts = np.flatnonzero(gaps > np.maximum(widths[:-1], widths[1:])) + 1
+    widths = np.maximum(width[:-1], width[1:]) if isinstance(width, np.ndarray) else width
+    cuts = np.flatnonzero(np.abs(theta[1:] - theta[:-1]) > widths) + 1
     bounds = [0, *cuts.tolist(), len(theta)]
     return [(begin, end) for begin, end in itertools.pairwise(bounds) if end > begin]
 
@@ -139,8 +140,9 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
         raise BreakdownError(
             "the projected matrix holds NaN or Inf: the operator returned them for a finite block."
         )
-    # For matrices this small BLAS threads cost more than they gain, in particular on busy cores.
-    with _blas().limit(limits=1):
+    # For matrices this small BLAS threads cost more than they gain, in particular on busy cores. For even
+    # smaller ones BLAS starts none.
+    with _blas().limit(limits=1) if len(T) > UNTHREADED else contextlib.nullcontext():
         try:
             theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
         except np.linalg.LinAlgError:  # divide and conquer failed for values of multiplicity six

@@ -27,6 +27,7 @@ from blockvec.errors import OptionError, ShapeError
 from ..blocks import Array, Block
 from .decomposition import Decomposition
 from .gram_schmidt import PIP, Adaptive, BCGSIPlus, PIPPlus, clean
+from .host_step import host_step, is_on_host
 from .intrablock import SVQB, TSQR, CholQR2, RandomizedCholQR, RankedCholQR, ShiftedCholQR3
 
 __all__ = [
@@ -143,9 +144,19 @@ def orthogonalize(
     >>> np.allclose(W.gram(), np.eye(2))
     True
     """
+    key = int(np.random.default_rng(rng).integers(0, 2**63))
+    before, reductions = None, 0
+    plain = policy is None and M is None and max_rank in (None, W.shape[1]) and 0 < W.shape[1] < W.shape[0]
+    if plain and (V is None or V.shape[1] + W.shape[1] <= W.shape[0]) and is_on_host(W):
+        basis, inside = (None if block is None else block.array for block in (V, into))
+        basis = W.array[:, :0] if basis is None else basis
+        before, R, length, reductions = host_step(W.array, basis, first, scale or 0.0, inside)
+        if R is not None:
+            return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
+        scale = None if scale is None else max(scale, length)
+        first = None
     policy = policy or Adaptive()
     _check(W, V, policy, first, max_rank)
-    key = int(np.random.default_rng(rng).integers(0, 2**63))
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)
     if d.width:
         policy(d)
@@ -155,7 +166,7 @@ def orthogonalize(
         d.refill(key)
         clean(d)
     S = d.finish(into)
-    return Orthogonalized(S, d.R, lost, d.reductions)
+    return Orthogonalized(S if before is None else before + S, d.R, lost, reductions + d.reductions)
 
 
 def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int | None) -> None:

@@ -1,0 +1,101 @@
+"""The usual step of a Lanczos recurrence on the host, in a few NumPy calls per chunk of rows.
+
+For blocks of some thousand rows the calls of `Decomposition` take longer than the arithmetic. This step does
+the same for a block that turns out to be well conditioned, as almost all are: a projection on the last
+columns, one on all of the basis, and Cholesky QR. Small matrices then show whether that was enough, by the
+limits of `Adaptive`; if not, the general algorithm continues with what is left of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.linalg import lapack
+
+from ..blocks import Array, Block
+from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE
+from .gram_schmidt import AMPLIFIED
+from .intrablock import ENOUGH
+
+CHUNK_BYTES = 512 << 10  # rows of the basis that stay in a second-level cache from one product to the next
+LEAST_ROWS = 256
+_LAPACK = {"d": (lapack.dpotrf, lapack.dtrtri), "D": (lapack.zpotrf, lapack.ztrtri)}
+
+
+def is_on_host(W: Block) -> bool:
+    """Check whether a block is a double-precision array of the host, with all of its rows here."""
+    is_double = W.dtype.char in "dD"  # others are added up in double precision
+    return is_double and isinstance(W.array, np.ndarray) and getattr(W, "comm", None) is None
+
+
+def host_step(
+    W: Array, V: Array, first: Sequence[tuple[int, int]] | None, scale: float, into: Array | None
+) -> tuple[Array, Array | None, float, int]:
+    """Replace W by an orthonormal block that is orthogonal to V, and copy it to `into`.
+
+    Arguments are those of `orthogonalize`, as arrays. Returns S and R with W_old = V S + W_new R, the length
+    of the longest column of W_old (or `scale`), and the number of reductions. R is None where the block needs
+    more than this step: W_new is then W_old - V S.
+    """
+    (n, width), unit = W.shape, float(np.finfo(W.dtype).eps) / 2
+    rows = max(LEAST_ROWS, CHUNK_BYTES // V.strides[0])
+    chunks = [(W[i : i + rows], V[i : i + rows]) for i in range(0, n, rows)] if n > rows else [(W, V)]
+    S = np.zeros((V.shape[1], width), W.dtype)
+    ranges = [(0, V.shape[1])] if first is None else [(i, j) for i, j in first if i < j]
+    for i, j in ranges:
+        S[i:j] = _summed([U[:, i:j].conj().T @ X for X, U in chunks])
+    projected = []
+    for X, U in chunks:
+        for i, j in ranges:
+            X -= U[:, i:j] @ S[i:j]
+        projected.append(U.conj().T @ X)
+    rest = _summed(projected)
+    grams = []
+    for X, U in chunks:
+        X -= U @ rest
+        grams.append(X.conj().T @ X)
+    G = _summed(grams)
+    again, whole = _square(rest), float(G.trace().real)
+    length = max(scale, (whole + again + _square(S)) ** 0.5)
+    S += rest
+    R, T, is_definite = _factor(G)
+    least = NOISE * unit * length / PLAIN_NOISE
+    # Upper bounds of what `Adaptive` looks at; NaN fails, too.
+    spread = _square(T)
+    growth = whole * spread
+    if not (is_definite and spread * least**2 < 1 and growth < PLAIN_GROWTH):
+        return S, None, length, 3
+    if again * spread > 1 or growth + again * spread > AMPLIFIED**2:
+        return S, None, length, 3
+    reductions = 3
+    if growth > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
+        for X, _ in chunks:
+            X[:] = X @ T
+        second, T, _ = _factor(_summed([X.conj().T @ X for X, _ in chunks]))
+        R, reductions = second @ R, 4
+    if into is None:
+        for X, _ in chunks:
+            X[:] = X @ T
+    else:
+        np.matmul(W, T, out=into)
+        W[:] = into
+    return S, R, length, reductions
+
+
+def _factor(G: Array) -> tuple[Array, Array, bool]:
+    """Compute R with G = R^H R, its inverse, and whether G is positive definite."""
+    potrf, trtri = _LAPACK[G.dtype.char]
+    R, failed = potrf(G, clean=1)
+    T, singular = trtri(R)
+    return R, T, not (failed or singular)
+
+
+def _summed(parts: list[Array]) -> Array:
+    """Add up arrays in their order."""
+    return parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
+
+
+def _square(S: Array) -> float:
+    """Compute the squared Frobenius norm."""
+    return float(np.vdot(S, S).real)
