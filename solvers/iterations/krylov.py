@@ -169,7 +169,11 @@ class BlockKrylov:
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
         into = self.columns(end, end + width)
-        result = orthogonalize(block, self.basis, scale=scale, max_rank=width, into=into, rng=self.rng)
+        basis = self.basis
+        first: Any = None if basis.shape[1] else ()  # a start is a step of its own
+        result = orthogonalize(
+            block, basis, scale=scale, first=first, max_rank=width, into=into, rng=self.rng
+        )
         self.counts.reductions += result.reductions
         count = width
         if not keep_random and width:

@@ -157,7 +157,7 @@ class ThickRestart(Iteration):
         return ""
 
     def _seems_done(self) -> bool:
-        """Check whether the wanted pairs have converged, at a few numbers of columns: a cycle may end early."""
+        """Check whether the wanted pairs have converged, looking now and then: a cycle may end early."""
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         if krylov.m < max(k + b, self.next_look):
             return False
@@ -207,7 +207,8 @@ class ThickRestart(Iteration):
         keep = self._keep(len(order), krylov.w)
         theta = ritz.theta[order[:k]]
         limits = self._limits(theta)
-        if len(order) >= k and (ritz.residuals[order[:k]] <= limits).all() and not self._doubtful(theta, limits):
+        settled = len(order) >= k and bool((ritz.residuals[order[:k]] <= limits).all())
+        if settled and not self._doubtful(theta, limits):
             keep = min(keep, k + self.block_size)
         kept = order[:keep]
         krylov.restart(ritz, kept)

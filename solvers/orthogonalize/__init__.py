@@ -146,15 +146,16 @@ def orthogonalize(
     """
     key = int(np.random.default_rng(rng).integers(0, 2**63))
     before, reductions = None, 0
-    plain = policy is None and M is None and max_rank in (None, W.shape[1]) and 0 < W.shape[1] < W.shape[0]
-    if plain and (V is None or V.shape[1] + W.shape[1] <= W.shape[0]) and is_on_host(W):
-        basis, inside = (None if block is None else block.array for block in (V, into))
-        basis = W.array[:, :0] if basis is None else basis
+    # A step of a recurrence, which is usually well conditioned.
+    rows, width, taken = *W.shape, 0 if V is None else V.shape[1]
+    is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
+    if first is not None and is_usual and is_on_host(W):
+        basis = W.array[:, :0] if V is None else V.array
+        inside = None if into is None else into.array
         before, R, length, reductions = host_step(W.array, basis, first, scale or 0.0, inside)
         if R is not None:
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
-        scale = None if scale is None else max(scale, length)
-        first = None
+        scale, first = None if scale is None else length, None
     policy = policy or Adaptive()
     _check(W, V, policy, first, max_rank)
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)

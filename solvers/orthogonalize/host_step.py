@@ -26,11 +26,11 @@ _LAPACK = {"d": (lapack.dpotrf, lapack.dtrtri), "D": (lapack.zpotrf, lapack.ztrt
 def is_on_host(W: Block) -> bool:
     """Check whether a block is a double-precision array of the host, with all of its rows here."""
     is_double = W.dtype.char in "dD"  # others are added up in double precision
-    return is_double and isinstance(W.array, np.ndarray) and getattr(W, "comm", None) is None
+    return is_double and W.device == "cpu" and getattr(W, "layout", None) is None
 
 
 def host_step(
-    W: Array, V: Array, first: Sequence[tuple[int, int]] | None, scale: float, into: Array | None
+    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
 ) -> tuple[Array, Array | None, float, int]:
     """Replace W by an orthonormal block that is orthogonal to V, and copy it to `into`.
 
@@ -39,10 +39,10 @@ def host_step(
     more than this step: W_new is then W_old - V S.
     """
     (n, width), unit = W.shape, float(np.finfo(W.dtype).eps) / 2
-    rows = max(LEAST_ROWS, CHUNK_BYTES // V.strides[0])
+    rows = max(LEAST_ROWS, CHUNK_BYTES // max(V.strides[0], W.strides[0]))
     chunks = [(W[i : i + rows], V[i : i + rows]) for i in range(0, n, rows)] if n > rows else [(W, V)]
     S = np.zeros((V.shape[1], width), W.dtype)
-    ranges = [(0, V.shape[1])] if first is None else [(i, j) for i, j in first if i < j]
+    ranges = [(i, j) for i, j in first if i < j]
     for i, j in ranges:
         S[i:j] = _summed([U[:, i:j].conj().T @ X for X, U in chunks])
     projected = []

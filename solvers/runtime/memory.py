@@ -11,7 +11,6 @@ from blockvec.system.memory import available_memory
 from ..blocks import Operator
 from .processes import largest
 
-
 SMALL_BYTES = 64 << 20  # so much is taken to be free on a host: asking takes a millisecond
 
 

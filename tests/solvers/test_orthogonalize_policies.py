@@ -331,7 +331,7 @@ def test_after_a_first_pass_over_a_part_of_the_basis_a_second_follows_without_a_
 ) -> None:
     W, V = problem(inside=0.2)
     block = plain.PlainBlock(W)
-    result = orthogonalize(block, plain.PlainBlock(V), first=[(0, 2), (8, M)])
+    result = orthogonalize(block, plain.PlainBlock(V), policy=Adaptive(), first=[(0, 2), (8, M)])
     assert result.reductions == 3
     part = M - 6  # two ranges, each a product and an update
     assert (meter.read, meter.written) == (2 * part + 4 * B + 2 * M + 3 * B, 4 * B)

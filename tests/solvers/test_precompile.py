@@ -15,7 +15,7 @@ from tests.benchmarks.precompiled_lists import missed_and_wasted, solves
 from tests.pretended_gpu import pretended_gpu
 
 FEW = 6  # kernels of the checks at the end, and of blocks that lost columns
-SOME = 10  # products of a search for missed copies, which not all solves need
+SOME = 16  # products of a search for missed copies, which not all solves need, and of longer solves
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex64"])

@@ -1,0 +1,19 @@
+"""The table of small and easy problems: its draws, and the record of a small case."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from tests.benchmarks.eigsh_easy import Case, line, record, summary
+
+
+def test_both_solvers_find_the_same_values_to_the_same_accuracy() -> None:
+    values = np.r_[np.linspace(0, 1, 597), 2.0, 2.5, 3.0]
+    one = record(Case("diagonal", sp.diags_array(values, format="csr"), 2), turns=1)
+    peer = one["peers"]["scipy"]
+    assert one["converged"] == 2
+    assert (one["missed"], peer["missed"]) == (0, 0)
+    assert max(one["residual"], peer["residual"]) <= 1e-8
+    assert line(one).startswith("diagonal")
+    assert "of 1 above" in summary([one])
