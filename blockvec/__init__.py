@@ -39,7 +39,7 @@ from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_c
 
 if TYPE_CHECKING:
     from . import solvers
-    from .solvers import eigsh
+    from .solvers import count_eigenvalues, eigsh
 
 __version__ = "0.2.0"
 
@@ -58,6 +58,7 @@ __all__ = [
     "__version__",
     "array_namespace",
     "as_operator",
+    "count_eigenvalues",
     "eigsh",
     "errors",
     "explain",
@@ -78,9 +79,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the solvers on first use: they are a package of their own, which imports this one."""
-    if name in ("eigsh", "solvers"):
+    if name in ("count_eigenvalues", "eigsh", "solvers"):
         solvers = importlib.import_module(".solvers", __name__)
-        return solvers.eigsh if name == "eigsh" else solvers
+        return solvers if name == "solvers" else getattr(solvers, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

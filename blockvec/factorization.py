@@ -20,6 +20,7 @@ from .operators import BlockLike
 
 ACCURATE = 16.0  # a solution whose residual is below so many u of | |S| |x| + |b| | is as good as any
 REFINEMENTS = 3  # steps of refinement in which a usable factorisation reaches that
+CERTAIN = 10.0  # times the backward error: the least distance of an eigenvalue from a shift that counts
 SINGULAR = 30.0  # a matrix with an eigenvalue below so many u |x|^H |S| |x| is singular
 
 
@@ -79,10 +80,12 @@ class Factorization:
         The shift.
     inertia : int or None
         Number of negative eigenvalues of S: with a positive definite M, that of the eigenvalues of A x =
-        lambda M x below sigma. None if it is not certain: where rows are exchanged for pivots, or a solve is
-        inaccurate.
+        lambda M x below sigma. None if it is not certain: where rows are exchanged for pivots, a solve is
+        inaccurate, or an eigenvalue is so near that rounding errors of the pivots could have moved it across.
     is_singular : bool
         Whether S is singular to working precision. Its solves are inaccurate, or refused.
+    nearest : float
+        Estimate of the least magnitude of an eigenvalue of S, relative to its norm.
     entries : int
         Stored elements of the factors.
     nbytes : int
@@ -106,6 +109,7 @@ class Factorization:
         self.sigma = math.nan
         self.inertia: int | None = None
         self.is_singular, self._refinements, self._stored, self._norm = True, 0, 0, 0.0
+        self.nearest = 0.0
 
     @property
     def device(self) -> str:
@@ -240,6 +244,7 @@ class Factorization:
 
         R = self._residual(B, X)
         is_usable = self._backward_error(B, X, R) <= self._trusted
+        error, first = length_of(R), length_of(X)  # their ratio is the pivots' error in this direction
         limit = xp.abs(B.array[:, 0])
         while not (is_accurate := length_of(R) <= ACCURATE * rounding(X, limit)):
             if self._refinements == REFINEMENTS - 1:
@@ -247,14 +252,15 @@ class Factorization:
             self._refinements += 1
             X.axpy(1, self._raw(R))
             R = self._residual(B, X)
-        if is_usable and self.inertia is None:
-            self.inertia = self._factors.negative
         with np.errstate(over="ignore", invalid="ignore"):
             length = length_of(X)
             if np.isfinite(length):
                 X = self._raw(X.scale(1 / length))
                 length = length_of(X)
         self.is_singular = not np.isfinite(length)
+        self.nearest = 1 / (length * self._norm) if 0 < length < math.inf else 0.0
+        if is_usable and self.inertia is None and CERTAIN * error * length <= first:
+            self.inertia = self._factors.negative
         if not self.is_singular:
             size = xp.abs(X.array[:, 0]) / length
             scale = float(xp.vdot(size, magnitudes @ size))

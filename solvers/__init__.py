@@ -12,6 +12,7 @@ Examples
 
 import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
 
+from .counting import EigenvalueCount, count_eigenvalues
 from .eigsh import eigsh
 from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .linear import (
@@ -30,6 +31,7 @@ __all__ = [
     "ConvergenceWarning",
     "CorrectionProblem",
     "EigenResult",
+    "EigenvalueCount",
     "FactorPreconditioner",
     "Interrupted",
     "IterationState",
@@ -40,6 +42,7 @@ __all__ = [
     "NoConvergence",
     "block_gmres",
     "block_minres",
+    "count_eigenvalues",
     "eigsh",
     "replace_eigsh",
 ]

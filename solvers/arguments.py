@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     shape: tuple[int, int] | None
     dtype: Any
     like: Any
+    interval: tuple[float, float] | None
     verify: Literal["auto", "always", "never"]
     check_hermitian: bool
     jd_options: JacobiDavidsonOptions | None

@@ -21,6 +21,7 @@ from .arguments import (
     check_combination,
     checkpoint_for,
     generator,
+    integer,
     is_explicit,
     natively,
     positive,
@@ -31,7 +32,9 @@ from .arguments import (
 )
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
+from .counting import ends, farthest
 from .drivers import solve
+from .interval import check_with_interval, solve_interval
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .problem import IterationState, Method, Problem, asks_for_corrections, excess
@@ -48,7 +51,7 @@ SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 @overload
 def eigsh(
     A: Any,
-    k: int = 6,
+    k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
     which: str = "LM",
@@ -62,7 +65,7 @@ def eigsh(
 @overload
 def eigsh(
     A: Any,
-    k: int = 6,
+    k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
     which: str = "LM",
@@ -76,7 +79,7 @@ def eigsh(
 @overload
 def eigsh(
     A: Any,
-    k: int = 6,
+    k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
     which: str = "LM",
@@ -90,7 +93,7 @@ def eigsh(
 @together
 def eigsh(
     A: Any,
-    k: int = 6,
+    k: int | None = None,
     M: Any = None,
     sigma: float | None = None,
     which: str = "LM",
@@ -119,6 +122,7 @@ def eigsh(
     shape: tuple[int, int] | None = None,
     dtype: Any = None,
     like: Any = None,
+    interval: tuple[float, float] | None = None,
     verify: Literal["auto", "always", "never"] = "auto",
     check_hermitian: bool = True,
     jd_options: JacobiDavidsonOptions | None = None,
@@ -137,8 +141,8 @@ def eigsh(
         The matrix A, of SciPy, CuPy, torch or JAX; see `blockvec.as_operator`. Integers are promoted to
         float64. A callable maps a row-major array of shape (n, b) to an array of the same shape, and needs
         `shape`, and `like` unless its arrays are NumPy's or CuPy's.
-    k : int
-        Number of eigenpairs, 1 to n.
+    k : int, optional
+        Number of eigenpairs, 1 to n; default 6. With `interval`, the largest number that is accepted.
     M : sparse matrix, dense array, LinearOperator or callable on the host, shape (n, n), optional
         Matrix of the generalised problem A x = lambda M x. It is factorised; an operator with at most 3000
         rows is first applied to the identity, as is A if it must be factorised. M must be Hermitian positive
@@ -220,6 +224,13 @@ def eigsh(
         take and return. A library's name, its module, or an example, whose device the results are moved to;
         for a callable A, the example also gives `device` and `dtype`. Default: torch or JAX if A is an array
         or a function of theirs, otherwise NumPy or CuPy, as the device. Gradients are not recorded.
+    interval : (float, float), optional
+        Compute all eigenpairs with eigenvalues in this closed interval; one or both ends may be infinite.
+        Values that rounding errors cannot tell from an end are inside. Where A (and M, also semidefinite) are
+        matrices whose factors are affordable, inertia counts the eigenvalues, shift-invert from several
+        shifts collects them, and the result is complete if as many are found. Otherwise, and with
+        ``method="filter"``, an iteration computes the eigenpairs until one lies outside, and the number is
+        an estimate. ``info["counted"]`` and ``info["count_error"]`` are this number and its standard error.
     verify : {"auto", "always", "never"}
         Whether to search for missed copies of multiple eigenvalues before the end. "auto" does so if an
         eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
@@ -302,6 +313,11 @@ def eigsh(
         on_unconverged=on_unconverged,
         verify=verify,
     )
+    if interval is not None:
+        unused = {"sigma": sigma, "v0": v0, "ncv": ncv, "maxiter": maxiter, "OPinv": OPinv}
+        unused |= {"preconditioner": preconditioner, "jd_options": jd_options, "orthogonal_to": orthogonal_to}
+        check_with_interval(method=method, which=which, mode=mode, **unused)
+        low, high = ends(interval)
     check_combination(
         M=M,
         sigma=sigma,
@@ -320,7 +336,7 @@ def eigsh(
     A, M, OPinv, preconditioner, v0, orthogonal_to = natively(
         caller, A, M, OPinv, preconditioner, v0, orthogonal_to
     )
-    whole = {"M": M, "OPinv": OPinv, "like": like, "checkpoint": checkpoint}
+    whole = {"M": M, "OPinv": OPinv, "like": like, "checkpoint": checkpoint, "interval": interval}
     A = split(A, comm, shape=shape, dtype=dtype, device=device, mode=mode, **whole)
     processes = processes_of(A, comm)
     saved = checkpoint_for(checkpoint, checkpoint_interval)
@@ -338,7 +354,7 @@ def eigsh(
     by_filter = method == "filter" or (method == "auto" and not is_on_host)
     unfactored = corrects or (is_plain and (by_filter or method == "dense"))
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
-    transforms = M is not None or not (sigma is None or unfactored)
+    transforms = interval is None and (M is not None or not (sigma is None or unfactored))
     if transforms:
         refuse_factorisation(processes, method)
     similar = None if OPinv is None else M
@@ -359,8 +375,11 @@ def eigsh(
             sigma is None or corrects or OPinv is not None or mode == "distance"
         ):
             A = matrix_of("A", A, op)
+    if interval is not None and M is not None:
+        M = matrix_of("M", M, op)
     size, draws = positive("norm", norm), 0 if transforms else generated
-    scaling = measured(op, A, M, sigma, mode, size, draws, check_hermitian)
+    far = sigma if interval is None else farthest(low, high)
+    scaling = measured(op, A, M, far, mode, size, draws, check_hermitian)
     shift = None if sigma is None else scaling.value(sigma)
     with scaling.noted():
         op, A, M, OPinv = scaling.operands(op, A, M, OPinv, device, check_hermitian)
@@ -369,7 +388,7 @@ def eigsh(
             form = standard_form(op, A, M, None if corrects else shift, OPinv, mode)
     problem = Problem(
         operator=op,
-        k=k,
+        k=6 if k is None else k,
         which=cast(Selection, which),
         tolerance=Tolerance(limit, convergence, float(np.finfo(op.dtype).eps) / 2),
         rng=generated,
@@ -393,11 +412,22 @@ def eigsh(
     shows = progress and (processes is None or processes.rank == 0)
     with scaling.noted(), progress_bar(callback) if shows else nullcontext(callback) as watched:
         scaled = scaling.problem(replace(problem, callback=watched))
-        result = solve_or_densify(
-            scaled,
-            lambda: _solve(scaled, form, A, M),
-            lambda: solve_densely(scaled, form, shift, mode, op, A, M),
-        )
+        if interval is not None:
+            most = None if k is None else integer("k", k, 0)
+            wanted = A, M, scaling.value(low), scaling.value(high), most
+            result = solve_or_densify(
+                scaled,
+                lambda: solve_interval(scaled, *wanted),
+                lambda: solve_interval(replace(scaled, method="dense"), *wanted),
+            )
+            finite = [end if math.isfinite(end) else None for end in (low, high)]
+            result = result.with_info(interval=finite)
+        else:
+            result = solve_or_densify(
+                scaled,
+                lambda: _solve(scaled, form, A, M),
+                lambda: solve_densely(scaled, form, shift, mode, op, A, M),
+            )
         result = scaling.result(result, sigma, limit)
     logger.info(result.summary())
     if saved is not None and result.info["stopped"] == "converged":

@@ -41,6 +41,9 @@ class SolveInfo(TypedDict):
     k: int
     which: str
     sigma: float | None  # target of Jacobi-Davidson or a filter
+    interval: list[float | None] | None  # its ends, None for infinite ones
+    counted: float | None  # number of eigenvalues in the interval, as counted apart from their computation
+    count_error: float | None  # standard error of that number; 0 for a proof
     tol: float
     convergence: str
     dtype: str
@@ -79,7 +82,8 @@ class EigenResult:
         Method and costs: ``method`` and ``why``, ``stopped``, ``verification``,
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns``),
         ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
-        ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``; see `SolveInfo`.
+        ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``, of an interval ``interval``,
+        ``counted`` and ``count_error``; see `SolveInfo`.
     history : sequence of IterationState
         One entry per restart.
     """

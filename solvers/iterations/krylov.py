@@ -91,6 +91,8 @@ class BlockKrylov:
         Source of random directions that replace lost ones.
     degree : int
         Applications of A per application of `operator`.
+    M : Operator, optional
+        Matrix of the inner product x^H M y, in which the operator is Hermitian; default: the identity.
 
     Attributes
     ----------
@@ -116,8 +118,9 @@ class BlockKrylov:
         rng: Any,
         counts: Counts,
         degree: int = 1,
+        M: LinearMap | None = None,
     ) -> None:
-        self.operator = operator
+        self.operator, self.M = operator, M
         self.degree = degree
         self.buffer = buffer
         self.n_locked = n_locked
@@ -172,7 +175,7 @@ class BlockKrylov:
         basis = self.basis
         first: Any = None if basis.shape[1] else ()  # a start is a step of its own
         result = orthogonalize(
-            block, basis, scale=scale, first=first, max_rank=width, into=into, rng=self.rng
+            block, basis, M=self.M, scale=scale, first=first, max_rank=width, into=into, rng=self.rng
         )
         self.counts.reductions += result.reductions
         count = width
@@ -214,6 +217,7 @@ class BlockKrylov:
         result = orthogonalize(
             W,
             self.basis,
+            M=self.M,
             scale=self.norm or self._most,
             first=self._window(),
             max_rank=new,

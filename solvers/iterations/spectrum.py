@@ -15,10 +15,11 @@ simultaneously, as columns of a block.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockvec import array_namespace
 from blockvec.errors import BreakdownError
@@ -40,6 +41,9 @@ class Sketch:
     columns: int  # operation counts, as of `Counts`
     applications: int
     reductions: int
+    # Per node: the vector it belongs to, and a distance within which there is an eigenvalue.
+    vectors: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    distances: RealArray = field(default_factory=lambda: np.zeros(0))
 
     @property
     def norm(self) -> float:
@@ -141,7 +145,7 @@ class _Recurrence:
             raise BreakdownError("the operator returned NaN or Inf for a finite block; check its entries.")
         unit = float(np.finfo(self.V.dtype).eps)
         noise = BROKEN_DOWN * unit * float(np.abs(alphas).max() + betas.max())
-        nodes, counts, low, high = [], [], np.inf, -np.inf
+        nodes, counts, rests, low, high = [], [], [], np.inf, -np.inf
         for alpha, beta in zip(alphas.T, betas.T, strict=True):
             small = np.flatnonzero(beta <= noise)
             length = int(small[0]) + 1 if len(small) else steps
@@ -150,6 +154,7 @@ class _Recurrence:
             rest = beta[length - 1] * np.abs(S[-1])
             nodes.append(theta)
             counts.append(n / width * S[0] ** 2)
+            rests.append(rest)
             low, high = min(low, theta[0] - rest[0]), max(high, theta[-1] + rest[-1])
         projections = 0 if self.locked is None else steps + 1
         return Sketch(
@@ -160,4 +165,6 @@ class _Recurrence:
             columns=width * steps,
             applications=steps,
             reductions=1 + 2 * steps + projections,
+            vectors=np.repeat(np.arange(width), [len(part) for part in nodes]),
+            distances=np.concatenate(rests),
         )

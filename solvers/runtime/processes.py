@@ -24,6 +24,7 @@ WHOLE = {
     "OPinv": "is the inverse of a factorised matrix",
     "like": "selects arrays that hold whole vectors",
     "checkpoint": "is written",
+    "interval": "is counted",
 }
 
 

@@ -1,0 +1,162 @@
+"""A x = lambda M x with factors of A - sigma M: eigenvalue counts below shifts, and inverses."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.linalg as sl
+import scipy.sparse as sp
+from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+from blockvec import BlockVector, Factorization, as_operator
+from blockvec.errors import OptionError, ShapeError
+
+from ..blocks import Block, Operator
+from ..iterations.rayleigh_ritz import FLOOR
+from ..iterations.spectrum import sketch_spectrum
+from ..transform.spectral_map import Norms
+from .gram import gram_factor
+
+BEYOND, FURTHER, MOVES = 2.0, 30.0, 9  # first distance of a count from an end, in rounding errors; growth
+DENSE_ROWS = 3000  # up to here a dense factorisation with pivoting counts where a sparse one cannot
+NORM_STEPS = 10  # of Lanczos, for norms: they need one digit
+MOST_FLOPS = 1e11  # of a factorisation of the envelope: some ten seconds
+BYTES_PER_ENTRY = 24  # of both factors, with indices
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A shift, the number of eigenvalues below it, and the range in which it has found all of them."""
+
+    sigma: float
+    below: int
+    first: float
+    last: float
+
+
+@dataclass(frozen=True)
+class Pencil:
+    """Matrices A and M, and factors of A - sigma M for one shift at a time."""
+
+    A: Operator
+    M: Operator | None  # None for the identity
+    matrices: tuple[Any, Any]
+    factors: Factorization
+    norms: Norms
+    rank: int  # number of finite eigenvalues
+
+    @classmethod
+    def of(cls, operator: Operator, A: Any, M: Any, norm: float | None = None) -> Pencil:
+        """Prepare matrices; refuses an M that is not positive semidefinite.
+
+        `operator` applies A on the device of the factors; `norm` is ||A|| if it is known.
+        """
+        mass, rank, dtype = None, operator.shape[0], operator.dtype
+        if M is not None:
+            if M.shape != operator.shape:
+                raise ShapeError(
+                    f"M is {M.shape[0]} x {M.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
+                )
+            dtype = np.promote_types(dtype, M.dtype)
+            M = sp.csc_array(M).astype(dtype)
+            rank = gram_factor("M", M).C.shape[1]
+            mass = as_operator(M, device=operator.device)
+        if dtype != operator.dtype:
+            A = A.astype(dtype)
+            operator = as_operator(A, device=operator.device)
+        factors = Factorization(A, M, device=operator.device)
+        size, mass_size = (_norm(operator) if norm is None else norm), 1.0 if mass is None else _norm(mass)
+        return cls(operator, mass, (A, M), factors, Norms(size, mass_size, mass_size), rank)
+
+    def apply(self, X: Block, out: Block | None = None) -> Block:
+        """Compute (A - sigma M)^-1 M X, self-adjoint in the inner product of M."""
+        return self.factors.solve(self.mass(X), out=out)
+
+    def mass(self, X: Block) -> Block:
+        """Compute M X; X itself for the identity."""
+        return X if self.M is None else self.M.apply(X)
+
+    def rounding(self, value: float) -> float:
+        """Compute by how much rounding errors of A and M may change an eigenvalue."""
+        return eigenvalue_rounding(self.A.dtype, self.norms.A / self.norms.M, value)
+
+    def count(self, sigma: float) -> int | None:
+        """Factorise for a shift and count the eigenvalues below it; None if the count is not certain."""
+        if self.factors.sigma != sigma:
+            self.factors.refactorize(sigma)
+        # A value nearer than that could be computed on the wrong side.
+        if self.factors.is_singular or self.factors.nearest <= FLOOR * np.finfo(self.A.dtype).eps / 2:
+            return None
+        if self.factors.inertia is None and self.A.shape[0] <= DENSE_ROWS:
+            return self._dense_count(sigma)
+        return self.factors.inertia
+
+    def _dense_count(self, sigma: float) -> int:
+        """Count by a dense factorisation with blocks of order one and two, as accurate as any."""
+        A, M = (matrix.get() if hasattr(matrix, "get") else matrix for matrix in self.matrices)
+        n = A.shape[0]
+        shifted = sp.csr_array(A) - sigma * (sp.eye_array(n, dtype=A.dtype) if M is None else M)
+        D = sl.ldl(shifted.toarray(), hermitian=True, overwrite_a=True, check_finite=False)[1]
+        blocks = np.flatnonzero(np.diagonal(D, -1))  # those of order two have one negative eigenvalue
+        single = np.delete(np.diagonal(D).real, np.union1d(blocks, blocks + 1))
+        return int((single < 0).sum()) + len(blocks)
+
+    def cut(self, end: float, side: int) -> Cut:
+        """Count at an end of an interval, so far beyond it (`side` is -1 or 1) that the count is certain."""
+        if math.isinf(end):
+            if self.rank < self.A.shape[0]:
+                self._require_no_negative_rest()
+            return Cut(end, 0 if side < 0 else self.rank, end, end)
+        for move in range(MOVES):
+            sigma = end + side * BEYOND * FURTHER**move * self.rounding(end)
+            below = self.count(sigma)
+            if below is not None:
+                return Cut(sigma, below, sigma, sigma)
+        raise uncertain(end)
+
+    def _require_no_negative_rest(self) -> None:
+        """Check that far below the spectrum no pivot is negative: in the null space of M, A is definite."""
+        scale = self.norms.A / self.norms.M
+        if not any(self.count(-scale * FURTHER**move) == 0 for move in range(MOVES)):
+            raise OptionError(
+                "interval: M is singular, and A is not positive definite in its null space, so that the "
+                "eigenvalues up to an infinite end cannot be counted; give finite ends."
+            )
+
+
+def eigenvalue_rounding(dtype: Any, norm: float, value: float) -> float:
+    """Compute by how much rounding errors may change an eigenvalue of matrices with a norm."""
+    return FLOOR * float(np.finfo(dtype).eps) / 2 * ((norm + abs(value)) or 1.0)
+
+
+def uncertain(sigma: float) -> OptionError:
+    """Return the error for a shift near which no factorisation counts."""
+    return OptionError(
+        f"interval: no factorisation of A - s M with s near {sigma:.12g} counts the eigenvalues below s; "
+        "move the ends a little, or use method='filter'."
+    )
+
+
+def is_affordable(A: Any, M: Any, free_bytes: int | None) -> bool:
+    """Estimate from the envelope of A - sigma M whether its factors fit in memory and take seconds."""
+    pattern = sp.csr_array(A, copy=False)
+    if M is not None:
+        pattern = sp.csr_array(abs(pattern) + abs(sp.csr_array(M)))
+    n = pattern.shape[0]
+    order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
+    place = np.empty(n, np.int64)
+    place[order] = np.arange(n)
+    rows = np.repeat(np.arange(n), np.diff(pattern.indptr))
+    widths = np.zeros(n, np.int64)
+    np.maximum.at(widths, place[rows], place[rows] - place[pattern.indices])
+    fits = free_bytes is None or BYTES_PER_ENTRY * int(widths.sum()) < free_bytes
+    return fits and float((widths.astype(np.float64) ** 2).sum()) < MOST_FLOPS
+
+
+def _norm(operator: Operator) -> float:
+    """Estimate the norm of an operator."""
+    like = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
+    return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm

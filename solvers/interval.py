@@ -1,0 +1,243 @@
+"""All eigenpairs in an interval: by spectrum slicing, or without a factorisation by an iteration.
+
+An iteration computes one pair more than the interval holds: the first value outside shows that no other one
+inside is missing, as far as its search for missed copies tells. An estimate of the number says how many pairs
+to ask for, and is corrected if none of them lies outside.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+
+from blockvec import BlockVector, Operator, array_namespace
+from blockvec.errors import OptionError
+
+from .blocks import pick, to_host
+from .combine import one_after_other, staged, within_time
+from .counting import can_factorise, estimate
+from .drivers import DENSE_MAX_ROWS, DENSE_ROWS, DENSE_SHARE, solve
+from .factorization.pencil import Pencil, eigenvalue_rounding
+from .problem import Problem
+from .result import EigenResult, SolveInfo
+from .runtime.checkpoint import probe
+from .runtime.interrupts import deferred_interrupt
+from .runtime.memory import require_memory
+from .slicing import Slicing, basis_columns
+from .transform.standard_form import StandardForm, solve_transformed, standard_form
+
+METHODS = ("auto", "filter", "dense")
+SURE = 4.0  # standard errors within which an estimate is taken to be right
+SPARE = 4  # pairs asked for beyond the estimate and its error
+GROWTH = 1.5  # of their number, while none of them lies outside
+ROUNDS = 8
+
+
+def check_with_interval(*, method: str, which: str, mode: str, **options: Any) -> None:
+    """Refuse options of `eigsh` that an interval has no use for; `options` have the default None."""
+    given = [name for name, value in options.items() if value is not None]
+    given += ["which"] * (which != "LM") + ["mode"] * (mode != "normal")
+    if given:
+        raise OptionError(f"{given[0]}: all eigenvalues in the interval are computed; leave it out.")
+    if method not in METHODS:
+        known = ", ".join(map(repr, METHODS))
+        raise OptionError(f"method: got {method!r} with an interval; give one of {known}.")
+
+
+def solve_interval(
+    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None
+) -> EigenResult:
+    """Compute all eigenpairs of A, or of A and M, in [low, high].
+
+    `problem.operator` applies A. More than `most` pairs are refused.
+    """
+    op, method = problem.operator, problem.method
+    if method == "dense" or (method == "auto" and M is None and problem.n <= DENSE_ROWS):
+        return _densely(problem, A, M, low, high, most, f"n = {problem.n} is at most {DENSE_ROWS}")
+    if method == "auto" and can_factorise(op, A, M):
+        return _by_slices(problem, A, M, low, high, most)
+    return _by_iteration(problem, A, M, low, high, most)
+
+
+def _refuse_more(count: float, most: int | None, about: str = "") -> None:
+    """Refuse an interval with more eigenvalues than wanted."""
+    if most is not None and count > most:
+        raise OptionError(
+            f"k: got {most}, but the interval holds {about}{count:.0f} eigenvalues; leave k out to "
+            "compute all of them, or give a smaller interval."
+        )
+
+
+# --- spectrum slicing -------------------------------------------------------------------------------
+
+
+def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
+    """Count by inertia and collect by shift-invert."""
+    pencil = Pencil.of(problem.operator, A, M, problem.norm)
+    left, right = pencil.cut(low, -1), pencil.cut(high, 1)
+    count = right.below - left.below
+    problem = replace(problem, operator=pencil.A)
+    is_dense = M is None and count * DENSE_SHARE > problem.n and problem.n <= DENSE_MAX_ROWS
+    if is_dense and problem.checkpoint is None:
+        why = f"{count} eigenvalues are more than 1/{DENSE_SHARE} of n = {problem.n}"
+        return _densely(problem, A, M, low, high, most, why)
+    _refuse_more(count, most)
+    columns = 2 * count + basis_columns(count)
+    purpose = f"{count} eigenvectors of {problem.n} rows"
+    size = problem.n * columns * problem.operator.dtype.itemsize
+    require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")
+    checkpoint = problem.checkpoint
+    with deferred_interrupt() as interrupted:
+        slices = Slicing(problem, pencil, left, right, interrupted)
+        if checkpoint is not None:
+            checkpoint.problem = slices.fingerprint()
+            checkpoint.image = probe(pencil.A, slices.X, None)
+            if (saved := checkpoint.load()) is not None:
+                with checkpoint.restoring():
+                    slices.resume(saved)
+        stopped = slices.run()
+    inside = _inside(slices.theta, low, high, pencil.rounding)
+    found, dropped = len(inside), slices.found - len(inside)
+    beyond = f", {dropped} of them outside of the interval" if dropped else ""
+    text = (
+        f"{'proved' if slices.found == count else 'counted'} by inertia: {count} eigenvalues lie between "
+        f"{left.sigma:.12g} and {right.sigma:.12g}, {slices.found} of them were found{beyond}"
+    )
+    distances = [
+        abs(slices.theta[inside] - end) / pencil.rounding(end) for end in (low, high) if math.isfinite(end)
+    ]
+    if near := int((np.min([np.full(found, np.inf), *distances], axis=0) <= 1).sum()):
+        text += f"; {near} on an end, as far as rounding errors tell"
+    counts = asdict(slices.counts)
+    info: SolveInfo = {
+        "method": "shift-invert",
+        "why": f"A - sigma M is factorised for {slices.shifts + 2} shifts",
+        "stopped": stopped,
+        "verification": text,
+        "n": problem.n,
+        "k": found + count - slices.found,
+        "which": "interval",
+        "sigma": None,
+        "interval": None,
+        "counted": count - dropped,
+        "count_error": 0.0,
+        "tol": problem.tolerance.tol,
+        "convergence": problem.tolerance.convergence,
+        "dtype": problem.operator.dtype.name,
+        "device": problem.operator.device,
+        "norm": pencil.norms.A,
+        "block_size": slices.block_size,
+        "ncv": basis_columns(count),
+        "degree": 1,
+        "missing": count - slices.found,
+        "time_s": time.perf_counter() - problem.begin_s,
+        **counts,  # type: ignore[typeddict-item]
+    }
+    theta, residuals, limits = (part[inside] for part in (slices.theta, slices.residuals, slices.limits))
+    X = pick(slices.X, inside)
+    return EigenResult.from_pairs(theta, X.array, residuals, limits, info, slices.history)
+
+
+def _inside(theta: np.ndarray, low: float, high: float, rounding: Any) -> np.ndarray:
+    """Return the indices of the values in an interval widened by rounding errors, in ascending order."""
+    first = low if math.isinf(low) else low - rounding(low)
+    last = high if math.isinf(high) else high + rounding(high)
+    order = np.argsort(theta, kind="stable")
+    return order[(theta[order] >= first) & (theta[order] <= last)]
+
+
+# --- dense LAPACK and iterations ----------------------------------------------------------------------
+
+
+def _densely(
+    problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None, why: str
+) -> EigenResult:
+    """Compute the whole spectrum by dense LAPACK and select."""
+    whole = replace(problem, method="dense", k=problem.n, which="SA", block_size=None)
+    form = _form(problem, A, M)
+    result = solve(whole) if form is None else solve_transformed(form, whole)
+    result = _selected(result, low, high, most)
+    return result.with_info(
+        why=why if problem.method == "auto" else result.info["why"],
+        counted=float(result.info["k"]),
+        count_error=0.0,
+    )
+
+
+def _form(problem: Problem, A: Any, M: Any) -> StandardForm | None:
+    return None if M is None else standard_form(cast(Operator, problem.operator), A, M, None)
+
+
+def _selected(result: EigenResult, low: float, high: float, most: int | None) -> EigenResult:
+    """Select the pairs in an interval."""
+    info, theta = result.info, to_host(result.eigenvalues).astype(np.float64)
+    rounding = partial(eigenvalue_rounding, info["dtype"], info["norm"])
+    inside = _inside(theta, low, high, rounding)
+    _refuse_more(len(inside), most)
+    xp = array_namespace(result.eigenvectors)
+    taken = xp.asarray(inside)
+    return replace(
+        result.with_info(k=len(inside), which="interval", sigma=None),
+        eigenvalues=result.eigenvalues[taken],
+        eigenvectors=xp.ascontiguousarray(result.eigenvectors[:, taken]),
+        residuals=result.residuals[inside],
+        limits=result.limits[inside],
+        converged=result.converged[inside],
+    )
+
+
+def _by_iteration(problem: Problem, A: Any, M: Any, low: float, high: float, most: int | None) -> EigenResult:
+    """Compute pairs around the middle of the interval, or from an end of the spectrum, until one is out."""
+    form = _form(problem, A, M)
+    operator = problem.operator if form is None else form.operator
+    count, sketch = estimate(operator, low, high, problem.rng)
+    _refuse_more(count.value - SURE * count.error, most, "about ")
+    from_low, from_high = low <= sketch.low, high >= sketch.high
+    target = None if from_low or from_high else low + (high - low) / 2
+    part = replace(
+        problem,
+        which="SA" if from_low else "LA" if from_high else "LM",
+        target=target,
+        method="filter" if target is not None else "auto",
+    )
+    n, result = problem.n, None
+    wanted = math.ceil(count.value + SURE / 2 * count.error) + SPARE
+    for turn in range(ROUNDS):
+        k = min(wanted, n)
+        once = replace(within_time(staged(part, f"round {turn}")), k=k)
+        latest = solve(once) if form is None else solve_transformed(form, once)
+        result = latest if result is None else one_after_other(result, latest)
+        theta = to_host(result.eigenvalues).astype(np.float64)
+        if k == n or result.info["stopped"] != "converged" or _reaches_beyond(theta, low, high, part):
+            break
+        wanted = math.ceil(GROWTH * k)
+        if form is None:
+            part = replace(part, start=BlockVector(result.eigenvectors))
+    assert result is not None
+    is_complete = k == n or _reaches_beyond(theta, low, high, part)
+    result = _selected(result, low, high, most)
+    found = result.info["k"]
+    text = f"{result.info['verification']}; about {count} were expected in the interval, {found} were found"
+    if not is_complete:
+        text += ", none of which lies beyond its ends"
+    return result.with_info(
+        verification=text,
+        missing=result.info["missing"] + (0 if is_complete else 1),
+        counted=float(count.value),
+        count_error=count.error,
+        operator_columns=result.info["operator_columns"] + sketch.columns,
+        block_applications=result.info["block_applications"] + sketch.applications,
+        time_s=time.perf_counter() - problem.begin_s,
+    )
+
+
+def _reaches_beyond(theta: np.ndarray, low: float, high: float, part: Problem) -> bool:
+    """Check whether one of the values, the most wanted ones of a part, lies outside of the interval."""
+    if part.target is None:
+        return bool(theta[-1] > high if part.which == "SA" else theta[0] < low)
+    return bool((theta < low).any() or (theta > high).any())

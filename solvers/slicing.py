@@ -1,0 +1,390 @@
+"""Spectrum slicing: all eigenpairs between two shifts, collected by shift-invert from shifts inside.
+
+The factors of A - sigma M count the eigenvalues below sigma (inertia). Two counts tell how many eigenvalues
+lie in between; a shift in between finds those around it by block Lanczos on (A - sigma M)^-1 M, and its own
+count tells on which side others are missing. The next shift lies in the middle of what no shift has reached,
+or, where many values are missing there, so far from its end as a share of them reaches. Every value that
+was found between two shifts is locked, so that none is found twice, and the slices are orthogonal to each
+other. The result is complete if as many are found as were counted: orthonormal vectors with small residuals
+cannot be more than there are.
+
+References
+----------
+Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228 (shifts and counts); Campos, Roman, Numer.
+Algorithms 60 (2012) 279 (locking between slices). Deviations: shifts follow from counts, not from a model of
+the spectrum; a shift ends with its basis, without restarts, and returns whatever has converged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector, __version__
+from blockvec.errors import BreakdownError
+
+from .blocks import Block, assign, column_factors, pick, small_matrix, to_host
+from .factorization.pencil import Cut, Pencil, uncertain
+from .iterations.krylov import BlockKrylov, Counts
+from .problem import IterationState, Problem
+from .runtime.checkpoint import restored
+from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
+
+PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, fewer the factorisations
+# Columns of a basis per value looked for, and blocks beyond: in a run without restarts the last values of
+# equal spacing converge after about two columns per value.
+COLUMNS, SPARE_BLOCKS = 2.5, 8
+FIRST_LOOK, LOOKS = (
+    1.5,
+    1.15,
+)  # columns per wanted value at the first Rayleigh-Ritz step, and the ratio of more
+MAX_RESTARTS = 30  # of a basis in which nothing has converged
+FRUITLESS = 3  # shifts in succession that find nothing
+# Place of a shift in a range: not the middle, where symmetric spectra have values.
+PLACE = 0.4877
+# A range of less than so many rounding errors of eigenvalues has no room for a shift: solves lose all digits
+# where one of these is nearer, in units of u ||A||, than NEAREST.
+NARROW, NEAREST = 1e3, 1e4
+NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
+
+
+class Slicing:
+    """The eigenpairs found so far between the first and the last of a list of cuts."""
+
+    def __init__(
+        self, problem: Problem, pencil: Pencil, low: Cut, high: Cut, interrupted: Callable[[], bool]
+    ) -> None:
+        self.problem, self.pencil, self.interrupted = problem, pencil, interrupted
+        self.block_size = problem.block_size or (4 if problem.operator.device == "cpu" else 8)
+        self.wanted = high.below - low.below
+        self.cuts = [low, high]
+        self.counts = Counts()
+        self.history: list[IterationState] = []
+        self.shifts = 0  # at which pairs were looked for
+        self.fruitless = 0
+        like = BlockVector.empty(problem.n, 0, problem.operator.dtype, device=problem.operator.device)
+        self.X: Block = like.like(self.wanted)
+        self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
+        self.earlier_s, self.begin_s = 0.0, time.perf_counter()
+
+    @property
+    def found(self) -> int:
+        """Number of pairs found."""
+        return len(self.theta)
+
+    def run(self) -> str:
+        """Collect until as many pairs are found as were counted; return that or another reason to stop."""
+        checkpoint = self.problem.checkpoint
+        while True:
+            reason = self._stopped()
+            gap = next((gap for gap in itertools.pairwise(self.cuts) if self._missing(*gap) > 0), None)
+            if gap is None:
+                reason = "converged"
+            elif self.fruitless >= FRUITLESS:
+                reason = reason or "stagnated"
+            elif not reason:
+                reason = self._slice(*gap)
+            if checkpoint is not None and reason != "converged":
+                checkpoint.save(self.snapshot, now=bool(reason))
+            if reason:
+                return reason
+
+    def _stopped(self) -> str:
+        """Return the reason to stop immediately, or an empty string."""
+        if self.interrupted():
+            return "interrupted"
+        limit = self.problem.time_limit
+        return "time_limit" if limit is not None and time.perf_counter() - self.begin_s > limit else ""
+
+    def _between(self, low: float, high: float) -> int:
+        """Count the values found in a range."""
+        return int(((self.theta > low) & (self.theta < high)).sum())
+
+    def _missing(self, left: Cut, right: Cut) -> int:
+        """Count the values between two cuts that have not been found."""
+        return right.below - left.below - self._between(left.sigma, right.sigma)
+
+    # --- shifts -------------------------------------------------------------------------------------
+
+    def _slice(self, left: Cut, right: Cut) -> str:
+        """Look for pairs between two cuts, from a new shift there if they are finite and not too close."""
+        sigma, cut = self._placed(left, right)
+        before = self.found
+        reason, reach = self._collect(sigma, left, right)
+        if reason:
+            return reason
+        if cut is not None:
+            others = [each for each in self.cuts if each.sigma != cut.sigma]
+            cut = replace(cut, first=sigma - reach, last=sigma + reach)
+            self.cuts[:] = sorted([*others, cut], key=lambda each: each.sigma)
+        self.shifts += 1
+        self.counts.restarts += 1
+        self.fruitless = 0 if self.found > before else self.fruitless + 1
+        self._check_counts()
+        return self._report()
+
+    def _check_counts(self) -> None:
+        """Refuse to go on if more values were found between two cuts than were counted."""
+        for left, right in itertools.pairwise(self.cuts):
+            found = self._between(left.sigma, right.sigma)
+            if found > right.below - left.below:
+                raise self._contradiction(found, right.below - left.below)
+
+    @staticmethod
+    def _contradiction(found: int, counted: int) -> BreakdownError:
+        return BreakdownError(
+            f"interval: {counted} eigenvalues were counted in a part of it, but {found} were found: the "
+            "pivots of the factorisations are too inaccurate; use method='filter'."
+        )
+
+    def _placed(self, left: Cut, right: Cut) -> tuple[float, Cut | None]:
+        """Choose a shift and factorise for it; return the cut, if any, that has what the shift reaches."""
+        first, last = left.last, right.first
+        if first >= last:  # all of it was reached, and values were missed
+            first, last = left.sigma, right.sigma
+        if math.isinf(first) and math.isinf(last):
+            return self._tried(self._centre(), self.pencil.norms.A / self.pencil.norms.M, left, right)
+        if math.isinf(first) or math.isinf(last):
+            cut, reach = (
+                (right, right.first - right.sigma) if math.isinf(first) else (left, left.last - left.sigma)
+            )
+            if reach == 0:
+                return self._outside(cut, 1 if cut is right else -1), cut
+            return self._tried(cut.sigma + 2 * reach, abs(reach), left, right)
+        if last - first < NARROW * self.pencil.rounding(first):
+            return self._outside(right, 1), None
+        parts = -(-self._missing(left, right) // PER_SHIFT)
+        width = (last - first) / parts
+        return self._tried(first + PLACE * width, width, left, right)
+
+    def _outside(self, cut: Cut, side: int) -> float:
+        """Choose a shift next to a cut, outside of the range, and factorise for it."""
+        for move in range(1, NUDGES):
+            sigma = cut.sigma + side * move * (1 + self.fruitless) * NARROW * self.pencil.rounding(cut.sigma)
+            self.pencil.factors.refactorize(sigma)
+            if self._is_comfortable():
+                return sigma
+        raise uncertain(cut.sigma)
+
+    def _tried(self, sigma: float, width: float, left: Cut, right: Cut) -> tuple[float, Cut]:
+        """Factorise for a shift, moved a little in the range of this width where its factors do not count."""
+        for nudge in range(NUDGES):
+            moved = sigma + NUDGE * width * (-1) ** nudge * ((nudge + 1) // 2)
+            below = self.pencil.count(moved) if left.sigma < moved < right.sigma else None
+            if below is not None and left.below <= below <= right.below and self._is_comfortable():
+                return moved, Cut(moved, below, moved, moved)
+        raise uncertain(sigma)
+
+    def _is_comfortable(self) -> bool:
+        """Check whether no eigenvalue is so near the shift that solves lose most digits."""
+        factors = self.pencil.factors
+        return not factors.is_singular and factors.nearest > NEAREST * self.problem.tolerance.unit
+
+    def _centre(self) -> float:
+        """Compute the Rayleigh quotient of a random vector, which lies inside the spectrum."""
+        x = self.X.random_like(1, self.problem.rng)
+        quotients = [to_host(x.column_dot(Y)).real[0] for Y in (self.pencil.A.apply(x), self.pencil.mass(x))]
+        self.counts.apply(1)
+        return float(quotients[0] / quotients[1])
+
+    # --- pairs around a shift -----------------------------------------------------------------------
+
+    def _collect(self, sigma: float, left: Cut, right: Cut) -> tuple[str, float]:
+        """Add pairs around a shift, between two cuts; return a reason to stop, and how far all were found."""
+        b, pencil = self.block_size, self.pencil
+        wanted = min(self._missing(left, right), PER_SHIFT)
+        locked = np.flatnonzero((self.theta > left.sigma) & (self.theta < right.sigma))
+        room = pencil.rank - len(locked)
+        capacity = min(basis_columns(wanted, b), room)
+        buffer = self.X.like(len(locked) + capacity)
+        if len(locked):
+            buffer[:, : len(locked)] = pick(self.X, locked)
+        b = min(b, capacity)
+        krylov = BlockKrylov(pencil, buffer, len(locked), b, self.problem.rng, self.counts, M=pencil.M)
+        # One application removes components in the null space of a semidefinite M.
+        krylov.append(pencil.apply(self.X.random_like(b, self.problem.rng)), keep_random=True)
+        self.counts.apply(b)
+        tolerance = self._tolerance(sigma)
+        look = int(FIRST_LOOK * wanted)
+        for _ in range(MAX_RESTARTS):
+            while krylov.can_expand():
+                krylov.expand()
+                if reason := self._stopped():
+                    return reason, 0.0
+                if krylov.m >= look and krylov.can_expand():
+                    look = int(LOOKS * krylov.m)
+                    inside, _ = self._converged(krylov, tolerance, left, right)
+                    if len(inside) >= wanted:
+                        break
+            inside, reach = self._converged(krylov, tolerance, left, right)
+            if len(inside) or krylov.complete:
+                break
+            ritz = krylov.ritz()
+            order = np.argsort(-np.abs(ritz.theta), kind="stable")
+            krylov.restart(ritz, order[: krylov.capacity // 2])
+        return "", min(reach, self._accept(krylov, sigma, inside)) if len(inside) else reach
+
+    def _tolerance(self, sigma: float) -> TransformedTolerance:
+        asked, norms = self.problem.tolerance, self.pencil.norms
+        shifted = replace(norms, shift=abs(sigma) * norms.M)
+        return TransformedTolerance(asked.tol, asked.convergence, asked.unit, SpectralMap(sigma), shifted)
+
+    def _converged(
+        self, krylov: BlockKrylov, tolerance: TransformedTolerance, left: Cut, right: Cut
+    ) -> tuple[np.ndarray, float]:
+        """Return the indices of converged Ritz pairs between two cuts, and up to where all have converged."""
+        ritz = krylov.ritz()
+        values = tolerance.map.values(ritz.theta)
+        has_converged = ritz.residuals <= tolerance.limits(ritz.theta, krylov.norm)
+        sigma = tolerance.map.sigma or 0.0
+        distances = np.abs(values - sigma)
+        if krylov.complete:
+            reach = max(right.sigma - sigma, sigma - left.sigma)
+        else:
+            unseen = float(distances[~has_converged].min(initial=np.inf))
+            reach = float(distances[has_converged & (distances < unseen)].max(initial=0.0))
+        inside = np.flatnonzero(has_converged & (values > left.sigma) & (values < right.sigma))
+        return inside[np.argsort(distances[inside], kind="stable")], reach
+
+    def _accept(self, krylov: BlockKrylov, sigma: float, chosen: np.ndarray) -> float:
+        """Add Ritz pairs to those found, orthonormal to all of them.
+
+        The component in the pending columns is that of one more step of inverse iteration. Pairs that
+        rounding errors keep from their limits, as where another value is very near the shift, are left to
+        other shifts, unless these failed as well. Returns the distance of the first one.
+        """
+        pencil, ritz = self.pencil, krylov.ritz()
+        theta = ritz.theta[chosen]
+        C = np.vstack([ritz.Y[:, chosen], ritz.B[:, chosen] / theta])
+        used = krylov.columns(0, krylov.m + krylov.w)
+        X = used.combine(small_matrix(C, used))
+        values = SpectralMap(sigma).values(theta)
+        norms = self._tolerance(sigma).norms
+        for inverse in (
+            False,
+            True,
+        ):  # by a solve where errors of solves near the shift have mixed the vectors
+            X = self._orthonormal(pencil.apply(X) if inverse else X)
+            MX, R = pencil.mass(X), pencil.A.apply(X)
+            self.counts.apply(X.shape[1], 1 + inverse)
+            R.axpy(column_factors(-values, X), MX)
+            residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
+            limits = pair_limits(self.problem.tolerance, values, norms, lengths, masses)
+            if (residuals <= limits).all():
+                break
+        good = np.flatnonzero((residuals <= limits) | (self.fruitless > 0))
+        begin, end = self.found, self.found + len(good)
+        if end > self.wanted:
+            raise self._contradiction(end, self.wanted)
+        self.X[:, begin:end] = pick(X, good)
+        self.theta, self.residuals, self.limits = (
+            np.append(old, new[good])
+            for old, new in ((self.theta, values), (self.residuals, residuals), (self.limits, limits))
+        )
+        left_out = np.delete(np.abs(values - sigma), good)
+        return float(left_out.min(initial=np.inf))
+
+    def _orthonormal(self, X: Block) -> Block:
+        """Orthonormalise columns against the vectors found and among each other, with few changes of each."""
+        known = self.X[:, : self.found]
+        for _ in range(2):
+            MX = self.pencil.mass(X)
+            if self.found:
+                X = known.combine(known.dot(MX), out=X, alpha=-1, beta=1)
+                MX = self.pencil.mass(X)
+            G = to_host(X.dot(MX))
+            inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
+            X = X.combine(small_matrix(inverse, X))
+            self.counts.reductions += 2
+        return X
+
+    # --- state --------------------------------------------------------------------------------------
+
+    def _report(self) -> str:
+        """Append the state to the history, and call the callback; return a reason to stop, if any.
+
+        Values that have not been found are represented by the end of their range, with the residual ||A||.
+        """
+        gaps = [(gap, self._missing(*gap)) for gap in itertools.pairwise(self.cuts)]
+        places = [
+            np.full(max(missing, 0), next((c.sigma for c in gap if math.isfinite(c.sigma)), 0.0))
+            for gap, missing in gaps
+        ]
+        unknown = np.concatenate(places)[: self.wanted - self.found]
+        norm = self.pencil.norms.A
+        limits = self.problem.tolerance.limits(unknown, norm)
+        state = IterationState(
+            restart=self.shifts - 1,
+            eigenvalues=np.append(self.theta, unknown),
+            residuals=np.append(self.residuals, np.full(len(unknown), norm)),
+            limits=np.append(self.limits, limits),
+            operator_columns=self.counts.operator_columns,
+            time_s=self.earlier_s + time.perf_counter() - self.begin_s,
+        )
+        self.history.append(state)
+        callback = self.problem.callback
+        stops = callback is not None and callback(state.times(self.problem.exponent)) is True
+        return "callback" if stops else ""
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Collect everything that determines the result, except the matrices themselves."""
+        problem, ends = self.problem, [self.cuts[0], self.cuts[-1]]
+        return {
+            "n": problem.n,
+            "interval": [[cut.sigma, cut.below] for cut in ends],
+            "block_size": self.block_size,
+            "norm": problem.norm,
+            **asdict(problem.tolerance),
+            "dtype": problem.operator.dtype.name,
+            "rng": type(problem.rng.bit_generator).__name__,
+            "blockvec": __version__,
+        }
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the state between two shifts: host arrays, numbers, and lists and dictionaries of these."""
+        return {
+            "X": to_host(self.X[:, : self.found].array),
+            **{name: getattr(self, name) for name in ("theta", "residuals", "limits", "shifts", "fruitless")},
+            "cuts": [list(asdict(cut).values()) for cut in self.cuts],
+            "rng": self.problem.rng.bit_generator.state,
+            "counts": asdict(self.counts),
+            "history": [asdict(state) for state in self.history],
+            "elapsed_s": self.earlier_s + time.perf_counter() - self.begin_s,
+        }
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Restore a state returned by `snapshot`."""
+        pairs = [restored(np.zeros(0), saved[name], name) for name in ("theta", "residuals", "limits")]
+        cuts = [
+            Cut(*(restored(0 if i == 1 else 0.0, x, "cuts") for i, x in enumerate(cut)))
+            for cut in saved["cuts"]
+        ]
+        count = len(pairs[0])
+        if (
+            len({len(part) for part in pairs}) > 1
+            or count > self.wanted
+            or cuts[0] != self.cuts[0]
+            or cuts[-1] != self.cuts[-1]
+        ):
+            raise ValueError(f"{count} pairs of {self.wanted} between {cuts[0]} and {cuts[-1]}")
+        if count:
+            assign(self.X[:, :count], saved["X"])
+        self.theta, self.residuals, self.limits = pairs
+        self.cuts[:] = cuts
+        self.shifts, self.fruitless = (restored(0, saved[name], name) for name in ("shifts", "fruitless"))
+        self.problem.rng.bit_generator.state = saved["rng"]
+        for name, number in saved["counts"].items():
+            setattr(self.counts, name, restored(0, number, name))
+        self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
+        self.history[:] = [IterationState.restored(state) for state in saved["history"]]
+
+
+def basis_columns(wanted: int, block_size: int = 8) -> int:
+    """Choose the size of the basis that looks for so many values."""
+    return int(COLUMNS * min(wanted, PER_SHIFT)) + SPARE_BLOCKS * block_size

@@ -1,0 +1,313 @@
+"""All eigenpairs of an interval: complete, orthonormal, proved by counts; and the counts themselves."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blockvec import as_operator, count_eigenvalues
+from blockvec.errors import BreakdownError, OptionError
+from blockvec.models import model, spectra
+from solvers import EigenResult, Interrupted, NoConvergence, eigsh, interval
+from solvers.factorization.pencil import Pencil
+from solvers.slicing import Slicing
+
+GRID = model("laplace2d:nx=30,ny=30")
+VALUES = spectra.laplace_eigenvalues([30, 30])
+DOUBLE = float(VALUES[(VALUES > 1.5) & np.isclose(VALUES, np.roll(VALUES, 1), rtol=0, atol=1e-12)][0])
+MASS = sp.diags_array(np.linspace(1.0, 3.0, 900)).tocsr()
+INF = math.inf
+
+
+def solved(A: Any, ends: tuple[float, float], M: Any = None, **options: Any) -> EigenResult:
+    return eigsh(A, M=M, interval=ends, rng=0, return_info=True, **options)
+
+
+def dense(matrix: Any) -> np.ndarray:
+    return matrix.toarray() if sp.issparse(matrix) else np.asarray(matrix)
+
+
+def check(result: EigenResult, exact: np.ndarray, A: Any, M: Any = None, digits: float = 1e-13) -> None:
+    """Check that the result has exactly these values, with M-orthonormal vectors and small residuals."""
+    w, X = result.eigenvalues, result.eigenvectors
+    assert len(w) == len(exact)
+    assert result.converged.all()
+    assert result.info["missing"] == 0
+    scale = np.abs(dense(A)).sum(axis=0).max()
+    np.testing.assert_allclose(w, exact, rtol=0, atol=digits * scale)
+    MX = X if M is None else M @ X
+    assert np.abs(X.conj().T @ MX - np.eye(len(w))).max(initial=0) < 10 * digits
+    residuals = np.linalg.norm(A @ X - MX * w, axis=0)
+    np.testing.assert_allclose(residuals, result.residuals, atol=digits * scale)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (1.0, 2.0),
+        (-INF, 0.7),
+        (7.3, INF),
+        (DOUBLE, DOUBLE),
+        (DOUBLE, 2.2),
+        (1.2, DOUBLE),
+        (4.0, 4.0),
+        (2.0, 2.0001),
+        (-5.0, 0.0),
+        (9.0, INF),
+        (-INF, INF),
+    ],
+)
+def test_every_copy_of_every_value_of_the_closed_interval_is_found(low: float, high: float) -> None:
+    inside = VALUES[(low - 1e-12 <= VALUES) & (high + 1e-12 >= VALUES)]
+    result = solved(GRID, (low, high))
+    check(result, inside, GRID)
+    assert result.info["counted"] == len(inside)
+    assert result.info["count_error"] == 0
+    assert result.info["verification"].startswith(("proved by inertia", "not needed: dense"))
+    assert int(count_eigenvalues(GRID, low, high)) == len(inside)
+
+
+def test_values_on_an_end_are_inside_and_the_result_says_so() -> None:
+    result = solved(GRID, (DOUBLE, 2.2))
+    assert "; 2 on an end, as far as rounding errors tell" in result.info["verification"]
+    assert "on an end" not in solved(GRID, (1.0, 2.2)).info["verification"]
+
+
+def random_complex(n: int = 600) -> Any:
+    rng = np.random.default_rng(5)
+    A = sp.random_array((n, n), density=3 / n, rng=rng, data_sampler=rng.standard_normal).astype(complex)
+    A.data = A.data * np.exp(2j * np.pi * rng.uniform(size=A.nnz))
+    return (A + A.conj().T + sp.diags_array(np.linspace(-3, 3, n))).tocsr()
+
+
+def disjoint_rings() -> Any:
+    """Return the Laplacian of 60 equal rings of 9 and 10 vertices: values of 30 to 120 copies."""
+    rings = [model(f"laplace1d:n={n},periodic=true") for n in (9, 10) for _ in range(30)]
+    return sp.block_diag(rings).tocsr()
+
+
+@pytest.mark.parametrize(
+    ("matrix", "ends", "digits"),
+    [
+        (lambda: model("hofstadter:nx=24,ny=24,p=1,q=3"), (-1.0, -0.2), 1e-13),
+        (random_complex, (0.5, 1.5), 1e-13),
+        (disjoint_rings, (0.3, 1.4), 1e-13),
+        (lambda: model("graphene:nx=20,ny=16"), (-0.6, 0.0), 1e-13),
+        (lambda: GRID.astype(np.float32), (1.0, 2.0), 2e-6),
+        (lambda: sp.diags_array(np.logspace(-12, 0, 600)).tocsr(), (1e-10, 0.1), 1e-13),
+    ],
+    ids=["complex", "random complex", "many copies", "mirrored", "float32", "over many scales"],
+)
+def test_spectra_of_all_kinds_are_complete(
+    matrix: Callable[[], Any], ends: tuple[float, float], digits: float
+) -> None:
+    A = matrix()
+    exact = np.linalg.eigvalsh(dense(A).astype(complex))
+    rounding = digits * np.abs(exact).max()
+    check(
+        solved(A, ends),
+        exact[(exact >= ends[0] - rounding) & (exact <= ends[1] + rounding)],
+        A,
+        digits=digits,
+    )
+
+
+@pytest.mark.parametrize("factor", [1e200, 1e-200])
+def test_units_do_not_matter(factor: float) -> None:
+    one, scaled = solved(GRID, (1.0, 2.0)), solved(GRID * factor, (factor, 2 * factor))
+    np.testing.assert_allclose(scaled.eigenvalues, one.eigenvalues * factor, rtol=1e-13)
+    assert scaled.info["interval"] == [factor, 2 * factor]
+    assert int(count_eigenvalues(GRID * factor, factor, 2 * factor)) == len(one.eigenvalues)
+
+
+@pytest.mark.parametrize("ends", [(0.4, 0.9), (-INF, 0.3)])
+def test_pairs_with_a_definite_mass_matrix_are_complete(ends: tuple[float, float]) -> None:
+    exact = scipy.linalg.eigvalsh(GRID.toarray(), MASS.toarray())
+    inside = exact[(exact >= ends[0]) & (exact <= ends[1])]
+    check(solved(GRID, ends, MASS), inside, GRID, MASS)
+    assert int(count_eigenvalues(GRID, *ends, MASS)) == len(inside)
+
+
+@pytest.mark.parametrize("ends", [(0.4, 0.9), (-INF, 0.5), (3.0, INF)])
+def test_a_semidefinite_mass_matrix_has_finite_values_only(ends: tuple[float, float]) -> None:
+    mass = np.linspace(1.0, 3.0, 900)
+    mass[::3] = 0.0
+    live, dead, K = np.flatnonzero(mass), np.flatnonzero(mass == 0), GRID.toarray()
+    condensed = K[np.ix_(live, live)] - K[np.ix_(live, dead)] @ np.linalg.solve(
+        K[np.ix_(dead, dead)], K[np.ix_(dead, live)]
+    )
+    exact = scipy.linalg.eigvalsh(condensed, np.diag(mass[live]))
+    M = sp.diags_array(mass).tocsr()
+    check(solved(GRID, ends, M), exact[(exact >= ends[0]) & (exact <= ends[1])], GRID, M)
+
+
+def test_the_modes_of_real_structures_are_complete(real_matrix: Callable[[str], Any]) -> None:
+    for name, mass, ends in (
+        ("bcsstk08", "bcsstm08", (1e3, 3e4)),
+        ("bcsstk06", "bcsstm06", (-INF, 1e4)),
+        ("elast_A", "elast_B", (0.0, 0.5)),
+    ):
+        A, M = real_matrix(name), real_matrix(mass)
+        exact = scipy.linalg.eigvalsh(dense(A), dense(M))
+        check(solved(A, ends, M), exact[(exact >= ends[0] - 1e-12) & (exact <= ends[1])], A, M)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.one_of(st.sampled_from(VALUES[::17].tolist()), st.floats(-1, 9)), min_size=3, max_size=3))
+def test_counts_of_adjacent_intervals_add_up(points: list[float]) -> None:
+    a, b, c = sorted(points)
+    left, right, both, shared = (
+        int(count_eigenvalues(GRID, *ends)) for ends in ((a, b), (b, c), (a, c), (b, b))
+    )
+    assert left + right - shared == both
+    assert both == int(((a - 1e-12 <= VALUES) & (c + 1e-12 >= VALUES)).sum())
+
+
+@pytest.mark.parametrize("ends", [(1.0, 2.0), (-INF, 0.5), (7.0, 9.0), (-INF, INF)])
+def test_an_estimated_count_is_as_near_as_its_error_says(ends: tuple[float, float]) -> None:
+    exact = int(((ends[0] <= VALUES) & (ends[1] >= VALUES)).sum())
+    count = count_eigenvalues(lambda X: GRID @ X, *ends, shape=(900, 900), dtype=float, rng=0)
+    assert not count.is_exact
+    assert abs(count.value - exact) <= 4 * count.error + 0.5
+    assert str(count).startswith(f"{count.value} ± ")
+    assert count.error < 0.2 * exact
+
+
+@pytest.mark.parametrize(
+    ("ends", "mass"),
+    [((1.0, 1.3), None), ((-INF, 0.3), None), ((7.8, INF), None), ((-INF, 0.1), MASS)],
+)
+def test_without_a_factorisation_the_interval_is_complete_and_its_count_an_estimate(
+    ends: tuple[float, float], mass: Any
+) -> None:
+    exact = VALUES if mass is None else scipy.linalg.eigvalsh(GRID.toarray(), mass.toarray())
+    result = solved(GRID, ends, mass, method="filter")
+    check(result, exact[(exact >= ends[0]) & (exact <= ends[1])], GRID, mass, digits=1e-12)
+    info = result.info
+    assert info["count_error"] > 0
+    assert abs(info["counted"] - len(result.eigenvalues)) <= 4 * info["count_error"] + 0.5
+
+
+def test_an_estimate_far_too_small_is_corrected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*args: Any) -> Any:
+        count, sketch = estimate(*args)
+        return type(count)(0, 1e-9, count.why), sketch
+
+    estimate = interval.estimate
+    monkeypatch.setattr(interval, "estimate", nothing)
+    inside = VALUES[VALUES <= 0.3]
+    check(solved(GRID, (-INF, 0.3), method="filter"), inside, GRID)
+
+
+def test_k_is_a_bound_and_the_error_names_the_count() -> None:
+    count = int(count_eigenvalues(GRID, 1.0, 1.5))
+    assert len(solved(GRID, (1.0, 1.5), k=count).eigenvalues) == count
+    for method in ("auto", "dense"):
+        with pytest.raises(OptionError, match=f"k: got 3, but the interval holds {count} eigenvalues"):
+            solved(GRID, (1.0, 1.5), k=3, method=method)
+    with pytest.raises(OptionError, match="k: got 3, but the interval holds about"):
+        solved(GRID, (1.0, 1.5), k=3, method="filter")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"interval": (2.0, 1.0)}, "interval: got"),
+        ({"interval": (math.nan, 1.0)}, "interval: got"),
+        ({"interval": 3.0}, "interval: got"),
+        ({"interval": (INF, INF)}, "interval: got"),
+        ({"sigma": 1.0}, "sigma: all eigenvalues in the interval"),
+        ({"which": "SA"}, "which: all eigenvalues in the interval"),
+        ({"maxiter": 3}, "maxiter: all eigenvalues in the interval"),
+        ({"mode": "cayley"}, "mode: all eigenvalues in the interval"),
+        ({"method": "jd"}, "method: got 'jd' with an interval"),
+    ],
+)
+def test_options_without_a_meaning_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        eigsh(GRID, **{"interval": (1.0, 2.0), **options})
+
+
+def test_seeded_runs_repeat_bit_for_bit() -> None:
+    first, second = (solved(GRID, (1.0, 2.0)) for _ in range(2))
+    assert first.eigenvectors.tobytes() == second.eigenvectors.tobytes()
+    assert first.eigenvalues.tobytes() == second.eigenvalues.tobytes()
+
+
+def test_a_stopped_run_resumes_from_its_checkpoint_with_the_same_bits(tmp_path: Any) -> None:
+    whole = solved(GRID, (0.5, 1.5))
+    stops = {"checkpoint": tmp_path / "run", "callback": lambda state: True, "on_unconverged": "return"}
+    first = solved(GRID, (0.5, 1.5), **stops)
+    assert first.info["stopped"] == "callback"
+    assert 0 < len(first.eigenvalues) < len(whole.eigenvalues)
+    assert first.info["missing"] == len(whole.eigenvalues) - len(first.eigenvalues)
+    with pytest.raises(OptionError, match="interval"):
+        solved(GRID, (0.5, 1.6), checkpoint=tmp_path / "run")
+    resumed = solved(GRID, (0.5, 1.5), checkpoint=tmp_path / "run")
+    assert resumed.eigenvectors.tobytes() == whole.eigenvectors.tobytes()
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_history_counts_down_what_is_missing() -> None:
+    states: list[Any] = []
+    result = solved(GRID, (0.5, 1.5), callback=states.append)
+    assert len(states) == len(result.history) > 1
+    assert {len(state.eigenvalues) for state in states} == {len(result.eigenvalues)}
+    assert states[0].converged < states[-1].converged == len(result.eigenvalues)
+
+
+def test_a_time_limit_returns_what_was_found() -> None:
+    result = solved(GRID, (0.5, 1.5), time_limit=1e-9, on_unconverged="return")
+    assert result.info["stopped"] == "time_limit"
+    assert result.info["missing"] == result.info["counted"] > len(result.eigenvalues)
+
+
+def test_ctrl_c_returns_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slicing, "_stopped", lambda self: "interrupted" if self.shifts else "")
+    with pytest.raises(Interrupted) as stop:
+        solved(GRID, (0.5, 1.5))
+    assert 0 < len(stop.value.result.eigenvalues) < stop.value.result.info["counted"]
+
+
+@pytest.mark.parametrize(("place", "error"), [((0.9, 1.1), 3), ((0.9, 1.1), -1), ((1.1, 1.9), 1)])
+def test_a_wrong_count_is_noticed_and_mended(
+    place: tuple[float, float], error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = Pencil.count
+
+    def wrong(self: Pencil, sigma: float) -> int | None:
+        below = count(self, sigma)
+        return below if below is None else below + error * (place[0] < sigma < place[1])
+
+    monkeypatch.setattr(Pencil, "count", wrong)
+    result = solved(GRID, (1.0, 2.0))  # dense LAPACK takes over
+    check(result, VALUES[(VALUES >= 1) & (VALUES <= 2)], GRID)
+    assert result.info["method"] == "dense"
+    assert "were counted" in result.info["why"] or "stagnated" in result.info["why"]
+    monkeypatch.setattr(sys.modules["solvers.eigsh"], "fits_dense", lambda op: False)
+    with pytest.raises((BreakdownError, NoConvergence), match=r"were counted|missing"):
+        solved(GRID, (1.0, 2.0))
+
+
+def test_a_dense_factorisation_counts_where_pivots_need_exchanges() -> None:
+    A = model("xxz:sites=10,up=5,delta=0")  # a zero diagonal
+    pencil = Pencil.of(as_operator(A), A, None)
+    exact = np.linalg.eigvalsh(A.toarray())
+    for sigma in (-1.01, 1e-9, 0.3):
+        assert pencil.count(sigma) == (exact < sigma).sum()
+        assert pencil._dense_count(sigma) == (exact < sigma).sum()
+
+
+@pytest.mark.slow
+def test_many_slices_of_a_large_grid_are_orthogonal() -> None:
+    A, exact = model("laplace2d:nx=70,ny=70"), spectra.laplace_eigenvalues([70, 70])
+    check(solved(A, (1.0, 1.6)), exact[(exact >= 1.0) & (exact <= 1.6)], A)
