@@ -132,7 +132,7 @@ class Factorization:
         return self._factors.entries / max(self._stored, 1)
 
     def shift_rounding(self, sigma: float) -> float:
-        """Compute the rounding error u (||A|| / ||M|| + |sigma|) of eigenvalues near a shift."""
+        """Compute the rounding error u (||A|| / ||M|| + abs(sigma)) of eigenvalues near a shift."""
         A, M = (self._row_sums(abs(matrix)) for matrix in (self._A, self._M))
         return self._unit * ((A / M + abs(sigma)) or 1.0)
 

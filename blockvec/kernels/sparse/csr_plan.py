@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -22,7 +22,8 @@ _UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds 
 _LEAST_PATCHES = 8  # per block, so that the last ones do not leave the other blocks idle for long
 _ALIGNMENT = 16  # bytes: of the copies of entries to shared memory
 
-Array = Any
+Array: TypeAlias = Any
+"""A NumPy array or a CuPy array, in code that also uses attributes of only one of them."""
 
 
 @dataclass(frozen=True, eq=False)
