@@ -14,9 +14,10 @@ import numpy as np
 
 from .adapters import as_operator
 from .backends import Backend
+from .backends.base import is_nearly_full
 from .blockvector import BlockVector
 from .errors import BreakdownError, OptionError, ShapeError
-from .operators import BlockLike
+from .operators import BlockLike, Operator
 
 ACCURATE = 16.0  # a solution whose residual is below so many u of | |S| |x| + |b| | is as good as any
 REFINEMENTS = 3  # steps of refinement in which a usable factorisation reaches that
@@ -100,7 +101,7 @@ class Factorization:
         self._M = self._identity() if M is None else self._explicit("M", M, dtype)
         if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
             raise ShapeError(f"factorize: A is {_extents(self._A)}, M {_extents(self._M)}; give square ones.")
-        self._products = as_operator(self._A), None if M is None else as_operator(self._M)
+        self._products = self._applied(self._A), None if M is None else self._applied(self._M)
         self.shape: tuple[int, int] = self._A.shape
         self.dtype = np.dtype(dtype)
         self._unit = float(np.finfo(dtype).eps) / 2
@@ -281,6 +282,10 @@ class Factorization:
         if not self._backend.xp.isfinite(converted.data).all():
             raise OptionError(f"{name} holds NaN or Inf; check its entries.")
         return converted
+
+    def _applied(self, matrix: Any) -> Operator:
+        """Form the operator of a matrix for residuals."""
+        return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix)
 
     def _identity(self) -> Any:
         import scipy.sparse as sp

@@ -15,7 +15,8 @@ from blockvec.errors import BreakdownError, OptionError
 
 from .arguments import is_explicit
 from .combine import one_after_other
-from .drivers import FEW_ROWS, dense_bytes, solve
+from .costs import FEW_ROWS
+from .drivers import dense_bytes, solve
 from .iterations.rayleigh_ritz import dense_matrix
 from .problem import Problem
 from .result import EigenResult

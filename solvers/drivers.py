@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from dataclasses import asdict, replace
 from typing import Any
@@ -15,6 +14,7 @@ from blockvec.errors import BreakdownError, OptionError, ShapeError
 from .arguments import integer, orthonormal_block
 from .blocks import Operator, project_out, to_host
 from .combine import both_ends, one_after_other, staged
+from .costs import FEW_ROWS, most_calls
 from .interior_filter import solve_window
 from .iterations.base import Iteration, IterationResult
 from .iterations.filter_design import choose_degree
@@ -39,13 +39,6 @@ DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and can
 DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
-# Up to here dense LAPACK takes a few seconds, which many iterations exceed in vain.
-FEW_ROWS = 3000
-# Seconds on one core: per call of a sparse product with a block, per step of an iteration and per product of
-# elements in its orthogonalisation, and of dense LAPACK per cubed row.
-CALL_S, STEP_S, ELEMENT_S, DENSE_S = 1e-4, 5e-4, 2e-9, 4e-10
-INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
-PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
 MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
 MANY_PAIRS = 20
 LEAST_STEPS = 8  # steps of a large block for which a basis needs room
@@ -93,7 +86,7 @@ def _options(problem: Problem, asked: Problem) -> IterationOptions:
     if problem.maxiter is not None:
         maxiter = integer("maxiter", problem.maxiter, 1)
     options = IterationOptions(b, ncv, maxiter, degree, method, why)
-    return replace(options, most_calls=_most_calls(problem, options))
+    return replace(options, most_calls=most_calls(problem, options))
 
 
 # --- method and sizes -------------------------------------------------------------------------------
@@ -198,22 +191,6 @@ def _basis_size(problem: Problem, b: int) -> int:
             f"ncv: got {problem.ncv}; k = {k}{columns} and block_size = {b} need at least {least}."
         )
     return min(room, int(problem.ncv))
-
-
-def _most_calls(problem: Problem, options: IterationOptions) -> float:
-    """Count the calls of the operator that take as long as dense LAPACK, where that could take over.
-
-    Times are modelled, so that a run does not depend on the clock. Dense LAPACK applies A to n columns
-    itself. A method that was asked for may go on for longer.
-    """
-    n, b = problem.n, options.block_size
-    if problem.maxiter is not None or n > FEW_ROWS:
-        return math.inf
-    step_s = STEP_S + ELEMENT_S * b * n * options.ncv
-    call_s = CALL_S + step_s / (INNER_CALLS if options.method == "jd" else options.degree)
-    dense_s = DENSE_S * n**3
-    most_s = dense_s if problem.may_be_dense else PATIENCE * (dense_s + 1)
-    return max(most_s / call_s, n / b)
 
 
 # --- runs -------------------------------------------------------------------------------------------

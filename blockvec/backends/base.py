@@ -16,6 +16,10 @@ from ..kernels.problem import Pattern, Problem
 from ..kernels.roofline import Ceilings
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+# With one element in so many, factors in any order are nearly full, and sparse libraries take several times
+# as long for them.
+NEARLY_FULL = 4
 """A NumPy array, or a CuPy array, which has the same interface but ships no types."""
 
 DeviceArray: TypeAlias = Any
@@ -91,6 +95,11 @@ class PreparedMatrix(Protocol):
     @property
     def longest(self) -> int:
         """Entries of the longest row."""
+
+
+def is_nearly_full(matrix: Any) -> bool:
+    """Check whether a sparse matrix is applied and factorised faster as a dense one."""
+    return bool(matrix.nnz * NEARLY_FULL >= matrix.shape[0] * matrix.shape[1] > 0)
 
 
 class Factors(Protocol):

@@ -9,11 +9,12 @@ distances from tau: from there on corrections converge fast, and filters of the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ..blocks import Block, Operator, RealArray
+from ..costs import most_calls
 from ..problem import IterationOptions, Problem
 from ..transform.fold import FoldedOperator
 from .filter_design import choose_degree
@@ -26,6 +27,7 @@ NEAR = 0.03  # sufficient residual of the square, relative to the square of the 
 BLOCK, STEPS = 8, 8  # columns per step, and steps per basis
 SPARE = 4  # vectors in addition to the wanted ones
 MAX_RESTARTS = 60
+SHARE = 0.25  # of the calls after which dense LAPACK would be faster; each is two of A
 MIN_DEGREE = 6  # products are cheap if at least so many cost as much as orthogonalising
 
 
@@ -66,7 +68,8 @@ def filtered_start(
         time_limit=problem.time_limit,
     )
     degree = max(2, choose_degree(operator, b, (count + ncv) // 2) // 2)
-    options = IterationOptions(b, ncv, MAX_RESTARTS, degree)
+    options = IterationOptions(b, ncv, MAX_RESTARTS, degree, "filter")
+    options = replace(options, most_calls=SHARE * most_calls(problem, options))
     start = space.buffer.random_like(b, rng)
     found = FilteredRestart(square, options, start, interrupted).run()
     counts.add(found.counts, 2)

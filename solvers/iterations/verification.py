@@ -44,7 +44,7 @@ LEAK = 0.1  # relative size of components along computed vectors at which they a
 TRUSTED = 1e-2  # maximum sine of the angle of an unconverged vector that is used like an eigenvector
 MARGIN = 0.05  # share of the interval's length added at its far end
 OVERFLOW_GROWTH = 1e8  # maximum growth between two checks of norms, whose squares must not overflow float32
-ROUNDS = 12
+ROUNDS, MAX_BUDGETS = 12, 4  # rounds, and sum of their degrees in budgets, after which a search is undecided
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,12 @@ class Search:
     def run(self) -> Verdict:
         """Filter random vectors until what grows in them is decided."""
         Y = self._random()
+        steps = 0
         for _ in range(ROUNDS):
+            if steps >= MAX_BUDGETS * self.budget:
+                break
             Y = self._filter(Y)
+            steps += self.degree
             if self.stop():
                 return self._verdict(None, "cut short")
             self._project(Y)
@@ -201,7 +205,7 @@ class Search:
             Y, verdict = self._judge(Y)
             if verdict is not None:
                 return verdict
-        return self._verdict(None, f"undecided after {ROUNDS} rounds: a cluster surrounds the last value")
+        return self._verdict(None, f"undecided after {steps} steps: a cluster surrounds the last value")
 
     def _reach(self) -> str:
         """Describe the range of the search if the gap was too narrow for the budget."""

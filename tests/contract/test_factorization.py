@@ -63,6 +63,31 @@ def test_inertia_counts_the_eigenvalues_below_each_shift(dtype: str, with_mass: 
         assert F.inertia == count or abs(values[i + 1] - values[i]) < 1e-6 or i == n // 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_nearly_full_matrices_are_factorised_and_counted(dtype: str, device: str) -> None:
+    rng = np.random.default_rng(1)
+    G = rng.standard_normal((60, 60)) + (1j * rng.standard_normal((60, 60)) if "complex" in dtype else 0)
+    A = ((G + G.conj().T) * (rng.random((60, 60)) < 0.9)).astype(dtype)
+    A = np.tril(A) + np.tril(A, -1).conj().T
+    F = factorize(A, device=device)
+    for shift in (0.0, 2.5, -30.0, 30.0):
+        F.refactorize(shift)
+        values = np.linalg.eigvalsh(A.astype(np.promote_types(dtype, float)))
+        assert F.inertia == np.count_nonzero(values < shift)
+        assert not F.is_singular
+        B = block(60, 5, dtype, device)
+        X = F.solve(B).to_host().array
+        residual = np.linalg.norm(A @ X - dtype_of(shift, dtype) * X - B.to_host().array)
+        assert residual <= 32 * np.finfo(dtype).eps * (np.linalg.norm(A) + abs(shift)) * np.linalg.norm(X)
+    F = factorize(np.ones((40, 40), dtype), device=device)
+    assert F.is_singular
+
+
+def dtype_of(value: float, dtype: str) -> Any:
+    """Return a real number in the precision of a type."""
+    return np.zeros(0, dtype).real.dtype.type(value)
+
+
 def test_a_solution_may_replace_its_right_hand_side(device: str) -> None:
     A = matrix("float64")
     F = factorize(A, sigma=-1.0, device=device)

@@ -26,7 +26,7 @@ from ...kernels.roofline import Ceilings, traffic
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
 from . import elementwise, panels, small_matrices, sweeps
 from .sparse import RowBlocks, spmmv
-from .superlu import SuperLuFactors
+from .superlu import HostFactors
 from .threads import map_rows
 
 _device = functools.cache(host_device)
@@ -85,9 +85,9 @@ class HostBackend(Backend):
             rows.sum_duplicates()
         return rows
 
-    def factors(self, dtype: str) -> SuperLuFactors:
-        """Make an object that factorises Hermitian matrices by SuperLU."""
-        return SuperLuFactors()
+    def factors(self, dtype: str) -> HostFactors:
+        """Make an object that factorises Hermitian matrices by SuperLU or LAPACK."""
+        return HostFactors()
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an uninitialised row-major array."""

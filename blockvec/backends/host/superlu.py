@@ -1,4 +1,4 @@
-"""Factors of Hermitian matrices on the host, by SciPy's SuperLU."""
+"""Factors of Hermitian matrices on the host: sparse ones by SciPy's SuperLU, nearly full ones by LAPACK."""
 
 from __future__ import annotations
 
@@ -8,9 +8,43 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
-from ..base import Array, Factors
+from ..base import Array, Factors, is_nearly_full
+from .lapack import LapackFactors
 
 INDEX_BYTES = 4  # of SuperLU
+
+
+class HostFactors(Factors):
+    """Factors by the library that is faster for a matrix."""
+
+    def __init__(self) -> None:
+        self._factors: Factors = SuperLuFactors()
+
+    def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
+        """Factorise; False if a pivot is zero."""
+        library = LapackFactors if is_nearly_full(matrix) else SuperLuFactors
+        if not isinstance(self._factors, library):
+            self._factors = library()
+        return self._factors.compute(matrix, exchanges_rows)
+
+    @property
+    def entries(self) -> int:
+        """Stored elements."""
+        return self._factors.entries
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the factors."""
+        return self._factors.nbytes
+
+    @property
+    def negative(self) -> int | None:
+        """Number of negative eigenvalues; None if the factors do not tell."""
+        return self._factors.negative
+
+    def solve(self, B: Array) -> Array:
+        """Solve for a block."""
+        return self._factors.solve(B)
 
 
 class SuperLuFactors(Factors):

@@ -1,0 +1,51 @@
+"""Factors of nearly full Hermitian matrices on the host, by LAPACK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.linalg as sl
+
+from ..base import Array, Factors
+
+
+class LapackFactors(Factors):
+    """Factors L U of a dense matrix, whose rows are always exchanged; the inertia is that of L D L^H."""
+
+    def __init__(self) -> None:
+        self._matrix = self._lu = np.zeros((0, 0))
+        self._pivots = np.zeros(0, np.intc)
+
+    def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
+        """Factorise; False if a pivot is zero."""
+        self._matrix = matrix.toarray()
+        functions: Any = sl.get_lapack_funcs(("getrf", "getrs"), (self._matrix,))
+        factorise, self._solve = functions
+        self._lu, self._pivots, failed = factorise(self._matrix)
+        if failed:
+            self._lu = self._lu[:0, :0]
+        return not failed
+
+    @property
+    def entries(self) -> int:
+        """Stored elements of both factors."""
+        return int(self._lu.size)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the elements."""
+        return int(self._lu.nbytes)
+
+    @property
+    def negative(self) -> int | None:
+        """Count the negative eigenvalues of the blocks of D."""
+        _, D, _ = sl.ldl(self._matrix, hermitian=True, check_finite=False)
+        bands = np.zeros((2, len(D)), D.dtype)
+        bands[0], bands[1, :-1] = D.diagonal(), D.diagonal(-1)
+        return int(np.count_nonzero(sl.eigvals_banded(bands, lower=True) < 0))
+
+    def solve(self, B: Array) -> Array:
+        """Solve for a block."""
+        X, _ = self._solve(self._lu, self._pivots, np.asarray(B))
+        return np.ascontiguousarray(X)

@@ -1,0 +1,33 @@
+"""Modelled costs of iterations beside that of dense LAPACK, so that decisions do not depend on the clock."""
+
+from __future__ import annotations
+
+import math
+
+from .problem import IterationOptions, Problem
+
+# Up to here dense LAPACK takes a few seconds, which many iterations exceed in vain.
+FEW_ROWS = 3000
+# Seconds on one core: per call of a sparse product with a block, per step of an iteration, of MINRES, and per
+# product of elements in an orthogonalisation, and of dense LAPACK per cubed row.
+CALL_S, STEP_S, MINRES_S, ELEMENT_S, DENSE_S = 1e-4, 5e-4, 3e-4, 2e-9, 4e-10
+INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
+PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
+
+
+def most_calls(problem: Problem, options: IterationOptions) -> float:
+    """Count the calls of the operator that take as long as dense LAPACK, where that could take over.
+
+    Dense LAPACK applies A to n columns itself. A method that was asked for may go on for longer.
+    """
+    n, b = problem.n, options.block_size
+    if problem.maxiter is not None or n > FEW_ROWS:
+        return math.inf
+    step_s = STEP_S + ELEMENT_S * b * n * options.ncv
+    if options.method == "jd":
+        call_s = CALL_S + MINRES_S + step_s / INNER_CALLS
+    else:
+        call_s = CALL_S + step_s / options.degree
+    dense_s = DENSE_S * n**3
+    most_s = dense_s if problem.may_be_dense else PATIENCE * (dense_s + 1)
+    return max(most_s / call_s, n / b)
