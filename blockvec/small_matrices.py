@@ -91,6 +91,7 @@ def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
     >>> factor.wait().R.round(12).tolist()
     [[5.0, 6.2], [0.0, 3.944616584663]]
     """
+    G = arrays.as_array(G)
     if G.ndim != 2 or G.shape[0] != G.shape[1]:
         raise ShapeError(f"inverse_factor: G has shape {tuple(G.shape)} but must be square.")
     arrays.check_dtype(G.dtype)
@@ -112,4 +113,5 @@ def start_copy(array: Array) -> Callable[[], Array]:
     array([[1., 0.],
            [0., 1.]])
     """
+    array = arrays.as_array(array)
     return backend_of(array).start_copy(array)

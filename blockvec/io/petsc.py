@@ -3,7 +3,8 @@
 A file contains, in big-endian order, a class id, the numbers of rows, columns and elements, the length of
 each row, the column indices, and the values. Nothing says whether PETSc was built for indices of 32 or 64
 bits and for real or complex numbers. So the class id is recognised in both lengths, and the values must end
-where the file ends or the next object begins.
+where the file ends or the next object begins: one length only fits, but for a file of complex values that is
+cut in their middle, which is also one of real values.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 NVRTC is called directly, because CuPy's ``RawModule`` flushes float32 denormals to zero and hides the
 compiler's report. It needs neither a GPU nor CUDA's headers.
 
-A cache entry is one file, named by a hash of all that determines its content and replaced atomically. If its
-checksum is wrong, the kernel is compiled again.
+A cache entry is one file, named by a hash of all that determines its content and replaced atomically. Its
+checksum includes that hash: an entry that is damaged, or that of another kernel, is compiled again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .launch import Kernel
 # spills into the program log.
 OPTIONS = ("--std=c++17", "--device-as-default-execution-space", "--ftz=false", "--ptxas-options=-v")
 
-_MAGIC = b"blockvec cubin 1\n"
+_MAGIC = b"blockvec cubin 2\n"
 
 # CUfunction_attribute values of the driver API
 _MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
@@ -209,15 +209,18 @@ def build(
 
 def _write_entry(path: Path, cubin: Cubin) -> None:
     payload = json.dumps(asdict(cubin.resources)).encode() + b"\n" + cubin.image
-    checksum = hashlib.sha256(payload).hexdigest().encode()
-    replace_file(path, _MAGIC + checksum + b"\n" + payload)
+    replace_file(path, _MAGIC + _checksum(cubin.key, payload) + b"\n" + payload)
+
+
+def _checksum(key: str, payload: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + payload).hexdigest().encode()
 
 
 def _read_entry(path: Path, key: str) -> Cubin | None:
     """Read an entry; None if there is none or it is damaged."""
     data = read_file(path) or b""
     checksum, _, payload = data.removeprefix(_MAGIC).partition(b"\n")
-    if not data.startswith(_MAGIC) or hashlib.sha256(payload).hexdigest().encode() != checksum:
+    if not data.startswith(_MAGIC) or _checksum(key, payload) != checksum:
         return None
     report, _, image = payload.partition(b"\n")
     try:

@@ -12,6 +12,13 @@ from blockvec.errors import DTypeError, ShapeError
 from tests.contract.blocks import DTYPES, host, on, values
 
 
+def test_lists_are_no_small_matrices() -> None:
+    unusable: Any = [[1.0]]
+    for function in (inverse_factor, start_copy):
+        with pytest.raises(DTypeError, match=r"got a list; .* convert with numpy\.asarray first"):
+            function(unusable)
+
+
 def gram(rng: np.random.Generator, width: int, dtype: str) -> np.ndarray:
     """A well-conditioned Gram matrix of columns from very short to very long."""
     X = values(rng, (8 * width + 8, width), dtype) * np.logspace(-8, 8, width)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import hashlib
 import multiprocessing
 import re
 import struct
@@ -184,9 +183,19 @@ def test_an_entry_with_a_valid_checksum_and_other_fields_is_rebuilt(report: byte
     (path,) = (tmp_path / "cubins").iterdir()
     data = path.read_bytes()
     payload = report + b"\n" + whole.image
-    path.write_bytes(compiler._MAGIC + hashlib.sha256(payload).hexdigest().encode() + b"\n" + payload)
+    path.write_bytes(compiler._MAGIC + compiler._checksum(path.stem, payload) + b"\n" + payload)
     assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == whole
     assert path.read_bytes() == data
+
+
+def test_the_entry_of_another_kernel_is_rebuilt(tmp_path: Path) -> None:
+    whole = compiler.build(SOURCE, "sm_90", cache_dir=tmp_path)
+    other = compiler.build(SOURCE.replace("scale", "other"), "sm_90", cache_dir=tmp_path)
+    paths = [tmp_path / "cubins" / f"{cubin.key}.cubin" for cubin in (whole, other)]
+    data = paths[0].read_bytes()
+    paths[0].write_bytes(paths[1].read_bytes())
+    assert compiler.build(SOURCE, "sm_90", cache_dir=tmp_path) == whole
+    assert paths[0].read_bytes() == data
 
 
 def test_a_folder_that_cannot_be_written_costs_no_result(tmp_path: Path) -> None:
