@@ -13,6 +13,7 @@ Examples
 import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
 
 from .counting import EigenvalueCount, count_eigenvalues
+from .drivers import memory_needed
 from .eigsh import eigsh
 from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .linear import (
@@ -44,5 +45,6 @@ __all__ = [
     "block_minres",
     "count_eigenvalues",
     "eigsh",
+    "memory_needed",
     "replace_eigsh",
 ]

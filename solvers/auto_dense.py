@@ -21,6 +21,7 @@ from .iterations.rayleigh_ritz import dense_matrix
 from .problem import Problem
 from .result import EigenResult
 from .runtime.memory import SMALL_BYTES, available_bytes
+from .runtime.processes import largest
 from .transform.spectral_map import SpectralMap
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
@@ -41,7 +42,7 @@ def fits_dense(op: Operator) -> bool:
     if op.device == "cpu" and needed <= SMALL_BYTES:
         return True
     free = available_bytes(op)
-    return free is None or needed <= free
+    return not largest(op.layout, free is not None and needed > free)  # a decision of all processes
 
 
 def matrix_of(name: str, A: Any, like: Operator) -> Any:

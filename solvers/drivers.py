@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,14 @@ from .combine import both_ends, one_after_other, staged
 from .costs import FEW_ROWS, most_calls
 from .interior_filter import solve_window
 from .iterations.base import Iteration, IterationResult
-from .iterations.filter_design import choose_degree
+from .iterations.filter_design import INDEX_BYTES, choose_degree
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.jacobi_davidson import JacobiDavidson
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.krylov import Counts
 from .iterations.lanczos import ThickRestart
-from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, dense_eigenpairs
-from .problem import Chosen, IterationOptions, Problem
+from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, dense_eigenpairs
+from .problem import Chosen, IterationOptions, Method, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
@@ -230,11 +230,87 @@ def _empty(op: Operator) -> BlockVector:
 
 def _require_memory(problem: Problem, options: IterationOptions) -> None:
     """Refuse an iteration that needs more memory than is free."""
-    n, ncv, itemsize = _empty(problem.operator).n_rows, options.ncv, problem.operator.dtype.itemsize
-    basis = 2 * ncv + 4 * problem.k if options.method == "jd" else ncv
-    columns = basis + 6 * options.block_size + problem.k + problem.n_locked
-    purpose = f"a basis of ncv = {ncv} vectors of {n} rows"
-    require_memory(problem.operator, n * columns * itemsize, purpose, "lower ncv or k")
+    n, itemsize = _empty(problem.operator).n_rows, problem.operator.dtype.itemsize
+    purpose = f"a basis of ncv = {options.ncv} vectors of {n} rows"
+    require_memory(problem.operator, n * _columns(problem, options) * itemsize, purpose, "lower ncv or k")
+
+
+def _columns(problem: Problem, options: IterationOptions) -> int:
+    """Count the vectors that an iteration stores."""
+    basis = 2 * options.ncv + 4 * problem.k if options.method == "jd" else options.ncv
+    return basis + 6 * options.block_size + problem.k + problem.n_locked
+
+
+@dataclass(frozen=True)
+class _Described:
+    """The properties of an operator that the choice of method and sizes depends on."""
+
+    n: int
+    nnz: int
+    dtype: np.dtype[Any]
+    device: str = "cpu"
+    layout: None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.n, self.n
+
+
+def memory_needed(
+    n: int,
+    nnz: int,
+    k: int,
+    processes: int = 1,
+    *,
+    dtype: Any = np.float64,
+    method: Method = "auto",
+    block_size: int | None = None,
+    ncv: int | None = None,
+) -> int:
+    """Estimate the bytes that each process of a solve on hosts needs, before there is a matrix.
+
+    For one end of the spectrum of a sparse matrix. They are those of the matrix, twice because its parts or a
+    scaled copy are made from it, and of the vectors that the iteration stores. The halo of the process's rows
+    is not counted.
+
+    Parameters
+    ----------
+    n, nnz, k : int
+        Rows and entries of the whole matrix, and wanted eigenpairs.
+    processes : int
+    dtype : dtype
+        Element type of the matrix.
+    method, block_size, ncv
+        As for `eigsh`.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from blockvec.solvers import memory_needed
+    >>> [round(memory_needed(400**3, 7 * 400**3, 20, processes) / 1e9) for processes in (1, 4)]
+    [91, 23]
+    """
+    op: Any = _Described(n, nnz, np.dtype(dtype))
+    tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
+    problem = Problem(
+        operator=op,
+        k=integer("k", k, 1, n),
+        which="SA",
+        tolerance=tolerance,
+        rng=np.random.default_rng(0),
+        method=method,
+        block_size=block_size,
+        ncv=ncv,
+    )
+    options = _options(problem, problem)
+    rows = -(-n // integer("processes", processes, 1))
+    if options.method == "dense":
+        return dense_bytes(op)
+    itemsize: int = op.dtype.itemsize
+    return 2 * -(-nnz // processes) * (itemsize + INDEX_BYTES) + rows * _columns(problem, options) * itemsize
 
 
 def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:

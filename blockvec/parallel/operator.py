@@ -63,19 +63,20 @@ class DistributedOperator(Operator):
         """
         assert layout.comm is not None
         dtype = np.result_type(*share(layout.comm, rows.dtype.str))
-        data, indices = rows.data.astype(dtype, copy=False), rows.indices
-        is_own = (indices >= layout.first_row) & (indices < layout.first_row + layout.n_local)
-        row_of = np.repeat(np.arange(layout.n_local), np.diff(rows.indptr))
-        shape = (layout.n_local, layout.n_local)
-        own = _csr(row_of[is_own], indices[is_own] - layout.first_row, data[is_own], shape)
-        is_remote = ~is_own
-        wanted, columns = np.unique(indices[is_remote], return_inverse=True)
+        data, indices, n_local = rows.data.astype(dtype, copy=False), rows.indices, layout.n_local
+        is_own = (indices >= layout.first_row) & (indices < layout.first_row + n_local)
+        own_before = np.concatenate([[0], np.cumsum(is_own)])  # own entries before each entry
+        own_columns = indices[is_own] - layout.first_row
+        own = _csr(own_before[rows.indptr], own_columns, data[is_own], n_local)
+        remote = np.flatnonzero(~is_own)
+        wanted, columns = np.unique(indices[remote], return_inverse=True)
         halo = Halo(layout, wanted.astype(np.int64), backend)
-        touched, entries = row_of[is_remote], data[is_remote]
+        touched = np.searchsorted(rows.indptr, remote, side="right") - 1  # row of each remote entry
         coupling: list[tuple[int, Operator]] = []
         for begin, end in _ranges(touched):
             here = slice(*np.searchsorted(touched, (begin, end)).tolist())
-            part = _csr(touched[here] - begin, columns[here], entries[here], (end - begin, len(wanted)))
+            starts = np.searchsorted(touched[here], np.arange(begin, end + 1))
+            part = _csr(starts, columns[here], data[remote[here]], len(wanted))
             coupling.append((begin, SparseOperator(part, backend)))
         nnz = int(layout.sum(np.array([rows.nnz]))[0])
         return cls(SparseOperator(own, backend), layout, coupling, halo, nnz)
@@ -128,13 +129,11 @@ class DistributedOperator(Operator):
         return DistributedOperator(own, self.layout, coupling, self._halo, self.nnz)
 
 
-def _csr(row_of: NDArray[Any], columns: NDArray[Any], data: NDArray[Any], shape: tuple[int, int]) -> Any:
-    """Assemble entries that are sorted by rows, with 32-bit indices where they fit."""
-    most = np.iinfo(np.int32).max
-    index = np.int32 if max(shape[1], len(data)) <= most else np.int64
-    indptr = np.zeros(shape[0] + 1, index)
-    np.cumsum(np.bincount(row_of, minlength=shape[0]), out=indptr[1:])
-    return sp.csr_array((data, columns.astype(index, copy=False), indptr), shape=shape)
+def _csr(starts: NDArray[Any], columns: NDArray[Any], data: NDArray[Any], n_columns: int) -> Any:
+    """Assemble rows that begin at `starts`, with 32-bit indices where they fit."""
+    index = np.int32 if max(n_columns, len(data)) <= np.iinfo(np.int32).max else np.int64
+    arrays = data, columns.astype(index, copy=False), starts.astype(index, copy=False)
+    return sp.csr_array(arrays, shape=(len(starts) - 1, n_columns))
 
 
 def _ranges(rows: NDArray[Any]) -> list[tuple[int, int]]:

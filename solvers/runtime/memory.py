@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from blockvec.errors import OptionError
 from blockvec.system.memory import available_memory
 
 from ..blocks import Operator
-from .processes import largest
 
 SMALL_BYTES = 64 << 20  # so much is taken to be free on a host: asking takes a millisecond
 
 
 def available_bytes(op: Operator) -> int | None:
-    """Query the free memory of an operator's device; None if it is unknown.
-
-    For rows in several processes it is that of the process with the least.
-    """
+    """Query the free memory of an operator's device; None if it is unknown."""
     if op.device != "cpu":
         import cupy
 
         with cupy.cuda.Device(int(op.device.partition(":")[2] or 0)):
             free: int = cupy.cuda.runtime.memGetInfo()[0]
             return free + int(cupy.get_default_memory_pool().free_bytes())
-    free_bytes = available_memory()
-    if op.layout is None:
-        return free_bytes
-    least = -largest(op.layout, -math.inf if free_bytes is None else -free_bytes)
-    return None if math.isinf(least) else int(least)
+    return available_memory()
 
 
 def require_memory(op: Operator, needed_bytes: int, purpose: str, remedy: str) -> None:
