@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -54,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add = root.add_argument
     add("matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)")
-    add("-k", type=int, default=6, metavar="K", help="wanted eigenpairs (default 6)")
+    add("-k", type=int, metavar="K", help="wanted eigenpairs (default 6; with --interval at most so many)")
     add(
         "--which",
         choices=(*WHICH, "BE"),
@@ -65,6 +66,13 @@ def parser() -> argparse.ArgumentParser:
         type=float,
         metavar="S",
         help="eigenvalues near this number (a negative one: --sigma=-1e-3)",
+    )
+    add(
+        "--interval",
+        type=float,
+        nargs=2,
+        metavar=("A", "B"),
+        help="all eigenvalues from A to B; -inf and inf for no end",
     )
     add(
         "--mass",
@@ -122,8 +130,17 @@ def _seed(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     with _speaking_once():
-        arguments = parser().parse_args(argv)
+        arguments = parser().parse_args(_shielded(sys.argv[1:] if argv is None else argv))
         return guarded(NAME, lambda: _run(arguments))
+
+
+def _shielded(argv: Sequence[str]) -> list[str]:
+    """Put a space before negative ends of an interval, which argparse would take for options."""
+    shielded = list(argv)
+    for i, option in enumerate(argv):
+        if option == "--interval":
+            shielded[i + 1 : i + 3] = [re.sub(r"^-(?=[\d.]|inf)", " -", end) for end in argv[i + 1 : i + 3]]
+    return shielded
 
 
 @contextmanager
@@ -151,7 +168,7 @@ def _communicator(arguments: argparse.Namespace) -> Communicator | None:
                 f"{size} processes were started; add --comm mpi to split the rows over them, or start one."
             )
         return None
-    for name in ("mass", "checkpoint"):
+    for name in ("mass", "checkpoint", "interval"):
         if getattr(arguments, name) is not None:
             raise OptionError(f"--{name}: not available with --comm; leave out one of them.")
     if arguments.matrix == "-":
@@ -184,7 +201,8 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
         write_all(outputs)
     if interrupted:
         return INTERRUPTED
-    return DONE if int(result.converged.sum()) == arguments.k else UNCONVERGED
+    wanted = result.info["k"] if arguments.interval else 6 if arguments.k is None else arguments.k
+    return DONE if int(result.converged.sum()) == wanted else UNCONVERGED
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
@@ -265,14 +283,14 @@ def _opened_together(name: str, comm: Communicator) -> blockvec.Operator:
 
 def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:
     method, why = arguments.method, None
-    if method == "auto" and arguments.plot and A.shape[0] <= DENSE_ROWS:
+    if method == "auto" and arguments.plot and not arguments.interval and A.shape[0] <= DENSE_ROWS:
         method, why = "lanczos", "--plot is given"  # dense LAPACK has no history
     result = eigsh(
         A,
         arguments.k,
         M,
         arguments.sigma,
-        which=arguments.which or ("SA" if arguments.sigma is None else "LM"),
+        which=arguments.which or ("SA" if arguments.sigma is None and arguments.interval is None else "LM"),
         ncv=arguments.ncv,
         maxiter=arguments.maxiter,
         tol=arguments.tol,
@@ -281,6 +299,7 @@ def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenR
         block_size=arguments.block_size,
         convergence=arguments.convergence,
         progress=True,
+        interval=arguments.interval,
         time_limit=arguments.time_limit,
         verify=arguments.verify,
         checkpoint=arguments.checkpoint,

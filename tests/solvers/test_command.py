@@ -158,6 +158,19 @@ def pair(tmp_path: Path) -> tuple[Any, Any, str, str]:
     return K, M, str(tmp_path / "K.mtx"), str(tmp_path / "M.npz")
 
 
+def test_all_eigenvalues_of_an_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["laplace2d:nx=30,ny=30", "--device", "cpu", "--json", "--tol", "1e-12"]
+    exact = blockvec.models.spectra.laplace_eigenvalues([30, 30])
+    for ends in (["1.0", "1.2"], ["-inf", "0.1"], ["-1e-3", "0.1"], ["2", "2.0001"]):
+        assert main([*options, "--interval", *ends]) == 0
+        found = json.loads(capsys.readouterr().out)
+        low, high = map(float, ends)
+        np.testing.assert_allclose(found["eigenvalues"], exact[(exact >= low) & (exact <= high)], atol=1e-12)
+        assert found["info"]["interval"] == [low if np.isfinite(low) else None, high]
+    assert main([*options, "-k", "3", "--interval", "1", "2"]) == 2
+    assert "-k" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("shift", [[], ["--sigma", "0.2"], ["--sigma=-1e-3"], ["--method", "dense"]])
 def test_a_pair_of_files_has_the_values_of_the_generalised_problem(
     shift: list[str], pair: Any, capsys: pytest.CaptureFixture[str]
