@@ -42,9 +42,9 @@ class Options:
         run on a vendor library.
     three_m : bool
         Whether complex products on a GPU may take three real products instead of four where that is faster
-        (``BLOCKVEC_3M``, 0 or 1). Both have errors of a small multiple of u sum |a| |b| in either part, but
-        with three a part that is much smaller than the other has fewer correct digits, and overflow or an
-        infinity in one part also reaches the other.
+        (``BLOCKVEC_3M``, 0 or 1). Both have errors of a small multiple of u sum abs(a) abs(b) in either
+        part, but with three a part that is much smaller than the other has fewer correct digits, and
+        overflow or an infinity in one part also reaches the other.
     tune : str
         Source of the configurations of GPU kernels for large products (``BLOCKVEC_TUNE``). ``"cached"`` uses
         the first available of: the fastest configuration tuned on this device, that installed with blockvec,
