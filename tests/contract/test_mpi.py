@@ -37,7 +37,7 @@ def under_mpi(root: Path) -> Callable[..., str]:
     if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
         pytest.skip("no mpi4py or no mpiexec: pip install 'blockvec[mpi-local]' brings both")
 
-    def run(size: int, *arguments: str) -> str:
+    def run(size: int, *arguments: str, succeeds: bool = True) -> str:
         command = [mpiexec, "-n", str(size), sys.executable, *arguments]
         process = subprocess.Popen(
             command,
@@ -55,7 +55,7 @@ def under_mpi(root: Path) -> Callable[..., str]:
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
             pytest.fail(f"no end after {DEADLINE_S} s: {output}")
-        assert process.returncode == 0, output
+        assert (process.returncode == 0) == succeeds, output
         return output
 
     return run
@@ -78,3 +78,27 @@ def test_the_command_speaks_once_for_all_processes(under_mpi: Callable[..., str]
 @pytest.mark.parametrize("size", [2, 3])
 def test_processes_that_split_rows(size: int, under_mpi: Callable[..., str], tmp_path: Path) -> None:
     assert "passed" in under_mpi(size, "-m", "tests.under_mpi", str(tmp_path))
+
+
+SOLVE = """
+import os, signal, sys
+from mpi4py import MPI
+from blockvec import eigsh, models
+from solvers import Interrupted
+
+def stop(state):
+    if MPI.COMM_WORLD.rank == 1 and state.restart == 1:
+        os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+
+A = models.generator("laplace3d:n=12")
+try:
+    eigsh(A, 6, which="SA", method="lanczos", ncv=20, rng=0, callback=stop, comm=MPI.COMM_WORLD)
+except Interrupted:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_all(under_mpi: Callable[..., str]) -> None:
+    assert under_mpi(2, "-c", SOLVE, "SIGINT").count("interrupted") == 2
+    assert "interrupted" not in under_mpi(2, "-c", SOLVE, "SIGKILL", succeeds=False)

@@ -14,7 +14,7 @@ import pytest
 
 import blockvec
 import solvers
-from blockvec import errors, models
+from blockvec import errors, models, parallel
 from blockvec.models import spectra
 from solvers import orthogonalize
 
@@ -89,7 +89,8 @@ def public_names() -> set[str]:
     listed = {
         "blockvec": set(blockvec.__all__) - {"__version__", "errors", "models", "solvers"},
         "blockvec.models": set(models.__all__) - {"spectra"},
-        "blockvec.solvers": set(solvers.__all__) - {"eigsh"},  # blockvec.eigsh
+        "blockvec.parallel": set(parallel.__all__) - set(blockvec.__all__),
+        "blockvec.solvers": set(solvers.__all__) - set(blockvec.__all__),
         "blockvec.solvers.orthogonalize": set(orthogonalize.__all__),
     }
     for module in (errors, spectra):
