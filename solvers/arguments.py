@@ -87,8 +87,8 @@ def check_combination(
 
     `corrections` are options that only Jacobi-Davidson has.
     """
-    if Minv is not None:
-        raise OptionError("Minv: not needed, M itself is factorised; leave it out.")
+    if Minv is not None and (M is None or sigma is not None):
+        raise OptionError("Minv: is the inverse of M in A x = lambda M x without a shift; leave it out.")
     if sigma is None and OPinv is not None:
         raise OptionError("OPinv: is the inverse of A - sigma M; give sigma, too.")
     if mode != "normal" and sigma is None:

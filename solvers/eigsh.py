@@ -145,7 +145,9 @@ def eigsh(
         Number of eigenpairs, 1 to n; default 6. With `interval`, the largest number that is accepted.
     M : sparse matrix, dense array, LinearOperator or callable on the host, shape (n, n), optional
         Matrix of the generalised problem A x = lambda M x. It is factorised; an operator with at most 3000
-        rows is first applied to the identity, as is A if it must be factorised. M must be Hermitian positive
+        rows is first applied to the identity, as is A if it must be factorised. Of a larger operator the
+        inverse square root is applied as a Chebyshev polynomial, to rounding errors; M must then be positive
+        definite and well-conditioned. M must be Hermitian positive
         definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite; in buckling mode it
         may be indefinite, and A must be definite.
     sigma : float, optional
@@ -267,8 +269,9 @@ def eigsh(
         a `RowLayout` needs no `comm`. `v0`, `orthogonal_to` and arrays of callables are this process's rows.
         Factorisations, and with them `M` and `OPinv`, and checkpoints are not available. Start vectors do
         not depend on the number of processes. With one process, or None, this has no effect.
-    Minv
-        Not supported: any value except None raises `OptionError`.
+    Minv : matrix, LinearOperator, Operator or callable, optional
+        Inverse of M, without `sigma`. M is not factorised then, but used as an operator, and the norm of Minv
+        gives the lower bound of its spectrum.
 
     Returns
     -------
@@ -370,13 +373,24 @@ def eigsh(
         caller.share(op.backend.empty((1, 1), op.dtype.name))  # refuses before the solve what it would after
     if transforms:
         require_host(op, M, OPinv, mode)
-        M = None if M is None else matrix_of("M", M, op)
+        if Minv is not None:
+            M = as_operator(M)  # which is not factorised
+        elif M is not None:
+            M = matrix_of("M", M, op)
         if mode in ("buckling", "reciprocal") or not (
             sigma is None or corrects or OPinv is not None or mode == "distance"
         ):
             A = matrix_of("A", A, op)
     if interval is not None and M is not None:
         M = matrix_of("M", M, op)
+    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
+    if (
+        transforms
+        and not are_explicit
+        and OPinv is None
+        and (method, mode, which) == ("auto", "normal", "LM")
+    ):
+        unfactored = unfactored or sigma is not None
     size, draws = positive("norm", norm), 0 if transforms else generated
     far = sigma if interval is None else farthest(low, high)
     scaling = measured(op, A, M, far, mode, size, draws, check_hermitian)
@@ -385,7 +399,7 @@ def eigsh(
         op, A, M, OPinv = scaling.operands(op, A, M, OPinv, device, check_hermitian)
         form = None
         if transforms:
-            form = standard_form(op, A, M, None if corrects else shift, OPinv, mode)
+            form = standard_form(op, A, M, None if unfactored else shift, OPinv, mode, Minv=Minv)
     problem = Problem(
         operator=op,
         k=6 if k is None else k,
@@ -444,7 +458,8 @@ def eigsh(
 
 def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> EigenResult:
     """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
-    may_factorise = problem.method == "auto" and not problem.asks_for_corrections and is_explicit(A)
+    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
+    may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
     if form is None:
         return solve_or_factorise(problem, A) if may_factorise else solve(problem)
     unrestricted = not form.is_shifted and problem.locked is None

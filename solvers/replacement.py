@@ -31,7 +31,7 @@ def eigsh_in_scipy_order(*args: Any, **options: Any) -> Any:
     """
     given = signature(eigsh).bind(*args, **options).arguments
     rows = getattr(given["A"], "shape", (math.inf,))[0]
-    if given.keys() <= SCIPY_ARGUMENTS and given.get("k", 6) >= rows > 0:
+    if given.keys() <= SCIPY_ARGUMENTS and (given.get("k") or 6) >= rows > 0:
         return scipy_eigsh(*args, **options)
     result = eigsh(*args, **options)
     is_values_alone = not (given.get("return_eigenvectors", True) or given.get("return_info", False))

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from scipy.sparse.linalg import SuperLU, splu
+from scipy.sparse.linalg import LinearOperator, SuperLU, splu
 
 from blockvec import as_operator
 from blockvec.errors import OptionError
@@ -25,9 +25,16 @@ DENSE_ROWS = 4000  # a semidefinite matrix may be factorised densely up to here
 class Factor:
     """A factor C with C C^H equal to a Hermitian positive semidefinite matrix."""
 
-    C: Any  # sparse matrix, shape (n, r)
+    C: Any  # sparse matrix or linear operator, shape (n, r)
     solve: Solve | None = None  # C^-1 of blocks, where C is square
     solve_adjoint: Solve | None = None  # C^-H of blocks
+    why: str = ""  # how it is applied, if not as a matrix
+
+    @property
+    def adjoint(self) -> Any:
+        """C^H, for products with blocks."""
+        C = self.C
+        return C.H if isinstance(C, LinearOperator) else C.conj().T.tocsr()
 
 
 def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:

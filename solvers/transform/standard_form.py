@@ -38,6 +38,7 @@ from ..blocks import Array, Block, to_host
 from ..combine import continued, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.gram import Factor, gram_factor
+from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
 from ..iterations.rayleigh_ritz import Tolerance
 from ..iterations.spectrum import sketch_spectrum
@@ -93,6 +94,7 @@ def standard_form(
     OPinv: Any = None,
     mode: str = "normal",
     factors: Factorization | None = None,
+    Minv: Any = None,
 ) -> StandardForm:
     """Transform A x = lambda M x, with or without a shift; the arguments are those of `eigsh`.
 
@@ -102,37 +104,46 @@ def standard_form(
     Refuses an M of the wrong definiteness, a shift that is an eigenvalue, and a matrix that is not explicit
     where a factorisation needs it.
     """
-    mass = None if M is None else as_operator(_explicit("M", M))
+    mass = None if M is None else _mass(M, operator)
     if mass is not None and mass.shape != operator.shape:
         raise ShapeError(
             f"M is {mass.shape[0]} x {mass.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
         )
     dtype = operator.dtype if mass is None else np.promote_types(operator.dtype, mass.dtype)
-    mass_matrix = None if M is None else _host_matrix("M", M, dtype)
-    if sigma is None and mass_matrix is None:
+    mass_matrix = _host_matrix("M", M, dtype) if is_explicit(M) else None
+
+    def mass_factor() -> Factor:
+        if mass_matrix is not None:
+            return gram_factor("M", mass_matrix)
+        assert mass is not None
+        inverse = None if Minv is None else as_operator(Minv, shape=mass.shape, dtype=mass.dtype)
+        return root_factor(mass, inverse)
+
+    if sigma is None and mass is None:
         raise OptionError("standard_form: got neither M nor sigma; a standard problem needs no other form.")
     map = SpectralMap(sigma, mode)
     if sigma is None or mode == "distance":
-        if mass_matrix is None:
+        if mass is None:
             return _without_inverse(operator, map, sigma or 0.0)
-        return _without_shift(operator, mass, gram_factor("M", mass_matrix), "M", map, sigma or 0.0)
+        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0)
     if sigma == 0 and mode != "normal":
         raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
-    C = None
+    factor = None
     if mode in ("buckling", "reciprocal"):
         factor = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode")
         if mode == "reciprocal":
             return _without_shift(operator, mass, factor, "A", map, 1 / sigma)
-        C = factor.C
-    elif mass_matrix is not None:
-        C = gram_factor("M", mass_matrix).C
+    elif mass is not None:
+        factor = mass_factor()
     if OPinv is None:
+        if mass is not None:
+            _explicit("M", M)
         inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma), factors=factors)
     else:
         given = given_inverse(OPinv, operator)
         why = f"with OPinv for sigma = {sigma:g}"
         inverse = ShiftedInverse(lambda X: given.apply(BlockVector(X)).array, float(sigma), why)
-    return _with_shift(operator, mass, C, inverse, mode, np.dtype(dtype))
+    return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
 def given_inverse(OPinv: Any, A: Operator) -> Operator:
@@ -178,7 +189,7 @@ def _without_shift(
             f"{name} is singular; give sigma and which='LM', with which infinite eigenvalues do no harm."
         )
     back, forth = factor.solve_adjoint, factor.solve
-    adjoint = factor.C.conj().T.tocsr()
+    adjoint = factor.adjoint
     inner, middle = (M, A) if name == "M" else (A, M)
 
     def apply(Y: Array) -> Array:
@@ -194,18 +205,19 @@ def _without_shift(
         into=lambda X: adjoint @ X,
         vectors=back,
         map=map,
-        why=f"{name} is factorised",
+        why=factor.why or f"{name} is factorised",
         out_of=lambda Y: factor.C @ Y,
     )
 
 
 def _with_shift(
-    A: Operator, M: Operator | None, C: Any, inverse: ShiftedInverse, mode: str, dtype: Any
+    A: Operator, M: Operator | None, factor: Factor | None, inverse: ShiftedInverse, mode: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
     sigma = inverse.sigma
+    C = None if factor is None else factor.C
     size = A.shape[0] if C is None else C.shape[1]
-    adjoint = None if C is None else C.conj().T.tocsr()
+    adjoint = None if factor is None else factor.adjoint
 
     def vectors(Y: Array) -> Array:
         return inverse.solve(Y if C is None else C @ Y)
@@ -227,6 +239,16 @@ def _with_shift(
         map=SpectralMap(sigma, mode),
         why=inverse.why,
     )
+
+
+def _mass(M: Any, A: Operator) -> Operator:
+    """Convert M to an operator of the host."""
+    if not (hasattr(M, "shape") or callable(M)):
+        _explicit("M", M)
+    mass = as_operator(M, shape=A.shape, dtype=A.dtype)
+    if mass.device != "cpu":
+        _explicit("M", M)
+    return mass
 
 
 def _explicit(name: str, A: Any) -> Any:

@@ -346,7 +346,7 @@ def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str],
     [
         ({"M": np.eye(8)}, ShapeError, "M is 8 x 8 but A is 9 x 9"),
         ({"M": np.diag([1.0] * 8 + [np.nan])}, OptionError, "M holds NaN or Inf"),
-        ({"M": np.eye(9), "Minv": np.eye(9)}, OptionError, "Minv: not needed"),
+        ({"Minv": np.eye(9)}, OptionError, "Minv: is the inverse of M"),
         ({"OPinv": np.eye(9)}, OptionError, "OPinv: is the inverse of A - sigma M; give sigma"),
         ({"mode": "buckling", "M": np.eye(9)}, OptionError, "mode: got 'buckling', a transformation"),
         ({"mode": "magic"}, OptionError, "mode: got 'magic'"),

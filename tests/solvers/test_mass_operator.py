@@ -1,0 +1,122 @@
+"""Generalised problems whose M is an operator, without a factorisation: M^(-1/2) as a polynomial of M."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg as sl
+import scipy.sparse as sp
+from scipy.sparse.linalg import LinearOperator
+
+from blockvec import as_operator, models
+from blockvec.errors import OptionError
+from solvers import EigenResult, auto_dense, drivers, eigsh
+from solvers.factorization.root import root_factor
+
+
+def operator(matrix: Any) -> LinearOperator:
+    def product(X: Any) -> Any:
+        return matrix @ X
+
+    return LinearOperator(matrix.shape, matvec=product, matmat=product, dtype=matrix.dtype)
+
+
+def mass(nx: int, ny: int, kind: str) -> Any:
+    """Form the mass matrix of bilinear elements, or one that complex phases turn."""
+    one, two = (sp.diags_array([1.0, 4.0, 1.0], offsets=[-1, 0, 1], shape=(n, n)) / 6 for n in (nx, ny))
+    M = sp.csr_array(sp.kron(one, two))
+    if kind == "real":
+        return M
+    phases = sp.diags_array(np.exp(1j * np.arange(nx * ny)))
+    return sp.csr_array(phases @ M @ phases.conj())
+
+
+@pytest.fixture
+def _no_dense_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto_dense, "FEW_ROWS", 1)
+    monkeypatch.setattr(drivers, "DENSE_ROWS", 1)
+    monkeypatch.setattr(drivers, "DENSE_ROWS_INSIDE", 1)
+
+
+def check(result: EigenResult, A: Any, M: Any, expected: np.ndarray) -> None:
+    w, X = result.eigenvalues, result.eigenvectors
+    assert result.converged.all()
+    assert np.allclose(w, expected, rtol=1e-10)
+    assert np.linalg.norm(X.conj().T @ (M @ X) - np.eye(len(w))) <= 1e-12
+    assert np.linalg.norm(A @ X - M @ X * w, axis=0).max() <= 2 * result.limits.max()
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("with_inverse", [True, False])
+def test_the_root_of_an_operator_multiplies_back_and_solves(kind: str, with_inverse: bool) -> None:
+    M = mass(12, 9, kind)
+    Minv = as_operator(np.linalg.inv(M.toarray())) if with_inverse else None
+    factor = root_factor(as_operator(operator(M)), Minv)
+    assert factor.solve is not None
+    X = np.random.default_rng(0).standard_normal((108, 3)).astype(M.dtype)
+    assert np.linalg.norm(factor.C @ (factor.adjoint @ X) - M @ X) <= 1e-13 * np.linalg.norm(X)
+    assert np.linalg.norm(factor.C @ factor.solve(X) - X) <= 1e-13 * np.linalg.norm(X)
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("form", ["LinearOperator", "function"])
+@pytest.mark.usefixtures("_no_dense_matrices")
+def test_pairs_with_an_operator_as_m_need_no_factorisation(kind: str, form: str) -> None:
+    A, M = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, kind)
+    values = sl.eigvalsh(A.toarray(), M.toarray())
+    given = operator(M) if form == "LinearOperator" else lambda X: M @ X
+    A = A.astype(M.dtype)
+    result = eigsh(A, 4, M=given, which="LA", rng=0, return_info=True)
+    check(result, A, M, values[-4:])
+    assert "M^(-1/2) is a polynomial of degree" in result.info["why"]
+
+
+@pytest.mark.parametrize("which", ["operators", "M", "A"])
+@pytest.mark.usefixtures("_no_dense_matrices")
+def test_operators_around_a_shift_are_solved_by_corrections(which: str) -> None:
+    A, M = models.model("laplace2d:nx=9,ny=8"), mass(9, 8, "real")
+    values = sl.eigvalsh(A.toarray(), M.toarray())
+    matrix, inner = (A if which == "M" else operator(A)), (M if which == "A" else operator(M))
+    options: Any = {"M": inner, "sigma": 0.0, "tol": 1e-8, "convergence": "norm", "rng": 0}
+    result = eigsh(matrix, 3, return_info=True, **options)
+    assert result.info["method"] == "jd"
+    assert np.allclose(result.eigenvalues, values[:3], rtol=1e-8)
+
+
+@pytest.mark.parametrize("mode", ["normal", "cayley"])
+@pytest.mark.usefixtures("_no_dense_matrices")
+def test_a_given_inverse_with_a_shift_goes_with_operators(mode: str) -> None:
+    A, M, sigma = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, "real"), 3.0
+    values = sl.eigvalsh(A.toarray(), M.toarray())
+    inverse = operator(np.linalg.inv((A - sigma * M).toarray()))
+    options: Any = {"sigma": sigma, "which": "LA", "mode": mode, "rng": 0, "return_info": True}
+    result = eigsh(operator(A), 3, M=operator(M), OPinv=inverse, **options)
+    check(result, A, M, values[values > sigma][:3])
+    with pytest.raises(OptionError, match=r"M is a .*Operator; a factorisation needs .* or OPinv"):
+        eigsh(operator(A), 3, M=operator(M), **options)
+
+
+def test_an_inverse_of_m_replaces_its_factorisation() -> None:
+    A, M = models.model("laplace2d:nx=14,ny=11"), mass(14, 11, "real")
+    inverse = operator(np.linalg.inv(M.toarray()))
+    result = eigsh(A, 4, M=M, Minv=inverse, which="SA", rng=0, return_info=True)
+    check(result, A, M, sl.eigvalsh(A.toarray(), M.toarray())[:4])
+    with pytest.raises(OptionError, match="Minv: is not the inverse of M"):
+        eigsh(A, 4, M=M, Minv=M)
+    with pytest.raises(OptionError, match="Minv: is the inverse of M in A x = lambda M x without a shift"):
+        eigsh(A, 4, M=M, Minv=inverse, sigma=0.0)
+
+
+@pytest.mark.parametrize(
+    ("diagonal", "message"),
+    [
+        (np.linspace(-1, 1, 300), "must be positive definite and well-conditioned"),
+        (np.geomspace(1e-9, 1, 300), "M"),
+        (np.r_[1e-6, np.linspace(0.5, 1, 299)], "needs a polynomial of degree"),
+    ],
+)
+def test_an_operator_without_a_usable_root_is_refused(diagonal: np.ndarray, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        root_factor(as_operator(operator(sp.diags_array(diagonal).tocsr())))
