@@ -63,7 +63,8 @@ def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
     def root_of(X: Array) -> Array:
         return M.apply(BlockVector(inverse_root(X))).array
 
-    C: Any = LinearOperator(M.shape, matvec=root_of, matmat=root_of, rmatmat=root_of, dtype=M.dtype)
+    products: Any = dict.fromkeys(("matvec", "rmatvec", "matmat", "rmatmat"), root_of)
+    C: Any = LinearOperator(M.shape, dtype=M.dtype, **products)
     why = f"M^(-1/2) is a polynomial of degree {degree}, for eigenvalues of M from {low:.3g} to {high:.3g}"
     return Factor(C, inverse_root, inverse_root, why)
 

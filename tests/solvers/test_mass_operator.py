@@ -73,7 +73,7 @@ def test_pairs_with_an_operator_as_m_need_no_factorisation(kind: str, form: str)
     assert "M^(-1/2) is a polynomial of degree" in result.info["why"]
 
 
-@pytest.mark.parametrize("which", ["operators", "M", "A"])
+@pytest.mark.parametrize("which", ["operators", pytest.param("M", marks=pytest.mark.slow), "A"])
 @pytest.mark.usefixtures("_no_dense_matrices")
 def test_operators_around_a_shift_are_solved_by_corrections(which: str) -> None:
     A, M = models.model("laplace2d:nx=9,ny=8"), mass(9, 8, "real")
