@@ -28,7 +28,7 @@ from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
-from .slicing import Slicing, basis_columns
+from .slicing import PER_SHIFT, Slicing, basis_columns
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
 METHODS = ("auto", "filter", "dense")
@@ -87,7 +87,7 @@ def _by_slices(problem: Problem, A: Any, M: Any, low: float, high: float, most: 
         why = f"{count} eigenvalues are more than 1/{DENSE_SHARE} of n = {problem.n}"
         return _densely(problem, A, M, low, high, most, why)
     _refuse_more(count, most)
-    columns = 2 * count + basis_columns(count)
+    columns = 2 * count + basis_columns(min(count, PER_SHIFT))
     purpose = f"{count} eigenvectors of {problem.n} rows"
     size = problem.n * columns * problem.operator.dtype.itemsize
     require_memory(problem.operator, size, purpose, "give smaller intervals, one after the other")

@@ -37,9 +37,9 @@ from .runtime.checkpoint import restored
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits
 
 PER_SHIFT = 64  # values that one shift looks for: more make the basis costly, fewer the factorisations
-# Columns of a basis per value looked for, and blocks beyond: in a run without restarts the last values of
-# equal spacing converge after about two columns per value.
-COLUMNS, SPARE_BLOCKS = 2.5, 8
+# Columns of a basis per value looked for, where there are more than that and where all are wanted (values at
+# the edge of the others converge last), and blocks beyond.
+COLUMNS, LAST_COLUMNS, SPARE_BLOCKS = 2.5, 4.0, 8
 FIRST_LOOK, LOOKS = (
     1.5,
     1.15,
@@ -201,7 +201,7 @@ class Slicing:
         wanted = min(self._missing(left, right), PER_SHIFT)
         locked = np.flatnonzero((self.theta > left.sigma) & (self.theta < right.sigma))
         room = pencil.rank - len(locked)
-        capacity = min(basis_columns(wanted, b), room)
+        capacity = min(basis_columns(self._missing(left, right), b), room)
         buffer = self.X.like(len(locked) + capacity)
         if len(locked):
             buffer[:, : len(locked)] = pick(self.X, locked)
@@ -385,6 +385,7 @@ class Slicing:
         self.history[:] = [IterationState.restored(state) for state in saved["history"]]
 
 
-def basis_columns(wanted: int, block_size: int = 8) -> int:
-    """Choose the size of the basis that looks for so many values."""
-    return int(COLUMNS * min(wanted, PER_SHIFT)) + SPARE_BLOCKS * block_size
+def basis_columns(missing: int, block_size: int = 8) -> int:
+    """Choose the size of a basis, where so many values are missing."""
+    columns = COLUMNS * PER_SHIFT if missing > PER_SHIFT else LAST_COLUMNS * missing
+    return int(columns) + SPARE_BLOCKS * block_size
