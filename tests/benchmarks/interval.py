@@ -1,0 +1,167 @@
+"""All eigenvalues of an interval by spectrum slicing, beside shift-invert with one shift in its middle.
+
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.interval --json FILE
+
+The spectra are known in closed form: the Laplacian of a square, with many double values, and the bending
+modes of a simply supported square plate by finite differences with a consistent mass matrix. Shift-invert
+with one shift, by `solvers.eigsh` and by SciPy's, is asked for as many values as the interval holds. All use
+one thread; times are of the wall clock and of the processor, which other processes of a busy machine do not add to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import threadpoolctl
+from scipy.sparse.linalg import eigsh as scipy_eigsh
+
+from blockvec import models, option_context
+from blockvec.backends import backend_for
+from blockvec.bench import records as results
+from blockvec.profile import ceilings
+from solvers import count_eigenvalues, eigsh
+
+
+@dataclass(frozen=True)
+class Case:
+    """Matrices, an interval, and the exact values in it."""
+
+    name: str
+    A: Any
+    M: Any
+    ends: tuple[float, float]
+    exact: np.ndarray
+
+
+def plate(n: int) -> tuple[Any, Any, np.ndarray]:
+    """Return stiffness and mass of a simply supported plate of n x n points, and its exact eigenvalues."""
+    angles = np.pi * np.arange(1, n + 1) / (n + 1)
+    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
+    mass = sp.diags_array([1 / 6, 4 / 6, 1 / 6], offsets=[-1, 0, 1], shape=(n, n))
+    stiffness, masses = 2 - 2 * np.cos(angles), (4 + 2 * np.cos(angles)) / 6
+    grid = sp.kron(line, sp.eye_array(n)) + sp.kron(sp.eye_array(n), line)
+    values = np.add.outer(stiffness, stiffness) ** 2 / np.multiply.outer(masses, masses)
+    return sp.csr_array(grid @ grid), sp.csr_array(sp.kron(mass, mass)), np.sort(values.ravel())
+
+
+def case(name: str, A: Any, M: Any, values: np.ndarray, first: int, last: int) -> Case:
+    """Choose an interval with the values from the `first` to the `last`, or from neighbours of these."""
+    gaps = np.flatnonzero(np.diff(values) > 1e-9 * values[-1])
+    low, high = (int(gaps[np.searchsorted(gaps, index)]) for index in (first, last))
+    ends = tuple(float(values[i] + values[i + 1]) / 2 for i in (low, high))
+    return Case(name, A, M, (ends[0], ends[1]), values[low + 1 : high + 1])
+
+
+def cases() -> Iterator[Case]:
+    """About 500 values inside the spectrum and at its lower end."""
+    square = models.spectra.laplace_eigenvalues([100, 100])
+    A = models.model("laplace2d:nx=100,ny=100")
+    yield case("laplace2d 100 x 100, inside", A, None, square, 1500, 2000)
+    yield case("laplace2d 100 x 100, lower end", A, None, square, 0, 500)
+    K, M, modes = plate(100)
+    yield case("plate 100 x 100, lower end", K, M, modes, 0, 500)
+    yield case("plate 100 x 100, inside", K, M, modes, 1500, 2000)
+
+
+def record(case: Case, with_peers: bool = True) -> dict[str, Any]:
+    """Solve a case by slices and with one shift."""
+    count, middle = len(case.exact), float(np.mean(case.ends))
+    with option_context(threads=1), threadpoolctl.threadpool_limits(1):
+        counted, count_times = _timed(lambda: count_eigenvalues(case.A, *case.ends, case.M))
+        result, times = _timed(
+            lambda: eigsh(
+                case.A, M=case.M, interval=case.ends, rng=0, return_info=True, on_unconverged="return"
+            )
+        )
+        peers = {}
+        if with_peers:
+            one, one_times = _timed(
+                lambda: eigsh(case.A, count, case.M, middle, rng=0, return_info=True, on_unconverged="return")
+            )
+            w, arpack_times = _timed(lambda: scipy_eigsh(case.A, count, M=case.M, sigma=middle)[0])
+            peers = {
+                "one shift": one_times | _errors(case, one.eigenvalues),
+                "scipy, one shift": arpack_times | _errors(case, np.sort(w)),
+            }
+    X = result.eigenvectors
+    G = X.T @ (X if case.M is None else case.M @ X)
+    return {
+        "operation": "eigsh",
+        "table": "interval",
+        "matrix": case.name,
+        "n": case.A.shape[0],
+        "interval": list(case.ends),
+        "k": count,
+        "counted": int(counted),
+        "count_cpu_s": count_times["cpu_s"],
+        "found": len(result.eigenvalues),
+        "converged": int(result.converged.sum()),
+        **_errors(case, result.eigenvalues),
+        "orthogonality": float(np.abs(G - np.eye(len(G))).max()),
+        "excess": float((result.residuals / result.limits).max()),
+        **times,
+        "cpu_per_value_s": times["cpu_s"] / count,
+        "why": result.info["why"],
+        **{name: result.info[name] for name in ("operator_columns", "restarts", "stopped", "verification")},  # type: ignore[literal-required]
+        "peers": peers,
+    }
+
+
+def _errors(case: Case, values: np.ndarray) -> dict[str, Any]:
+    """Compare values with those of the interval: those missed, and the largest error of the others."""
+    near = (
+        np.abs(values[:, None] - case.exact).min(axis=0) if len(values) else np.full(len(case.exact), np.inf)
+    )
+    scale = 1e-9 * float(abs(case.A).sum(axis=0).max())
+    present = [
+        min(int((np.abs(values - value) <= scale).sum()), int((np.abs(case.exact - value) <= scale).sum()))
+        / int((np.abs(case.exact - value) <= scale).sum())
+        for value in case.exact
+    ]
+    return {"missed": round(len(case.exact) - sum(present)), "value_error": float(near.max())}
+
+
+def _timed(solve: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+    wall, processor = time.perf_counter(), time.process_time()
+    answer = solve()
+    return answer, {"time_s": time.perf_counter() - wall, "cpu_s": time.process_time() - processor}
+
+
+def line(one: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    peers = "".join(f" {peer['cpu_s']:8.2f} ({peer['missed']})" for peer in one["peers"].values())
+    head = f"{one['matrix']:32} {one['k']:5d} {one['counted']:5d} {one['found']:5d} {one['missed']:3d}"
+    return f"{head} {one['orthogonality']:.1e} {one['cpu_s']:8.2f} {1e3 * one['cpu_per_value_s']:6.2f}{peers}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+    parser.add_argument("--only", default="", help="part of the names of the cases to run")
+    arguments = parser.parse_args()
+    backend = backend_for("cpu")
+    environment, walls = results.environment(backend), ceilings(backend)
+    print(
+        f"{'matrix':32} {'exact':>5} {'count':>5} {'found':>5} mis    orth    CPU s ms/val "
+        "one shift (missed), SciPy"
+    )
+    records = []
+    for each in cases():
+        if arguments.only in each.name:
+            records.append(record(each))
+            print(line(records[-1]), flush=True)
+            if arguments.json:
+                results.write(arguments.json, environment, walls, records)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
