@@ -5,7 +5,8 @@
 The spectra are known in closed form: the Laplacian of a square, with many double values, and the bending
 modes of a simply supported square plate by finite differences with a consistent mass matrix. Shift-invert
 with one shift, by `solvers.eigsh` and by SciPy's, is asked for as many values as the interval holds. All use
-one thread; times are of the wall clock and of the processor, which other processes of a busy machine do not add to.
+one thread; times are of the wall clock and of the processor, which other processes of a busy machine do not
+add to.
 """
 
 from __future__ import annotations
