@@ -5,8 +5,8 @@
 The spectra are known in closed form: the Laplacian of a square, with many double values, and the bending
 modes of a simply supported square plate by finite differences with a consistent mass matrix. Shift-invert
 with one shift, by `solvers.eigsh` and by SciPy's, is asked for a hundred values nearest to it: the time per
-value grows with their number. All use one thread; times are of the wall clock and of the processor, which other processes of a busy machine do not
-add to.
+value grows with their number. All use one thread; times are of the wall clock and of the processor, which
+other processes of a busy machine do not add to.
 """
 
 from __future__ import annotations
