@@ -410,9 +410,12 @@ def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
 def _result(problem: Problem, options: IterationOptions, outcome: IterationResult) -> EigenResult:
     """Sort the pairs of an outcome, and describe the run: the problem, the method and the costs."""
     iterates, counts = options.method != "dense", outcome.counts
+    method, why = options.method, options.why
+    if method == "filter" and problem.method == "auto" and outcome.degree == 1:
+        method, why = "lanczos", "it was predicted to converge before a filter would pay"
     info: SolveInfo = {
-        "method": options.method,
-        "why": options.why,
+        "method": method,
+        "why": why,
         "stopped": outcome.reason,
         "verification": outcome.verification,
         "n": problem.n,

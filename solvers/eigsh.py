@@ -184,7 +184,8 @@ def eigsh(
         selects dense LAPACK if n is at most 500 or k is more than a third of n, unless an option that only
         iterations support is given (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares the
         cost of applying A, which is known for sparse matrices, with the cost of orthogonalisation, and
-        selects the filter if that is cheaper. ``info["why"]`` contains the reason.
+        allows the filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if these
+        are predicted to take long. ``info["why"]`` contains the reason.
         If one end of the spectrum has not converged after 40 restarts (10 with a filter), as for a stiffness
         matrix, and A (and M) are explicit matrices on the host with up to 20 000 rows, the run continues by
         shift-invert with a shift just outside the spectrum, and an inertia count proves that no eigenvalue is

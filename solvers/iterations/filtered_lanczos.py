@@ -6,6 +6,9 @@ one orthogonalisation: this is faster if applying A costs less than orthogonalis
 memory-bound machines. A Rayleigh-Ritz step with A on the kept vectors gives values and true residuals, after
 some cycles and always before the end.
 
+The first cycle is one of plain Lanczos steps, if the method may be chosen: where these are predicted to
+converge soon, no filter is designed, and otherwise they have measured the spectrum.
+
 The damped interval need not be accurate. Its edge is computed from a sketch of the density of eigenvalues and
 lies inside the unwanted part: what F does not damp is separated by Lanczos. Degrees are even, so that values
 beyond a wrong far end are amplified, too: they appear among the kept vectors as Ritz values outside the
@@ -32,6 +35,7 @@ import numpy as np
 from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
+from ..transform.fold import FoldedOperator
 from .base import IterationResult
 from .chebyshev import recurrence
 from .filter_design import LEAST_DEGREE, STIFFEST, Filter, design_filter
@@ -40,6 +44,8 @@ from .lanczos import ThickRestart
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .spectrum import Sketch, sketch_spectrum
 
+CYCLES_WITHOUT = 2.0  # predicted cycles of Lanczos steps up to which no filter is designed
+RESOLVING_STEPS = 12  # of the first cycle from which on it resolves the density of a spectrum
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
 SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
@@ -81,7 +87,7 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked"),
+        *("promised", "doubt", "looked", "rate", "edge", "crowding"),
     )
 
     filter: Filter | None = None
@@ -92,6 +98,8 @@ class FilteredRestart(ThickRestart):
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
     doubt = 1.0  # ratio of computed to predicted residuals
     looked = True  # whether values and residual estimates were computed with A
+    edge = 0.0  # of the damped interval, as the first cycle has shown it ...
+    crowding = 0.0  # ... and number of eigenvalues outside, relative to the planned one; 0 if it has not
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
         _, operator, dtype, sizes = super()._kind()
@@ -99,11 +107,42 @@ class FilteredRestart(ThickRestart):
         return "filter", operator, dtype, sizes | {"keep": self._keep_filtered(self.krylov.capacity - b, b)}
 
     def _begin(self) -> None:
-        if self.random_start:
+        if self.random_start and not self._looks_first():
             self._sketch()
             if self.filter is not None:
                 self.krylov = self._filtered_krylov(self.filter)
         super()._begin()
+
+    def _looks_first(self) -> bool:
+        """Check whether the first cycle has no filter: inside a spectrum, one is needed anyway."""
+        may_choose = self.problem.method == "auto" and not isinstance(self.operator, FoldedOperator)
+        return may_choose and self.random_start
+
+    def _converges_soon(self) -> bool:
+        """Check whether few more cycles without a filter are predicted to suffice."""
+        state, b = self.history[-1], self.block_size
+        digits = math.log10(max(float(excess(state.residuals, state.limits).max()), 1.0))
+        steps = (self.krylov.capacity - len(self.theta)) // b
+        return digits <= CYCLES_WITHOUT * steps * self.rate
+
+    def _measure(self, ritz: Ritz) -> None:
+        """Find bounds and density of the spectrum from the first cycle, which began with random columns."""
+        krylov, b = self.krylov, self.block_size
+        dimension = krylov.room + krylov.m + krylov.w
+        seen = Sketch(
+            theta=ritz.theta,
+            counts=dimension / b * (np.abs(ritz.Y[:b]) ** 2).sum(axis=0),
+            low=float((ritz.theta - ritz.residuals).min()),
+            high=float((ritz.theta + ritz.residuals).max()),
+            columns=0,
+            applications=0,
+            reductions=0,
+        )
+        self.least = min(self.least, seen.least(self.which))
+        *_, edge = self._placed(seen)
+        crowding = self._crowding(seen)
+        if len(ritz.theta) >= RESOLVING_STEPS * b and crowding <= CROWDED:
+            self.edge, self.crowding = edge, crowding
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state after a restart, including the filter."""
@@ -127,30 +166,36 @@ class FilteredRestart(ThickRestart):
         if not (self.retired or self._is_rotated()):
             raise ValueError(f"it has {len(self.theta)} Ritz values for {self.krylov.m} vectors")
 
+    def _outside(self) -> float:
+        """Return the planned number of eigenvalues outside of the damped interval."""
+        return max(OUTSIDE * self.options.ncv, self.problem.k + self.options.block_size)
+
+    def _placed(self, sketch: Sketch) -> tuple[float, float, float]:
+        """Return ranking keys of the first and the last wanted value, and of the edge."""
+        first, last = (sketch.beyond(count, self.which) for count in (0, self.problem.k))
+        return first, last, sketch.beyond(self._outside(), self.which, below=last)
+
+    def _crowding(self, sketch: Sketch) -> float:
+        return sketch.crowd(self._placed(sketch)[-1], self.which) / self._outside()
+
     def _sketch(self) -> None:
         """Estimate the bounds of the spectrum and design the filter."""
-        k, which = self.problem.k, self.which
-        outside = max(OUTSIDE * self.options.ncv, k + self.options.block_size)
-
-        def values(sketch: Sketch) -> tuple[float, float, float]:
-            first, last = (sketch.beyond(count, which) for count in (0, k))
-            return first, last, sketch.beyond(outside, which, below=last)
-
-        def crowding(sketch: Sketch) -> float:
-            return sketch.crowd(values(sketch)[-1], which) / outside
-
+        if self.crowding:
+            first, last = ranking_key(self.theta[[0, self.problem.k - 1]], self.which).tolist()
+            self._design((first, last, self.edge, self.least), self.crowding)
+            return
         sketch = sketch_spectrum(
             *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
             most=MAX_SKETCH_STEPS,
-            resolved=lambda sketch: crowding(sketch) <= CROWDED,
+            resolved=lambda sketch: self._crowding(sketch) <= CROWDED,
         )
         counts = self.counts
         counts.operator_columns += sketch.columns
         counts.block_applications += sketch.applications
         counts.reductions += sketch.reductions
         self.norm = max(self.norm, sketch.norm)
-        self.least = min(self.least, sketch.least(which))
-        self._design((*values(sketch), self.least), crowding(sketch))
+        self.least = min(self.least, sketch.least(self.which))
+        self._design((*self._placed(sketch), self.least), self._crowding(sketch))
 
     def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
         tolerance = self.problem.tolerance
@@ -176,7 +221,9 @@ class FilteredRestart(ThickRestart):
 
     def _seems_done(self) -> bool:
         """Check whether the residuals of the filter predict convergence for A: the cycle may end early."""
-        if self.filter is None or self.krylov.m < self.problem.k + self.options.block_size:
+        if self.filter is None:
+            return super()._seems_done()
+        if self.krylov.m < self.problem.k + self.options.block_size:
             return False
         return self._promises(self.krylov.ritz())
 
@@ -202,7 +249,11 @@ class FilteredRestart(ThickRestart):
         filter = self.filter
         if filter is None:
             self.looked = True
-            return super()._rayleigh_ritz()
+            ritz = self.krylov.ritz()
+            state = self._restart(ritz)
+            if not self.history and self._looks_first() and state.converged < self.problem.k:
+                self._measure(ritz)
+            return state
         krylov, which = self.krylov, self.which
         ritz = krylov.ritz()
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
@@ -281,7 +332,9 @@ class FilteredRestart(ThickRestart):
         k, state = self.problem.k, self.history[-1]
         if self.retired or len(self.theta) <= k:
             return
-        if self.filter is None:  # the given start has been checked
+        if self.filter is None:  # a given start has been checked
+            if self.random_start and self._converges_soon():
+                return
             self._sketch()
             self._adopt()
             return

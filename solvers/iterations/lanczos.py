@@ -22,7 +22,7 @@ MAX_REPAIRS, MAX_RESTARTS = 5, 10
 DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
 # The next look for convergence comes after this share of the steps that the rate since the last one predicts,
 # and before the basis has grown by this share.
-EAGERNESS, PATIENCE = 0.8, 0.4
+EAGERNESS, PATIENCE = 0.8, 0.5
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 
 
@@ -49,6 +49,7 @@ class ThickRestart(Iteration):
         self.repairs = 0  # since then
         self.next_look = 0  # columns of V from which on it is worth while to look for convergence
         self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
+        self.rate = np.inf  # digits per step between the last two looks
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
     @property
@@ -159,7 +160,8 @@ class ThickRestart(Iteration):
     def _seems_done(self) -> bool:
         """Check whether the wanted pairs have converged, looking now and then: a cycle may end early."""
         krylov, k, b = self.krylov, self.problem.k, self.block_size
-        if krylov.m < max(k + b, self.next_look):
+        least = k + b if self.problem.has_costly_steps else k + 2 * b
+        if krylov.m < max(least, self.next_look):
             return False
         ritz = krylov.ritz()
         best = select(ritz.theta, self.which)[:k]
@@ -170,7 +172,7 @@ class ThickRestart(Iteration):
             steps = int(digits / DIGITS_PER_STEP)
         else:
             m, before = self.last_look
-            rate = (before - digits) * b / (krylov.m - m)  # digits per step; infinite at the first look
+            self.rate = rate = (before - digits) * b / (krylov.m - m)  # infinite at the first look
             steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, PATIENCE * krylov.m / b))
         self.next_look, self.last_look = krylov.m + b * max(steps, 1), (krylov.m, digits)
         return worst <= 1
