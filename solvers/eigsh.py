@@ -318,7 +318,7 @@ def eigsh(
         verify=verify,
     )
     if interval is not None:
-        unused = {"sigma": sigma, "v0": v0, "ncv": ncv, "maxiter": maxiter, "OPinv": OPinv}
+        unused = {"sigma": sigma, "v0": v0, "ncv": ncv, "maxiter": maxiter, "OPinv": OPinv, "Minv": Minv}
         unused |= {"preconditioner": preconditioner, "jd_options": jd_options, "orthogonal_to": orthogonal_to}
         check_with_interval(method=method, which=which, mode=mode, **unused)
         low, high = ends(interval)

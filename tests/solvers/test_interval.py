@@ -227,6 +227,7 @@ def test_k_is_a_bound_and_the_error_names_the_count() -> None:
         ({"interval": (INF, INF)}, "interval: got"),
         ({"sigma": 1.0}, "sigma: all eigenvalues in the interval"),
         ({"which": "SA"}, "which: all eigenvalues in the interval"),
+        ({"Minv": lambda X: X}, "Minv: all eigenvalues in the interval"),
         ({"maxiter": 3}, "maxiter: all eigenvalues in the interval"),
         ({"mode": "cayley"}, "mode: all eigenvalues in the interval"),
         ({"method": "jd"}, "method: got 'jd' with an interval"),
