@@ -75,7 +75,9 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     """
     run = None
     if operator.device != "cpu":
-        run = Precompilation(method, operator, dtype, sizes, backend_for(operator.device))
+        backend = backend_for(operator.device)
+        run = Precompilation(method, operator, dtype, sizes, backend)
+        _start_library(backend, run.dtype, options().threads)
     if run is None or run.key in _begun or len(_begun) >= MAX_KINDS:
         yield
         return
@@ -94,20 +96,21 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
 class Precompilation:
     """The list of kernels of one kind of runs, and its entries for the sizes of the current run.
 
-    Parameters are those of `precompiled`. `key` is equal for runs that ask for the same kernels.
+    Parameters are those of `precompiled`. `dtype` is the name of the element type, and `key` is equal for
+    runs that ask for the same kernels.
     """
 
     def __init__(
         self, method: str, operator: Any, dtype: Any, sizes: Mapping[str, int], backend: Backend
     ) -> None:
         self._method, self._backend, self._rows = method, backend, int(operator.shape[0])
-        self._dtype = np.dtype(operator.dtype if dtype is None else dtype).name
+        self.dtype = np.dtype(operator.dtype if dtype is None else dtype).name
         self._sizes = {name: int(size) for name, size in sizes.items()}
         self._product, self._matrix = _sparse_product(operator)
         self._kind = {
             "format": FORMAT,
             "method": method,
-            "dtype": self._dtype,
+            "dtype": self.dtype,
             "architecture": backend.device.architecture,
             "matrix": self._product and [getattr(self._product, name) for name in MATRIX[3:6]],
             "sizes": self._sizes,
@@ -127,7 +130,7 @@ class Precompilation:
         threads = _threads(options().threads)
         return [
             threads.submit(contextvars.copy_context().run, self._prepare, request)
-            for request in self.requests(self._stored or shipped(self._method, self._dtype))
+            for request in self.requests(self._stored or shipped(self._method, self.dtype))
         ]
 
     def requests(self, entries: Sequence[Entry]) -> list[Request]:
@@ -138,7 +141,7 @@ class Precompilation:
         sizes, ranges = {**self._sizes, "n": self._rows}, list[list[Request]]()
         for entry in entries:
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
-                ranges.append(list(decode(entry, sizes, self._dtype, self._product)))
+                ranges.append(list(decode(entry, sizes, self.dtype, self._product)))
         steps = itertools.zip_longest(*ranges)
         return list(dict.fromkeys(request for step in steps for request in step if request is not None))
 
@@ -171,6 +174,17 @@ def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
     while operator is not None and not hasattr(operator, "sparse_product"):
         operator = getattr(operator, "operator", None)  # that a solver's operator is made of
     return (None, None) if operator is None else operator.sparse_product()
+
+
+@functools.cache
+def _start_library(backend: Backend, dtype: str, threads: int) -> None:
+    """Start to compile the kernels of the array library, once per device and type.
+
+    One after the other, in the order of their use: the compiler does not compile these in parallel.
+    """
+    operations = backend.library_operations(dtype)
+    if operations:
+        _threads(threads).submit(lambda: [operation() for operation in operations])
 
 
 @functools.cache

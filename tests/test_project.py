@@ -162,10 +162,12 @@ def test_a_local_file_named_solvers_hides_nothing_of_blockvec(name: str, tmp_pat
     assert run_python(first, tmp_path) == "theirs blockvec.solvers.eigsh\n"
 
 
-def test_importing_blockvec_imports_no_optional_package() -> None:
+def test_importing_blockvec_imports_neither_optional_nor_slow_packages() -> None:
     code = (
         "import sys, blockvec, solvers\n"
-        "libraries = ('cupy', 'cupyx', 'mpi4py', 'matplotlib', 'torch', 'jax')\n"
+        "libraries = ('cupy', 'cupyx', 'cuda', 'mpi4py', 'matplotlib', 'torch', 'jax')\n"
+        "libraries += ('rich', 'html', 'scipy.io', 'scipy.sparse.csgraph', 'scipy.stats', 'scipy.optimize')\n"
+        "libraries += ('multiprocessing', 'asyncio', 'unittest.mock', 'statistics')  # slow to import\n"
         "print([name for name in libraries if name in sys.modules])"
     )
     command = [sys.executable, "-W", "error", "-c", code]

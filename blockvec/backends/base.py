@@ -194,6 +194,10 @@ class Backend(Protocol):
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill row-major `out` with uniform numbers on [-1, 1): stream `key` from number `offset` on."""
 
+    def library_operations(self, dtype: str) -> Sequence[Callable[[], object]]:
+        """List operations of the array library on a type whose first calls compile kernels, on any thread."""
+        return ()
+
     def load_kernel(self, kernel: Kernel) -> None:
         """Compile a kernel without choices and load it, on any thread; nothing where NumPy computes."""
         return

@@ -1,5 +1,7 @@
 """Compilation of CUDA C++ with NVRTC, a cache of cubins on disk, and loading through CuPy.
 
+Kernels that are installed with the package (`prebuilt`) come first, if the driver can load them.
+
 NVRTC is called directly, because CuPy's ``RawModule`` flushes float32 denormals to zero and hides the
 compiler's report. It needs neither a GPU nor CUDA's headers.
 
@@ -25,6 +27,7 @@ from typing import Any
 from ..config import options as current_options
 from ..errors import CompileError
 from ..system.installation import install_command
+from . import prebuilt
 from .cache import from_fields, read_file, replace_file
 from .launch import Kernel
 
@@ -191,10 +194,12 @@ def _begin_compiling() -> None:
 def build(
     source: str, architecture: str, options: tuple[str, ...] = OPTIONS, *, cache_dir: Path | None = None
 ) -> Cubin:
-    """Compile a source as `compile_source` does, unless it is cached.
+    """Compile a source as `compile_source` does, unless it is installed with the package or cached.
 
     `cache_dir` is the folder of the cache; by default that of the options in force.
     """
+    if (installed := _installed(source, architecture, options)) is not None:
+        return installed
     folder = (current_options().cache_dir if cache_dir is None else cache_dir) / "cubins"
     key = _key(source, architecture, options)
     path = folder / f"{key}.cubin"
@@ -205,6 +210,29 @@ def build(
         with contextlib.suppress(OSError):  # a full or read-only disk costs time, not results
             _write_entry(path, cubin)
     return cubin
+
+
+def _installed(source: str, architecture: str, options: tuple[str, ...]) -> Cubin | None:
+    """Look up a kernel of the package, of a compiler whose machine code the driver loads."""
+    if (driver := driver_major()) == 0:
+        return None
+    found = prebuilt.find(source, architecture, options)
+    if found is None or int(found.compiler.partition(".")[0]) > driver:
+        return None
+    used = from_fields(Resources, found.resources)
+    key = prebuilt.identity(source, architecture, options)
+    return None if used is None else Cubin(key, found.image, used)
+
+
+@functools.cache
+def driver_major() -> int:
+    """Read the CUDA version of the driver, 13 for ``13.0``; 0 without CuPy or a driver."""
+    try:
+        from cupy.cuda import runtime
+
+        return int(runtime.driverGetVersion()) // 1000
+    except (ImportError, RuntimeError):
+        return 0
 
 
 def _write_entry(path: Path, cubin: Cubin) -> None:
@@ -278,7 +306,7 @@ def function(
     """
     from cupy.cuda import runtime
 
-    key = _key(source, architecture, OPTIONS)
+    key = prebuilt.identity(source, architecture, OPTIONS)
     entry = (runtime.getDevice(), key, dynamic_shared_bytes, carveout)
     with _compiling[key]:
         kernel = _functions.get(entry)

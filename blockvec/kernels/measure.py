@@ -6,11 +6,12 @@ when the time is read.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
 
 from .roofline import Ceilings
 
@@ -150,9 +151,8 @@ def _burst(call: Callable[[], object], stopwatch: Callable[[], Stopwatch], count
 
 
 def _timing(times: list[float]) -> Timing:
-    median = statistics.median(times)
-    quartiles = statistics.quantiles(times, n=4) if len(times) > 1 else [median] * 3
-    spread = (quartiles[2] - quartiles[0]) / median if median > 0 else 0.0
+    lower, median, upper = np.quantile(times, (0.25, 0.5, 0.75), method="weibull").tolist()
+    spread = (upper - lower) / median if median > 0 else 0.0
     return Timing(median, min(times), spread, len(times))
 
 

@@ -7,8 +7,9 @@ operands, ``M`` and ``N`` are widths, ``ld`` is a leading dimension in elements.
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 ScalarClass = Literal["one", "general"]
 BetaClass = Literal["zero", "one", "general"]
@@ -38,12 +39,6 @@ def is_complex(dtype: str) -> bool:
 def real_bytes(dtype: str) -> int:
     """Compute the bytes of a real number: an element, or the parts of a complex one."""
     return _ITEMSIZE[dtype] // (2 if is_complex(dtype) else 1)
-
-
-def rounded_rows(K: int) -> int:
-    """Round K up to its two leading bits, so that a solver's many row counts share choices."""
-    step = 1 << max(K.bit_length() - 2, 0)
-    return -(-K // step) * step
 
 
 @functools.cache
@@ -317,3 +312,20 @@ class StreamProblem:
 
 
 Problem = TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem | StreamProblem
+P = TypeVar("P", bound=Problem)
+
+ROW_CLASSES = (1 << 12, 1 << 16, 1 << 20)
+"""Numbers of rows that configurations are chosen for; those of other numbers are 1 per cent faster."""
+
+
+def in_row_class(problem: P) -> P:
+    """Change the rows of a problem to the nearest of `ROW_CLASSES`, and a sparse matrix in proportion.
+
+    A configuration is valid for any number of rows. So few different kernels serve all numbers.
+    """
+    rows = problem.n_rows if isinstance(problem, SpmmvProblem) else problem.K
+    near = min(ROW_CLASSES, key=lambda count: abs(math.log(count / max(rows, 1))))
+    if not isinstance(problem, SpmmvProblem):
+        return replace(problem, K=near)
+    n_cols, nnz = (round(count * near / max(rows, 1)) for count in (problem.n_cols, problem.nnz))
+    return replace(problem, n_rows=near, n_cols=n_cols, nnz=nnz)

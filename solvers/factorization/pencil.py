@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import scipy.linalg as sl
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from blockvec import BlockVector, Factorization, as_operator
 from blockvec.errors import OptionError, ShapeError
@@ -142,6 +141,8 @@ def uncertain(sigma: float) -> OptionError:
 
 def is_affordable(A: Any, M: Any, free_bytes: int | None) -> bool:
     """Estimate from the envelope of A - sigma M whether its factors fit in memory and take seconds."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee  # which takes a while to import
+
     pattern = sp.csr_array(A, copy=False)
     if M is not None:
         pattern = sp.csr_array(abs(pattern) + abs(sp.csr_array(M)))

@@ -62,7 +62,7 @@ def test_a_wrong_kernel_is_noticed(backend: Any, monkeypatch: pytest.MonkeyPatch
 def test_the_first_product_tunes_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(winners, "shipped", lambda architecture: {})  # what is on record is not tuned again
+    monkeypatch.setattr(winners, "shipped_records", lambda _: {})  # what is on record is not tuned again
     V = BlockVector.random(1 << 20, 11, rng=1, device="gpu")
     with blockvec.option_context(cache_dir=tmp_path, tune="auto", tune_budget_s=0.1):
         G = V.gram()
@@ -74,7 +74,7 @@ def test_the_first_product_tunes_where_that_is_asked_for(
 def test_sparse_products_are_tuned_with_their_matrix(
     tmp_path: Path, backend: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(winners, "shipped", lambda architecture: {})  # what is on record is not tuned again
+    monkeypatch.setattr(winners, "shipped_records", lambda _: {})  # what is on record is not tuned again
     S = as_operator(models.laplace3d(n=100), device="gpu")
     V = BlockVector.random(S.shape[1], 6, rng=1, device="gpu")
     problem, _ = S.explain(V)

@@ -301,6 +301,28 @@ class CudaBackend:
         """Compile a kernel without choices and load it, on any thread."""
         self._gpu.on_device(self._gpu.load)(kernel)
 
+    def library_operations(self, dtype: str) -> Sequence[Callable[[], object]]:
+        """List the operations of CuPy on numbers per column and on small blocks that solvers use."""
+        xp = self.xp
+
+        def on_small(operation: Callable[[Any, Any], object]) -> Callable[[], object]:
+            def run() -> object:
+                block = xp.empty((4, 4), dtype)
+                return operation(block, block.real[0])
+
+            return self._gpu.on_device(run)
+
+        operations: Sequence[Callable[[Any, Any], object]] = (
+            lambda block, row: xp.sqrt(row),
+            lambda block, row: xp.maximum(row, 1.0),
+            lambda block, row: 1 / row,
+            lambda block, row: -row,
+            lambda block, row: xp.stack([row, row]),
+            lambda block, row: xp.ascontiguousarray(block[:, :2]),
+            lambda block, row: block[:, :2][:, xp.asarray([1, 0])],
+        )
+        return [on_small(operation) for operation in operations]
+
     def stopwatch(self) -> CudaStopwatch:
         """Start timing work on the current stream."""
         return CudaStopwatch(self._gpu)

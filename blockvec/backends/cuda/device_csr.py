@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...kernels.problem import SpmmvProblem
-from ...kernels.sparse.csr_plan import Plan
+from ...kernels.sparse.csr_plan import Plan, structure_of
 from .. import is_cupy
 from ..base import DeviceArray as Array
 
@@ -43,14 +43,16 @@ class DeviceCsr:
         import cupy
 
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
+        structure = None
         if is_cupy(matrix.data):
             self.indptr, self.indices, self.data = matrix.indptr, matrix.indices, matrix.data
         else:
             arrays = matrix.indptr, matrix.indices, matrix.data
+            structure = structure_of(matrix.indptr, matrix.indices)
             self.indptr, self.indices, self.data = map(cupy.asarray, arrays)
         if self.indptr.dtype != self.indices.dtype:
             self.indptr = self.indptr.astype(self.indices.dtype)
-        self.plan = Plan(self.indptr, self.indices, self.data)
+        self.plan = Plan(self.indptr, self.indices, self.data, structure)
         self.pattern = self.plan.pattern
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self.forms: dict[tuple[str, Hashable], Any] = {}

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from ...errors import OptionError
 from ..device import DeviceInfo
 from ..family import C, Model
-from ..problem import rounded_rows
 from ..roofline import Ceilings
 from .layout import Product
 
@@ -59,7 +58,7 @@ class ProductModel(Model[Product, C]):
             If the family does not support the problem on this device.
         """
         known = ceilings or self.ceilings
-        normal = replace(self.shape(problem), K=rounded_rows(problem.K))
+        normal = replace(self.shape(problem), K=problem.K)
         bandwidths = known.read_gb_s, known.write_gb_s, known.copy_gb_s
         chosen: C = _choose(self, normal, device, bandwidths, tuple(sorted(known.gflop_s.items())))
         return chosen

@@ -194,6 +194,13 @@ def short_list(
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=4096)
+def _has_choice(model: TsmttsmMmaModel, problem: TsmttsmProblem, device: DeviceInfo) -> bool:
+    # Every problem is asked; the list itself takes a hundred times as long.
+    configs = _enumerate(model.kind, problem, device, _SHORT_LIST)
+    return any(refuse(problem, config, device) is None for config in configs)
+
+
 def _shape(problem: TsmttsmProblem) -> TsmttsmProblem:
     """Reduce a problem to what its configurations depend on: neither K nor the classes of the factors."""
     return replace(problem, K=1, alpha="one", beta="zero", conj=False)
@@ -355,7 +362,7 @@ class TsmttsmMmaModel(Model[TsmttsmProblem, TsmttsmMmaConfig]):
 
     def has_choice(self, problem: TsmttsmProblem, device: DeviceInfo) -> bool:
         """Check whether any configuration of the short list is valid."""
-        return bool(short_list(self, _shape(problem), device))
+        return _has_choice(self, _shape(problem), device)
 
     def predict(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -52,11 +52,25 @@ class Units:
     slots: int = 0
 
 
+class Structure(NamedTuple):
+    """The properties `longest`, `line` and `plane` of a `Plan`."""
+
+    longest: int
+    line: int
+    plane: int
+
+
 class Plan:
     """A sparse matrix in CSR form as the kernels take it.
 
     Arrays are shared where they have one index type and start at multiples of 16 bytes, else copied. Columns
     need not be sorted.
+
+    Parameters
+    ----------
+    indptr, indices, data : array
+    structure : Structure, optional
+        That of the matrix, if it is known from a copy on the host.
 
     Attributes
     ----------
@@ -73,7 +87,9 @@ class Plan:
         Rows per plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
     """
 
-    def __init__(self, indptr: Array, indices: Array, data: Array) -> None:
+    def __init__(
+        self, indptr: Array, indices: Array, data: Array, structure: Structure | None = None
+    ) -> None:
         if indptr.dtype != indices.dtype:
             indptr, indices = _one_index_type(indptr, indices)
         self.indptr = indptr
@@ -81,8 +97,7 @@ class Plan:
         self.data = _aligned(data)
         self.n_rows = len(indptr) - 1
         self.nnz = len(data)
-        self.longest = int((indptr[1:] - indptr[:-1]).max()) if self.n_rows else 0
-        self.line, self.plane = _lines(indptr, self.indices)
+        self.longest, self.line, self.plane = structure or structure_of(indptr, indices)
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
 
@@ -153,21 +168,25 @@ def _aligned(array: Array) -> Array:
     return copy
 
 
-def _lines(indptr: Array, indices: Array) -> tuple[int, int]:
-    """Infer the distances between neighbouring lines and planes from a sample of rows; see `Plan`."""
+def structure_of(indptr: Array, indices: Array) -> Structure:
+    """Determine the structure of a matrix; waits for the device that it is on.
+
+    Distances between neighbouring lines and planes are inferred from a sample of rows.
+    """
     n_rows = len(indptr) - 1
+    longest = int((indptr[1:] - indptr[:-1]).max()) if n_rows else 0
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
-        return 0, 0
-    xp = namespace(indptr)
-    rows = xp.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64)
-    at = indptr[rows][:, None] + xp.arange(_SAMPLE_ENTRIES)
-    inside = at < indptr[rows + 1][:, None]
-    distances = abs(indices[xp.minimum(at, len(indices) - 1)] - rows[:, None])
-    found, counts = np.unique(_to_host(distances[inside]), return_counts=True)
+        return Structure(longest, 0, 0)
+    rows = np.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64).tolist()
+    # Plain copies of slices: each operation on a GPU would compile a kernel at its first use.
+    ranges = [_to_host(indptr[row : row + 2]).tolist() for row in rows]
+    neighbours = [_to_host(indices[i : min(j, i + _SAMPLE_ENTRIES)]) for i, j in ranges]
+    distances = [abs(columns.astype(np.int64) - row) for columns, row in zip(neighbours, rows, strict=True)]
+    found, counts = np.unique(np.concatenate(distances), return_counts=True)
     usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
     # A grid with diagonal neighbours also has the adjacent distances.
     line = _middle_of_run(usual, 1)
-    return line, _middle_of_run(usual[usual > 2 * line], 2 * line)
+    return Structure(longest, line, _middle_of_run(usual[usual > 2 * line], 2 * line))
 
 
 def _middle_of_run(numbers: Any, gap: int) -> int:

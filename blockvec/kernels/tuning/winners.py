@@ -139,7 +139,8 @@ def _find(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Winner | No
         winner = _parse(own, f"tuned on this {device.name}")
         if winner is not None:
             return winner
-    return shipped(device.architecture).get(key)
+    record = shipped_records(device.architecture).get(key)
+    return None if record is None else _parse(*record)
 
 
 def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path) -> bool:
@@ -191,20 +192,24 @@ def _parse(record: Any, origin: str) -> Winner | None:
 _KINDS: dict[str, type[TunedProblem]] = {"tsmm": TsmmProblem, "spmmv": SpmmvProblem}
 
 
-@functools.cache
 def shipped(architecture: str) -> dict[Problem, Winner]:
     """Return the shipped winners of an architecture by their representative problems."""
+    parsed = {problem: _parse(*record) for problem, record in shipped_records(architecture).items()}
+    return {problem: winner for problem, winner in parsed.items() if winner is not None}
+
+
+@functools.cache
+def shipped_records(architecture: str) -> dict[Problem, tuple[Any, str]]:
+    """Load the shipped records and their origins by problem; to parse all of them takes far longer."""
     folder = resources.files("blockvec.kernels") / "tuned" / architecture
     if not folder.is_dir():
         return {}
-    found: dict[Problem, Winner] = {}
+    found: dict[Problem, tuple[Any, str]] = {}
     for file in folder.iterdir():
         table = json.loads(file.read_text())
         kind = _KINDS.get(file.name.removesuffix(".json"), TsmttsmProblem)
-        for record in table["records"]:
-            winner = _parse(record, f"shipped, measured on {table['environment']['device']}")
-            if winner is not None:
-                found[_problem(kind, record["problem"])] = winner
+        origin = f"shipped, measured on {table['environment']['device']}"
+        found |= {_problem(kind, record["problem"]): (record, origin) for record in table["records"]}
     return found
 
 

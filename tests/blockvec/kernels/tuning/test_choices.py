@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,11 @@ import pytest
 import blockvec
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.problem import TsmttsmProblem
+from blockvec.kernels.problem import SpmmvProblem, TsmttsmProblem, in_row_class
 from blockvec.kernels.tuning.choices import choose, save_choices
 
 FAMILY = FAMILIES["tsmttsm_mma"]
-PROBLEM = TsmttsmProblem(10**6, 8, 8, "float64", "float64", 8, 8, 256, 256, True)
+PROBLEM = TsmttsmProblem(1 << 20, 8, 8, "float64", "float64", 8, 8, 256, 256, True)
 
 LATER = """
 import sys
@@ -29,7 +30,7 @@ from blockvec.kernels.tuning.choices import choose
 family, asked = FAMILIES["tsmttsm_mma"], []
 predicted = family.model.choose
 family.model.choose = lambda *given: asked.append(given) or predicted(*given)
-problem = TsmttsmProblem(10**6, 8, 8, "float64", "float64", 8, 8, 256, 256, True)
+problem = TsmttsmProblem(1 << 20, 8, 8, "float64", "float64", 8, 8, 256, 256, True)
 with blockvec.option_context(cache_dir=Path(sys.argv[1])):
     print(choose(family, problem, H200), len(asked))
 """
@@ -82,3 +83,16 @@ def test_nothing_is_written_where_nothing_is_new(stored: Path) -> None:
         choose(FAMILY, PROBLEM, H200)
         save_choices(H200)
     assert not stored.exists()
+
+
+@pytest.mark.parametrize(("rows", "near"), [(0, 12), (10_000, 12), (20_000, 16), (10**5, 16), (10**9, 20)])
+def test_numbers_of_rows_share_the_choice_for_one_of_three(rows: int, near: int) -> None:
+    exact = replace(PROBLEM, K=1 << near)
+    assert in_row_class(replace(PROBLEM, K=rows)) == exact
+    with blockvec.option_context(cache_dir=Path("nowhere")):
+        assert choose(FAMILY, replace(PROBLEM, K=rows), H200) == FAMILY.choose(exact, H200)
+
+
+def test_a_sparse_matrix_of_another_number_of_rows_has_as_many_entries_per_row() -> None:
+    problem = SpmmvProblem(10_000, 20_000, 70_000, 4, "float64", "float64", 4, 4, longest=9)
+    assert in_row_class(problem) == replace(problem, n_rows=4096, n_cols=8192, nnz=28672)

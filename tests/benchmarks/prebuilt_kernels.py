@@ -1,0 +1,161 @@
+"""Build the archives of compiled kernels that are installed with blockvec, for common solves.
+
+    python tests/benchmarks/prebuilt_kernels.py             # writes blockvec/kernels/prebuilt/*/*.zip
+    python tests/benchmarks/prebuilt_kernels.py --check     # counts the kernels that are missing
+
+The kernels are those that solves on a pretended GPU ask for, for several numbers of rows and structures of
+matrices. No GPU is needed. Kernels that are in an archive already are not compiled again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import itertools
+import os
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import blockvec.backends.cuda.backend as cuda
+from blockvec import dispatch, option_context, options
+from blockvec.backends import Backend
+from blockvec.kernels import prebuilt
+from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
+from blockvec.kernels.device import H200
+from blockvec.kernels.families import SPARSE_FAMILIES
+from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.tuning.winners import configure_sparse
+from tests.benchmarks.precompiled_lists import solves
+from tests.pretended_gpu import NUMPY, PretendedGpu, Solve
+
+__all__ = ["missing", "sources"]
+
+FOLDER = Path(__file__).resolve().parents[2] / "blockvec" / "kernels" / "prebuilt"
+DEVICES = (H200,)
+ROWS = (1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
+RUNS: tuple[tuple[str, tuple[int | None, ...], tuple[int, ...], tuple[int, ...]], ...] = (
+    # element type, block sizes, numbers of eigenpairs, rows
+    ("float64", (None, 1, 4), (1, 6, 10, 14, 20), ROWS),
+    ("complex128", (None,), (6, 10, 15, 20), ROWS[::2]),
+    ("float32", (None,), (6, 10), ROWS[-1:]),
+    ("complex64", (None,), (6, 10), ROWS[-1:]),
+)
+METHODS = ("lanczos", "filter", "jd")
+MATRICES: tuple[dict[str, Any], ...] = (
+    {"pattern": "planes", "longest": 7},
+    {"pattern": "lines", "longest": 5},
+    {"pattern": "scattered", "longest": 4},
+)
+
+
+@contextlib.contextmanager
+def pretended_backend(device: Any) -> Iterator[Backend]:
+    """Provide the CUDA backend of a device that is not there, with an empty cache folder."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setitem(sys.modules, "cupy", NUMPY)  # type: ignore[arg-type]
+        with option_context(cache_dir=Path(folder)):
+            yield cuda.CudaBackend(PretendedGpu(0, device))
+
+
+def sources(recorded: Iterable[Solve], backend: Backend, rows: Iterable[int]) -> dict[str, None]:
+    """Generate the sources of all kernels that recorded solves would run with other numbers of rows."""
+    found: dict[str, None] = {}
+    requests = {request: solve.sizes["n"] for solve in recorded for request in solve.requests}
+    for (request, n), count in itertools.product(requests.items(), rows):
+        found |= dict.fromkeys(_sources(request, n, count, backend))
+    return found
+
+
+def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]:
+    if isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem):
+        tall = dataclasses.replace(request, K=rows) if n == request.K else request
+        chosen = dispatch.preferred(tall, backend)
+        if chosen is not None and chosen.name not in ("column_dot", "scale") and not chosen.vendor:
+            yield chosen.source()
+    elif isinstance(request, SpmmvProblem):
+        for matrix in MATRICES:
+            extents = {"n_rows": rows, "n_cols": rows, "nnz": rows * matrix["longest"]}
+            product = dataclasses.replace(request, **extents, **matrix)
+            chosen = dispatch.preferred(product, backend)
+            if chosen is not None and not chosen.vendor:
+                family = SPARSE_FAMILIES[chosen.name]
+                config, _ = configure_sparse(family, product, backend.device, options().winners_dir)
+                yield from family.sources(product, config, backend.device)
+    else:
+        yield request.source()
+
+
+def missing(wanted: Iterable[str], architecture: str) -> list[str]:
+    """List the sources that have no machine code in the package."""
+    return [source for source in wanted if prebuilt.find(source, architecture, OPTIONS) is None]
+
+
+def wanted(device: Any) -> list[str]:
+    """Generate the sources of all kernels that the package contains for a device."""
+    found: dict[str, None] = {}
+    with pretended_backend(device) as backend:
+        for (dtype, block_sizes, pairs, rows), method in itertools.product(RUNS, METHODS):
+            tol = 1e-8 if dtype in ("float64", "complex128") else 1e-4
+            for b in block_sizes:
+                # Of blocks of one column most searches would find copies, in blocks of many widths.
+                verify = "auto" if b is None else "never"
+                recorded = solves(method, (b,), pairs, dtype, verify=verify, tol=tol, maxiter=60)
+                found |= sources(recorded, backend, rows)
+            print(device.architecture, dtype, method, len(found), flush=True)
+    return list(found)
+
+
+def build(found: Iterable[str], architecture: str) -> None:
+    """Compile sources and write the archives of an architecture; kernels that are no longer wanted go."""
+
+    def compiled(source: str) -> tuple[str, prebuilt.Prebuilt]:
+        known = prebuilt.find(source, architecture, OPTIONS)
+        if known is None:
+            cubin = compile_source(source, architecture)
+            known = prebuilt.Prebuilt(cubin.image, dataclasses.asdict(cubin.resources), compiler_version())
+        return source, known
+
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for source in found:
+        groups[prebuilt.archive_of(source)].append(source)
+    folder = FOLDER / architecture
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        for name, members in sorted(groups.items()):
+            keys = [prebuilt.identity(source, architecture, OPTIONS) for source in members]
+            archive = prebuilt.pack(dict(zip(keys, threads.map(compiled, members), strict=True)))
+            (folder / f"{name}.zip").write_bytes(archive)
+            print(f"{name}: {len(members)} kernels, {len(archive) >> 10} KB", flush=True)
+    for file in folder.glob("*.zip"):
+        if file.stem not in groups:
+            file.unlink()
+
+
+def main() -> None:
+    """Build or check the archives of all devices."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="count kernels instead of compiling them")
+    arguments = parser.parse_args()
+    for device in DEVICES:
+        found = wanted(device)
+        if arguments.check:
+            print(
+                f"{device.architecture}: {len(missing(found, device.architecture))} of {len(found)} missing"
+            )
+        else:
+            build(found, device.architecture)
+
+
+if __name__ == "__main__":
+    main()

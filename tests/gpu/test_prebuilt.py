@@ -1,0 +1,44 @@
+"""Kernels that are installed with the package run on the GPU, and CuPy's own are compiled ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blockvec import BlockVector
+from blockvec.backends import backend_for
+from blockvec.kernels import compile as compiler
+from blockvec.kernels import prebuilt
+from blockvec.kernels.elementwise import PhiloxKernel
+
+pytestmark = pytest.mark.gpu
+
+
+def test_a_kernel_of_the_package_computes_what_the_compiled_one_does(tmp_path: Path) -> None:
+    import cupy
+
+    backend: Any = backend_for("gpu")
+    kernel = PhiloxKernel("float64")
+    if prebuilt.find(kernel.source(), backend.device.architecture, compiler.OPTIONS) is None:
+        pytest.skip(f"there are no kernels for {backend.device.architecture}")
+    built = compiler.build(kernel.source(), backend.device.architecture, cache_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+    compiled = compiler.compile_source(kernel.source(), backend.device.architecture)
+    results = []
+    for cubin in (built, compiled):
+        out = cupy.zeros((1000, 4))
+        numbers = (np.uint64(0), np.uint64(7), np.uint64(0))
+        compiler.load(cubin, kernel.name)((4,), (kernel.threads,), (out, 4, 4, out.size, *numbers))
+        results.append(out.get())
+    assert np.array_equal(*results)
+    assert results[0].all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_the_operations_of_cupy_that_are_compiled_ahead_run(dtype: str) -> None:
+    for operation in backend_for("gpu").library_operations(dtype):
+        operation()
+    assert BlockVector.random(100, 2, dtype, device="gpu", rng=0).norms().get().all()
