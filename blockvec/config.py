@@ -52,6 +52,10 @@ class Options:
         configuration. ``"model"`` always uses the model's choice.
     tune_budget_s : float
         Seconds that ``tune="auto"`` may spend on each kind of product (``BLOCKVEC_TUNE_BUDGET``).
+    deterministic : bool
+        Whether sparse factorisations on a GPU repeat bit for bit (``BLOCKVEC_DETERMINISTIC``, 0 or 1). cuDSS
+        then solves one column at a time; without, solves of blocks take a fraction of the time. All other
+        operations repeat bit for bit in any case.
     """
 
     threads: int = dataclasses.field(default_factory=lambda: _available_cores())
@@ -60,6 +64,7 @@ class Options:
     three_m: bool = True
     tune: str = "cached"
     tune_budget_s: float = 2.0
+    deterministic: bool = True
 
     @property
     def winners_dir(self) -> Path | None:
@@ -70,7 +75,7 @@ class Options:
         is_integer = isinstance(self.threads, int) and not isinstance(self.threads, bool)
         if not is_integer or not 1 <= self.threads <= MAX_THREADS:
             raise OptionError(f"threads: got {self.threads!r}; give an integer from 1 to {MAX_THREADS}.")
-        for name in ("vendor", "three_m"):
+        for name in ("vendor", "three_m", "deterministic"):
             if not isinstance(value := getattr(self, name), bool):
                 raise OptionError(f"{name}: got {value!r}; give True or False.")
         if self.tune not in TUNE_MODES:
@@ -92,6 +97,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "BLOCKVEC_CACHE_DIR": ("cache_dir", Path, "a folder"),
     "BLOCKVEC_VENDOR": ("vendor", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_3M": ("three_m", {"0": False, "1": True}.__getitem__, "0 or 1"),
+    "BLOCKVEC_DETERMINISTIC": ("deterministic", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
     "BLOCKVEC_TUNE_BUDGET": ("tune_budget_s", float, "a positive number of seconds"),
 }

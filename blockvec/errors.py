@@ -29,6 +29,10 @@ class OptionError(BlockvecError, ValueError):
     """An option, parameter or model description has a value that cannot be used."""
 
 
+class CapacityError(BlockvecError, MemoryError):
+    """What an operation must allocate does not fit in free memory; nothing has been allocated."""
+
+
 class FormatError(BlockvecError, ValueError):
     """A file is broken, truncated, or of another format; the message holds path and line."""
 

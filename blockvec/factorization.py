@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .adapters import as_operator
-from .backends import Backend
+from .backends import Backend, backend_for
 from .backends.base import is_nearly_full
 from .blockvector import BlockVector
 from .errors import BreakdownError, OptionError, ShapeError
@@ -45,7 +45,9 @@ def factorize(A: Any, M: Any = None, sigma: float = 0.0, *, device: str | None =
     ------
     OptionError, ShapeError, DTypeError
         For matrices that are not explicit, finite, or of one shape.
-    MemoryError
+    DeviceError
+        On a GPU without cuDSS.
+    CapacityError
         If the factors do not fit in free memory; raised before they are allocated.
 
     Examples
@@ -106,11 +108,16 @@ class Factorization:
         self.dtype = np.dtype(dtype)
         self._unit = float(np.finfo(dtype).eps) / 2
         self._trusted = self._unit**0.5  # relative residual up to which a factorisation is usable
-        self._factors = self._backend.factors(self.dtype.name)
+        self._factors = self._backend.factors(self._A)
         self.sigma = math.nan
         self.inertia: int | None = None
         self.is_singular, self._refinements, self._stored, self._norm = True, 0, 0, 0.0
         self.nearest = 0.0
+
+    @staticmethod
+    def is_available(device: str = "gpu") -> bool:
+        """Check whether the library that factorises large matrices of a device is installed."""
+        return backend_for(device).can_factorize()
 
     @property
     def device(self) -> str:
@@ -132,6 +139,11 @@ class Factorization:
         """Stored elements of the factors per element of S."""
         return self._factors.entries / max(self._stored, 1)
 
+    @property
+    def largest_mass(self) -> float:
+        """Largest magnitude of an element of M."""
+        return float(abs(self._M.data).max()) if self._M.nnz else 0.0
+
     def shift_rounding(self, sigma: float) -> float:
         """Compute the rounding error u (||A|| / ||M|| + abs(sigma)) of eigenvalues near a shift."""
         A, M = (self._row_sums(abs(matrix)) for matrix in (self._A, self._M))
@@ -150,11 +162,15 @@ class Factorization:
         self.sigma = float(sigma)
         if not np.isfinite(self.sigma):
             raise OptionError(f"sigma: got {sigma!r}; give a finite number.")
-        S = self._A - self.dtype.type(sigma) * self._M
+        S = self._A - self._M * self.sigma
         self._stored, self.inertia, self.is_singular = int(S.nnz), None, True
         for exchanges_rows in (False, True):
-            if self._factors.compute(S, exchanges_rows) and self._is_accurate_after_trial(S):
+            has_pivots = self._factors.compute(S, exchanges_rows)
+            if not (has_pivots or (exchanges_rows and self._factors.entries)):
+                continue
+            if self._is_accurate_after_trial(S):
                 break
+            self.is_singular |= not has_pivots
 
     def solve(self, B: BlockLike, out: BlockLike | None = None) -> BlockVector:
         """Solve S X = B for a block; the residual of each column is checked, and refined where needed.

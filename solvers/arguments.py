@@ -129,8 +129,24 @@ def integer(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 
 def is_explicit(A: Any) -> bool:
-    """Check whether A is a matrix of the host with its entries in memory."""
-    return isinstance(A, np.ndarray) or sp.issparse(A)
+    """Check whether A is a matrix with its entries in memory, of the host or a GPU."""
+    return isinstance(A, np.ndarray) or sp.issparse(A) or is_on_gpu(A)
+
+
+def is_on_gpu(A: Any) -> bool:
+    """Check whether A is a sparse or dense matrix of CuPy."""
+    library = type(A).__module__
+    return (library.startswith("cupyx.scipy.sparse.") and hasattr(A, "tocsr")) or library.startswith("cupy.")
+
+
+def device_of(A: Any) -> str:
+    """Name the device of a matrix, an operator or a function: ``"cpu"``, or ``"gpu"`` for CuPy's arrays."""
+    return A.device if isinstance(A, blockvec.Operator) else "gpu" if is_on_gpu(A) else "cpu"
+
+
+def on_host(A: Any) -> Any:
+    """Copy a matrix or an array of CuPy to the host; return anything else as it is."""
+    return A.get() if is_on_gpu(A) else A.to_host() if isinstance(A, BlockVector) else A
 
 
 def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
@@ -241,9 +257,14 @@ def generator(rng: Any) -> np.random.Generator:
         raise OptionError(f"rng: got {rng!r}; give None, an integer of at least 0, or a Generator.") from None
 
 
-def orthonormal_block(name: str, value: Any, op: Operator) -> BlockVector | None:
-    """Compute an orthonormal basis of given columns, or None where they are all zero."""
-    block = tall_block(name, value, op)
+def orthonormal_block(
+    name: str, value: Any, op: Operator, blocks: type[BlockVector] = BlockVector
+) -> BlockVector | None:
+    """Compute an orthonormal basis of given columns, or None where they are all zero.
+
+    It is orthonormal in the inner product of a type of `blocks`.
+    """
+    block = blocks(tall_block(name, value, op).array)
     if block.n_cols >= op.shape[0]:
         raise ShapeError(
             f"{name} has {block.n_cols} columns for {op.shape[0]} rows; nothing is orthogonal to all of them."

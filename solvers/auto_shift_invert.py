@@ -9,35 +9,60 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-import scipy.sparse as sp
 
-from blockvec import BlockVector, Factorization, as_operator
+import blockvec
+from blockvec import BlockVector, Factorization, array_namespace, as_operator
+from blockvec.errors import CapacityError
 
-from .arguments import tall_block
+from .arguments import on_host, tall_block
 from .blocks import Operator, to_host
 from .combine import both_ends, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
 from .factorization.inertia import proof, shift_outside
+from .placement import DENSE_ROWS, factor_place, is_small
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
-FACTOR_ROWS = 20_000  # up to here a few sparse factorisations take seconds, whatever their fill
-FACTOR_ENTRIES = 2_000_000
 # Restarts after which shift-invert takes over; those of a filter take many applications, and are few.
 SOON = {"lanczos": 40, "filter": 10}
 SOON_SHIFTED = 10  # restarts of shift-invert that locate a better shift
 SHIFTS = 4
+# On a GPU an iteration may take the time of a factorisation by a model before that begins, so that both
+# together never take much more than twice the faster one. Seconds of a third of an analysis by cuDSS: at
+# least, and per stored element; per call of a product, byte that it moves, and step of an iteration.
+LEAST_S, ENTRY_S, CALL_S, BYTE_S, STEP_S = 0.1, 8e-8, 2e-5, 3e-13, 2e-3
+MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
+MASS_RESTARTS = 2  # on a GPU, with solves in each step, that locate the end of the spectrum of a pair
+ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-invert may succeed
 
 
 def is_factorable(A: Operator, which: str) -> bool:
-    """Check whether a factorisation of A - sigma M takes seconds, and helps at the wanted end."""
+    """Check whether a factorisation of A - sigma M takes seconds, and helps at the wanted end.
+
+    On a GPU, dense LAPACK takes less time where it is small enough for that.
+    """
     n = A.shape[0]
-    small = n <= FACTOR_ROWS and getattr(A, "nnz", n * n) <= FACTOR_ENTRIES
-    return A.device == "cpu" and small and which in ("SA", "LA")
+    entries = getattr(A, "nnz", n * n)
+    if which not in ("SA", "LA") or entries > MOST_ENTRIES:
+        return False
+    if A.device == "cpu":
+        return is_small(n, entries)
+    return n > DENSE_ROWS and factor_place(n, entries, A.device) is not None
+
+
+def _patience(problem: Problem, options: IterationOptions) -> IterationOptions:
+    """Limit an iteration to the time after which a factorisation pays."""
+    op, b = problem.operator, options.block_size
+    if op.device == "cpu":
+        return replace(options, maxiter=SOON[options.method], most_calls=math.inf)
+    entries, size = getattr(op, "nnz", 0), op.dtype.itemsize
+    bytes_moved = entries * (size + 4) + 3 * problem.n * b * size
+    call_s = CALL_S + BYTE_S * bytes_moved + STEP_S / options.degree
+    return replace(options, most_calls=(LEAST_S + ENTRY_S * entries) / call_s)
 
 
 def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
@@ -55,15 +80,11 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     invariant = problem.locked is None or len(problem.deflated) > 0
     if not (invariant and is_factorable(problem.operator, problem.which)):
         return run(problem, options)
-    if problem.maxiter is None:
-        soon = replace(options, maxiter=SOON[options.method], most_calls=math.inf)
-    else:
-        soon = options
+    soon = options if problem.maxiter is not None else _patience(problem, options)
     first = solve_iteratively(staged(problem, "begun"), soon)
-    if first.info["stopped"] != "maxiter" or problem.maxiter is not None:
+    if first.info["stopped"] not in ENDED or problem.maxiter is not None:
         return first
-    explicit = sp.csc_array(matrix).astype(problem.operator.dtype)
-    result = _by_shift_invert(first, explicit, None, staged(problem, "factorised"))
+    result = _by_shift_invert(first, matrix, None, staged(problem, "factorised"))
     if result is None:
         rest = replace(within_time(staged(problem, "continued")), start=BlockVector(first.eigenvectors))
         result = solve_iteratively(rest, options)
@@ -72,12 +93,12 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
     """Iterate on the standard form of a pair; continue by shift-invert if it converges slowly."""
-    maxiter = SOON["lanczos"] if problem.maxiter is None else problem.maxiter
+    soon = SOON["lanczos"] if problem.operator.device == "cpu" else MASS_RESTARTS
+    maxiter = soon if problem.maxiter is None else problem.maxiter
     first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=maxiter))
-    is_over = first.info["stopped"] not in ("maxiter", "converged") or problem.maxiter is not None
+    is_over = first.info["stopped"] not in (*ENDED, "converged") or problem.maxiter is not None
     if first.converged.all() or is_over:
         return first
-    A, M = (sp.csc_array(matrix).astype(form.operator.dtype) for matrix in (A, M))
     result = _by_shift_invert(first, A, M, staged(problem, "factorised"))
     if result is None:
         rest = within_time(staged(problem, "continued"))
@@ -89,18 +110,43 @@ def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Proble
     """Improve a first result by shift-invert; None if no shift outside the spectrum is found.
 
     The first result may be far off, and the shift with it. A few restarts then give a better shift. Without
-    a `mass` the matrix of the inner product is the identity.
+    a `mass` the matrix of the inner product is the identity. A small matrix of a GPU is factorised on the
+    host.
     """
+    operator, home = problem.operator, array_namespace(first.eigenvectors)
+    place = factor_place(problem.n, getattr(operator, "nnz", problem.n**2), operator.device)
+    assert place is not None
+    if place != operator.device:
+        matrix, mass = on_host(matrix), on_host(mass)
+        operator = as_operator(matrix)
+        first = replace(first, eigenvectors=to_host(first.eigenvectors))
+        if problem.locked is not None:
+            problem = replace(problem, locked=tall_block("orthogonal_to", problem.locked, operator))
+    try:
+        factors = Factorization(matrix, mass, device=place)
+        result = _from_shifts(first, matrix, mass, replace(problem, operator=operator), factors)
+    except CapacityError:
+        return None
+    if result is None:
+        return None
+    moved = home.asarray(result.eigenvalues), home.asarray(result.eigenvectors)
+    return replace(result, eigenvalues=moved[0], eigenvectors=moved[1])
+
+
+def _from_shifts(
+    first: EigenResult, matrix: Any, mass: Any, problem: Problem, factors: Factorization
+) -> EigenResult | None:
+    """Solve from shifts that come closer to the end of the spectrum, and prove that nothing is missing."""
     end, result, why = problem.which, first, ""
     assert end != "BE"
-    factors = Factorization(matrix, mass)
+    largest = 1.0 if mass is None else factors.largest_mass
     for attempt in range(SHIFTS):
         theta = to_host(result.eigenvalues).astype(np.float64)
-        scale = first.info["norm"] / (1.0 if mass is None else float(abs(mass).max()))
-        sigma = shift_outside(factors, theta, scale, end)
+        sigma = shift_outside(factors, theta, first.info["norm"] / largest, end)
         if sigma is None:
             return None if attempt == 0 else result
-        form = standard_form(as_operator(matrix), matrix, mass, sigma, factors=factors)
+        op = cast(blockvec.Operator, problem.operator)
+        form = standard_form(op, matrix, mass, sigma, factors=factors)
         inverted = replace(
             within_time(staged(problem, f"shift{attempt + 1}")),
             operator=form.A,

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector
-
 from .blocks import Block, RealArray, column_factors, project_out, small_matrix, to_host
 from .iterations.rayleigh_ritz import ritz_pairs
 from .problem import IterationState, Problem
@@ -80,7 +78,7 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
     stopped = first.info["stopped"]
     if k_low == 0 or stopped == "interrupted" or (stopped == "costly" and problem.may_be_dense):
         return first.with_info(which="BE", k=problem.k)
-    X = BlockVector(first.eigenvectors)
+    X = problem.blocks(first.eigenvectors)
     low = within_time(low)
     if stopped != "converged":  # the complement is another one once the high end has been resumed
         low = replace(low, checkpoint=None)
@@ -115,7 +113,7 @@ def side_by_side(*blocks: Block | None) -> Block:
 
 def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:
     """Join both ends into one result, after a Rayleigh-Ritz step that separates them to rounding."""
-    X = side_by_side(*(BlockVector(part.eigenvectors) for part in (low, high)))
+    X = side_by_side(*(problem.blocks(part.eigenvectors) for part in (low, high)))
     theta, residuals, _ = ritz_step(problem, X)
     norm = max(high.info["norm"], low.info["norm"])
     info = low.info.copy()

@@ -11,6 +11,8 @@ FEW_ROWS = 3000
 # Seconds on one core: per call of a sparse product with a block, per step of an iteration, of MINRES, and per
 # product of elements in an orthogonalisation, and of dense LAPACK per cubed row.
 CALL_S, STEP_S, MINRES_S, ELEMENT_S, DENSE_S = 1e-4, 5e-4, 3e-4, 2e-9, 4e-10
+GPU_CALL_S, GPU_STEP_S, GPU_DENSE_S = 2e-5, 2e-3, 4e-11  # the same on a GPU, for few rows
+GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense LAPACK
 INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
 PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
 
@@ -23,6 +25,9 @@ def most_calls(problem: Problem, options: IterationOptions) -> float:
     n, b = problem.n, options.block_size
     if problem.maxiter is not None or n > FEW_ROWS:
         return math.inf
+    if problem.may_be_dense and problem.operator.device != "cpu":
+        call_s = GPU_CALL_S + GPU_STEP_S / max(options.degree, INNER_CALLS)
+        return max((GPU_DENSE_S * n**3 + GPU_STEPS * GPU_STEP_S) / call_s, n / b)
     step_s = STEP_S + ELEMENT_S * b * n * options.ncv
     if options.method == "jd":
         call_s = CALL_S + MINRES_S + step_s / INNER_CALLS

@@ -28,6 +28,7 @@ from .arguments import generator, integer, is_explicit, natively, square
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil, is_affordable
 from .iterations.spectrum import Sketch, sketch_spectrum
+from .placement import factor_place, is_small
 from .runtime.memory import available_bytes
 from .runtime.processes import split
 from .transform.scaling import measured
@@ -35,10 +36,6 @@ from .transform.standard_form import standard_form
 
 VECTORS = 16
 STEPS, MAX_STEPS = 50, 800
-FACTOR_ROWS, FACTOR_ENTRIES = (
-    20_000,
-    2_000_000,
-)  # up to here a few factorisations take seconds, whatever the fill
 METHODS = ("auto", "inertia", "estimate")
 
 
@@ -180,8 +177,11 @@ def can_factorise(op: Operator, A: Any, M: Any) -> bool:
     """Check whether A and M are matrices whose factors take seconds and fit in memory."""
     if op.device != "cpu" or not is_explicit(A) or not (M is None or is_explicit(M)):
         return False
-    if A.shape[0] <= FACTOR_ROWS and getattr(A, "nnz", A.size) <= FACTOR_ENTRIES:
+    n, entries = A.shape[0], int(getattr(A, "nnz", A.size))
+    if is_small(n, entries):
         return True
+    if op.device != "cpu":
+        return factor_place(n, entries, op.device) is not None
     return is_affordable(A, M, available_bytes(op))
 
 

@@ -12,7 +12,7 @@ from blockvec import BlockVector, __version__, array_namespace
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import integer, orthonormal_block
-from .blocks import Operator, project_out, to_host
+from .blocks import Block, Operator, project_out, to_host
 from .combine import both_ends, one_after_other, staged
 from .costs import FEW_ROWS, most_calls
 from .interior_filter import solve_window
@@ -69,7 +69,8 @@ def run(problem: Problem, options: IterationOptions) -> EigenResult:
 def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     """Check k, orthonormalise the locked columns, and choose method and sizes."""
     op = problem.operator
-    locked = None if problem.locked is None else orthonormal_block("orthogonal_to", problem.locked, op)
+    given = problem.locked
+    locked = None if given is None else orthonormal_block("orthogonal_to", given, op, problem.blocks)
     k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
     asked = replace(problem, k=k)
     problem = replace(asked, locked=locked)
@@ -199,9 +200,12 @@ def _basis_size(problem: Problem, b: int) -> int:
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
     _require_memory(problem, options)
-    op, start = problem.operator, problem.start
-    if start is None:
-        start = _empty(op).random_like(options.block_size, problem.rng)
+    op = problem.operator
+    start: Block = _empty(op) if problem.start is None else problem.start
+    if problem.blocks is not BlockVector:
+        start = problem.blocks(start.array)
+    if problem.start is None:
+        start = start.random_like(options.block_size, problem.rng)
     elif not to_host(start.norms()).any():
         raise OptionError("v0 is zero; give a start with a direction, or leave it out.")
     if problem.checkpoint is not None:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Unpack, cast, overload
 import numpy as np
 
 from blockvec import as_operator
+from blockvec.errors import DeviceError
 from blockvec.interchange import ArrayKind, is_function
 
 from .arguments import (
@@ -20,10 +21,12 @@ from .arguments import (
     check_choices,
     check_combination,
     checkpoint_for,
+    device_of,
     generator,
     integer,
     is_explicit,
     natively,
+    on_host,
     positive,
     preconditioner_for,
     real,
@@ -37,12 +40,13 @@ from .drivers import solve
 from .interval import check_with_interval, solve_interval
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
+from .placement import place_of, without_factors
 from .problem import IterationState, Method, Problem, asks_for_corrections, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, split, together
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import measured
-from .transform.standard_form import StandardForm, require_host, solve_transformed, standard_form
+from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
@@ -143,17 +147,18 @@ def eigsh(
         `shape`, and `like` unless its arrays are NumPy's or CuPy's.
     k : int, optional
         Number of eigenpairs, 1 to n; default 6. With `interval`, the largest number that is accepted.
-    M : sparse matrix, dense array, LinearOperator or callable on the host, shape (n, n), optional
-        Matrix of the generalised problem A x = lambda M x. It is factorised; an operator with at most 3000
-        rows is first applied to the identity, as is A if it must be factorised. Of a larger operator the
-        inverse square root is applied as a Chebyshev polynomial, to rounding errors; M must then be positive
-        definite and well-conditioned. M must be Hermitian positive
+    M : sparse matrix, dense array, LinearOperator or callable, shape (n, n), optional
+        Matrix of the generalised problem A x = lambda M x. It is factorised (on a GPU without `sigma` only);
+        an operator with at most 3000 rows is first applied to the identity, as is A if it must be factorised.
+        Of a larger operator the inverse square root is applied as a Chebyshev polynomial, to rounding errors,
+        on the host; M must then be positive definite and well-conditioned. M must be Hermitian positive
         definite; with `sigma` (but not Jacobi-Davidson, or "SM") it may be semidefinite; in buckling mode it
         may be indefinite, and A must be definite.
     sigma : float, optional
-        Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised on the host unless
-        `OPinv` is given. With ``method="jd"`` or ``method="filter"``, compute the eigenvalues nearest to
-        sigma without a factorisation. ``method="auto"`` selects Jacobi-Davidson if A cannot be factorised.
+        Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised unless `OPinv` is given:
+        on the host by SuperLU, on a GPU by cuDSS. Problems of a GPU with up to 20 000 rows are solved on the
+        host. With ``method="jd"`` or ``method="filter"``, compute the eigenvalues nearest to sigma without a
+        factorisation. ``method="auto"`` selects Jacobi-Davidson if A cannot be factorised.
         The history of a filter contains the residuals of (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Eigenvalues of largest magnitude, largest or smallest (algebraic) values, both ends (half of k from
@@ -180,14 +185,15 @@ def eigsh(
     method : {"auto", "lanczos", "filter", "jd", "dense"}
         Block Lanczos, block Lanczos on a Chebyshev polynomial of A, block Jacobi-Davidson, or dense LAPACK.
         "auto" selects Jacobi-Davidson if `preconditioner` or `jd_options` is given, or `sigma` for a function
-        or for a matrix on a GPU, which cannot be factorised. Otherwise, and for these up to n = 1500, it
+        or for a matrix that cannot be factorised on its GPU. Otherwise, and for these up to n = 1500, it
         selects dense LAPACK if n is at most 500 or k is more than a third of n, unless an option that only
         iterations support is given (`v0`, `block_size`, `orthogonal_to`). In all other cases it compares the
         cost of applying A, which is known for sparse matrices, with the cost of orthogonalisation, and
         allows the filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if these
         are predicted to take long. ``info["why"]`` contains the reason.
-        If one end of the spectrum has not converged after 40 restarts (10 with a filter), as for a stiffness
-        matrix, and A (and M) are explicit matrices on the host with up to 20 000 rows, the run continues by
+        If one end of the spectrum has not converged after 40 restarts (10 with a filter; on a GPU after about
+        the time that a factorisation takes, by a model), as for a stiffness matrix, and A (and M) are
+        explicit matrices with up to 20 000 rows, or any number on a GPU with cuDSS, the run continues by
         shift-invert with a shift just outside the spectrum, and an inertia count proves that no eigenvalue is
         missing (unless `maxiter` is given).
         Up to n = 3000, if memory permits, dense LAPACK takes over from every iteration that fails or, unless
@@ -354,13 +360,28 @@ def eigsh(
             mode, sigma = SMALLEST[mode], -sigma if mode == "cayley" else sigma
     corrects = asks_for_corrections(method, preconditioner, jd_options)
     is_plain = M is None and OPinv is None and mode == "normal"
-    is_on_host = is_explicit(A) and device in (None, "cpu")
-    by_filter = method == "filter" or (method == "auto" and not is_on_host)
+    where = device or device_of(A)
+    if where == "cpu":
+        A, M = on_host(A), on_host(M)
+    place = place_of(A, where)
+    by_filter = method == "filter" or (method == "auto" and place is None)
     unfactored = corrects or (is_plain and (by_filter or method == "dense"))
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
     transforms = interval is None and (M is not None or not (sigma is None or unfactored))
     if transforms:
         refuse_factorisation(processes, method)
+    home = None
+    needs_host = corrects or method == "dense" or mode in ("distance", "reciprocal") or Minv is not None
+    is_factorised = OPinv is None or needs_host
+    if transforms and where != "cpu" and is_factorised and (M is not None or mode != "distance"):
+        if place is None and sigma is None and not needs_host:
+            place = place_of(M, where)
+            place = where if place == "cpu" else place  # blocks are copied to its factors and back
+        if place is None or (place != "cpu" and needs_host):
+            raise DeviceError(without_factors(where))
+        if place == "cpu":
+            home, device = where, "cpu"
+            A, M = on_host(A), on_host(M)
     similar = None if OPinv is None else M
     op = square(
         as_operator(
@@ -373,7 +394,6 @@ def eigsh(
     if caller is not None:
         caller.share(op.backend.empty((1, 1), op.dtype.name))  # refuses before the solve what it would after
     if transforms:
-        require_host(op, M, OPinv, mode)
         if Minv is not None:
             M = as_operator(M)  # which is not factorised
         elif M is not None:
@@ -444,6 +464,8 @@ def eigsh(
                 lambda: solve_densely(scaled, form, shift, mode, op, A, M),
             )
         result = scaling.result(result, sigma, limit)
+    if home is not None:
+        result = result.moved(home)
     logger.info(result.summary())
     if saved is not None and result.info["stopped"] == "converged":
         saved.remove()

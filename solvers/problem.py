@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from blockvec import BlockVector
+
 from .blocks import Block, Operator, RealArray, times
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
@@ -120,6 +122,7 @@ class Problem:
     preconditioner: Preconditioner | None = None
     jd_options: JacobiDavidsonOptions | None = None
     has_costly_steps: bool = False  # a step of Lanczos takes longer than a Rayleigh-Ritz step
+    blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
 
     @property

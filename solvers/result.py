@@ -123,6 +123,13 @@ class EigenResult:
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
 
+    def moved(self, device: str) -> EigenResult:
+        """Copy the pairs of a solve on the host to the device of the matrix."""
+        X = BlockVector(self.eigenvectors).to_device(device)
+        why = f"{self.info['why']}; on the host, which takes less time than {X.device}"
+        values = array_namespace(X.array).asarray(self.eigenvalues)
+        return replace(self.with_info(why=why), eigenvalues=values, eigenvectors=X.array)
+
     def shared(self, kind: ArrayKind) -> EigenResult:
         """Return the same result with arrays of the caller's kind."""
         values, X = self.eigenvalues, self.eigenvectors

@@ -108,7 +108,8 @@ class Factors(Protocol):
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise a matrix from `Backend.csr` with the pattern of the previous one; False for a zero pivot.
 
-        With `exchanges_rows`, accuracy comes before sparse factors and an inertia.
+        With `exchanges_rows`, accuracy comes before sparse factors and an inertia. A library that replaces a
+        zero pivot by a small one has factors all the same.
         """
 
     @property
@@ -169,8 +170,11 @@ class Backend(Protocol):
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert a sparse or dense matrix of any device to SciPy's or CuPy's canonical CSR form."""
 
-    def factors(self, dtype: str) -> Factors:
-        """Make an object that factorises Hermitian matrices of one pattern, from `csr`."""
+    def factors(self, matrix: Any) -> Factors:
+        """Make an object that factorises Hermitian matrices of about the pattern of one from `csr`."""
+
+    def can_factorize(self) -> bool:
+        """Check whether the library that `factors` needs for large matrices is installed."""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an uninitialised row-major array."""

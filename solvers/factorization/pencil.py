@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from blockvec import BlockVector, Factorization, as_operator
 from blockvec.errors import OptionError, ShapeError
 
+from ..arguments import on_host
 from ..blocks import Block, Operator
 from ..iterations.rayleigh_ritz import FLOOR
 from ..iterations.spectrum import sketch_spectrum
@@ -60,7 +61,7 @@ class Pencil:
                     f"M is {M.shape[0]} x {M.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
                 )
             dtype = np.promote_types(dtype, M.dtype)
-            M = sp.csc_array(M).astype(dtype)
+            M = sp.csc_array(on_host(M)).astype(dtype)
             rank = gram_factor("M", M).C.shape[1]
             mass = as_operator(M, device=operator.device)
         if dtype != operator.dtype:

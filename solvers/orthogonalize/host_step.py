@@ -24,9 +24,13 @@ _LAPACK = {"d": (lapack.dpotrf, lapack.dtrtri), "D": (lapack.zpotrf, lapack.ztrt
 
 
 def is_on_host(W: Block) -> bool:
-    """Check whether a block is a double-precision array of the host, with all of its rows here."""
+    """Check whether a block is a double-precision array of the host, with all of its rows here.
+
+    One in another inner product is not.
+    """
     is_double = W.dtype.char in "dD"  # others are added up in double precision
-    return is_double and W.device == "cpu" and getattr(W, "layout", None) is None
+    is_whole = getattr(W, "layout", None) is None and getattr(W, "inner", None) is None
+    return is_double and is_whole and W.device == "cpu"
 
 
 def host_step(

@@ -236,8 +236,8 @@ def _entries(matrix: Any, op: Operator) -> tuple[float, Any]:
     """
     if not is_explicit(matrix) or matrix.dtype.kind not in "iubfc":
         return 1.0, op.dtype
-    if isinstance(matrix, np.ndarray):
-        entries = np.asarray(matrix)
+    if not hasattr(matrix, "format"):
+        entries = np.asarray(matrix) if isinstance(matrix, np.ndarray) else matrix
     else:
         entries = (matrix if matrix.format in ("csr", "csc", "coo") else matrix.tocsr()).data
     largest = _largest(entries)

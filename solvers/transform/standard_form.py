@@ -16,22 +16,25 @@ C may have fewer columns than rows: a singular M (massless degrees of freedom) m
 and infinite eigenvalues never appear. Vectors are transformed back by one more solve,
 x = (A - sigma M)^-1 C y, a step of inverse iteration that reduces their errors.
 
+On a GPU, which has no such C, the same operators run on x, in the inner product of C C^H: with
+(A - sigma M)^-1 C C^H, and M^-1 A without a shift (`inner_product`).
+
 References
 ----------
 Ericsson, Ruhe, Math. Comp. 35 (1980) 1251; Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228.
-Deviation: a factor of M in the operator instead of the M-inner product in the iteration.
+Deviation: on the host, a factor of M in the operator instead of the M-inner product in the iteration.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator
-from blockvec.errors import BreakdownError, DeviceError, DTypeError, OptionError, ShapeError
+from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
+from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 
 from ..arguments import is_explicit, tall_block
 from ..blocks import Array, Block, to_host
@@ -45,6 +48,7 @@ from ..iterations.spectrum import sketch_spectrum
 from ..linear.preconditioners import following
 from ..problem import Problem
 from ..result import EigenResult
+from .inner_product import InnerProductOperator, inner_product_blocks
 from .spectral_map import Norms, SpectralMap, TransformedTolerance, pair_floor, pair_limits
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
@@ -60,7 +64,7 @@ NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need 
 class StandardForm:
     """A problem A x = lambda M x in the form S y = theta y."""
 
-    operator: Operator  # S, shape (r, r)
+    operator: Operator  # S, shape (r, r); on a GPU an `InnerProductOperator`
     A: Operator
     M: Operator | None  # None for the identity
     inner: Operator | None  # C C^H, in whose inner product vectors are orthonormal; None for the identity
@@ -68,22 +72,13 @@ class StandardForm:
     vectors: Solve  # x of each y, not normalised
     map: SpectralMap  # lambda of each theta
     why: str  # the factorisation, in words
-    out_of: Solve | None = None  # C y of a block of vectors, where there is no shift
+    out_of: Solve | None = None  # C y of a block of vectors, where there is no shift and a C
+    blocks: type[BlockVector] = BlockVector  # of vectors, in the inner product that S is Hermitian in
 
     @property
     def is_shifted(self) -> bool:
         """Whether A - sigma M is inverted."""
         return self.out_of is None
-
-
-def require_host(operator: Operator, M: Any, OPinv: Any, mode: str) -> None:
-    """Refuse an operator on a GPU where something is factorised."""
-    is_factorised = M is not None or (OPinv is None and mode != "distance")
-    if operator.device != "cpu" and is_factorised:
-        raise DeviceError(
-            f"A: is on {operator.device}, but factorisations run on the host; give A as a matrix of the host"
-            + (", or OPinv." if M is None else ".")
-        )
 
 
 def standard_form(
@@ -110,6 +105,10 @@ def standard_form(
             f"M is {mass.shape[0]} x {mass.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
         )
     dtype = operator.dtype if mass is None else np.promote_types(operator.dtype, mass.dtype)
+    if sigma is None and mass is None:
+        raise OptionError("standard_form: got neither M nor sigma; a standard problem needs no other form.")
+    if operator.device != "cpu" and mode != "distance":
+        return in_inner_product(operator, A, M, sigma, OPinv, mode, factors)
     mass_matrix = _host_matrix("M", M, dtype) if is_explicit(M) else None
 
     def mass_factor() -> Factor:
@@ -119,8 +118,6 @@ def standard_form(
         inverse = None if Minv is None else as_operator(Minv, shape=mass.shape, dtype=mass.dtype)
         return root_factor(mass, inverse)
 
-    if sigma is None and mass is None:
-        raise OptionError("standard_form: got neither M nor sigma; a standard problem needs no other form.")
     map = SpectralMap(sigma, mode)
     if sigma is None or mode == "distance":
         if mass is None:
@@ -140,9 +137,7 @@ def standard_form(
             _explicit("M", M)
         inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma), factors=factors)
     else:
-        given = given_inverse(OPinv, operator)
-        why = f"with OPinv for sigma = {sigma:g}"
-        inverse = ShiftedInverse(lambda X: given.apply(BlockVector(X)).array, float(sigma), why)
+        inverse = _given(OPinv, operator, float(sigma))
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
 
 
@@ -176,8 +171,92 @@ def _without_inverse(A: Operator, map: SpectralMap, offset: float) -> StandardFo
     )
 
 
+def _given(OPinv: Any, A: Operator, sigma: float) -> ShiftedInverse:
+    given = given_inverse(OPinv, A)
+    why = f"with OPinv for sigma = {sigma:g}"
+    return ShiftedInverse(lambda X: given.apply(BlockVector(X)).array, sigma, why)
+
+
+def in_inner_product(
+    A: Operator,
+    matrix: Any,
+    M: Any,
+    sigma: float | None,
+    OPinv: Any = None,
+    mode: str = "normal",
+    factors: Factorization | None = None,
+) -> StandardForm:
+    """Form the operator of a shift, or M^-1 A, on blocks in the inner product of M (of A for buckling).
+
+    The arguments are those of `standard_form`, `A` applies `matrix`.
+    """
+    if sigma == 0 and mode != "normal":
+        raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
+    mass = None if M is None else as_operator(_explicit("M", M), device=A.device)
+    if mass is not None:
+        _check_semidefinite("M", M, mass, must_be=mode != "buckling")
+    if mode == "buckling":
+        _check_semidefinite("A", matrix, A, must_be=True)
+    inner = A if mode == "buckling" else mass
+    dtype = A.dtype if mass is None else np.promote_types(A.dtype, mass.dtype)
+    if sigma is None:
+        factored = factorize(M, device=A.device)
+        if factored.is_singular:
+            raise OptionError("M is singular; give sigma, with which infinite eigenvalues do no harm.")
+        if factored.inertia:
+            raise OptionError("M is indefinite; it must be positive definite.")
+
+        why = "M is factorised"
+        vectors: Solve = _same
+
+        def apply(Y: Array) -> Array:
+            return factored.solve(A.apply(BlockVector(Y))).array
+
+    else:
+        if OPinv is None:
+            inverse = shifted_inverse(matrix, M, float(sigma), device=A.device, factors=factors)
+        else:
+            inverse = _given(OPinv, A, float(sigma))
+        sigma, why = inverse.sigma, inverse.why
+        vectors = inverse.solve if inner is None else _after(inverse.solve, inner)
+        twice = 2 * sigma
+
+        def apply(Y: Array) -> Array:
+            product = vectors(Y)
+            return Y + twice * product if mode == "cayley" else product
+
+    function = as_operator(apply, shape=A.shape, dtype=dtype, device=A.device)
+    blocks = BlockVector if inner is None else inner_product_blocks(inner)
+    return StandardForm(
+        operator=function if inner is None else cast(Operator, InnerProductOperator(function, blocks)),
+        A=A,
+        M=mass,
+        inner=inner,
+        into=_same,
+        vectors=vectors,
+        map=SpectralMap(sigma, mode),
+        why=why,
+        out_of=_same if sigma is None else None,
+        blocks=blocks,
+    )
+
+
+def _after(solve: Solve, inner: Operator) -> Solve:
+    """Compose a product and a solve."""
+    return lambda Y: solve(inner.apply(BlockVector(Y)).array)
+
+
 def _same(X: Array) -> Array:
+    """Return an array."""
     return X
+
+
+def _check_semidefinite(name: str, matrix: Any, operator: Operator, *, must_be: bool) -> None:
+    """Refuse a matrix that is not Hermitian, or plainly indefinite; an iteration sees the other ones."""
+    operator.check_hermitian(0, name=name)
+    diagonal = matrix.diagonal().real
+    if must_be and len(diagonal) and float(diagonal.min()) < 0:
+        raise OptionError(f"{name} is indefinite; it must be positive definite.")
 
 
 def _without_shift(
@@ -252,11 +331,11 @@ def _mass(M: Any, A: Operator) -> Operator:
 
 
 def _explicit(name: str, A: Any) -> Any:
-    """Refuse what is no matrix of the host with real or complex entries."""
+    """Refuse what is no matrix with real or complex entries."""
     if not is_explicit(A):
         raise OptionError(
-            f"{name} is a {type(A).__name__}; a factorisation needs a sparse matrix or dense array of the "
-            "host. Give one, or OPinv."
+            f"{name} is a {type(A).__name__}; a factorisation needs a sparse matrix or dense array. Give "
+            "one, or OPinv."
         )
     if A.dtype.kind not in "iubfc":
         raise DTypeError(f"{name} holds {A.dtype}; give real or complex numbers.")
@@ -333,7 +412,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
     tolerance: Tolerance
     if problem.begins_with_corrections and asked.tol:
         tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
-    elif form.is_shifted:
+    elif form.is_shifted or form.blocks is not BlockVector:
         tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, form.map, norms)
     else:  # the solve that transforms the vectors back is one more step of inverse iteration
         tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
@@ -362,6 +441,8 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         norm=None,
         exponent=form.map.degree * problem.exponent,
         has_costly_steps=form.is_shifted,
+        blocks=form.blocks,
+        method="lanczos" if form.blocks is not BlockVector else problem.method,
     )
 
 

@@ -24,6 +24,7 @@ from ...system.installation import install_command
 from ..base import Candidate, Factors
 from ..base import DeviceArray as Array
 from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse
+from .cudss import HOST_ENTRIES, HOST_ROWS, CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceCsr, csr
 from .graphs import Graphs, replay
@@ -269,9 +270,14 @@ class CudaBackend:
         """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
         return self._gpu.on_device(csr)(matrix, dtype)
 
-    def factors(self, dtype: str) -> Factors:
-        """Refuse; no library is bound yet."""
-        raise DeviceError("factorizations run on the host; give the matrix as one of SciPy.")
+    def factors(self, matrix: Any) -> Factors:
+        """Make an object that factorises Hermitian matrices by cuDSS, small ones on the host."""
+        small = matrix.shape[0] <= HOST_ROWS and matrix.nnz <= HOST_ENTRIES
+        return CopiedFactors(self._gpu) if small else CudssFactors(self._gpu, matrix.dtype.name)
+
+    def can_factorize(self) -> bool:
+        """Check whether cuDSS is installed."""
+        return is_available()
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""

@@ -98,4 +98,7 @@ def csr(matrix: Any, dtype: np.dtype[Any]) -> Any:
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
+    if rows.indices.dtype != np.int32 and rows.nnz <= np.iinfo(np.int32).max:
+        arrays = rows.data, rows.indices.astype(np.int32), rows.indptr.astype(np.int32)
+        rows = sparse.csr_matrix(arrays, shape=rows.shape)
     return rows

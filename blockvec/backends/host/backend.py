@@ -85,9 +85,13 @@ class HostBackend(Backend):
             rows.sum_duplicates()
         return rows
 
-    def factors(self, dtype: str) -> HostFactors:
+    def factors(self, matrix: Any) -> HostFactors:
         """Make an object that factorises Hermitian matrices by SuperLU or LAPACK."""
         return HostFactors()
+
+    def can_factorize(self) -> bool:
+        """Return True."""
+        return True
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an uninitialised row-major array."""

@@ -1,0 +1,80 @@
+"""Blocks in the inner product x^H M y, for operators that are Hermitian in it.
+
+With a factor C C^H = M the vectors y = C^H x have the standard inner product. Where such a factor would cost
+more than the solve, an iteration runs on the x themselves: all its inner products and norms are those of the
+block type that `inner_product_blocks` makes.
+
+References
+----------
+Ericsson, Ruhe, Math. Comp. 35 (1980) 1251; Grimes, Lewis, Simon, SIAM J. Matrix Anal. Appl. 15 (1994) 228,
+section 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from blockvec import BlockVector, Operator, array_namespace
+
+from ..blocks import Array
+
+
+def inner_product_blocks(M: Operator) -> type[BlockVector]:
+    """Make a type of blocks whose inner products are x^H M y, for a Hermitian positive semidefinite M.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import as_operator
+    >>> blocks = inner_product_blocks(as_operator(np.diag([1.0, 4.0])))
+    >>> blocks(np.eye(2)).norms().tolist()
+    [1.0, 2.0]
+    """
+
+    class InnerProductBlock(BlockVector):
+        __slots__ = ()
+        inner = M
+
+        def dot(self, W: Any, **options: Any) -> Array:
+            return super().dot(M.apply(W), **options)
+
+        def gram(self) -> Array:
+            G = self.dot(self)
+            return (G + G.conj().T) / 2
+
+        def combine_dot(self, C: Any, W: Any) -> Array:
+            self.combine(C, out=self)
+            product: Array = W.dot(self)
+            return product
+
+        def update_gram(self, W: Any, C: Any) -> Array:
+            W.combine(C, out=self, alpha=-1, beta=1)
+            return self.gram()
+
+        def column_dot(self, W: Any) -> Array:
+            return super().column_dot(M.apply(W))
+
+        def norms(self) -> Array:
+            xp = array_namespace(self.array)
+            norms: Array = xp.sqrt(xp.maximum(self.column_dot(self).real, 0))
+            return norms
+
+    return InnerProductBlock
+
+
+class InnerProductOperator:
+    """An operator whose results are blocks of a type; see `solvers.blocks.Operator`."""
+
+    def __init__(self, operator: Operator, blocks: type[BlockVector]) -> None:
+        self.operator, self._blocks = operator, blocks
+        self.shape, self.dtype, self.device = operator.shape, operator.dtype, operator.device
+        self.layout = operator.layout
+
+    def apply(self, X: Any, out: Any = None, alpha: complex = 1, beta: complex = 0, shift: Any = 0) -> Any:
+        """Compute alpha (A - shift I) X + beta out."""
+        result = self.operator.apply(X, out, alpha, beta, shift)
+        return self._blocks(result.array) if out is None else out
+
+    def affine(self, alpha: float, shift: float) -> InnerProductOperator:
+        """Make alpha (A - shift I) an operator of its own."""
+        return InnerProductOperator(self.operator.affine(alpha, shift), self._blocks)

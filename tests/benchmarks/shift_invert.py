@@ -1,0 +1,173 @@
+"""Eigenvalues by factorisations on a GPU, of matrices at which iterations are slow, beside other solvers.
+
+    python -m tests.benchmarks.shift_invert --json FILE [--elements 900] [--grid 100] [--beam 22]
+
+A rough finite-element matrix (bilinear quadrilaterals with a lognormal coefficient), the middle of the
+spectrum of a three-dimensional Laplacian, and the lowest modes of an elastic block of tetrahedra (scikit-fem,
+with its mass matrix), which SciPy's eigsh solves too. Times are of the second call; `first_s` is that of the
+first one, with the loading of libraries and kernels. `residual` is the largest
+||A x - lambda M x|| / (||A|| ||x||).
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import eigsh as scipy_eigsh
+
+from blockvec import BlockVector, factorize, models
+from blockvec.backends import backend_for
+from blockvec.bench import records as results
+from blockvec.profile import ceilings
+from solvers import eigsh
+
+SECOND_SHIFT = 1e-3  # of the lowest value: the distance of a second shift
+
+
+def rough_elements(n: int, seed: int = 0) -> Any:
+    """Assemble -div(c grad u) on n x n bilinear squares with a lognormal c, u = 0 at the border."""
+    c = np.exp(2 * np.random.default_rng(seed).standard_normal((n, n)))
+    local = np.array([[4, -1, -2, -1], [-1, 4, -1, -2], [-2, -1, 4, -1], [-1, -2, -1, 4]]) / 6
+    i, j = np.mgrid[:n, :n]
+    corners = [(i, j), (i + 1, j), (i + 1, j + 1), (i, j + 1)]
+    number = np.full((n + 1, n + 1), -1)
+    number[1:-1, 1:-1] = np.arange((n - 1) ** 2).reshape(n - 1, n - 1)
+    places = [number[corner].ravel() for corner in corners]
+    rows = np.concatenate([places[a] for a in range(4) for b in range(4)])
+    columns = np.concatenate([places[b] for a in range(4) for b in range(4)])
+    values = np.concatenate([local[a, b] * c.ravel() for a in range(4) for b in range(4)])
+    inside = (rows >= 0) & (columns >= 0)
+    shape = ((n - 1) ** 2,) * 2
+    return sp.csr_array(sp.coo_array((values[inside], (rows[inside], columns[inside])), shape=shape))
+
+
+def elastic_block(n: int) -> tuple[Any, Any]:
+    """Assemble stiffness and mass of linear tetrahedra in a 3 n x n x n block, clamped at one end."""
+    from skfem import Basis, ElementTetP1, ElementVector, MeshTet, condense
+    from skfem.helpers import dot
+    from skfem.models.elasticity import lame_parameters, linear_elasticity
+    from skfem.models.general import BilinearForm  # type: ignore[attr-defined]
+
+    mesh = MeshTet.init_tensor(
+        np.linspace(0, 3, 3 * n + 1), np.linspace(0, 1, n + 1), np.linspace(0, 1, n + 1)
+    )
+    basis = Basis(mesh, ElementVector(ElementTetP1()))
+    mass = BilinearForm(lambda u, v, w: dot(u, v))
+    K = linear_elasticity(*lame_parameters(1.0, 0.3)).assemble(basis)
+    M = mass.assemble(basis)
+    K, M, *_ = condense(K, M, D=basis.get_dofs(lambda x: x[0] == 0))
+    return sp.csr_array(K), sp.csr_array(M)
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """Call, and measure the seconds."""
+    begin = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - begin
+
+
+def residual(A: Any, M: Any, w: Any, X: Any) -> float:
+    """Compute the largest relative residual on the host."""
+    w, X = (part.get() if hasattr(part, "get") else part for part in (w, X))
+    R = A @ X - (X if M is None else M @ X) * w
+    return float((np.linalg.norm(R, axis=0) / (abs(A).sum(axis=0).max() * np.linalg.norm(X, axis=0))).max())
+
+
+def record(name: str, A: Any, M: Any, device: str, turns: int = 2, **options: Any) -> results.Record:
+    """Solve, the matrices given by the host, and describe the solves."""
+    calls = [
+        timed(lambda: eigsh(A, M=M, device=device, rng=0, return_info=True, **options)) for _ in range(turns)
+    ]
+    solved, seconds = calls[-1]
+    info = solved.info
+    return {
+        "operation": "eigsh",
+        "matrix": name,
+        "n": int(A.shape[0]),
+        "nnz": int(A.nnz),
+        "k": options["k"],
+        "which": options.get("which", "LM"),
+        "sigma": options.get("sigma"),
+        "method": info["method"],
+        "why": info["why"],
+        "verification": info["verification"],
+        "time_s": seconds,
+        "first_s": calls[0][1],
+        "operator_columns": info["operator_columns"],
+        "restarts": info["restarts"],
+        "residual": residual(A, M, solved.eigenvalues, solved.eigenvectors),
+        "missed": info["missing"],
+        "values": [float(value) for value in solved.eigenvalues],
+    }
+
+
+def factor_record(name: str, A: Any, sigma: float, device: str) -> results.Record:
+    """Time an analysis with a factorisation, one for a second shift, and solves."""
+    F, first_s = timed(lambda: factorize(A, sigma=sigma, device=device))
+    _, second_s = timed(lambda: F.refactorize(sigma * (1 + SECOND_SHIFT)))
+    times = {}
+    for columns in (1, 8, 32):
+        B = BlockVector.random(A.shape[0], columns, device=device, rng=0)
+        for _ in range(2):
+            solution, times[f"solve_{columns}_s"] = timed(lambda block=B: F.solve(block).norms().sum().item())
+        assert np.isfinite(solution)
+    return {
+        "operation": "factorize",
+        "matrix": name,
+        "n": int(A.shape[0]),
+        "sigma": sigma,
+        "time_s": first_s,
+        "second_s": second_s,
+        "entries": F.entries,
+        "bytes": F.nbytes,
+        "inertia": F.inertia,
+        **times,
+    }
+
+
+def main() -> None:
+    """Run the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", required=True)
+    parser.add_argument("--device", default="gpu")
+    parser.add_argument("--elements", type=int, default=900)
+    parser.add_argument("--grid", type=int, default=100)
+    parser.add_argument("--beam", type=int, default=22)
+    parser.add_argument("--peers", action="store_true", help="SciPy's eigsh on the elastic block")
+    arguments = parser.parse_args()
+    device, table = arguments.device, []
+    backend = backend_for(device)
+    environment, walls = results.environment(backend), ceilings(backend)
+
+    def add(entry: results.Record) -> None:
+        table.append(entry)
+        print({key: value for key, value in entry.items() if key != "values"}, flush=True)
+        results.write(arguments.json, environment, walls, table)
+
+    if arguments.elements:
+        A = rough_elements(arguments.elements)
+        name = f"rough elements {arguments.elements} x {arguments.elements}"
+        for k in (8, 50):
+            add(record(name, A, None, device, k=k, which="SA"))
+        add(factor_record(name, A, -table[0]["values"][0], device))
+    if arguments.grid:
+        A = models.model(f"laplace3d:n={arguments.grid}")
+        name = f"laplace3d n={arguments.grid}"
+        add(record(name, A, None, device, k=20, sigma=6.0003))
+        add(factor_record(name, A, 6.0003, device))
+    if arguments.beam:
+        K, M = elastic_block(arguments.beam)
+        entry = record("elastic block", K, M, device, k=20, sigma=0.0)
+        if arguments.peers:
+            (w, X), seconds = timed(lambda: scipy_eigsh(sp.csc_array(K), 20, sp.csc_array(M), sigma=0.0))
+            entry["peers"] = {"scipy": {"time_s": seconds, "residual": residual(K, M, w, X)}}
+        add(entry)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Shift-invert on blocks in the inner product of M, as on GPUs, on the host."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg as sl
+import scipy.sparse as sp
+
+from blockvec import BlockVector, as_operator, models
+from blockvec.errors import OptionError
+from solvers import eigsh
+from solvers.orthogonalize import orthogonalize
+from solvers.transform.inner_product import inner_product_blocks
+from solvers.transform.standard_form import in_inner_product
+
+N = 700  # more rows than dense LAPACK is taken for at once
+
+
+@pytest.fixture(autouse=True)
+def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def form(operator: Any, A: Any, M: Any, *shift_and_mode: Any, Minv: Any = None) -> Any:
+        return in_inner_product(operator, A, M, *shift_and_mode)
+
+    module = sys.modules["solvers.eigsh"]  # hidden behind the function
+    monkeypatch.setattr(module, "standard_form", form)
+    monkeypatch.setattr(module, "fits_dense", lambda op: False)
+
+
+def pencil(kind: str) -> tuple[Any, Any]:
+    """Return a stiffness and a mass matrix of a kind."""
+    A = models.laplace1d(n=N) + sp.diags_array(np.linspace(0, 1, N))
+    M = sp.diags_array(
+        [np.full(N - 1, 1 / 6), np.linspace(0.6, 1, N), np.full(N - 1, 1 / 6)], offsets=[-1, 0, 1]
+    )
+    if kind == "complex":
+        turn = sp.diags_array(np.exp(0.1j * np.arange(N)))
+        A, M = turn @ A @ turn.conj(), turn @ M @ turn.conj()
+    if kind == "massless":
+        keep = sp.diags_array((np.arange(N) % 3 != 1).astype(float))
+        M = keep @ M @ keep
+    return sp.csr_array(A), sp.csr_array(M)
+
+
+def check(A: Any, M: Any, w: Any, X: Any, expected: Any) -> None:
+    M = sp.eye_array(N) if M is None else M
+    scale = abs(A).sum(axis=0).max() + np.abs(w) * abs(M).sum(axis=0).max()
+    assert np.allclose(w, expected, rtol=1e-10, atol=1e-11)
+    assert (np.linalg.norm(A @ X - (M @ X) * w, axis=0) <= 1e-11 * scale * np.linalg.norm(X, axis=0)).all()
+    assert np.abs(X.conj().T @ (M @ X) - np.eye(len(w))).max() < 1e-11
+
+
+@pytest.mark.parametrize("kind", ["real", "complex", "massless"])
+@pytest.mark.parametrize("mode", ["normal", "cayley"])
+def test_pairs_around_a_shift_are_those_of_lapack(kind: str, mode: str) -> None:
+    A, M = pencil(kind)
+    inverse = 1 / sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)[::-1]  # infinite where massless
+    expected = np.sort(inverse[np.argsort(abs(inverse - 0.9))][:9])
+    result = eigsh(A, 9, M=M, sigma=0.9, mode=mode, rng=0, return_info=True)
+    if mode == "normal":
+        check(A, M, result.eigenvalues, result.eigenvectors, expected)
+    else:
+        near = np.abs(inverse[:, None] - result.eigenvalues).min(axis=0)
+        assert (near < 1e-9).all()
+    assert result.info["method"] == "lanczos"
+    assert result.info["restarts"] <= result.info["block_applications"]
+
+
+def test_buckling_modes_are_those_of_lapack() -> None:
+    A, _ = pencil("real")
+    M = sp.csr_array(sp.diags_array(np.where(np.arange(N) % 2, 1.0, -0.5)))
+    theta = sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)
+    values = 1 / theta
+    expected = np.sort(values[np.argsort(abs(values / (values - 2.0)))][-6:])
+    w, X = eigsh(A, 6, M=M, sigma=2.0, mode="buckling", rng=0)
+    assert np.allclose(w, expected, rtol=1e-9)
+    assert np.abs(X.T @ (A @ X) - np.eye(6)).max() < 1e-10
+
+
+@pytest.mark.parametrize("which", ["SA", "LA", "BE"])
+def test_ends_without_a_shift_are_those_of_lapack(which: str) -> None:
+    A, M = pencil("real")
+    values = sl.eigh(A.toarray(), M.toarray(), eigvals_only=True)
+    expected = {"SA": values[:6], "LA": values[-6:], "BE": np.r_[values[:3], values[-3:]]}[which]
+    w, X = eigsh(A, 6, M=M, which=which, rng=0)
+    check(A, M, w, X, expected)
+
+
+def test_a_given_start_and_complement_keep_their_meaning() -> None:
+    A, M = pencil("real")
+    w, X = eigsh(A, 6, M=M, sigma=0.0, rng=0)
+    again, _ = eigsh(A, 6, M=M, sigma=0.0, v0=X, rng=0)
+    assert np.allclose(again, w)
+    repeated = [eigsh(A, 6, M=M, sigma=0.0, rng=3) for _ in range(2)]
+    assert np.array_equal(repeated[0][1], repeated[1][1])
+
+
+def test_masses_without_meaning_are_refused() -> None:
+    A, M = pencil("real")
+    with pytest.raises(OptionError, match="M is indefinite"):
+        eigsh(A, 3, M=M - 2 * sp.eye_array(N), sigma=0.0)
+    with pytest.raises(OptionError, match="M is indefinite"):
+        eigsh(A, 3, M=M + sp.eye_array(N, k=1) + sp.eye_array(N, k=-1))
+    with pytest.raises(OptionError, match="M is singular"):
+        eigsh(A, 3, M=pencil("massless")[1])
+
+
+def test_blocks_are_orthonormalised_in_their_inner_product() -> None:
+    _, M = pencil("complex")
+    blocks = inner_product_blocks(as_operator(M))
+    V, W = (blocks.random(N, columns, np.complex128, rng=columns) for columns in (5, 3))
+    orthogonalize(V)
+    orthogonalize(W, V)
+    both = np.hstack([V.array, W.array])
+    assert type(V[:, :2].copy()) is blocks
+    assert np.abs(both.conj().T @ (M @ both) - np.eye(8)).max() < 1e-13
+    assert not isinstance(BlockVector(V.array), blocks)
