@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Self
 
 from . import arrays
 from .backends import Array, backend_of
@@ -37,7 +38,7 @@ class FactorReport:
     growth: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class InverseFactor:
     """The inverse of a Cholesky factor, computed on the device.
 
@@ -48,18 +49,27 @@ class InverseFactor:
     """
 
     T: Array
-    _report: Callable[[], Array]
+    _report: Array
+    _copy: Callable[[], Array] | None = None
+
+    def start(self) -> Self:
+        """Start to copy the factorisation to the host, as it is after the work queued so far."""
+        self._copy = start_copy(self._report)
+        return self
 
     def wait(self) -> FactorReport:
         """Wait for the factorisation and return it on the host; work queued later is not waited for."""
-        report = self._report()
+        if self._copy is None:
+            self.start()
+        assert self._copy is not None
+        report = self._copy()
         b = report.shape[1]
         return FactorReport(
             report[:b], report[b : 2 * b], report[2 * b : -1], float(report[-1, 0].real) if b else 0.0
         )
 
 
-def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
+def inverse_factor(G: Array, limit: float = float("inf"), *, start: bool = True) -> InverseFactor:
     """Compute T = R^-1 for the Cholesky factor of a Gram matrix G = R^H R, on the device and asynchronously.
 
     The computation is in double precision for all types of G. If G is not positive definite, holds NaN, or T
@@ -73,6 +83,9 @@ def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
         real ones) the host computes T, and this call waits.
     limit : float
         Largest growth that is accepted, see `FactorReport`.
+    start : bool
+        Whether to start the copy to the host that `InverseFactor.wait` waits for. Not while a `Recorder`
+        records: call `InverseFactor.start` after each replay.
 
     Raises
     ------
@@ -96,7 +109,8 @@ def inverse_factor(G: Array, limit: float = float("inf")) -> InverseFactor:
         raise ShapeError(f"inverse_factor: G has shape {tuple(G.shape)} but must be square.")
     arrays.check_dtype(G.dtype)
     T, report = backend_of(G).inverse_factor(G, limit)
-    return InverseFactor(T, start_copy(report))
+    factor = InverseFactor(T, report)
+    return factor.start() if start else factor
 
 
 def start_copy(array: Array) -> Callable[[], Array]:

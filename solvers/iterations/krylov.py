@@ -31,9 +31,10 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..orthogonalize import orthogonalize
+from ..orthogonalize import Queued, orthogonalize
 from ..runtime.checkpoint import restored
 from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
+from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 
 LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
 
@@ -133,6 +134,8 @@ class BlockKrylov:
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
+        self._recorder = recorder_for(operator, buffer)
+        self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
         self._most = 0.0  # largest norm of A x so far
         self._next: Block | None = None  # a contiguous copy of the pending columns, if available
         self._full_until = 0  # while m is below this, the next columns couple to all of V
@@ -211,9 +214,12 @@ class BlockKrylov:
         step = min(self.block_size, self.w)
         X = self._take(step)
         W = self._other_scratch(X, step)
-        W = self.operator.apply(X, out=W)
-        self.counts.apply(step, self.degree)
         known, new = self.m + self.w, min(step, self.room)
+        into = self.columns(known, known + new)
+        queued = self._repeat(X, W, into)
+        if queued is None:
+            W = self.operator.apply(X, out=W)
+        self.counts.apply(step, self.degree)
         result = orthogonalize(
             W,
             self.basis,
@@ -221,8 +227,9 @@ class BlockKrylov:
             scale=self.norm or self._most,
             first=self._window(),
             max_rank=new,
-            into=self.columns(known, known + new),
+            into=into,
             rng=self.rng,
+            queued=queued,
         )
         self.counts.reductions += result.reductions
         if self.norm == 0:
@@ -235,6 +242,27 @@ class BlockKrylov:
         if new < step:
             self._full_until = self.capacity
         self._next = W if new == step == self.w else None
+
+    def _repeat(self, X: Block, W: Block, into: Block) -> Queued | None:
+        """Queue a step by one call, where cycles repeat it; None where its operations must be called.
+
+        These are steps of the first cycle, which compile kernels, and those that cannot be recorded.
+        """
+        first, second = self._scratch
+        is_recordable = getattr(self.operator, "is_recordable", False) and (X is first or X is second)
+        if self._recorder is None or self.M is not None or not is_recordable or into.shape != W.shape:
+            return None
+        window = self._window()
+        kind = id(self.operator), X is first, self.m, self.w, *window
+        if kind not in self._recorded:
+            if len(self._recorded) < MAX_STEPS:
+                self._recorded[kind] = None
+            return None
+        step = self._recorded[kind]
+        if step is None:
+            step = RecordedStep(self._recorder, self.operator, X, W, self.basis, window, into)
+            self._recorded[kind] = step
+        return step.queue()
 
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""

@@ -123,15 +123,20 @@ class Adaptive:
 
     def __call__(self, d: Decomposition) -> None:
         """Set lost columns of X to zero."""
-        for _ in range(1 if d.first is None else 2):
-            S = d.dot()
-            d.project(S)
+        if d.projected is None:
+            for _ in range(1 if d.first is None else 2):
+                d.project(d.dot())
+        assert d.projected is not None
         self.intra(d)
         d.limit_rank()
         if not len(d.lost) or d.lost.any():
             return  # random replacements must be projected, together with the other columns
         amplified = d.error.max() > AMPLIFIED * d.unit or d.growth > ENOUGH * d.width
-        if amplified or len(d.lost) < d.width or np.linalg.norm(np.linalg.solve(d.R.T, S.host.T)) > 1:
+        if (
+            amplified
+            or len(d.lost) < d.width
+            or np.linalg.norm(np.linalg.solve(d.R.T, d.projected.host.T)) > 1
+        ):
             clean(d)
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
 from ...kernels.measure import Stopwatch, Timing, measure
 from .device import Gpu
+
+_idle_streams: defaultdict[int, list[Any]] = defaultdict(list)
+"""Streams of earlier recorders per device: each stream has a workspace, which stays."""
 
 
 class Graphs:
@@ -17,8 +22,13 @@ class Graphs:
     def __init__(self, device_id: int) -> None:
         import cupy
 
-        with cupy.cuda.Device(device_id):
-            self._stream = cupy.cuda.Stream(non_blocking=True)
+        idle = _idle_streams[device_id]
+        try:
+            self._stream = idle.pop()
+        except IndexError:
+            with cupy.cuda.Device(device_id):
+                self._stream = cupy.cuda.Stream(non_blocking=True)
+        weakref.finalize(self, idle.append, self._stream).atexit = False
         # Temporary memory of captured operations belongs to their graph for as long as it exists.
         self._pool = cupy.cuda.MemoryPool()
         self._outside: list[Any] = []

@@ -1,0 +1,64 @@
+"""A step of a Krylov decomposition that cycles repeat on the same columns: on a GPU one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from blockvec import Recorder
+
+from ..blocks import Block, LinearMap
+from ..orthogonalize import Queued, queue
+
+MAX_BYTES = 1 << 27  # of the columns of a decomposition: larger products take longer than their calls
+MAX_STEPS = 256  # that are recorded per decomposition
+
+
+def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
+    """Make a recorder for steps on a buffer; None where recording is impossible or gains nothing."""
+    n_bytes = buffer.shape[0] * buffer.shape[1] * buffer.dtype.itemsize
+    is_split = getattr(buffer, "layout", None) is not None
+    possible = getattr(operator, "is_recordable", False) and buffer.device != "cpu" and not is_split
+    return Recorder(buffer.device) if possible and n_bytes <= MAX_BYTES else None
+
+
+class RecordedStep:
+    """The product W = A X and the first products of its orthogonalisation, up to the first decision.
+
+    Parameters
+    ----------
+    recorder : Recorder
+    operator : LinearMap
+        A recordable one.
+    X, W, V, into : Block
+        As of `orthogonalize.queue`. Their memory belongs to the recording; their columns may change.
+    window : sequence of (int, int)
+        Columns of V for the first projection.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        operator: LinearMap,
+        X: Block,
+        W: Block,
+        V: Block,
+        window: Sequence[tuple[int, int]],
+        into: Block,
+    ) -> None:
+        self._operands = operator, X, W, V, window, into
+        self._queued: Queued | None = None
+        self._recorder = recorder
+        with recorder:
+            self._repeat = recorder.record(self._perform)
+
+    def _perform(self) -> None:
+        operator, X, W, V, window, into = self._operands
+        operator.apply(X, out=W)
+        self._queued = queue(W, V, window, into)
+
+    def queue(self) -> Queued:
+        """Queue the step."""
+        with self._recorder:
+            self._repeat()
+        assert self._queued is not None
+        return self._queued
