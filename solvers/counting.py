@@ -24,11 +24,11 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind
 
-from .arguments import generator, integer, is_explicit, natively, square
+from .arguments import device_of, generator, integer, is_explicit, natively, on_host, square
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil, is_affordable
 from .iterations.spectrum import Sketch, sketch_spectrum
-from .placement import factor_place, is_small
+from .placement import is_small, place_of
 from .runtime.memory import available_bytes
 from .runtime.processes import split
 from .transform.scaling import measured
@@ -121,7 +121,9 @@ def count_eigenvalues(
     Raises
     ------
     OptionError, ShapeError, DTypeError, DeviceError
-        For invalid arguments, and if no factorisation near an end gives a certain number.
+        For invalid arguments.
+    BreakdownError
+        If no factorisation near an end gives a certain number.
 
     References
     ----------
@@ -141,6 +143,8 @@ def count_eigenvalues(
     low, high = ends((a, b))
     width, generated = integer("vectors", vectors, 2), generator(rng)
     A, M = natively(ArrayKind.of_caller(A), A, M)
+    if method != "estimate" and place_of(A, device or device_of(A)) == "cpu":
+        A, M, device = on_host(A), on_host(M), "cpu"
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device))
     scaling = measured(op, A, M, farthest(low, high), "normal", None, generated, True)
@@ -175,14 +179,11 @@ def farthest(low: float, high: float) -> float:
 
 def can_factorise(op: Operator, A: Any, M: Any) -> bool:
     """Check whether A and M are matrices whose factors take seconds and fit in memory."""
-    if op.device != "cpu" or not is_explicit(A) or not (M is None or is_explicit(M)):
+    if not is_explicit(A) or not (M is None or is_explicit(M)):
         return False
-    n, entries = A.shape[0], int(getattr(A, "nnz", A.size))
-    if is_small(n, entries):
-        return True
     if op.device != "cpu":
-        return factor_place(n, entries, op.device) is not None
-    return is_affordable(A, M, available_bytes(op))
+        return place_of(A, op.device) == op.device
+    return is_small(A.shape[0], int(getattr(A, "nnz", A.size))) or is_affordable(A, M, available_bytes(op))
 
 
 def estimate(

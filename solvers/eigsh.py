@@ -382,6 +382,9 @@ def eigsh(
         if place == "cpu":
             home, device = where, "cpu"
             A, M = on_host(A), on_host(M)
+    if interval is not None and method == "auto" and where != "cpu" and place == "cpu":
+        home, device = where, "cpu"
+        A, M = on_host(A), on_host(M)
     similar = None if OPinv is None else M
     op = square(
         as_operator(

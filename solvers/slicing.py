@@ -49,8 +49,8 @@ FRUITLESS = 3  # shifts in succession that find nothing
 # Place of a shift in a range: not the middle, where symmetric spectra have values.
 PLACE = 0.4877
 # A range of less than so many rounding errors of eigenvalues has no room for a shift: solves lose all digits
-# where one of these is nearer, in units of u ||A||, than NEAREST.
-NARROW, NEAREST = 1e3, 1e4
+# where one of these is nearer, in units of ||A||, than u to this power.
+NARROW, NEAREST = 1e3, 0.75
 NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
 
 
@@ -184,7 +184,7 @@ class Slicing:
     def _is_comfortable(self) -> bool:
         """Check whether no eigenvalue is so near the shift that solves lose most digits."""
         factors = self.pencil.factors
-        return not factors.is_singular and factors.nearest > NEAREST * self.problem.tolerance.unit
+        return not factors.is_singular and factors.nearest > self.problem.tolerance.unit**NEAREST
 
     def _centre(self) -> float:
         """Compute the Rayleigh quotient of a random vector, which lies inside the spectrum."""

@@ -11,7 +11,7 @@ import scipy.linalg as sl
 import scipy.sparse as sp
 
 from blockvec import BlockVector, Factorization, as_operator
-from blockvec.errors import OptionError, ShapeError
+from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from ..arguments import on_host
 from ..blocks import Block, Operator
@@ -132,9 +132,9 @@ def eigenvalue_rounding(dtype: Any, norm: float, value: float) -> float:
     return FLOOR * float(np.finfo(dtype).eps) / 2 * ((norm + abs(value)) or 1.0)
 
 
-def uncertain(sigma: float) -> OptionError:
+def uncertain(sigma: float) -> BreakdownError:
     """Return the error for a shift near which no factorisation counts."""
-    return OptionError(
+    return BreakdownError(
         f"interval: no factorisation of A - s M with s near {sigma:.12g} counts the eigenvalues below s; "
         "move the ends a little, or use method='filter'."
     )

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import as_operator, count_eigenvalues
+from blockvec import Factorization, as_operator, count_eigenvalues
 from blockvec.models import model, spectra
 from solvers import EigenResult, eigsh
+from solvers.placement import FACTOR_ROWS
 
 pytestmark = pytest.mark.gpu
 
@@ -34,8 +35,8 @@ def check(result: EigenResult, A: Any, exact: np.ndarray, M: Any = None, digits:
     assert (np.linalg.norm(A @ X - MX * w, axis=0) <= np.maximum(2 * result.limits, 8 * digits)).all()
 
 
-@pytest.mark.parametrize("n", [40, 80])
-@pytest.mark.parametrize("ends", [(1.0, 1.3), (-math.inf, 0.2), (4.0, 4.0)])
+@pytest.mark.parametrize("n", [40, 160])
+@pytest.mark.parametrize("ends", [(1.0, 1.05), (-math.inf, 0.05), (4.0, 4.0)])
 def test_every_copy_is_found_on_the_device(n: int, ends: tuple[float, float], needs_factors: Any) -> None:
     needs_factors(n * n)
     A, values = grid(n)
@@ -48,22 +49,22 @@ def test_every_copy_is_found_on_the_device(n: int, ends: tuple[float, float], ne
 
 @pytest.mark.parametrize(("dtype", "digits"), [("float32", 1e-5), ("complex128", 1e-13)])
 def test_types_and_matrices_of_the_device(dtype: str, digits: float, needs_factors: Any) -> None:
-    needs_factors(6400)
-    A, values = grid(80, dtype)
+    needs_factors(25600)
+    A, values = grid(160, dtype)
     from cupyx.scipy.sparse import csr_matrix
 
-    result = eigsh(csr_matrix(sp.csr_matrix(A)), interval=(1.0, 1.2), rng=0, return_info=True)
+    result = eigsh(csr_matrix(sp.csr_matrix(A)), interval=(1.0, 1.04), rng=0, return_info=True)
     margin = 10 * digits
-    exact = values[(values >= 1.0 - margin) & (values <= 1.2 + margin)]
+    exact = values[(values >= 1.0 - margin) & (values <= 1.04 + margin)]
     check(result, A, exact, digits=digits)
 
 
 def test_pairs_with_a_mass_matrix_agree_with_the_host(needs_factors: Any) -> None:
-    needs_factors(6400)
-    A, _ = grid(80)
-    M = sp.diags_array(np.linspace(1.0, 3.0, 6400)).tocsr()
-    host = eigsh(A, M=M, interval=(0.3, 0.4), rng=0, return_info=True)
-    check(eigsh(A, M=M, interval=(0.3, 0.4), device="gpu", rng=0, return_info=True), A, host.eigenvalues, M)
+    needs_factors(25600)
+    A, _ = grid(160)
+    M = sp.diags_array(np.linspace(1.0, 3.0, 25600)).tocsr()
+    host = eigsh(A, M=M, interval=(0.1, 0.12), rng=0, return_info=True)
+    check(eigsh(A, M=M, interval=(0.1, 0.12), device="gpu", rng=0, return_info=True), A, host.eigenvalues, M)
 
 
 @pytest.mark.parametrize("ends", [(1.0, 1.02), (-math.inf, 0.1)])
@@ -82,13 +83,10 @@ def test_without_a_factorisation_the_count_is_an_estimate(ends: tuple[float, flo
 
 @pytest.fixture
 def needs_factors() -> Any:
-    """Skip a test that needs cuDSS, where it is not installed; dense factors serve small matrices."""
+    """Skip a test that needs cuDSS, where it is not installed; small matrices are factorised on the host."""
 
     def skip(rows: int) -> None:
-        from blockvec import Factorization
-
-        is_available = getattr(Factorization, "is_available", lambda device: False)
-        if rows > 3000 and not is_available("gpu"):
+        if rows > FACTOR_ROWS and not Factorization.is_available("gpu"):
             pytest.skip("cuDSS is not installed")
 
     return skip
