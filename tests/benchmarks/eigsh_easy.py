@@ -105,6 +105,9 @@ def cases(seed: int) -> Iterator[Case]:
     A = models.laplace2d(nx=nx, ny=ny).tocsr()
     yield Case(f"laplace2d {nx} x {ny}, M, sigma", A, k, "LM", 0.0, mass(nx, ny))
     yield Case("xxz 12 sites, sigma", models.xxz(sites=12, up=6).tocsr(), between(3, 8), "LM", 0.3)
+    nx = 2 * between(15, 30)
+    A = models.graphene(nx=nx, ny=nx, disorder=1.0, seed=int(rng.integers(1000))).tocsr()
+    yield Case(f"graphene {nx} x {nx}", A, between(1, 6), "SA")
 
 
 def random_symmetric(rng: np.random.Generator, n: int, per_row: int) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from tests.benchmarks.eigsh_easy import Case, line, record, summary
+from tests.benchmarks.eigsh_easy import Case, cases, line, record, summary
 
 
 def test_both_solvers_find_the_same_values_to_the_same_accuracy() -> None:
@@ -17,3 +17,12 @@ def test_both_solvers_find_the_same_values_to_the_same_accuracy() -> None:
     assert max(one["residual"], peer["residual"]) <= 1e-8
     assert line(one).startswith("diagonal")
     assert "of 1 above" in summary([one])
+
+
+def test_a_seed_draws_thirty_symmetric_problems_and_another_seed_others() -> None:
+    first, second = list(cases(1)), list(cases(2))
+    assert len(first) == len(second) == 30
+    assert sum(one.name == other.name for one, other in zip(first, second, strict=True)) < 10
+    for case in first:
+        difference = case.A - case.A.conj().T
+        assert abs(difference).max() <= 1e-12 * abs(case.A).max()

@@ -54,6 +54,7 @@ def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
         return [r for r in records if r.get("operation") == operation]
 
     solves = of("eigsh")
+    of_corrections = [r for r in solves if r.get("table") in jacobi_davidson.TABLES]
     kernels = [r for r in records if "fraction" in r and "M" in r]
     return (
         (partial(paper.paint, ceilings=document["ceilings"]), [r for r in records if "figure" in r]),
@@ -61,7 +62,7 @@ def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
         (orthogonality.paint_loss, of("orthogonality")),
         (orthogonality.paint_times, of("orthogonalize")),
         (latency.paint, [r for r in kernels if "replay_s" in r]),
-        (jacobi_davidson.paint, solves if all("table" in r for r in solves) else []),
+        (jacobi_davidson.paint, of_corrections if of_corrections == solves else []),
         (eigsh.paint_times, solves),
         (eigsh.paint_block_sizes, of("eigsh_blocks")),
         (sparse.paint, kernels if all(r.get("matrix") for r in kernels) else []),

@@ -8,6 +8,8 @@ from typing import Any
 from ..records import Record
 from .shared import bars, distinct, reference_line
 
+TABLES = ("primme", "preconditioned", "interior", "blocks")
+
 
 def paint(figure: Any, records: Sequence[Record]) -> None:
     """Draw one panel per table among the records."""
