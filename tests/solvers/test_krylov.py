@@ -10,7 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 from solvers.iterations.krylov import BlockKrylov, Counts
-from solvers.iterations.rayleigh_ritz import ritz_pairs, select
+from solvers.iterations.lanczos import ThickRestart
+from solvers.iterations.rayleigh_ritz import Tolerance, ritz_pairs, select
+from solvers.problem import IterationOptions, IterationState, Problem
 
 UNIT = 2.0**-53
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -192,6 +194,27 @@ def test_orthogonality_is_restored_with_the_decomposition(block_type: Any, opera
     krylov.columns(0, krylov.m + krylov.w).array[...] *= 1 + 1e-9
     krylov.reorthonormalize()
     case.check()
+
+
+def test_the_loss_of_orthogonality_does_not_grow_over_many_restarts(plain: Any) -> None:
+    losses = []
+
+    def measure(state: IterationState) -> None:
+        V = iteration.krylov.columns(0, iteration.krylov.m).array
+        losses.append(np.linalg.norm(V.T @ V - np.eye(V.shape[1])))
+
+    problem = Problem(
+        operator=plain.PlainOperator(sp.diags_array(np.linspace(0, 1, 400) ** 2, format="csr")),
+        k=6,
+        which="SA",
+        tolerance=Tolerance(0.0, "absolute", 2.0**-53),
+        rng=np.random.default_rng(0),
+        callback=measure,
+    )
+    start = plain.PlainBlock.random(400, 2, rng=0)
+    iteration = ThickRestart(problem, IterationOptions(2, 14, 150), start, lambda: False)
+    assert iteration.run().reason == "maxiter"
+    assert max(losses[60:]) <= 2 * max(losses[:30])
 
 
 def test_projected_matrices_are_solved_where_divide_and_conquer_gives_up(monkeypatch: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from blockvec import BlockVector
 from blockvec.errors import BreakdownError, ShapeError
-from solvers.orthogonalize import orthogonalize
+from solvers.orthogonalize import Adaptive, BCGSIPlus, orthogonalize
 
 N, M, B = 1500, 24, 4
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -152,6 +152,21 @@ def test_with_little_room_left_only_as_many_directions_are_kept(block_type: Any)
     assert np.allclose(Q.T @ Q, np.eye(2), atol=1e-14)
     assert np.allclose(V.T @ Q, 0, atol=1e-14)
     assert np.allclose(V @ result.S + Q @ result.R, W, atol=1e-13)
+
+
+@pytest.mark.parametrize("policy", [Adaptive(), BCGSIPlus()], ids=repr)
+def test_no_more_directions_are_kept_than_asked_for(policy: Any, block_type: Any) -> None:
+    rng = np.random.default_rng(8)
+    V = orthonormal(rng, 60, 5, "float64")
+    W = numbers(rng, 60, 4) * [1.0, 1e-3, 10.0, 1e-2]
+    block = block_type(W.copy())
+    result = orthogonalize(block, block_type(V), policy=policy, max_rank=2)
+    Q, R = block.array[:, :2], result.R
+    assert R.shape == (2, 4)
+    assert np.allclose(np.hstack([V, Q]).T @ Q, np.eye(7, 2, -5), atol=1e-13)
+    assert np.allclose(Q.T @ W, R, atol=1e-13)
+    rest = W - V @ result.S - Q @ R
+    assert np.linalg.norm(rest) < 0.1 * np.linalg.norm(R)
 
 
 def test_a_random_direction_finds_the_last_free_dimension(block_type: Any) -> None:

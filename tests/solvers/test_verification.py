@@ -64,7 +64,7 @@ def test_a_complete_set_passes(which: str, dtype: str, seed: int, plain: Any) ->
     operator, found, _ = case(which, [], 6, plain, dtype)
     verdict = look(operator, found, seed=seed)
     assert verdict.missed is None
-    assert verdict.text.startswith("passed")
+    assert verdict.text.startswith("passed: nothing grew")
     assert verdict.counts.operator_columns == operator.columns
 
 
@@ -86,6 +86,30 @@ def test_a_missed_copy_is_found(which: str, missing: list[int], seed: int, plain
 def test_further_copies_of_the_last_value_are_no_miss(plain: Any) -> None:
     operator, found, _ = case("LA", [], 2, plain)  # two of the three copies of 1.6
     assert look(operator, found).missed is None
+
+
+def test_locked_columns_that_are_not_invariant_do_not_hide_what_is_missing(plain: Any) -> None:
+    values = np.linspace(0, 1, N)
+    values[-6:] = [60, 70, 80, 90, 0, 100]  # (e_n + e_n-1) / sqrt(2), locked, mixes 0 and 100
+    operator = plain.PlainOperator(np.diag(values))
+    locked = np.zeros((N, 1))
+    locked[-2:] = 0.5**0.5
+    found = Found(
+        X=plain.PlainBlock(np.ascontiguousarray(np.eye(N)[:, [N - 3, N - 4, N - 6]])),  # without 70
+        theta=np.array([90.0, 80, 60]),
+        residuals=np.full(3, 1e-10),
+        k=3,
+        which="LA",
+        limits=np.full(3, 1e-8),
+        norm=100.0,
+        least=0.0,
+        locked=plain.PlainBlock(locked),
+        block_size=2,
+    )
+    verdict = look(operator, found)
+    assert verdict.missed is not None
+    assert np.isclose(abs(verdict.missed.array[N - 5, 0]), 1)
+    assert np.allclose(locked.T @ verdict.missed.array, 0, atol=1e-10)
 
 
 def test_outliers_far_away_neither_overflow_nor_leak_back(plain: Any) -> None:
