@@ -457,6 +457,7 @@ def test_callback_and_counts_are_those_of_every_method() -> None:
     assert info["block_applications"] == len(columns)
     assert info["restarts"] == len(seen)
     assert seen[-1].converged == 5
+    assert 0 <= seen[0].time_s <= seen[-1].time_s <= info["time_s"]
     assert all(len(state.residuals) == 5 for state in seen)
     with pytest.raises(NoConvergence, match="of 5 pairs converged after 2 restarts"):
         eigsh(apply, 5, sigma=0.2, method="jd", maxiter=2, rng=0, shape=matrix.shape)
