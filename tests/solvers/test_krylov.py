@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from solvers import eigsh
 from solvers.iterations.krylov import BlockKrylov, Counts
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance, ritz_pairs, select
@@ -194,6 +195,19 @@ def test_orthogonality_is_restored_with_the_decomposition(block_type: Any, opera
     krylov.columns(0, krylov.m + krylov.w).array[...] *= 1 + 1e-9
     krylov.reorthonormalize()
     case.check()
+
+
+def test_a_start_of_few_columns_is_completed_to_the_block_size() -> None:
+    A, widths = hermitian(300, "float64"), []
+
+    def apply(X: np.ndarray) -> np.ndarray:
+        widths.append(X.shape[1])
+        return A @ X
+
+    options: dict[str, Any] = {"method": "lanczos", "block_size": 4, "rng": 0, "shape": A.shape}
+    w, _ = eigsh(apply, 3, which="LA", v0=np.ones(300), tol=1e-8, check_hermitian=False, **options)
+    np.testing.assert_allclose(w, np.linalg.eigvalsh(A.toarray())[-3:], atol=1e-6)
+    assert widths.count(4) > len(widths) / 2
 
 
 def test_the_loss_of_orthogonality_does_not_grow_over_many_restarts(plain: Any) -> None:
