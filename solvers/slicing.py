@@ -51,6 +51,7 @@ PLACE = 0.4877
 # A range of less than so many rounding errors of eigenvalues has no room for a shift: solves lose all digits
 # where one of these is nearer, in units of ||A||, than u to this power.
 NARROW, NEAREST = 1e3, 0.75
+CLEAR = 1e-6  # share of a range next to its cuts where Ritz values are not compared with counts
 NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
 
 
@@ -135,6 +136,18 @@ class Slicing:
             found = self._between(left.sigma, right.sigma)
             if found > right.below - left.below:
                 raise self._contradiction(found, right.below - left.below)
+
+    def _check_ritz_values(self, krylov: BlockKrylov, sigma: float, left: Cut, right: Cut) -> None:
+        """Refuse to go on if Ritz values contradict the counts.
+
+        Between two cuts there are at least as many eigenvalues as Ritz values (Cauchy), converged or not.
+        """
+        values = SpectralMap(sigma).values(krylov.ritz().theta)
+        margin = CLEAR * (right.sigma - left.sigma) if math.isfinite(right.sigma - left.sigma) else 0.0
+        inside = int(((values > left.sigma + margin) & (values < right.sigma - margin)).sum())
+        found = inside + self._between(left.sigma, right.sigma)
+        if found > right.below - left.below:
+            raise self._contradiction(found, right.below - left.below)
 
     @staticmethod
     def _contradiction(found: int, counted: int) -> BreakdownError:
@@ -228,6 +241,7 @@ class Slicing:
             ritz = krylov.ritz()
             order = np.argsort(-np.abs(ritz.theta), kind="stable")
             krylov.restart(ritz, order[: krylov.capacity // 2])
+        self._check_ritz_values(krylov, sigma, left, right)
         return "", min(reach, self._accept(krylov, sigma, inside)) if len(inside) else reach
 
     def _tolerance(self, sigma: float) -> TransformedTolerance:

@@ -279,7 +279,7 @@ def test_ctrl_c_returns_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < len(stop.value.result.eigenvalues) < stop.value.result.info["counted"]
 
 
-@pytest.mark.parametrize(("place", "error"), [((0.9, 1.1), -1), ((1.1, 1.9), 1)])
+@pytest.mark.parametrize(("place", "error"), [((0.9, 1.1), 3), ((0.9, 1.1), -1), ((1.1, 1.9), 1)])
 def test_a_wrong_count_is_noticed_and_mended(
     place: tuple[float, float], error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
