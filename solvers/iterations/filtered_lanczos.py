@@ -7,7 +7,7 @@ memory-bound machines. A Rayleigh-Ritz step with A on the kept vectors gives val
 some cycles and always before the end.
 
 The first cycle is one of plain Lanczos steps, if the method may be chosen: where these are predicted to
-converge soon, no filter is designed, and otherwise they have measured the spectrum.
+converge soon, no filter is designed.
 
 The damped interval need not be accurate. Its edge is computed from a sketch of the density of eigenvalues and
 lies inside the unwanted part: what F does not damp is separated by Lanczos. Degrees are even, so that values
@@ -45,7 +45,6 @@ from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, s
 from .spectrum import Sketch, sketch_spectrum
 
 CYCLES_WITHOUT = 2.0  # predicted cycles of Lanczos steps up to which no filter is designed
-RESOLVING_STEPS = 12  # of the first cycle from which on it resolves the density of a spectrum
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
 SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
@@ -87,7 +86,7 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked", "rate", "edge", "crowding"),
+        *("promised", "doubt", "looked", "rate"),
     )
 
     filter: Filter | None = None
@@ -98,8 +97,6 @@ class FilteredRestart(ThickRestart):
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
     doubt = 1.0  # ratio of computed to predicted residuals
     looked = True  # whether values and residual estimates were computed with A
-    edge = 0.0  # of the damped interval, as the first cycle has shown it ...
-    crowding = 0.0  # ... and number of eigenvalues outside, relative to the planned one; 0 if it has not
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
         _, operator, dtype, sizes = super()._kind()
@@ -124,25 +121,6 @@ class FilteredRestart(ThickRestart):
         digits = math.log10(max(float(excess(state.residuals, state.limits).max()), 1.0))
         steps = (self.krylov.capacity - len(self.theta)) // b
         return digits <= CYCLES_WITHOUT * steps * self.rate
-
-    def _measure(self, ritz: Ritz) -> None:
-        """Find bounds and density of the spectrum from the first cycle, which began with random columns."""
-        krylov, b = self.krylov, self.block_size
-        dimension = krylov.room + krylov.m + krylov.w
-        seen = Sketch(
-            theta=ritz.theta,
-            counts=dimension / b * (np.abs(ritz.Y[:b]) ** 2).sum(axis=0),
-            low=float((ritz.theta - ritz.residuals).min()),
-            high=float((ritz.theta + ritz.residuals).max()),
-            columns=0,
-            applications=0,
-            reductions=0,
-        )
-        self.least = min(self.least, seen.least(self.which))
-        *_, edge = self._placed(seen)
-        crowding = self._crowding(seen)
-        if len(ritz.theta) >= RESOLVING_STEPS * b and crowding <= CROWDED:
-            self.edge, self.crowding = edge, crowding
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state after a restart, including the filter."""
@@ -180,10 +158,6 @@ class FilteredRestart(ThickRestart):
 
     def _sketch(self) -> None:
         """Estimate the bounds of the spectrum and design the filter."""
-        if self.crowding:
-            first, last = ranking_key(self.theta[[0, self.problem.k - 1]], self.which).tolist()
-            self._design((first, last, self.edge, self.least), self.crowding)
-            return
         sketch = sketch_spectrum(
             *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
             most=MAX_SKETCH_STEPS,
@@ -249,11 +223,7 @@ class FilteredRestart(ThickRestart):
         filter = self.filter
         if filter is None:
             self.looked = True
-            ritz = self.krylov.ritz()
-            state = self._restart(ritz)
-            if not self.history and self._looks_first() and state.converged < self.problem.k:
-                self._measure(ritz)
-            return state
+            return super()._rayleigh_ritz()
         krylov, which = self.krylov, self.which
         ritz = krylov.ritz()
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
