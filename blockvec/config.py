@@ -53,9 +53,9 @@ class Options:
     tune_budget_s : float
         Seconds that ``tune="auto"`` may spend on each kind of product (``BLOCKVEC_TUNE_BUDGET``).
     deterministic : bool
-        Whether sparse factorisations on a GPU repeat bit for bit (``BLOCKVEC_DETERMINISTIC``, 0 or 1). cuDSS
-        then solves one column at a time; without, solves of blocks take a fraction of the time. All other
-        operations repeat bit for bit in any case.
+        Whether sparse factorisations on a GPU repeat bit for bit (``BLOCKVEC_DETERMINISTIC``, 0 or 1); False
+        by default, since this mode of cuDSS 0.8 ended with errors of the device for some matrices. It solves
+        one column at a time. All other operations repeat bit for bit in any case.
     """
 
     threads: int = dataclasses.field(default_factory=lambda: _available_cores())
@@ -64,7 +64,7 @@ class Options:
     three_m: bool = True
     tune: str = "cached"
     tune_budget_s: float = 2.0
-    deterministic: bool = True
+    deterministic: bool = False
 
     @property
     def winners_dir(self) -> Path | None:

@@ -264,7 +264,9 @@ def orthonormal_block(
 
     It is orthonormal in the inner product of a type of `blocks`.
     """
-    block = blocks(tall_block(name, value, op).array)
+    block = tall_block(name, value, op)
+    if blocks is not BlockVector:
+        block = blocks(block.array)
     if block.n_cols >= op.shape[0]:
         raise ShapeError(
             f"{name} has {block.n_cols} columns for {op.shape[0]} rows; nothing is orthogonal to all of them."

@@ -10,14 +10,20 @@ from ..blocks import Block, LinearMap
 from ..orthogonalize import Queued, queue
 
 MAX_BYTES = 1 << 27  # of the columns of a decomposition: larger products take longer than their calls
+SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
 MAX_STEPS = 256  # that are recorded per decomposition
 
 
 def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
-    """Make a recorder for steps on a buffer; None where recording is impossible or gains nothing."""
+    """Make a recorder for steps on a buffer; None where recording is impossible or gains nothing.
+
+    Products of wide bases in single precision are calls of cuBLAS, which cannot be recorded.
+    """
     n_bytes = buffer.shape[0] * buffer.shape[1] * buffer.dtype.itemsize
     is_split = getattr(buffer, "layout", None) is not None
-    possible = getattr(operator, "is_recordable", False) and buffer.device != "cpu" and not is_split
+    is_own = buffer.dtype.char in "dD" or buffer.shape[1] <= SINGLE_COLUMNS
+    is_possible = getattr(operator, "is_recordable", False) and is_own and not is_split
+    possible = is_possible and buffer.device != "cpu"
     return Recorder(buffer.device) if possible and n_bytes <= MAX_BYTES else None
 
 

@@ -27,8 +27,7 @@ from ..host.superlu import HostFactors
 from .device import Gpu
 from .device_csr import CUDA_TYPES
 
-# Up to here the host factorises in seconds. With cuDSS 0.8 in deterministic mode a matrix of 1640 rows ended
-# with an illegal instruction, after which no program can use the GPU; its cause is not known.
+# Up to here the host factorises in seconds.
 HOST_ROWS, HOST_ENTRIES = 20_000, 2_000_000
 INDEX_32, INDEX_64 = 10, 24  # cudaDataType_t
 SLACK = 1.02  # of the estimate of memory, for allocations in whole pages

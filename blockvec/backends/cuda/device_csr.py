@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.csr_plan import Plan, structure_of
@@ -89,9 +90,11 @@ class DeviceCsr:
 
 
 def csr(matrix: Any, dtype: np.dtype[Any]) -> Any:
-    """Convert a sparse or dense matrix to CuPy's CSR form in canonical format."""
+    """Convert a sparse or dense matrix, of the host or a GPU, to CuPy's CSR form in canonical format."""
     from cupyx.scipy import sparse
 
+    if isinstance(matrix, np.ndarray):  # CuPy takes dense matrices of its own, and sparse ones of SciPy
+        matrix = scipy.sparse.csr_array(matrix)
     rows = sparse.csr_matrix(matrix)
     if rows.dtype != dtype:
         rows = rows.astype(dtype)

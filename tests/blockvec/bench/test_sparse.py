@@ -18,6 +18,7 @@ from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import CSR
 from blockvec.kernels.roofline import Ceilings
+from blockvec.kernels.tuning.choices import choose
 from blockvec.models import generator
 
 HOST = backend_for("cpu")
@@ -123,7 +124,7 @@ def test_kernels_are_compiled_for_the_products_that_are_measured(
     A = sparse._make(first, table, H200, tmp_path)
     assert A.shape == (81, 81)
     for case in sparse_cases(OPERATIONS, dataclasses.replace(table, matrices=(first,)), HOST, QUICK):
-        sources = CSR.sources(case.problem, CSR.choose(case.problem, H200), H200)
+        sources = CSR.sources(case.problem, choose(CSR, case.problem, H200), H200)
         assert sources
         assert set(sources) <= set(compiled)
     compiled.clear()
