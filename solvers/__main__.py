@@ -130,8 +130,17 @@ def _seed(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code."""
     with _speaking_once():
-        arguments = parser().parse_args(_shielded(sys.argv[1:] if argv is None else argv))
+        arguments = _parsed(_shielded(sys.argv[1:] if argv is None else argv))
         return guarded(NAME, lambda: _run(arguments))
+
+
+def _parsed(argv: Sequence[str]) -> argparse.Namespace:
+    root = parser()
+    arguments, unknown = root.parse_known_args(argv)
+    if unknown:
+        hint = "" if unknown[0].startswith("-") else "; a mass matrix is given by --mass"
+        root.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return arguments
 
 
 def _shielded(argv: Sequence[str]) -> list[str]:

@@ -116,6 +116,8 @@ def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.Captur
         (["laplace3d:n=6", "--sigma", "nan"], "sigma: got nan"),
         (["laplace3d:n=6", "--sigma", "x"], "argument --sigma: invalid float value"),
         (["laplace3d:n=6", "--mass", "nosuch.mtx"], "nosuch.mtx: there is no such file"),
+        (["stiffness.mtx", "mass.mtx"], "unrecognized arguments: mass.mtx; a mass matrix is given by --mass"),
+        (["laplace3d:n=6", "--nosuch"], "unrecognized arguments: --nosuch (see"),
         (["laplace3d:n=6", "--mass", "laplace3d:n=5"], "M is 125 x 125 but A is 216 x 216"),
         (["laplace3d:n=6", "--mass", "laplace3d:n=6"], "--mass: 'laplace3d:n=6' is the file of the matrix"),
         (["laplace3d:n=6", "--mass", "laplace1d:n=216", "--device", "gpu"], "leave out one of them"),
