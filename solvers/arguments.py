@@ -139,8 +139,10 @@ def is_on_gpu(A: Any) -> bool:
     return (library.startswith("cupyx.scipy.sparse.") and hasattr(A, "tocsr")) or library.startswith("cupy.")
 
 
-def device_of(A: Any) -> str:
-    """Name the device of a matrix, an operator or a function: ``"cpu"``, or ``"gpu"`` for CuPy's arrays."""
+def device_of(A: Any, device: Any = None) -> str:
+    """Name the device that is asked for, or that of A: ``"cpu"``, or ``"gpu"`` for CuPy's arrays."""
+    if device is not None:
+        return BlockVector.empty(0, 1, device=device).device  # which refuses what is no device
     return A.device if isinstance(A, blockvec.Operator) else "gpu" if is_on_gpu(A) else "cpu"
 
 

@@ -143,7 +143,7 @@ def count_eigenvalues(
     low, high = ends((a, b))
     width, generated = integer("vectors", vectors, 2), generator(rng)
     A, M = natively(ArrayKind.of_caller(A), A, M)
-    if method != "estimate" and place_of(A, device or device_of(A)) == "cpu":
+    if method != "estimate" and place_of(A, device_of(A, device)) == "cpu":
         A, M, device = on_host(A), on_host(M), "cpu"
     A = split(A, None, shape=shape, dtype=dtype, device=device, mode="normal", interval=(a, b))
     op = square(as_operator(A, shape=shape, dtype=dtype, device=device))

@@ -360,7 +360,7 @@ def eigsh(
             mode, sigma = SMALLEST[mode], -sigma if mode == "cayley" else sigma
     corrects = asks_for_corrections(method, preconditioner, jd_options)
     is_plain = M is None and OPinv is None and mode == "normal"
-    where = device or device_of(A)
+    where = device_of(A, device)
     if where == "cpu":
         A, M = on_host(A), on_host(M)
     place = place_of(A, where)

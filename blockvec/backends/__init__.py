@@ -52,9 +52,10 @@ def _on_gpu(device_id: int) -> Backend:
 
 def backend_for(device: str) -> Backend:
     """Look up the backend of a device by name: ``"cpu"``, ``"gpu"`` (the current one) or ``"cuda:1"``."""
-    if device == "cpu":
+    is_name = isinstance(device, str)  # not an array, whose comparison is one
+    if is_name and device == "cpu":
         return HOST
-    if isinstance(device, str) and (device == "gpu" or device.startswith("cuda:")):
+    if is_name and (device == "gpu" or device.startswith("cuda:")):
         from .cuda.backend import cuda_backend, find_device
 
         return cuda_backend(find_device(device))

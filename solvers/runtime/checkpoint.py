@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import time
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -44,6 +45,7 @@ BROKEN = (
     ValueError,
     EOFError,
     RuntimeError,
+    tokenize.TokenError,  # of NumPy, for the header of an array
     zipfile.BadZipFile,
     zlib.error,
 )

@@ -705,6 +705,9 @@ def test_what_lives_on_another_device_is_refused_by_name() -> None:
         eigsh(elsewhere, 3, sigma=1.0, method="lanczos")
     with pytest.raises(DeviceError, match="cuda:0"):
         eigsh(elsewhere, 3, M=np.eye(9))
+    for device in ("elsewhere", np.ones(2)):
+        with pytest.raises(DeviceError, match=r"is not known; give 'cpu', 'gpu' or 'cuda:0'"):
+            eigsh(A, 3, device=device)
 
 
 def test_a_matrix_that_is_not_hermitian_is_refused(real_matrix: Callable[[str], Any]) -> None:
