@@ -70,13 +70,18 @@ def proof(
     eigenvalues. Returns the outcome in words and the number of eigenvalues that were not found.
     """
     below = which == "SA"
-    last = float(theta[-1] - 10 * limits[-1]) if below else float(theta[0] + 10 * limits[0])
     known = theta if deflated is None else np.concatenate([theta, deflated])
-    found = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))
-    count = count_below(factors, last)
+    found, count = -1, None
+    for attempt in range(TRIES):  # a shift too near to an eigenvalue has no certain count
+        distance = 10 * FURTHER**attempt
+        last = float(theta[-1] - distance * limits[-1]) if below else float(theta[0] + distance * limits[0])
+        here = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))
+        if count is not None or (attempt and here != found):
+            break
+        found, counted_at, count = here, last, count_below(factors, last)
     if count is None:
         return "not proved: the factorisation needs row exchanges", 0
     beyond = count if below else factors.shape[0] - count
     side = "below" if below else "above"
-    text = f"proved by inertia: {beyond} eigenvalues lie {side} {last:.8g}, {found} of them were found"
+    text = f"proved by inertia: {beyond} eigenvalues lie {side} {counted_at:.8g}, {found} of them were found"
     return text, max(0, beyond - found)
