@@ -361,8 +361,6 @@ def eigsh(
     corrects = asks_for_corrections(method, preconditioner, jd_options)
     is_plain = M is None and OPinv is None and mode == "normal"
     where = device_of(A, device)
-    if where == "cpu":
-        A, M = on_host(A), on_host(M)
     place = place_of(A, where)
     by_filter = method == "filter" or (method == "auto" and place is None)
     unfactored = corrects or (is_plain and (by_filter or method == "dense"))
@@ -370,7 +368,7 @@ def eigsh(
     transforms = interval is None and (M is not None or not (sigma is None or unfactored))
     if transforms:
         refuse_factorisation(processes, method)
-    home = None
+    moves = interval is not None and method == "auto" and place == "cpu"
     needs_host = corrects or method == "dense" or mode in ("distance", "reciprocal") or Minv is not None
     is_factorised = OPinv is None or needs_host
     if transforms and where != "cpu" and is_factorised and (M is not None or mode != "distance"):
@@ -379,11 +377,11 @@ def eigsh(
             place = where if place == "cpu" else place  # blocks are copied to its factors and back
         if place is None or (place != "cpu" and needs_host):
             raise DeviceError(without_factors(where))
-        if place == "cpu":
-            home, device = where, "cpu"
-            A, M = on_host(A), on_host(M)
-    if interval is not None and method == "auto" and where != "cpu" and place == "cpu":
-        home, device = where, "cpu"
+        moves = place == "cpu"
+    home = where if moves and where != "cpu" else None
+    if home is not None:
+        device = "cpu"
+    if where == "cpu" or home is not None:
         A, M = on_host(A), on_host(M)
     similar = None if OPinv is None else M
     op = square(

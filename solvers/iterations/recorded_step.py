@@ -22,9 +22,9 @@ def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
     n_bytes = buffer.shape[0] * buffer.shape[1] * buffer.dtype.itemsize
     is_split = getattr(buffer, "layout", None) is not None
     is_own = buffer.dtype.char in "dD" or buffer.shape[1] <= SINGLE_COLUMNS
-    is_possible = getattr(operator, "is_recordable", False) and is_own and not is_split
-    possible = is_possible and buffer.device != "cpu"
-    return Recorder(buffer.device) if possible and n_bytes <= MAX_BYTES else None
+    is_recordable = getattr(operator, "is_recordable", False) and is_own and not is_split
+    gains = buffer.device != "cpu" and n_bytes <= MAX_BYTES
+    return Recorder(buffer.device) if is_recordable and gains else None
 
 
 class RecordedStep:
