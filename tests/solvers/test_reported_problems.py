@@ -31,7 +31,7 @@ def spins_on_a_chain() -> Any:
     """Make a complex Hamiltonian of two spins per site, in single precision (CuPy 5602, 7355)."""
     hops = sp.diags_array([0.5, 0.5], offsets=[-1, 1], shape=(160, 160))
     fields = sp.diags_array(np.cos(np.arange(160)))
-    x, y, z = (np.array(s) for s in ([[0, 1], [1, 0]], [[0, -1j], [1j, 0]], [[1, 0], [0, -1]]))
+    x, y, z = (sp.coo_array(s) for s in ([[0, 1], [1, 0]], [[0, -1j], [1j, 0]], [[1, 0], [0, -1]]))
     H = sum(
         sp.kron(a, sp.kron(b, c)) for a, b, c in ((hops, z, x), (fields, y, z), (sp.eye_array(160), x, y))
     )
