@@ -9,6 +9,8 @@ from .cache import from_fields
 from .dense.family import DenseFamily
 from .dense.sweep_mma import SweepMma
 from .dense.sweep_mma_model import SweepMmaModel
+from .dense.tsmm_3m import Tsmm3m
+from .dense.tsmm_3m_model import Tsmm3mModel
 from .dense.tsmm_fma import TsmmFma
 from .dense.tsmm_fma_model import TsmmFmaModel
 from .dense.tsmm_mma import TsmmMma
@@ -42,6 +44,7 @@ FAMILIES: dict[str, DenseFamily[Any, Any]] = {
         SweepMma(_SWEEPS, "tsmttsm_sweep", TsmttsmProblem),
         TsmttsmFma(TsmttsmFmaModel()),
         TsmmMma(TsmmMmaModel()),
+        Tsmm3m(Tsmm3mModel()),
         SweepMma(_SWEEPS, "tsmm_sweep", TsmmProblem),
         TsmmFma(TsmmFmaModel()),
     )

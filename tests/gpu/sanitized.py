@@ -10,6 +10,7 @@ import numpy as np
 from blockvec import BlockVector, as_operator, inverse_factor, products
 from blockvec.backends import backend_for
 from blockvec.kernels.compile import function
+from blockvec.kernels.dense.tsmm_3m import ROWS as ROWS_3M
 from blockvec.kernels.families import FAMILIES
 from tests.blocks import bind
 from tests.contract.blocks import exact_values, host, on
@@ -62,10 +63,16 @@ def run_dealt(M: int, N: int, dtype: str) -> int:
     a, c = exact_values(rng, (10 * ROWS, M), dtype), exact_values(rng, (M, N), dtype)
     A, C, B = on("gpu", a), on("gpu", c), on("gpu", np.full((len(a), N), np.nan, dtype))
     problem, queue = products.tsmm_problem(A, C, B, 1, 0), on("gpu", np.zeros(2, np.uint32))
-    for family in (FAMILIES["tsmm_fma"], FAMILIES["tsmm_mma"]):
+    families = [FAMILIES[name] for name in ("tsmm_fma", "tsmm_mma", "tsmm_3m")]
+    supported = [family for family in families if family.supports(problem, few) is None]
+    for family in supported:
         config: Any = family.choose(problem, few)
-        teams = config.teams * config.blocks if family.name == "tsmm_fma" else config.groups
-        if len(a) // config.rows <= config.stages * few.multiprocessors * teams:
+        if family.name == "tsmm_3m":
+            first_rows = config.warps * ROWS_3M
+        else:
+            teams = config.teams * config.blocks if family.name == "tsmm_fma" else config.groups
+            first_rows = config.stages * teams * config.rows
+        if len(a) <= few.multiprocessors * first_rows:
             raise SystemExit(f"{family.kernel_name(problem)}: too few rows to ask for more")
         source = family.source(problem, config, few)
         shared = family.shared_bytes(problem, config, few)
@@ -74,7 +81,7 @@ def run_dealt(M: int, N: int, dtype: str) -> int:
         bind(family, kernel, problem, config, few)(*addresses, 1, 0, queue.data.ptr)
         check(family.kernel_name(problem), B, a @ c)
         check("queue", queue, np.zeros(2, np.uint32))
-    return 2
+    return len(supported)
 
 
 def run_sweeps(M: int, N: int, dtype: str) -> int:

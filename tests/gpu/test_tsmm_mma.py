@@ -16,7 +16,7 @@ from blockvec.kernels.problem import is_complex
 from tests.blocks import GUARD, UNIT_ROUNDOFF, describe_tsmm, draw, framed
 from tests.gpu.dense_products import TYPES, configuration, launch_with_queue, layout
 
-family = FAMILIES["tsmm_mma"]
+family, three_m = FAMILIES["tsmm_mma"], FAMILIES["tsmm_3m"]
 
 pytestmark = pytest.mark.gpu
 
@@ -40,6 +40,7 @@ def cases(draw_: st.DrawFn) -> dict[str, Any]:
     return layout(draw_, (M, N), (0, 40_000), ([0, 0, 1], [0, 0, 1])) | {
         "dtype": dtype,
         "inplace": inplace,
+        "three_m": draw_(st.booleans()),
         "alpha": draw_(st.sampled_from([1, 1, -2, 0.5])) * draw_(st.sampled_from(units)),
         "beta": draw_(st.sampled_from([0, 0, 1, -3])) * draw_(st.sampled_from(units)),
     }
@@ -68,8 +69,10 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
         if K == 0:
             return
         problem = describe_tsmm(A, C, B, alpha, beta)
-        config = configuration(family, problem, device, case["config"])
-        run(problem, config, device, (A, C, B), (alpha, beta))
+        can_take_three = case["three_m"] and three_m.supports(problem, device) is None
+        kernel = three_m if can_take_three else family
+        config = configuration(kernel, problem, device, case["config"])
+        launch_with_queue(kernel, problem, config, device, (A, C, B), (alpha, beta))
         results.append(B.get())
         B[...] = cp.asarray(0)
         if case["inplace"]:
@@ -84,7 +87,7 @@ def test_products_are_within_the_error_bound_and_exact_on_small_integers(
     if exact:
         np.testing.assert_array_equal(results[0], expected.astype(dtype))
         return
-    length = family.chain_length(problem, config, device)
+    length = kernel.chain_length(problem, config, device)
     scale = abs(alpha) * (np.abs(host_a) @ np.abs(host_c).astype(float)) + abs(beta) * np.abs(host_b)
     bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(length)) * scale
     assert np.all(np.abs(results[0] - expected) <= bound)
@@ -100,14 +103,37 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
         draw(rng, (20_011 + width, width), dtype, True),
         draw(rng, (width, width), dtype, True),
     )
+    for kernel in (family, three_m) if is_complex(dtype) else (family,):
+        A, C = cp.asarray(host_a), cp.asarray(host_c)
+        B = cp.full_like(A, cp.nan)
+        problem = describe_tsmm(A, C, B, 1, 0)
+        launch_with_queue(kernel, problem, kernel.choose(problem, device), device, (A, C, B))
+        np.testing.assert_array_equal(B.get(), host_a @ host_c)
+        in_place = describe_tsmm(A, C, A, 1, 0)
+        launch_with_queue(kernel, in_place, kernel.choose(in_place, device), device, (A, C, A))
+        np.testing.assert_array_equal(A.get(), host_a @ host_c)
+
+
+@pytest.mark.parametrize("small", ["real", "imaginary", "columns"])
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_three_real_products_keep_the_error_bound_where_parts_differ_in_size(
+    dtype: str, small: str, cp: Any, device: DeviceInfo
+) -> None:
+    rng = np.random.default_rng(3)
+    host_a, host_c = draw(rng, (30_011, 56), dtype, False), draw(rng, (56, 57), dtype, False)
+    for host in (host_a, host_c):
+        if small == "columns":
+            host *= 10.0 ** -np.linspace(0, 14, host.shape[1]).astype(host.real.dtype)
+        else:
+            getattr(host, "real" if small == "real" else "imag")[...] *= 1e-12
     A, C = cp.asarray(host_a), cp.asarray(host_c)
-    B = cp.full_like(A, cp.nan)
+    B = cp.empty((len(host_a), 57), dtype)
     problem = describe_tsmm(A, C, B, 1, 0)
-    run(problem, family.choose(problem, device), device, (A, C, B))
-    np.testing.assert_array_equal(B.get(), host_a @ host_c)
-    in_place = describe_tsmm(A, C, A, 1, 0)
-    run(in_place, family.choose(in_place, device), device, (A, C, A))
-    np.testing.assert_array_equal(A.get(), host_a @ host_c)
+    config = three_m.choose(problem, device)
+    launch_with_queue(three_m, problem, config, device, (A, C, B))
+    error = np.abs(B.get() - product(host_a, host_c, host_a, 1, 0))
+    bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(three_m.chain_length(problem, config, device)))
+    assert np.all(error <= bound * (np.abs(host_a).astype(float) @ np.abs(host_c).astype(float)))
 
 
 @pytest.mark.parametrize("width", [3, 8, 40])

@@ -1,0 +1,154 @@
+"""TSMM with three real products for a complex one: B = alpha A C for wide complex A, on FP64 tensor cores.
+
+For these the four real products of `tsmm_mma` take longer than memory. Here a warp holds a tile of A in
+registers and multiplies it by 16 columns of C at a time; ``tsmm_3m.cu`` explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..device import DeviceInfo
+from ..launch import QUEUE_BYTES, pack_product, run_rows
+from ..limits import QUADRANTS, ceil_div, register_limit
+from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
+from ..source import C_TYPES, Constant, constants_of, render
+from . import tsmm_mma
+from .family import DenseFamily
+from .tsmm_mma import shape_of, tile_bytes
+
+ROWS = 16  # of a tile
+
+
+@dataclass(frozen=True, slots=True)
+class Tsmm3mConfig:
+    """One way to run the kernel, with one thread block per multiprocessor.
+
+    Attributes
+    ----------
+    warps : int
+        Warps of a thread block, a multiple of four: the same number in each quadrant.
+    """
+
+    warps: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+
+def passes(problem: TsmmProblem) -> int:
+    """Count the groups of 16 columns of C, each of which a warp multiplies at a time."""
+    return ceil_div(problem.N, 16)
+
+
+def supports(problem: TsmmProblem, device: DeviceInfo) -> str | None:
+    """Explain why the family cannot run a problem; None if it can."""
+    if reason := tsmm_mma.supports(problem, device):
+        return reason.replace("tsmm_mma", "tsmm_3m")
+    if not is_complex(problem.dtype_a):
+        return "takes complex operands"
+    if problem.beta != "zero":
+        return "adds nothing to B: beta must be zero"
+    if shape_of(problem, device).piece_a:
+        return "takes contiguous A, aligned to 16 bytes, on sm_90"
+    if problem.align_b < itemsize(problem.dtype):
+        size = itemsize(problem.dtype)
+        return f"elements of {size} bytes, but B is aligned to {problem.align_b}"
+    return None
+
+
+def invalid(problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
+    """Refuse a configuration as `refuse` does, for a problem that is supported."""
+    if config.warps % QUADRANTS or not QUADRANTS <= config.warps <= 32:
+        return f"{config.warps} warps; quadrants share a multiple of {QUADRANTS}, at most 32"
+    needed, limit = shared_bytes(problem, config, device), device.shared_bytes_per_block
+    if needed > limit:
+        return f"{needed} bytes of shared memory; a thread block gets {limit}"
+    needed, limit = registers(problem, config, device), register_limit(config.threads, device)
+    if needed > limit:
+        return f"{needed} registers per thread estimated; {config.warps} warps leave {limit}"
+    return None
+
+
+def shared_bytes(problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
+    """Compute the dynamic shared memory of a block: fragments of C, and a stage and a barrier per warp."""
+    shape = shape_of(problem, device)
+    stage = tile_bytes(problem.M, ROWS, shape)
+    return 3 * 512 * shape.kt * passes(problem) + config.warps * (stage + 8)
+
+
+def registers(problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
+    """Estimate the registers per thread with which the compiler spills none."""
+    return 8 * shape_of(problem, device).kt + 124
+
+
+class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
+    """The family of TSMM with three real products for a complex one.
+
+    Each part of the result has an error of a small multiple of u sum |a| |c|, as with four products, but a
+    part that is much smaller than the other one has fewer correct digits [1]_. An infinite or nearly
+    overflowing element may make both parts of its row NaN where four products make one infinite.
+
+    References
+    ----------
+    .. [1] N. J. Higham, Stability of a method for multiplying complex matrices with three real matrix
+       multiplications, SIAM J. Matrix Anal. Appl. 13 (1992) 681-687.
+    """
+
+    name = "tsmm_3m"
+    Config = Tsmm3mConfig
+    problem_type = TsmmProblem
+    three_m = True
+    unit = "3m"
+
+    supports = staticmethod(supports)
+    shared_bytes = staticmethod(shared_bytes)
+
+    def refuse(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return supports(problem, device) or invalid(problem, config, device)
+
+    def chain_length(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
+        """Compute the longest chain of additions, in the result's precision, that makes an element of B."""
+        if real_bytes(problem.dtype) == 4:
+            return 2  # sums are in double precision
+        # A chain of 2 M products, whose sum is bounded by three times that of moduli; their factors are
+        # rounded sums.
+        return 3 * 2 * problem.M + 6
+
+    def source(
+        self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo, *, is_summed: bool = True
+    ) -> str:
+        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
+        shape = shape_of(problem, device)
+        constants: dict[str, Constant] = {
+            "M": problem.M,
+            "N": problem.N,
+            "COMPLEX": True,
+            "ROWS": ROWS,
+            "ALPHA": problem.alpha == "general",
+        }
+        constants |= constants_of(config)
+        constants |= {
+            "RUN": ceil_div(run_rows(problem), ROWS),
+            "PAIRED": shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16),
+        }
+        types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
+        return render(self.kernel_name(problem), "dense/tsmm_3m.cu", constants, types)
+
+    def workspace_bytes(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
+        """Compute the workspace of a launch in bytes: counters of the tile queue, zero between launches."""
+        return QUEUE_BYTES
+
+    def grid(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
+        """Compute the number of blocks of a launch."""
+        return min(device.multiprocessors, ceil_div(problem.K, ROWS))
+
+    def pack(self, problem: TsmmProblem) -> Callable[..., tuple[Any, ...] | None]:
+        """Create the function that packs the kernel's arguments, with pitches in bytes."""
+        size = itemsize(problem.dtype)
+        return pack_product(problem, (problem.lda * size, problem.ldb * size))

@@ -1,0 +1,56 @@
+"""The search space of TSMM with three real products and the model of its time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..device import DeviceInfo
+from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, smooth_max
+from ..problem import TsmmProblem, real_bytes
+from ..roofline import Ceilings, memory_time, traffic
+from .model import ProductModel
+from .tsmm_3m import ROWS, Tsmm3mConfig, invalid, passes, supports
+from .tsmm_mma import MMA_CYCLES, shape_of
+
+_PIPE_RATE = 0.9  # of the rate of tensor products by themselves
+_MEMORY_RATE = 0.93  # of the copy rate
+_PASS_CYCLES = 120  # of a warp that stores and goes on to the next columns ...
+_TILE_CYCLES = 600  # ... and to the next tile
+_ADD_CYCLES = 2  # of a warp's addition on the pipe of the products
+_CONVERSIONS = 14  # between float32 and float64, per cycle and SM
+_LAUNCH_S = 5e-6  # with the latency of the first tile
+_CEILINGS = Ceilings(4690, 4700, 4280, {"float64": 66e3})
+
+
+class Tsmm3mModel(ProductModel[TsmmProblem, Tsmm3mConfig]):
+    """The model of the family with three real products."""
+
+    name = "tsmm_3m"
+    ceilings = _CEILINGS
+
+    supports = staticmethod(supports)
+    refuse = staticmethod(invalid)
+
+    def candidates(self, problem: TsmmProblem, device: DeviceInfo, is_short: bool) -> Iterator[Tsmm3mConfig]:
+        """Yield the configurations of the space, all of which `choose` compares."""
+        for warps in (4, 8):
+            yield Tsmm3mConfig(warps)
+
+    def predict(
+        self,
+        problem: TsmmProblem,
+        config: Tsmm3mConfig,
+        device: DeviceInfo,
+        ceilings: Ceilings | None = None,
+    ) -> float:
+        """Predict the time of a valid configuration in seconds: of memory or of the tensor pipes."""
+        shape = shape_of(problem, device)
+        count = passes(problem)
+        pipe = shape.kt * count * (6 * MMA_CYCLES + 2 * _ADD_CYCLES) / _PIPE_RATE
+        alone = (count * _PASS_CYCLES + _TILE_CYCLES) * QUADRANTS / config.warps
+        if real_bytes(problem.dtype) == 4:
+            alone += ROWS * 2 * (problem.M + problem.N) * QUADRANTS / _CONVERSIONS / 2
+        tiles = ceil_div(problem.K, ROWS)
+        turns = ceil_div(tiles, device.multiprocessors * config.warps) * config.warps / QUADRANTS
+        memory = memory_time(traffic(problem), ceilings or _CEILINGS) / _MEMORY_RATE
+        return smooth_max(turns * (pipe + alone) / TENSOR_CLOCK_HZ, memory) + _LAUNCH_S
