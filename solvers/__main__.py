@@ -177,7 +177,7 @@ def _communicator(arguments: argparse.Namespace) -> Communicator | None:
                 f"{size} processes were started; add --comm mpi to split the rows over them, or start one."
             )
         return None
-    for name in ("mass", "checkpoint", "interval"):
+    for name in ("mass", "interval"):
         if getattr(arguments, name) is not None:
             raise OptionError(f"--{name}: not available with --comm; leave out one of them.")
     if arguments.matrix == "-":

@@ -15,6 +15,7 @@ import blockvec
 from blockvec import BlockVector, array_namespace, as_operator
 from blockvec.errors import DeviceError, DTypeError, OptionError, ShapeError
 from blockvec.interchange import ArrayKind, is_function, native
+from blockvec.parallel import Communicator
 
 from .blocks import Operator, column_factors, is_ordinary, to_host
 from .iterations.jd_options import JacobiDavidsonOptions
@@ -196,14 +197,14 @@ def preconditioner_for(value: Any, op: Operator) -> Preconditioner:
     return following(wanted.apply, value)
 
 
-def checkpoint_for(value: Any, interval: Any) -> Checkpoint | None:
+def checkpoint_for(value: Any, interval: Any, comm: Communicator | None) -> Checkpoint | None:
     """Form the checkpoint of a call."""
     seconds = real("checkpoint_interval", interval, "seconds, at least 0", lambda x: x >= 0)
     if value is None:
         return None
     if not isinstance(value, str | os.PathLike):
         raise OptionError(f"checkpoint: got {value!r}; give the path of a file.")
-    return Checkpoint(value, seconds)
+    return Checkpoint(value, seconds, comm)
 
 
 def square(op: blockvec.Operator) -> blockvec.Operator:

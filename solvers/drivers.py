@@ -211,6 +211,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     if problem.checkpoint is not None:
         problem.checkpoint.problem = _fingerprint(problem, options)
         problem.checkpoint.image = probe(op, start, problem.locked)
+        problem.checkpoint.layout = op.layout
     iterations: dict[Chosen, type[Iteration]]
     iterations = {"lanczos": ThickRestart, "filter": FilteredRestart, "jd": JacobiDavidson}
     with deferred_interrupt() as interrupted:

@@ -274,8 +274,9 @@ def eigsh(
         that all of them have, this process's rows of it with shape (n_local, n), a
         `blockvec.models.RowGenerator`, or a function of this process's rows (with `shape`). An operator with
         a `RowLayout` needs no `comm`. `v0`, `orthogonal_to` and arrays of callables are this process's rows.
-        Factorisations, and with them `M` and `OPinv`, and checkpoints are not available. Start vectors do
-        not depend on the number of processes. With one process, or None, this has no effect.
+        Factorisations, and with them `M` and `OPinv`, are not available. Start vectors do not depend on the
+        number of processes, and a checkpoint can be resumed by any number of them; process 0 writes and reads
+        it. With one process, or None, this has no effect.
     Minv : matrix, LinearOperator, Operator or callable, optional
         Inverse of M, without `sigma`. M is not factorised then, but used as an operator, and the norm of Minv
         gives the lower bound of its spectrum.
@@ -346,10 +347,10 @@ def eigsh(
     A, M, OPinv, preconditioner, v0, orthogonal_to = natively(
         caller, A, M, OPinv, preconditioner, v0, orthogonal_to
     )
-    whole = {"M": M, "OPinv": OPinv, "like": like, "checkpoint": checkpoint, "interval": interval}
+    whole = {"M": M, "OPinv": OPinv, "like": like, "interval": interval}
     A = split(A, comm, shape=shape, dtype=dtype, device=device, mode=mode, **whole)
     processes = processes_of(A, comm)
-    saved = checkpoint_for(checkpoint, checkpoint_interval)
+    saved = checkpoint_for(checkpoint, checkpoint_interval, processes)
     generated = same_generator(generator(0 if rng is None and v0 is not None else rng), processes)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
     if which == "SM":

@@ -175,7 +175,6 @@ def what_needs_a_whole_matrix_is_refused_before_the_solve(comm: Any, folder: Pat
         "OPinv": {"sigma": 1.0, "OPinv": identity},
         "mode": {"sigma": 1.0, "mode": "cayley"},
         "like": {"like": "numpy"},
-        "checkpoint": {"checkpoint": folder / "state"},
         "sigma": {"sigma": 1.0, "method": "lanczos"},
         "device": {"device": "gpu"},
     }.items():
@@ -212,3 +211,98 @@ def a_failure_anywhere_ends_the_solve_everywhere(comm: Any, folder: Path) -> Non
     with pytest.raises(BreakdownError, match="NaN"):
         eigsh(bad, 4, **options)
     check(A, eigsh(A, 4, return_info=True, **options), comm, dense_values(A)[:4], 1e-10)
+
+
+# --- checkpoints --------------------------------------------------------------------------------------------
+
+SAVED: dict[str, dict[str, Any]] = {
+    "lanczos": {"which": "SA", "method": "lanczos", "block_size": 2},
+    "filter": {"which": "SA", "method": "filter", "ncv": 24, "block_size": 2},
+    "jd": {"which": "SA", "method": "jd", "tol": 1e-8},
+    "ends": {"which": "BE", "method": "lanczos", "tol": 1e-8},
+}
+
+
+class LeftError(Exception):
+    """Leaves a run in a callback."""
+
+
+def left(A: Any, path: Path, comm: Any, *, at: int = 2, **options: Any) -> None:
+    """Begin a run with checkpoints, and leave it in a callback of the last process."""
+    calls: list[Any] = []
+
+    def leave(state: Any) -> None:
+        calls.append(state)
+        if len(calls) == at and (comm is None or communicator(comm).rank == comm.size - 1):
+            raise LeftError
+
+    with pytest.raises(LeftError):
+        eigsh(A, 6, rng=0, comm=comm, checkpoint=path, checkpoint_interval=0, callback=leave, **options)
+
+
+@work
+def a_run_that_was_left_goes_on_bit_for_bit(comm: Any, folder: Path) -> None:
+    real = models.model("laplace3d:n=7")
+    phases = sp.diags_array(np.exp(1j * np.arange(343)))
+    turned = sp.csr_array(phases @ real @ phases.conj())
+    for dtype, name in (
+        *(("float64", name) for name in SAVED),
+        ("complex64", "lanczos"),
+        ("complex64", "jd"),
+    ):
+        A = real if dtype == "float64" else turned.astype(dtype)
+        options = SAVED[name] if dtype == "float64" else SAVED[name] | {"tol": 1e-4}
+        path = folder / f"{comm.size}-{dtype}-{name}"
+        whole = eigsh(A, 6, rng=0, comm=comm, return_info=True, **options)
+        left(A, path, comm, **options)
+        found = eigsh(A, 6, rng=0, comm=comm, return_info=True, checkpoint=path, **options)
+        assert np.array_equal(found.eigenvalues, whole.eigenvalues)
+        assert np.array_equal(found.eigenvectors.array, whole.eigenvectors.array)
+        assert found.info["operator_columns"] == whole.info["operator_columns"]
+        assert not any(share(communicator(comm), list(folder.glob(f"{path.name}*"))))
+
+
+@work
+def a_checkpoint_of_several_processes_is_that_of_one(comm: Any, folder: Path) -> None:
+    A, comm_ = models.model("laplace3d:n=7"), communicator(comm)
+    values = dense_values(A)[:6]
+    for name in ("lanczos", "filter", "jd"):
+        path, copy = folder / f"one-{comm.size}-{name}", folder / f"copy-{comm.size}-{name}"
+        left(A, path, comm, **SAVED[name])
+        if comm_.rank == 0:
+            copy.write_bytes(path.read_bytes())
+            w, V = eigsh(A, 6, rng=0, checkpoint=copy, **SAVED[name])
+            assert np.abs(w - values).max() <= 1e-8
+            assert np.abs(V.T @ V - np.eye(6)).max() <= 1e-8
+            left(A, copy, None, **SAVED[name])
+        share(comm_, None)
+        for file in (path, copy):
+            result = eigsh(A, 6, rng=0, comm=comm, checkpoint=file, return_info=True, **SAVED[name])
+            check(A, result, comm, values, 1e-8)
+            assert [state.restart for state in result.history] == list(range(result.info["restarts"]))
+
+
+@work
+def a_checkpoint_that_does_not_fit_is_refused_on_all_processes(comm: Any, folder: Path) -> None:
+    A, path, comm_ = models.model("laplace3d:n=7"), folder / f"fits-{comm.size}", communicator(comm)
+    options = SAVED["lanczos"] | {"rng": 0, "comm": comm, "checkpoint": path}
+    left(A, path, comm, **SAVED["lanczos"])
+    whole = path.read_bytes()
+    with pytest.raises(OptionError, match="was written with n = 343, now it is 512"):
+        eigsh(models.model("laplace3d:n=8"), 6, **options)
+    with pytest.raises(OptionError, match="was written with k = 6"):
+        eigsh(A, 5, **options)
+    with pytest.raises(OptionError, match="belongs to another matrix of the same size"):
+        eigsh(2 * A, 6, **options)
+    for position in (len(whole) // 3, len(whole) // 2):
+        if comm_.rank == 0:
+            changed = bytearray(whole)
+            changed[position] ^= 1
+            path.write_bytes(changed)
+        with pytest.raises(FormatError, match=r"rank 0: checkpoint: .* is broken"):
+            eigsh(A, 6, **options)
+    if comm_.rank == 0:
+        path.write_bytes(whole)
+    with pytest.raises(OptionError, match="rank 0: checkpoint: cannot write"):
+        eigsh(A, 6, **{**options, "checkpoint": folder / "missing" / "file"})
+    check(A, eigsh(A, 6, return_info=True, **options), comm, dense_values(A)[:6], 1e-8)

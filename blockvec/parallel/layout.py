@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,3 +160,19 @@ class RowLayout:
                     self.comm.exchange(sends, [(owner, panel)] if self.rank == 0 else [])()
                 if self.rank == 0:
                     yield panel
+
+    def fill(self, rows: Array, read: Callable[[int], NDArray[Any]], height: int) -> None:
+        """Set the rows of all processes to those that process 0 reads, up to `height` at a time.
+
+        There, ``read(count)`` is called for all rows in order; elsewhere it is not called.
+        """
+        for owner in range(self.size):
+            for begin in range(self.cuts[owner], self.cuts[owner + 1], height):
+                end = min(begin + height, self.cuts[owner + 1])
+                panel = read(end - begin) if self.rank == 0 else None
+                own = rows[begin - self.first_row : end - self.first_row] if owner == self.rank else None
+                if self.comm is not None and owner != 0:
+                    sends = [] if panel is None else [(owner, panel)]
+                    self.comm.exchange(sends, [] if own is None else [(0, own)])()
+                elif own is not None:
+                    own[...] = panel

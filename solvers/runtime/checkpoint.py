@@ -5,12 +5,14 @@ vector), the state of the iteration between two restarts, a checksum per part, a
 is replaced atomically, and read completely before any part of it is used. The state includes that of the
 random generator: a resumed run gives the same bits as an uninterrupted one. Only a file that this run has
 written or read as a checkpoint is replaced or deleted.
+
+If rows are split over processes, the file is that of one process, with all rows: process 0 has it, and any
+number of processes can resume from it. At the same number, the results have the same bits.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
@@ -24,13 +26,18 @@ from typing import Any
 
 import numpy as np
 
+from blockvec import RowLayout
 from blockvec.errors import FormatError, OptionError
+from blockvec.parallel import Communicator, PeerError
 from blockvec.system.files import check_output, replaced
 
 from ..blocks import Array, Block, Operator, project_out, to_host
+from .archive import ALTERED, Part, array_of, part_of, read, write
+from .processes import from_first, largest
 
 FORMAT = "blockvec checkpoint 1"
-STATE, DIGEST = "state/", "digest"  # names of parts
+STATE, IMAGE = "state/", "image"  # names of parts
+BLOCKS = {"basis", "next", "images", "preconditioned_from", "preconditioned_to"}  # of states: rows as A has
 EARLIER = {"filter_calls": 0}  # entries that files without a digest lack, those of earlier versions
 JSON_KINDS = {bool: (bool,), int: (int,), float: (float, int), str: (str,), tuple: (list,)}
 WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
@@ -55,15 +62,28 @@ class Checkpoint:
     """The file of one iteration.
 
     Two writings are at least `interval_s` apart, more if writing takes more than a twentieth of the time.
+
+    Parameters
+    ----------
+    path : path-like
+    interval_s : float
+    comm : Communicator, optional
+        The processes that share the rows, all of which call the methods.
     """
 
-    def __init__(self, path: str | os.PathLike[str], interval_s: float) -> None:
-        self.path, self.interval_s = Path(path), interval_s
+    def __init__(
+        self, path: str | os.PathLike[str], interval_s: float, comm: Communicator | None = None
+    ) -> None:
+        self.path, self.interval_s, self.comm = Path(path), interval_s, comm
+        self.has_file = comm is None or comm.rank == 0
         self.problem: dict[str, Any] = {}  # fingerprint, as numbers and text; set before `load` and `save`
         self.image: Array = np.zeros((0, 1))  # from `probe`; set before `load` and `save`
+        self.layout: RowLayout | None = None  # of the image and of blocks; set before `load` and `save`
         self._stages: list[Checkpoint] = []
         self._next_s = time.monotonic() + interval_s
         self._known: Identity | None = None  # of the file that this run has written or read
+        if not self.has_file:
+            return
         check_output("checkpoint", path)
         if self.path.exists():
             with self._opened():
@@ -71,7 +91,7 @@ class Checkpoint:
 
     def stage(self, name: str) -> Checkpoint:
         """Form the checkpoint of a part of a solve, in a file of its own."""
-        stage = Checkpoint(f"{self.path}.{name}", self.interval_s)
+        stage = Checkpoint(f"{self.path}.{name}", self.interval_s, self.comm)
         self._stages.append(stage)
         return stage
 
@@ -80,32 +100,22 @@ class Checkpoint:
 
         One that is broken, or belongs to another problem, other options, or another version, is refused.
         """
-        identity = _identity(self.path)
-        if identity is None:
+        identity = _identity(self.path) if self.has_file else None
+        if from_first(self.comm, identity) is None:
             return None
-        with self._opened() as (archive, header):
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-            arrays = {name: _array(archive, name) for name in names}
-            digest = arrays.pop(DIGEST, None)  # files of earlier versions have none
-            if digest is not None and digest.tobytes() != _digest(arrays):
-                raise FormatError("it was altered after it was written")
-            del arrays["header"]
-            written, image = header["problem"], arrays.pop("image")
-            if not isinstance(written, dict):
-                raise FormatError("it was altered after it was written")
-            if any(
-                array.dtype.kind not in "iufc" or not np.isfinite(array).all() for array in arrays.values()
-            ):
-                raise FormatError("it was altered after it was written")
-            earlier = EARLIER if digest is None else {}
-            state = (
-                earlier
-                | header["state"]
-                | {name.removeprefix(STATE): array for name, array in arrays.items()}
-            )
-        self._compare(written, image)
+        header: dict[str, Any] = {}
+        if self.has_file:
+            with self._opened() as (archive, header):
+                self._compare_problem(header["problem"])
+                arrays, has_digest = read(archive, self.layout, _has_rows)
+        else:
+            arrays, has_digest = read(None, self.layout, _has_rows)
+        header = from_first(self.comm, header)
+        del arrays["header"]
+        self._compare_image(arrays.pop(IMAGE))
         self._known = identity
-        return state  # type: ignore[no-any-return]
+        earlier = {} if has_digest else EARLIER
+        return earlier | header["state"] | {name.removeprefix(STATE): arrays[name] for name in arrays}  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:
@@ -117,10 +127,14 @@ class Checkpoint:
                     raise FormatError("its parts are compressed")
                 if sum(part.file_size for part in parts) > self.path.stat().st_size:
                     raise FormatError("its parts are larger than the file")
-                header = json.loads(_array(archive, "header").tobytes())
+                header = json.loads(array_of(archive, "header").tobytes())
                 if header["format"] != FORMAT:
                     raise FormatError(f"its format is {header['format']!r}, not {FORMAT!r}")
+                if not isinstance(header["problem"], dict):
+                    raise FormatError(ALTERED)
                 yield archive, header
+        except (OptionError, PeerError):
+            raise
         except BROKEN as error:
             # Not the text of other errors: NumPy's advises to load the file in an unsafe way.
             reason = f" ({error})" if isinstance(error, FormatError | OSError) else ""
@@ -133,13 +147,15 @@ class Checkpoint:
         """Refuse the file if the state from it cannot be restored inside the ``with`` block."""
         try:
             yield
+        except PeerError:
+            raise
         except BROKEN as error:
             raise FormatError(
                 f"checkpoint: {str(self.path)!r} was altered after it was written ({error}); {REMEDY}."
             ) from error
 
-    def _compare(self, written: Mapping[str, Any], image: Array) -> None:
-        """Refuse a file of another problem."""
+    def _compare_problem(self, written: Mapping[str, Any]) -> None:
+        """Refuse a file of another problem or of other options."""
         for name in sorted(written.keys() | self.problem.keys()):
             then, now = written.get(name), self.problem.get(name)
             if then != now:
@@ -147,13 +163,16 @@ class Checkpoint:
                     f"checkpoint: {str(self.path)!r} was written with {name} = {then!r}, now it is {now!r}; "
                     f"resume with the same, or {REMEDY}."
                 )
+
+    def _compare_image(self, image: Array) -> None:
+        """Refuse a file of another matrix."""
         # Another device or kernel may round differently: only half of the digits are compared.
-        scale = float(np.abs(self.image).max(initial=0.0))
-        allowed = float(np.sqrt(np.finfo(self.image.dtype).eps)) * scale
-        same = image.shape == self.image.shape and image.dtype == self.image.dtype
-        with np.errstate(all="ignore"):
-            same = same and bool(np.abs(image - self.image).max(initial=0.0) <= allowed)
-        if not same:
+        error, scale = np.inf, np.abs(self.image).max(initial=0.0)
+        if image.shape == self.image.shape and image.dtype == self.image.dtype:
+            with np.errstate(all="ignore"):
+                error = np.abs(image - self.image).max(initial=0.0)
+        error, scale = (largest(self.layout, value) for value in (error, scale))
+        if not error <= np.sqrt(np.finfo(self.image.dtype).eps) * scale:
             raise OptionError(
                 f"checkpoint: {str(self.path)!r} belongs to another matrix of the same size (or another "
                 f"orthogonal_to); {REMEDY}."
@@ -162,24 +181,36 @@ class Checkpoint:
     def save(self, snapshot: Callable[[], dict[str, Any]], *, now: bool = False) -> None:
         """Write the state from `snapshot` if the interval has passed, or `now`."""
         begin_s = time.monotonic()
-        if not now and begin_s < self._next_s:
+        if not largest(self.layout, now or begin_s >= self._next_s):
             return
         state = snapshot()
         arrays: Any = {STATE + name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         plain = {name: value for name, value in state.items() if STATE + name not in arrays}
         header = {"format": FORMAT, "problem": self.problem, "state": plain}
         text = json.dumps(header, default=lambda value: value.tolist())
-        arrays |= {"header": np.frombuffer(text.encode(), np.uint8), "image": self.image}
-        arrays[DIGEST] = np.frombuffer(_digest(arrays), np.uint8)
+        arrays |= {"header": np.frombuffer(text.encode(), np.uint8), IMAGE: self.image}
+        parts = {
+            name: part_of(arrays[name], self.layout, has_rows=_has_rows(name)) for name in sorted(arrays)
+        }
+        failure = self._replace(parts) if self.has_file else None
+        for part in parts.values():  # what this process sends, or the file has not taken after a failure
+            for _ in part.panels:
+                pass
+        if failure is not None:  # the solve is worth more than its checkpoint
+            self._warn(failure, "the solve goes on")
+        end_s = time.monotonic()
+        self._next_s = end_s + max(self.interval_s, (end_s - begin_s) / WRITING_SHARE)
+
+    def _replace(self, parts: Mapping[str, Part]) -> OSError | None:
+        """Replace the file; return the error of a file system."""
         try:
             self._require_own()
             with replaced(self.path) as file:
-                np.savez(file, **arrays)
+                write(file, parts)
             self._known = _identity(self.path)
-        except OSError as error:  # the solve is worth more than its checkpoint
-            self._warn(error, "the solve goes on")
-        end_s = time.monotonic()
-        self._next_s = end_s + max(self.interval_s, (end_s - begin_s) / WRITING_SHARE)
+        except OSError as error:
+            return error
+        return None
 
     def remove(self) -> None:
         """Delete the file and those of its stages, as far as this run has written or read them."""
@@ -203,20 +234,9 @@ class Checkpoint:
         warnings.warn(f"checkpoint: {str(self.path)!r}: {reason}; {consequence}.", stacklevel=2)
 
 
-def _array(archive: zipfile.ZipFile, name: str) -> Array:
-    """Read an array from an .npz file."""
-    with archive.open(f"{name}.npy") as stream:
-        array: Array = np.lib.format.read_array(stream, allow_pickle=False)
-        return array
-
-
-def _digest(arrays: Mapping[str, Array]) -> bytes:
-    """Hash names, types, shapes and content of arrays."""
-    digest = hashlib.sha256()
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.digest()
+def _has_rows(name: str) -> bool:
+    """Check whether a part has as many rows as A."""
+    return name == IMAGE or name.removeprefix(STATE) in BLOCKS
 
 
 Identity = tuple[int, int, int]

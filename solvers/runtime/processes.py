@@ -23,7 +23,6 @@ WHOLE = {
     "M": "is factorised",
     "OPinv": "is the inverse of a factorised matrix",
     "like": "selects arrays that hold whole vectors",
-    "checkpoint": "is written",
     "interval": "is counted",
 }
 
@@ -95,9 +94,13 @@ def refuse_factorisation(processes: Communicator | None, method: str) -> None:
 
 def same_generator(rng: np.random.Generator, comm: Communicator | None) -> np.random.Generator:
     """Give the random generators of all processes the state of the first one."""
-    if comm is not None:
-        rng.bit_generator.state = share(comm, rng.bit_generator.state)[0]
+    rng.bit_generator.state = from_first(comm, rng.bit_generator.state)
     return rng
+
+
+def from_first(comm: Communicator | None, value: Any) -> Any:
+    """Return the value of the first process on all of them."""
+    return value if comm is None else share(comm, value)[0]
 
 
 def largest(layout: RowLayout | None, value: float) -> float:

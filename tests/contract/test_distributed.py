@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from blockvec import models
+from solvers import eigsh
 from tests import distributed, distributed_solvers
 from tests.contract.blocks import in_parallel
 
@@ -19,3 +24,34 @@ def test_split_blocks(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", distributed_solvers.WORKS)
 def test_split_solves(name: str, tmp_path: Path) -> None:
     in_parallel(2, lambda comm: distributed_solvers.WORKS[name](comm, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["lanczos", "jd"])
+def test_each_number_of_processes_resumes_the_checkpoint_of_another(name: str, tmp_path: Path) -> None:
+    A, path, options = models.model("laplace3d:n=7"), tmp_path / "state", distributed_solvers.SAVED[name]
+    for size in (3, 2, 4):
+        in_parallel(size, lambda comm: distributed_solvers.left(A, path, comm, **options))
+    result = eigsh(A, 6, rng=0, checkpoint=path, return_info=True, **options)
+    wanted = eigsh(A, 6, rng=0, **options)[0]
+    assert np.abs(result.eigenvalues - wanted).max() <= 1e-8
+    assert [state.restart for state in result.history] == list(range(result.info["restarts"]))
+
+
+def test_a_disk_that_fills_up_while_rows_arrive_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: Any, parts: Any) -> None:
+        next(parts["state/basis"].panels)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("solvers.runtime.checkpoint.write", full)
+    A, options = models.model("laplace3d:n=7"), distributed_solvers.SAVED["lanczos"]
+    wanted = eigsh(A, 6, rng=0, **options)[0]
+
+    def solve(comm: Any) -> Any:
+        return eigsh(A, 6, rng=0, comm=comm, checkpoint=tmp_path / "state", checkpoint_interval=0, **options)
+
+    with pytest.warns(UserWarning, match="No space left on device; the solve goes on"):
+        found = in_parallel(3, solve)
+    assert all(np.abs(w - wanted).max() <= 1e-8 for w, _ in found)
+    assert not list(tmp_path.iterdir())

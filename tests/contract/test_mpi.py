@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,6 +26,7 @@ FEW = (
     "files_are_those_of_one_process",
     "the_exception_of_one_process_is_that_of_all",
     "every_method_finds_the_values_of_the_matrix",
+    "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
     "limits_and_callbacks_stop_all_processes",
     "a_failure_anywhere_ends_the_solve_everywhere",
 )
@@ -67,8 +69,26 @@ def test_two_processes_that_split_rows(under_mpi: Callable[..., str], tmp_path: 
 
 def test_the_command_speaks_once_for_all_processes(under_mpi: Callable[..., str], tmp_path: Path) -> None:
     saved = tmp_path / "pairs.npz"
-    command = ("-W", "error", "-m", "solvers", "laplace3d:n=6", "-k", "4", "--method", "lanczos", "--json")
-    found = json.loads(under_mpi(2, *command, "--comm", "mpi", "--save", str(saved)))
+    command = (
+        "-W",
+        "error",
+        "-m",
+        "solvers",
+        "laplace3d:n=6",
+        "-k",
+        "4",
+        "--method",
+        "lanczos",
+        "--json",
+        "--ncv",
+        "16",
+    )
+    shared = ("--comm", "mpi", "--checkpoint", str(tmp_path / "state"))
+    stopped = under_mpi(2, *command, "--maxiter", "1", *shared, succeeds=False)
+    assert json.loads(stopped)["info"]["stopped"] == "maxiter"
+    found = json.loads(under_mpi(2, *command, *shared, "--save", str(saved)))
+    assert found["history"][0] == json.loads(stopped)["history"][0]
+    assert not (tmp_path / "state").exists()
     alone = eigsh(models.model("laplace3d:n=6"), 4, which="SA", rng=0)[0]
     assert np.abs(np.array(found["eigenvalues"]) - alone).max() <= 1e-8
     assert np.load(saved)["eigenvectors"].shape == (216, 4)
@@ -86,19 +106,39 @@ from mpi4py import MPI
 from blockvec import eigsh, models
 from solvers import Interrupted
 
+begun = []
+
 def stop(state):
-    if MPI.COMM_WORLD.rank == 1 and state.restart == 1:
+    begun.append(state.restart)
+    if MPI.COMM_WORLD.rank == 1 and state.restart == 20 and sys.argv[1]:
         os.kill(os.getpid(), getattr(signal, sys.argv[1]))
 
 A = models.generator("laplace3d:n=12")
 try:
-    eigsh(A, 6, which="SA", method="lanczos", ncv=20, rng=0, callback=stop, comm=MPI.COMM_WORLD)
+    result = eigsh(
+        A, 6, which="SA", method="lanczos", ncv=20, rng=0, callback=stop, comm=MPI.COMM_WORLD,
+        checkpoint=sys.argv[2], checkpoint_interval=0, return_info=True,
+    )
+    if MPI.COMM_WORLD.rank == 0:
+        print("from restart", begun[0], result.eigenvalues.tolist(), flush=True)
 except Interrupted:
     print("interrupted", flush=True)
 """
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_process_ends_all(under_mpi: Callable[..., str]) -> None:
-    assert under_mpi(2, "-c", SOLVE, "SIGINT").count("interrupted") == 2
-    assert "interrupted" not in under_mpi(2, "-c", SOLVE, "SIGKILL", succeeds=False)
+def test_a_signal_to_one_process_ends_all_and_other_numbers_of_processes_go_on(
+    under_mpi: Callable[..., str], tmp_path: Path
+) -> None:
+    whole = under_mpi(2, "-c", SOLVE, "", str(tmp_path / "whole"))
+    assert "from restart 0" in whole
+    path = tmp_path / "state"
+    begin_s = time.monotonic()
+    assert "interrupted" not in under_mpi(2, "-c", SOLVE, "SIGKILL", str(path), succeeds=False)
+    assert time.monotonic() - begin_s < 60
+    assert under_mpi(3, "-c", SOLVE, "SIGINT", str(path)).count("interrupted") == 3
+    resumed = under_mpi(2, "-c", SOLVE, "", str(path))
+    assert int(resumed.split()[2]) > 20
+    values = [np.array(json.loads(text[text.index("[") :])) for text in (whole, resumed)]
+    assert np.abs(values[0] - values[1]).max() <= 1e-12
+    assert not list(tmp_path.iterdir())

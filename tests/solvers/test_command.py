@@ -287,7 +287,7 @@ def test_an_output_that_fails_in_any_way_takes_no_other_with_it(capsys: pytest.C
 def test_a_checkpoint_that_cannot_be_written_is_a_line_and_no_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("solvers.runtime.checkpoint.np.savez", full_disk)
+    monkeypatch.setattr("solvers.runtime.checkpoint.write", lambda file, parts: full_disk(file))
     arguments = ["laplace3d:n=8", "--method", "lanczos", "--maxiter", "2", "--tol", "1e-14"]
     with warnings.catch_warnings():
         warnings.simplefilter("always")
@@ -425,7 +425,7 @@ def test_several_processes_need_the_flag_and_one_of_them_says_so(
         assert bool(errors) == bool(message)
 
 
-@pytest.mark.parametrize("option", [["--mass", "mass.mtx"], ["--checkpoint", "state"], ["-"]])
+@pytest.mark.parametrize("option", [["--mass", "mass.mtx"], ["--interval", "0", "1"], ["-"]])
 def test_what_several_processes_cannot_share_is_refused(
     option: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
