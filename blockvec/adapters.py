@@ -19,7 +19,7 @@ from .errors import DTypeError, OptionError, ShapeError
 from .interchange import ArrayKind, is_function, native
 from .models import RowGenerator
 from .operators import Operator, SparseOperator
-from .parallel import RowLayout, agreed
+from .parallel import RowLayout, agreed, choose_gpu
 from .parallel.operator import DistributedOperator
 
 
@@ -105,7 +105,8 @@ def as_operator(
         The split of the rows over processes, all of which call this function. Each keeps its own rows: of a
         matrix on the host that all of them hold, of a generator, or those that it gives as a matrix of shape
         (n_local, n). A callable maps the rows of this process, shape (n_local, M), and exchanges what it
-        needs of others itself. `shape` is that of the whole matrix.
+        needs of others itself. `shape` is that of the whole matrix. With ``device="gpu"`` each process takes
+        a GPU of its own.
 
     Raises
     ------
@@ -181,6 +182,7 @@ def _distributed(
             f"A has shape {tuple(given)}; give a matrix of {(n, n)}, or the rows of this process, "
             f"{(n_local, n)}."
         )
+    device = choose_gpu(layout.comm) if device == "gpu" else device
     if is_function(A):
         local = as_operator(A, shape=(n_local, n_local), dtype=dtype, device=device, like=like)
         return DistributedOperator(local, layout)

@@ -103,7 +103,7 @@ class Precompilation:
     def __init__(
         self, method: str, operator: Any, dtype: Any, sizes: Mapping[str, int], backend: Backend
     ) -> None:
-        self._method, self._backend, self._rows = method, backend, int(operator.shape[0])
+        self._method, self._backend, self._rows = method, backend, _local_rows(operator)
         self.dtype = np.dtype(operator.dtype if dtype is None else dtype).name
         self._sizes = {name: int(size) for name, size in sizes.items()}
         self._product, self._matrix = _sparse_product(operator)
@@ -174,6 +174,12 @@ def _sparse_product(operator: Any) -> tuple[SpmmvProblem | None, Any]:
     while operator is not None and not hasattr(operator, "sparse_product"):
         operator = getattr(operator, "operator", None)  # that a solver's operator is made of
     return (None, None) if operator is None else operator.sparse_product()
+
+
+def _local_rows(operator: Any) -> int:
+    """Return the rows of blocks in this process."""
+    layout = getattr(operator, "layout", None)
+    return int(operator.shape[0] if layout is None else layout.n_local)
 
 
 @functools.cache

@@ -142,7 +142,8 @@ def dot(
     # Partial sums, a complex factor on real blocks, or a strided output: the factors act on the small result.
     product = backend.empty(plan.shape, plan.kernel_dtype)
     dispatch.run(_dot_plan(a.kind, b.kind, B is A, conj, _PLAIN).problem, backend, A, B, product, 1, 0)
-    product = (alpha * sum_over(layout, product)).astype(plan.dtype, copy=False)
+    product = sum_over(layout, product)
+    product = (product if alpha == 1 else alpha * product).astype(plan.dtype, copy=False)
     if out is None:
         return product
     out[...] = product if beta == 0 else product + beta * out

@@ -101,12 +101,13 @@ def parser() -> argparse.ArgumentParser:
         "--device",
         default="auto",
         choices=("auto", "cpu", "gpu"),
-        help="default auto: a GPU if there is one, the CPU with --mass",
+        help="default auto: a GPU if there is one, the CPU with --mass or --comm",
     )
     add(
         "--comm",
         choices=("mpi",),
-        help="split the rows over processes, on CPUs: mpiexec -n 4 blockvec-eigs MATRIX ... --comm mpi",
+        help="split the rows over processes: mpiexec -n 4 blockvec-eigs MATRIX ... --comm mpi; each takes "
+        "a GPU of its own with --device gpu",
     )
     add("--rng", type=_seed, default=0, metavar="SEED", help="seed of everything random (default 0)")
     add("--plot", metavar="PNG", help="draw the convergence history into this file")
@@ -190,7 +191,7 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     if is_first:
         _check_outputs(arguments)
     device = _device(arguments)
-    A = _opened(arguments.matrix) if comm is None else _opened_together(arguments.matrix, comm)
+    A = _opened(arguments.matrix) if comm is None else _opened_together(arguments.matrix, device, comm)
     M = None if arguments.mass is None else _opened(arguments.mass)
     interrupted = False
     with blockvec.profile() if arguments.profile else nullcontext() as profile:
@@ -251,12 +252,8 @@ def _device(arguments: argparse.Namespace) -> str:
     chosen: str = arguments.device
     if chosen == "gpu" and arguments.mass is not None:
         raise OptionError("--device: got gpu, but --mass is factorised on the CPU; leave out one of them.")
-    if arguments.comm is not None:
-        if chosen == "gpu":
-            raise OptionError("--device: got gpu, but --comm mpi computes on CPUs; leave out one of them.")
-        return "cpu"
-    if chosen != "auto":
-        return chosen
+    if chosen != "auto" or arguments.comm is not None:
+        return "cpu" if chosen == "auto" else chosen
     try:
         blockvec.BlockVector.zeros(1, 1, device="gpu")
     except DeviceError:
@@ -282,12 +279,13 @@ def _opened(name: str) -> Any:
             raise FormatError(str(error).replace(str(copy), "standard input")) from None
 
 
-def _opened_together(name: str, comm: Communicator) -> blockvec.Operator:
+def _opened_together(name: str, device: str, comm: Communicator) -> blockvec.Operator:
     """Open this process's rows of a model, or of a file, which every process reads."""
     model = name.partition(":")[0].strip().lower()
     is_model = not Path(name).exists() and model in blockvec.models.available()
     rows: Any = blockvec.models.generator(name) if is_model else blockvec.open_matrix(name)
-    return blockvec.as_operator(rows, layout=blockvec.RowLayout.equal(rows.shape[1], comm))
+    layout = blockvec.RowLayout.equal(rows.shape[1], comm)
+    return blockvec.as_operator(rows, device=device, layout=layout)
 
 
 def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenResult:

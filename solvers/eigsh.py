@@ -270,13 +270,13 @@ def eigsh(
         the time. The file is also written when the run stops because of `maxiter`, `time_limit`, a callback
         or Ctrl-C.
     comm : mpi4py.MPI.Comm, optional
-        Processes that all call this function and share the rows in equal ranges, on hosts. A is a matrix
-        that all of them have, this process's rows of it with shape (n_local, n), a
-        `blockvec.models.RowGenerator`, or a function of this process's rows (with `shape`). An operator with
-        a `RowLayout` needs no `comm`. `v0`, `orthogonal_to` and arrays of callables are this process's rows.
-        Factorisations, and with them `M` and `OPinv`, are not available. Start vectors do not depend on the
-        number of processes, and a checkpoint can be resumed by any number of them; process 0 writes and reads
-        it. With one process, or None, this has no effect.
+        Processes that all call this function and share the rows in equal ranges, on hosts or, with
+        ``device="gpu"``, on one GPU per process. A is a matrix that all of them have, this process's rows of
+        it with shape (n_local, n), a `blockvec.models.RowGenerator`, or a function of this process's rows
+        (with `shape`). An operator with a `RowLayout` needs no `comm`. `v0`, `orthogonal_to` and arrays of
+        callables are this process's rows. Factorisations, and with them `M` and `OPinv`, are not available.
+        Start vectors do not depend on the number of processes, and a checkpoint can be resumed by any number
+        of them; process 0 writes and reads it. With one process, or None, this has no effect.
     Minv : matrix, LinearOperator, Operator or callable, optional
         Inverse of M, without `sigma`. M is not factorised then, but used as an operator, and the norm of Minv
         gives the lower bound of its spectrum.

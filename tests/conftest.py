@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -92,6 +96,40 @@ def matrices() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real matrices in {folder}; BLOCKVEC_TEST_MATRICES names their folder")
     return folder
+
+
+MPI_DEADLINE_S = 240
+
+
+@pytest.fixture(scope="module")
+def under_mpi(root: Path) -> Callable[..., str]:
+    """Run a Python program with some processes, and return its output; fail after a deadline."""
+    mpiexec = shutil.which("mpiexec", path=Path(sys.executable).parent) or shutil.which("mpiexec")
+    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("no mpi4py or no mpiexec: pip install 'blockvec[mpi-local]' brings both")
+
+    def run(size: int, *arguments: str, succeeds: bool = True) -> str:
+        command = [mpiexec, "-n", str(size), sys.executable, *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=root,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=MPI_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            pytest.fail(f"no end after {MPI_DEADLINE_S} s: {output}")
+        assert (process.returncode == 0) == succeeds, output
+        return output
+
+    return run
 
 
 _exit_status = pytest.StashKey[int]()

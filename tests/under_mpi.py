@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests import distributed, distributed_solvers
@@ -14,18 +15,18 @@ from tests import distributed, distributed_solvers
 WORKS = {**distributed.WORKS, **distributed_solvers.WORKS}
 
 
-def main(folder: str, *names: str) -> int:
+def main(folder: str, *names: str, works: Mapping[str, distributed.Work] = WORKS) -> int:
     from mpi4py import MPI
 
-    for name in names or WORKS:
+    for name in names or works:
         try:
-            WORKS[name](MPI.COMM_WORLD, Path(folder))
+            works[name](MPI.COMM_WORLD, Path(folder))
         except BaseException:
             traceback.print_exc()
             print(f"{name} failed on rank {MPI.COMM_WORLD.rank}", flush=True)
             MPI.COMM_WORLD.Abort(1)
     if MPI.COMM_WORLD.rank == 0:
-        print(f"{len(names or WORKS)} passed", flush=True)
+        print(f"{len(names or works)} passed", flush=True)
     return 0
 
 

@@ -5,6 +5,7 @@ of them go through a `RowLayout` and its `Communicator`.
 """
 
 from .communicator import Communicator, PeerError, agreed, communicator, share
+from .devices import choose_gpu
 from .launch import launched, world
 from .layout import RowLayout
 
@@ -13,6 +14,7 @@ __all__ = [
     "PeerError",
     "RowLayout",
     "agreed",
+    "choose_gpu",
     "communicator",
     "launched",
     "share",

@@ -1,13 +1,16 @@
 """Communication between the processes that share the rows of a block.
 
-A `Communicator` moves arrays. `MpiCommunicator` does so through the buffers of mpi4py; another transport, as
-between GPUs, implements the same methods. Everything else is built on them: `share` collects small objects,
-and `agreed` turns an exception on one process into the same exception on all of them.
+A `Communicator` moves arrays. `MpiCommunicator` does so through the buffers of mpi4py, and between GPUs by
+NCCL where each process has one. Everything else is built on its methods: `share` collects small objects, and
+`agreed` turns an exception on one process into the same exception on all of them.
 """
 
 from __future__ import annotations
 
+import atexit
 import pickle
+import platform
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,8 +18,9 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..backends import Array, backend_of
+from ..backends import Array, backend_of, is_cupy
 from ..errors import BlockvecError, OptionError
+from . import nccl
 
 Message: TypeAlias = tuple[int, Array]
 """A contiguous array and the process that it is sent to or received from."""
@@ -72,14 +76,26 @@ class MpiCommunicator:
     """The processes of an mpi4py communicator.
 
     Messages go through duplicates of it, so that they never match those of the caller. Waiting processes poll
-    for messages of those that have failed.
+    for messages of those that have failed. Operations on arrays of GPUs are queued on streams, and a thread
+    polls beside them.
+
+    Attributes
+    ----------
+    rank, size : int
+    gpu_route : str
+        How arrays of GPUs are sent, and why not by NCCL if it is not used; empty before the first one.
     """
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
         self._data, self._control = comm.Dup(), comm.Dup()
         self._started = 0  # number of operations
+        self._noticing = threading.Lock()  # of the next two, and of messages about failures
         self._failed: dict[int, int] = {}  # operations started by processes that have failed
+        self._is_cut_off = False  # whether operations between GPUs have been aborted
+        self.gpu_route = ""
+        self._gpus: nccl.NcclTransport | None = None
+        self._watch: nccl.Watch | None = None
         self._notices: list[Any] = []  # messages about a failure of this process
         self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
         self._latest: Any = None  # those of the latest exchange, which a failure may leave without a wait
@@ -87,15 +103,23 @@ class MpiCommunicator:
     def allgather(self, part: Array, /) -> Array:
         """Collect an array of equal shape and type from each process; see `Communicator`."""
         backend = backend_of(part)
+        if gpus := self._between_gpus(part):
+            self._start(raises=True)
+            return gpus.allgather(part)
         sent = np.ascontiguousarray(backend.to_host(part))
         parts = np.empty((self.size, *part.shape), part.dtype)
-        self._started += 1
+        number = self._start()
         request = self._data.Iallgather(_bytes(sent), _bytes(parts))
-        self._wait(self._started, [request], (sent, parts))
+        self._wait(number, [request], (sent, parts))
         return parts if backend.name == "cpu" else backend.from_host(parts)
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message], /) -> Callable[[], None]:
         """Start to send and receive arrays; see `Communicator`."""
+        arrays = [array for _, array in (*sends, *receives)]
+        if arrays and (gpus := self._between_gpus(arrays[0])):
+            self._start(raises=True)
+            gpus.exchange(sends, receives)
+            return _nothing
         sent = [(rank, backend_of(array).to_host(array)) for rank, array in sends]
         received = [
             (rank, array if isinstance(array, np.ndarray) else np.empty(array.shape, array.dtype))
@@ -107,8 +131,7 @@ class MpiCommunicator:
         requests += [self._data.Isend(piece, dest=rank) for rank, array in sent for piece in _pieces(array)]
 
         self._latest = requests, sent, received
-        self._started += 1
-        number = self._started
+        number = self._start()
 
         def wait() -> None:
             self._wait(number, requests, (sent, received))
@@ -120,26 +143,53 @@ class MpiCommunicator:
 
     def announce(self) -> None:
         """Tell the other processes that this one has failed; see `Communicator`."""
+        if self._is_cut_off:  # the failure may follow from results of aborted operations
+            return
         for rank in range(self.size):
             if rank != self.rank:
                 self._notices.append(self._control.isend(self._started, rank, tag=FAILED))
 
     def settle(self, report: Any, /) -> list[Any]:
         """Collect one small object per process; see `Communicator`."""
-        found = self._control.allgather((report, bool(self._abandoned)))
+        report = None if self._is_cut_off else report
+        found = self._control.allgather((report, bool(self._abandoned) or self._is_cut_off))
         reports = [entry for entry, _ in found]
-        for rank, entry in enumerate(reports):
-            if entry is not None and rank != self.rank and rank not in self._failed:
-                self._control.recv(source=rank, tag=FAILED)
+        with self._noticing:
+            for rank, entry in enumerate(reports):
+                if entry is not None and rank != self.rank and rank not in self._failed:
+                    self._control.recv(source=rank, tag=FAILED)
+            self._failed.clear()
         for notice in self._notices:
             notice.wait()
         self._notices.clear()
-        self._failed.clear()
         failed = [entry is not None for entry in reports]
         if any(failed) and (not all(failed) or any(abandoned for _, abandoned in found)):
+            self._disconnect()
             self._data = self._control.Dup()  # messages may be left in the old one
             self._started = max(self._control.allgather(self._started))
         return reports
+
+    # --- failures of other processes ------------------------------------------------------------------
+
+    def _start(self, raises: bool = False) -> int:
+        """Return the number of a new operation; raise `PeerError` if it is known that a process misses it."""
+        with self._noticing:
+            self._started += 1
+            if raises and self._is_missed(self._started):
+                raise PeerError("another process has failed.")
+            return self._started
+
+    def _is_missed(self, number: int) -> bool:
+        """Check whether a process has failed before it started an operation."""
+        return bool(self._failed) and number > min(self._failed.values())
+
+    def _notice(self) -> None:
+        """Receive the messages of processes that have failed."""
+        for rank in range(self.size):
+            if rank != self.rank and rank not in self._failed:
+                message = self._control.improbe(source=rank, tag=FAILED)
+                if message is not None:
+                    self._failed[rank] = message.recv()
 
     def _wait(self, number: int, requests: list[Any], buffers: Any) -> None:
         """Wait for the requests of an operation; raise `PeerError` if a process failed before it."""
@@ -147,13 +197,60 @@ class MpiCommunicator:
         while requests and not type(requests[0]).Testall(requests):
             polls += 1
             if polls % POLLS == 0:
-                for rank in range(self.size):
-                    if rank != self.rank and self._control.Iprobe(source=rank, tag=FAILED):
-                        self._failed[rank] = self._control.recv(source=rank, tag=FAILED)
-                if self._failed and number > min(self._failed.values()):
+                with self._noticing:
+                    self._notice()
+                    is_missed = self._is_missed(number)
+                if is_missed:
                     self._abandoned.append((requests, buffers))
                     raise PeerError("another process has failed.")
                 time.sleep(0 if polls < BUSY_POLLS else REST_S)  # others may need the core
+
+    # --- GPUs -----------------------------------------------------------------------------------------
+
+    def _between_gpus(self, array: Array) -> nccl.NcclTransport | None:
+        """Return the transport for an array, made when all processes first send one of a GPU."""
+        if not is_cupy(array):
+            return None
+        if not self.gpu_route:
+            self._connect(backend_of(array))
+        return self._gpus
+
+    def _connect(self, backend: Any) -> None:
+        reason = nccl.missing()
+        found = share(self, (reason, (platform.node(), nccl.place(backend.device_id))))
+        reasons = [reason for reason, _ in found if reason]
+        if len({gpu for _, gpu in found}) < self.size:
+            reasons = reasons or ["processes use the same GPU"]
+        if reasons:
+            self.gpu_route = f"MPI ({reasons[0]})"
+            return
+        identity = share(self, nccl.identity() if self.rank == 0 else None)[0]
+        self._gpus = nccl.NcclTransport(self.rank, self.size, backend.device_id, identity)
+        self.gpu_route = self._gpus.name
+        self._watch = nccl.Watch(self._look)
+        atexit.register(self._watch.end)  # before MPI ends
+
+    def _look(self) -> bool:
+        """Abort operations between GPUs that a process misses; True if there were none."""
+        with self._noticing:
+            self._notice()
+            if not self._is_missed(self._started):
+                return True
+            self._is_cut_off = True
+        assert self._gpus is not None
+        self._gpus.abort()
+        return False
+
+    def _disconnect(self) -> None:
+        """Discard the connection of GPUs after a failure; the next array of one makes another."""
+        if self._watch is not None and self._gpus is not None:
+            self._watch.end()
+            self._gpus.abort()
+        self._gpus, self._watch, self.gpu_route, self._is_cut_off = None, None, "", False
+
+
+def _nothing() -> None:
+    """Wait for nothing: what follows on the stream comes after."""
 
 
 def _bytes(array: Array) -> Array:

@@ -44,6 +44,8 @@ class Halo:
         self._sent = [(rank, self._rows(rows - layout.first_row)) for rank, rows in lists]
         self.sent_rows = sum(len(rows) for _, rows in lists)
         self._buffers: dict[tuple[int, str], tuple[Array, list[Message], list[Message]]] = {}
+        if backend.name != "cpu":
+            self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
 
     def _asked_for(
         self, layout: RowLayout, wanted: NDArray[np.int64], counts: NDArray[Any]

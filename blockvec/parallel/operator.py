@@ -9,11 +9,13 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from .. import elementwise
 from ..arrays import Memory, memory_of
 from ..backends import Backend
 from ..blockvector import BlockVector
 from ..errors import ShapeError
 from ..fused import Extras, Sums
+from ..kernels.problem import SpmmvProblem
 from ..operators import SHORT_ROWS, Operator, SparseOperator
 from ..products import FactorKind
 from .communicator import share
@@ -26,7 +28,12 @@ class DistributedOperator(Operator):
 
     The rows of a process are two parts: the entries in its own columns, a square operator, and the coupling
     to rows of other processes. A product applies the former while the operand of the latter, the halo, is
-    exchanged. Then the coupling is added to the rows that have one; all others are written once.
+    exchanged; between GPUs the exchange comes first, since NCCL's kernels and a product that fills the GPU
+    delay each other. Then the coupling is added to the rows that have one; all others are written once.
+
+    Sums and updates that are requested with a product are computed in the pass of the former, too, and the
+    coupling's share in them is added, except for the squares of Y: these are summed when Y is complete,
+    because they may be much smaller than those of its two parts.
 
     Parameters
     ----------
@@ -113,16 +120,33 @@ class DistributedOperator(Operator):
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
-        if self._coupling:  # Y is final only after the coupling
+        linear, squares = extras.by_degree() if self._coupling else (extras, None)
+        if linear is None:
             return super()._run_fused(X, Y, alpha, beta, shift, extras)
         halo = None if self._halo is None else self._halo.start(X.array)
-        sums = self._own._run_fused(X, Y, alpha, beta, shift, extras)
+        dots, gram = self._own._run_fused(X, Y, alpha, beta, shift, linear)
         if halo is not None:
-            halo()
-        return sums
+            wanted = memory_of(halo())
+            for begin, part in self._coupling:
+                rows = slice(begin, begin + part.shape[0])
+                x, y = memory_of(X.array[rows]), memory_of(Y.array[rows])
+                added = memory_of(self.backend.empty((y.n_rows, y.n_cols), y.dtype))
+                part._run(wanted, added, alpha, 0, 0)
+                elementwise.axpby("apply", added, y, y, 1, 1)
+                for sums, more in zip((dots, gram), linear.increment(rows).separately(x, added), strict=True):
+                    for name, value in more.items():
+                        sums[name] = sums[name] + value
+        if squares is not None:
+            for sums, more in zip((dots, gram), squares.separately(X, Y), strict=True):
+                sums.update(more)
+        return dots, gram
+
+    def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
+        """Describe a product with the entries in own columns."""
+        return self._own.sparse_product()
 
     def _affine(self, alpha: complex, shift: complex) -> Operator:
-        if not hasattr(self, "nnz") or self.nnz > SHORT_ROWS * self.shape[0]:
+        if self.device != "cpu" or not hasattr(self, "nnz") or self.nnz > SHORT_ROWS * self.shape[0]:
             return super()._affine(alpha, shift)
         own = self._own.affine(alpha, shift)
         coupling = [(begin, part._affine(alpha, 0)) for begin, part in self._coupling]

@@ -204,8 +204,9 @@ def dense_eigenpairs(
     norm = float(np.abs(theta).max())
     if layout is None or layout.comm is None:
         return theta[order], X, norm
-    values, X, norm = share(layout.comm, (theta[order], X, norm) if layout.rank == 0 else None)[0]
-    return values, np.ascontiguousarray(X[layout.rows]), norm
+    pairs = (theta[order], to_host(X), norm) if layout.rank == 0 else None
+    values, X, norm = share(layout.comm, pairs)[0]
+    return values, xp.asarray(np.ascontiguousarray(X[layout.rows])), norm
 
 
 def _whole(block: Block) -> Any:

@@ -72,15 +72,13 @@ def split(A: Any, comm: Any, *, shape: Any, dtype: Any, device: str | None, mode
             )
     if mode != "normal":
         raise OptionError(f"mode: got {mode!r}, which needs a factorisation in one process; leave out comm.")
-    if device not in (None, "cpu"):
-        raise OptionError(f"device: got {device!r}; with rows in several processes only 'cpu' is available.")
     if isinstance(A, blockvec.Operator) and A.layout is not None:
         return A
     n = getattr(A, "shape", shape)
     if n is None:
         raise OptionError("A is a function of this process's rows; give shape=(n, n) of the whole matrix.")
     layout = RowLayout.equal(int(n[1]), processes)
-    return as_operator(A, shape=shape, dtype=dtype, layout=layout)
+    return as_operator(A, shape=shape, dtype=dtype, device=device, layout=layout)
 
 
 def refuse_factorisation(processes: Communicator | None, method: str) -> None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +13,6 @@ import pytest
 from blockvec import models
 from solvers import eigsh
 
-DEADLINE_S = 240
 FEW = (
     "products_are_those_of_the_whole_matrix",
     "sums_are_the_same_bits_on_all_processes_and_in_every_run",
@@ -32,39 +25,12 @@ FEW = (
 )
 
 
-@pytest.fixture(scope="module")
-def under_mpi(root: Path) -> Callable[..., str]:
-    """Run a Python program with some processes, and return its output; fail after a deadline."""
-    mpiexec = shutil.which("mpiexec", path=Path(sys.executable).parent) or shutil.which("mpiexec")
-    if mpiexec is None or importlib.util.find_spec("mpi4py") is None:
-        pytest.skip("no mpi4py or no mpiexec: pip install 'blockvec[mpi-local]' brings both")
-
-    def run(size: int, *arguments: str, succeeds: bool = True) -> str:
-        command = [mpiexec, "-n", str(size), sys.executable, *arguments]
-        process = subprocess.Popen(
-            command,
-            cwd=root,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            pytest.fail(f"no end after {DEADLINE_S} s: {output}")
-        assert (process.returncode == 0) == succeeds, output
-        return output
-
-    return run
-
-
 def test_two_processes_that_split_rows(under_mpi: Callable[..., str], tmp_path: Path) -> None:
     assert f"{len(FEW)} passed" in under_mpi(2, "-m", "tests.under_mpi", str(tmp_path), *FEW)
+
+
+def test_failures_between_gpus_end_all_processes(under_mpi: Callable[..., str]) -> None:
+    assert "passed" in under_mpi(2, "-m", "tests.pretended_nccl")
 
 
 def test_the_command_speaks_once_for_all_processes(under_mpi: Callable[..., str], tmp_path: Path) -> None:

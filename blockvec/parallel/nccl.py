@@ -1,0 +1,127 @@
+"""Communication between GPUs by NCCL: each process has a GPU of its own."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..backends import Array
+from ..errors import DeviceError
+
+WATCH_S = 0.05  # between two looks for failed processes
+ABORT_S = 2.0  # that an abort waits for a call that queues work, which may itself wait for a failed process
+
+
+class NcclTransport:
+    """Operations on CuPy arrays of one GPU per process, queued on CuPy's current stream.
+
+    All processes make it together, with the `identity` that NCCL gave one of them.
+    """
+
+    def __init__(self, rank: int, size: int, device_id: int, identity: tuple[int, ...]) -> None:
+        import cupy
+        from cupy.cuda import nccl
+
+        self._cupy, self._nccl = cupy, nccl
+        self.size, self.device_id = size, device_id
+        self._queueing = threading.Lock()
+        with cupy.cuda.Device(device_id):
+            self._comm = nccl.NcclCommunicator(size, identity, rank)
+        self.name = f"NCCL {_version(nccl.get_version())}"
+
+    def allgather(self, part: Array) -> Array:
+        """Collect an array of equal shape and type from each process: shape (size, ...), in rank order."""
+        self._check_device(part)
+        with self._cupy.cuda.Device(self.device_id):
+            sent: Any = self._cupy.ascontiguousarray(part)
+            parts: Any = self._cupy.empty((self.size, *part.shape), part.dtype)
+            stream = self._cupy.cuda.get_current_stream().ptr
+            with self._queueing:
+                self._comm.allGather(sent.data.ptr, parts.data.ptr, sent.nbytes, self._nccl.NCCL_CHAR, stream)
+        gathered: Array = parts
+        return gathered
+
+    def exchange(self, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]]) -> None:
+        """Send and receive contiguous arrays; each list names every process at most once."""
+        for _, array in (*sends, *receives):
+            self._check_device(array)
+        char = self._nccl.NCCL_CHAR
+        with self._queueing, self._cupy.cuda.Device(self.device_id):
+            stream = self._cupy.cuda.get_current_stream().ptr
+            self._nccl.groupStart()
+            try:
+                for rank, array in sends:
+                    self._comm.send(array.data.ptr, array.nbytes, char, rank, stream)
+                for rank, array in receives:
+                    self._comm.recv(array.data.ptr, array.nbytes, char, rank, stream)
+            finally:
+                self._nccl.groupEnd()
+
+    def abort(self) -> None:
+        """End all operations that are queued, with undefined results; no others are possible."""
+        is_free = self._queueing.acquire(timeout=ABORT_S)
+        try:
+            self._comm.abort()
+        finally:
+            if is_free:
+                self._queueing.release()
+
+    def _check_device(self, array: Any) -> None:
+        if array.data.device_id != self.device_id:
+            raise DeviceError(
+                f"this process communicates on cuda:{self.device_id}, but an array is on "
+                f"cuda:{array.data.device_id}; give all blocks of a communicator to one GPU."
+            )
+
+
+def missing() -> str:
+    """Say why NCCL cannot be used by this process; empty if it can."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # CuPy warns where a library is missing
+        from cupy.cuda import nccl
+    from mpi4py import MPI
+
+    if not nccl.available:
+        return "NCCL is not installed"
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return "this MPI cannot be called by two threads"
+    return ""
+
+
+def identity() -> tuple[int, ...]:
+    """Return what NCCL identifies a group of processes by; one of them calls it, for all."""
+    from cupy.cuda import nccl
+
+    name: tuple[int, ...] = nccl.get_unique_id()
+    return name
+
+
+def place(device_id: int) -> str:
+    """Return an address that tells the GPUs of one host apart."""
+    import cupy
+
+    return str(cupy.cuda.runtime.deviceGetPCIBusId(device_id))
+
+
+def _version(number: int) -> str:
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+class Watch:
+    """A thread that calls a function about 20 times per second, until the function returns False."""
+
+    def __init__(self, look: Callable[[], bool]) -> None:
+        self._look, self._ended = look, threading.Event()
+        self._thread = threading.Thread(target=self._run, name="blockvec-watch", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(WATCH_S) and self._look():
+            pass
+
+    def end(self) -> None:
+        """End the thread; returns once it has ended."""
+        self._ended.set()
+        self._thread.join()

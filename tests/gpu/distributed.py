@@ -1,0 +1,183 @@
+"""What has to hold for rows split over processes with a GPU each, as functions of a communicator.
+
+``mpiexec -n 2 python -m tests.gpu.distributed FOLDER [NAME ...]``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blockvec import BlockVector, RowLayout, as_operator, models
+from blockvec.errors import FormatError
+from blockvec.parallel import agreed, choose_gpu, communicator, share
+from solvers import eigsh
+from tests.contract.blocks import host
+from tests.distributed import Work, integers, is_close, layouts, matrices
+from tests.distributed_solvers import HOFSTADTER, check, dense_values
+from tests.under_mpi import main
+
+WORKS: dict[str, Work] = {}
+
+
+def work(function: Work) -> Work:
+    """List a function under its name."""
+    WORKS[function.__name__] = function
+    return function
+
+
+def on_gpu(rows: Any, layout: RowLayout) -> BlockVector:
+    """Copy the rows of this process to its GPU."""
+    return BlockVector(np.ascontiguousarray(rows[layout.rows]), layout=layout).to_device()
+
+
+@work
+def each_process_has_a_gpu_of_its_own(comm: Any, folder: Path) -> None:
+    processes: Any = communicator(comm)
+    device = choose_gpu(processes)
+    assert device == choose_gpu(processes)
+    V = BlockVector.random(1000, 3, rng=0, device="gpu", layout=RowLayout.equal(1000, comm))
+    assert V.device == device
+    V.gram()
+    assert processes.gpu_route.startswith("NCCL ")
+
+
+@work
+def operations_give_the_rows_of_the_whole(comm: Any, folder: Path) -> None:
+    choose_gpu(communicator(comm))
+    for dtype in ("float32", "float64", "complex64", "complex128"):
+        A, B, C = (integers(shape, dtype, 1) for shape in ((5077, 4), (5077, 3), (4, 3)))
+        for layout in layouts(5077, comm):
+            V, W = on_gpu(A, layout), on_gpu(B, layout)
+            c = V.backend.from_host(C)
+            assert np.array_equal(host(V.H @ W), A.conj().T @ B)
+            assert np.array_equal(host(V.T @ W), A.T @ B)
+            assert np.array_equal(host(V.gram()), A.conj().T @ A)
+            assert np.array_equal(host(V[:, 1:].column_dot(W)), (A[:, 1:].conj() * B).sum(axis=0))
+            assert np.array_equal(host((V @ c).gather()), A @ C)
+            S = W.copy().update_gram(V, c)
+            assert np.array_equal(host(S), (B - A @ C).conj().T @ (B - A @ C))
+            path = folder / f"{dtype}.npy"
+            V.save(path)
+            assert np.array_equal(np.load(path), A)
+            again = BlockVector.random(5077, 2, dtype, rng=5, device="gpu", layout=layout).gather()
+            assert np.array_equal(host(again), BlockVector.random(5077, 2, dtype, rng=5).array)
+
+
+@work
+def sums_are_the_same_bits_on_all_processes_and_in_every_run(comm: Any, folder: Path) -> None:
+    choose_gpu(communicator(comm))
+    A = np.random.default_rng(8).standard_normal((30011, 5))
+    layout = layouts(30011, comm)[1]
+    V = on_gpu(A, layout)
+    found = share(layout.comm, [host(V.gram()).tobytes() for _ in range(5)])
+    assert len({bits for runs in found for bits in runs}) == 1
+
+
+@work
+def products_and_fused_results_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
+    slabs = [models.model("laplace3d:n=24"), models.model("xxz:sites=12,up=6")]
+    for A in [*slabs, *matrices()]:
+        n, dtype = A.shape[0], A.dtype
+        for width in (1, 3, 8):
+            X, Y, Z = (integers((n, width), dtype, seed) for seed in (1, 2, 3))
+            shifts = np.arange(width, dtype=A.real.dtype)
+            shifted = A @ X - X * shifts
+            for layout in layouts(n, comm):
+                op = as_operator(A, device="gpu", layout=layout)
+                V, out, z = (on_gpu(whole, layout) for whole in (X, Y, Z))
+                op.apply(V, out=out, alpha=2, beta=-1, shift=shifts)
+                assert is_close(host(out), (2 * shifted - Y)[layout.rows], dtype)
+                op.affine(0.5, 3).apply(V, out=out)
+                assert is_close(host(out), (0.5 * (A @ X - 3 * X))[layout.rows], dtype)
+                found = op.apply(V, shift=shifts, z=z, delta=2, eta=-1, dots=("xx", "xy"), gram=("xy", "yy"))
+                assert is_close(host(found.Y), shifted[layout.rows], dtype)
+                assert is_close(host(z), (2 * Z - shifted)[layout.rows], dtype)
+                assert is_close(host(found.dots["xx"]), (np.abs(X) ** 2).sum(axis=0), dtype)
+                assert is_close(host(found.dots["xy"]), (X.conj() * shifted).sum(axis=0), dtype)
+                assert is_close(host(found.gram["xy"]), X.conj().T @ shifted, dtype)
+                assert is_close(host(found.gram["yy"]), shifted.conj().T @ shifted, dtype)
+
+
+@work
+def every_method_finds_the_values_of_the_matrix(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=25")
+    values = dense_values(A)
+    for options in (
+        {"method": "lanczos"},
+        {"method": "filter"},
+        {"method": "jd"},
+        {"method": "dense"},
+        {},
+        {"which": "BE"},
+        {"sigma": 3.1, "which": "LM", "method": "jd"},
+        {"sigma": 3.1, "which": "LM", "method": "filter"},
+    ):
+        options = {"which": "SA", **options}
+        nearest = np.sort(values[np.argsort(np.abs(values - 3.1), kind="stable")[:6]])
+        expected = {"SA": values[:6], "BE": np.r_[values[:3], values[-3:]], "LM": nearest}
+        result = eigsh(A, 6, rng=1, comm=comm, device="gpu", return_info=True, **options)
+        check(A, result, comm, expected[options["which"]], 1e-10)
+        assert result.eigenvectors.device.startswith("cuda:")
+
+
+@work
+def complex_matrices_and_copies_of_multiple_values_are_solved(comm: Any, folder: Path) -> None:
+    B = models.model(HOFSTADTER)
+    result = eigsh(B, 4, which="LA", rng=2, comm=comm, device="gpu", return_info=True)
+    check(B, result, comm, dense_values(B)[-4:], 1e-10)
+    generator = models.generator("laplace3d:n=40")
+    one, several = (
+        eigsh(generator, 10, which="SA", rng=0, comm=split, device="gpu", return_info=True)
+        for split in (None, comm)
+    )
+    assert several.info["verification"].startswith("passed")
+    check(generator.matrix(), several, comm, host(one.eigenvalues), 1e-9)
+    again = eigsh(generator, 10, which="SA", rng=0, comm=comm, device="gpu")[0]
+    assert np.array_equal(host(again), host(several.eigenvalues))
+    only = eigsh(generator, 10, which="SA", rng=0, comm=comm, device="gpu", return_eigenvectors=False)
+    assert np.allclose(host(only), host(again), rtol=1e-9)
+
+
+def fail_after(steps: int, op: Any, V: BlockVector, error: Exception | None) -> None:
+    """Queue products with sums, raise an exception if there is one, and wait for the GPU."""
+    for step in range(2 * steps):
+        if error is not None and step == steps:
+            raise error
+        op.apply(V, dots="xy")
+    host(V.gram())
+
+
+@work
+def a_failure_anywhere_ends_the_solve_everywhere(comm: Any, folder: Path) -> None:
+    A, rank = models.model("laplace3d:n=40"), communicator(comm).rank  # type: ignore[union-attr]
+    options: dict[str, Any] = {"which": "SA", "rng": 0, "method": "lanczos", "comm": comm, "device": "gpu"}
+
+    def fails(state: Any) -> None:
+        if rank == 1:
+            raise FormatError("the disk is gone")
+
+    begin = time.monotonic()
+    with pytest.raises(FormatError, match="rank 1: the disk is gone"):
+        eigsh(A, 20, ncv=50, callback=fails, **options)
+    assert time.monotonic() - begin < 20
+    layout = RowLayout.equal(A.shape[0], comm)
+    V = BlockVector.random(A.shape[0], 8, rng=0, device="gpu", layout=layout)
+    op = as_operator(A, device="gpu", layout=layout)
+    begin = time.monotonic()
+    with pytest.raises(OSError, match="rank 0: no more data"), agreed(layout.comm):
+        fail_after(25, op, V, OSError("no more data") if rank == 0 else None)
+    assert time.monotonic() - begin < 10
+    values = dense_values(models.model("laplace1d:n=40"))
+    result = eigsh(A, 4, return_info=True, **options)
+    smallest = np.sort((values[:4, None, None] + values[:4, None] + values[:4]).ravel())[:4]
+    check(A, result, comm, smallest, 1e-9)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:], works=WORKS))
