@@ -36,6 +36,17 @@ class DeviceArray(np.ndarray):  # type: ignore[type-arg]
 DeviceArray.__module__ = "cupy"
 
 
+class Device(contextlib.nullcontext[None]):
+    """The only GPU of a process, whose only stream is `STREAM`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        assert number == 0
+
+    def synchronize(self) -> None:
+        STREAM.synchronize()
+
+
 class Stream:
     """Runs what is queued, one after the other."""
 
@@ -63,10 +74,10 @@ STREAM = Stream()
 class Nccl:
     """`cupy.cuda.nccl.NcclCommunicator`."""
 
-    def __init__(self, size: int, identity: tuple[int, ...], rank: int) -> None:
+    def __init__(self, size: int, identity: bytes, rank: int) -> None:
         from mpi4py import MPI
 
-        assert identity == (1, 2, 3)
+        assert identity == b"name"
         self._comm, self._aborted = MPI.COMM_WORLD.Dup(), threading.Event()
         self._group: list[Callable[[], Any]] = []
 
@@ -118,7 +129,7 @@ def cupy(place: str) -> Any:
         NcclCommunicator=Nccl,
         NCCL_CHAR="char",
         available=True,
-        get_unique_id=lambda: (1, 2, 3),
+        get_unique_id=lambda: b"name",
         get_version=lambda: 22809,
         groupStart=lambda: None,
         groupEnd=group_end,
@@ -128,7 +139,7 @@ def cupy(place: str) -> Any:
         empty=lambda shape, dtype: device_array(np.full(shape, 7, dtype)),
         cuda=SimpleNamespace(
             nccl=nccl,
-            Device=lambda number: contextlib.nullcontext(),
+            Device=Device,
             get_current_stream=lambda: STREAM,
             runtime=SimpleNamespace(deviceGetPCIBusId=lambda number: place),
         ),

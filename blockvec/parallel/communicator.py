@@ -228,7 +228,7 @@ class MpiCommunicator:
         self._gpus = nccl.NcclTransport(self.rank, self.size, backend.device_id, identity)
         self.gpu_route = self._gpus.name
         self._watch = nccl.Watch(self._look)
-        atexit.register(self._watch.end)  # before MPI ends
+        atexit.register(self._close)
 
     def _look(self) -> bool:
         """Abort operations between GPUs that a process misses; True if there were none."""
@@ -241,11 +241,18 @@ class MpiCommunicator:
         self._gpus.abort()
         return False
 
+    def _close(self) -> None:
+        """Let the others have what they need of this process, and end the thread before MPI ends."""
+        if self._watch is not None and self._gpus is not None:
+            self._gpus.synchronize()
+            self._watch.end()
+
     def _disconnect(self) -> None:
         """Discard the connection of GPUs after a failure; the next array of one makes another."""
         if self._watch is not None and self._gpus is not None:
             self._watch.end()
             self._gpus.abort()
+            atexit.unregister(self._close)
         self._gpus, self._watch, self.gpu_route, self._is_cut_off = None, None, "", False
 
 

@@ -20,7 +20,7 @@ class NcclTransport:
     All processes make it together, with the `identity` that NCCL gave one of them.
     """
 
-    def __init__(self, rank: int, size: int, device_id: int, identity: tuple[int, ...]) -> None:
+    def __init__(self, rank: int, size: int, device_id: int, identity: bytes) -> None:
         import cupy
         from cupy.cuda import nccl
 
@@ -59,6 +59,10 @@ class NcclTransport:
             finally:
                 self._nccl.groupEnd()
 
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
+        self._cupy.cuda.Device(self.device_id).synchronize()
+
     def abort(self) -> None:
         """End all operations that are queued, with undefined results; no others are possible."""
         is_free = self._queueing.acquire(timeout=ABORT_S)
@@ -90,11 +94,11 @@ def missing() -> str:
     return ""
 
 
-def identity() -> tuple[int, ...]:
+def identity() -> bytes:
     """Return what NCCL identifies a group of processes by; one of them calls it, for all."""
     from cupy.cuda import nccl
 
-    name: tuple[int, ...] = nccl.get_unique_id()
+    name: bytes = nccl.get_unique_id()
     return name
 
 

@@ -89,6 +89,11 @@ class DistributedOperator(Operator):
         return cls(SparseOperator(own, backend), layout, coupling, halo, nnz)
 
     @property
+    def own(self) -> Operator:
+        """The entries in the columns of this process, an operator on its rows alone."""
+        return self._own
+
+    @property
     def halo_rows(self) -> int:
         """Rows of other processes that this one needs per product."""
         return 0 if self._halo is None else self._halo.wanted_rows

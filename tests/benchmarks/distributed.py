@@ -1,0 +1,232 @@
+"""Weak and strong scaling over GPUs of one host, beside one GPU in the same run.
+
+    mpiexec -n 2 python -m tests.benchmarks.distributed --json scaling.json --seconds 100
+
+Each process has a GPU. A row is measured alone, by every process on its own GPU, and with rows split over all of
+them; of several GPUs the slowest counts. Rows that the file has are skipped, and no row is begun after the seconds
+given, so that a run can be continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from blockvec import BlockVector, RowLayout, as_operator, models
+from blockvec.backends import backend_for
+from blockvec.bench.records import environment
+from blockvec.parallel import choose_gpu, communicator, share
+from blockvec.system.files import replaced
+from solvers import eigsh
+
+Record = dict[str, Any]
+
+REPEATS = 5
+BURST_S = 0.03  # of calls between two events
+
+PRODUCTS = ((20_000_000, 8), (4_000_000, 32), (2_000_000, 8), (200_000, 8))
+MATRICES = {  # per number of processes; all are cut into slabs
+    "laplace3d 200^3": lambda P: f"laplace3d:nx=200,ny=200,nz={200 * P}",
+    "graphene 2000^2": lambda P: f"graphene:nx=2000,ny={2000 * P}",
+    "stencil27 128^3": lambda P: f"stencil27:nx=128,ny=128,nz={128 * P}",
+}
+WIDTHS = (1, 8, 32)
+SOLVES: dict[str, tuple[Callable[[int], str], dict[str, Any]]] = {
+    "lanczos": (
+        lambda P: f"laplace3d:nx=160,ny=160,nz={160 * P}",
+        {"method": "lanczos", "block_size": 8, "ncv": 96, "maxiter": 3, "verify": "never"},
+    ),
+    "filter": (lambda P: f"laplace3d:nx=160,ny=160,nz={160 * P}", {"method": "filter"}),
+    "jd": (
+        lambda P: f"laplace3d:nx=160,ny=160,nz={160 * P}",
+        {"method": "jd", "maxiter": 8, "verify": "never"},
+    ),
+}
+STRONG = ("laplace3d:n=200", {"method": "filter"})
+
+
+class Clock:
+    """Times work of all processes on their GPUs."""
+
+    def __init__(self, comm: Any) -> None:
+        import cupy
+
+        self.cupy, self.comm = cupy, communicator(comm)
+        self.layout = None if self.comm is None else RowLayout.equal(comm.size, comm)
+
+    def barrier(self) -> None:
+        """Wait for this GPU and all processes."""
+        self.cupy.cuda.get_current_stream().synchronize()
+        if self.layout is not None:
+            self.layout.largest(np.zeros(1))
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest time of all processes."""
+        return seconds if self.layout is None else float(self.layout.largest(np.array([seconds]))[0])
+
+    def call(self, work: Callable[[], object]) -> float:
+        """Return the median time of a call in a burst of calls, of the slowest process."""
+        for _ in range(3):
+            work()
+        count, times = 5, []
+        for turn in range(REPEATS + 1):
+            self.barrier()
+            begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
+            begin.record()
+            for _ in range(count):
+                work()
+            end.record()
+            end.synchronize()
+            times.append(self.slowest(self.cupy.cuda.get_elapsed_time(begin, end) * 1e-3 / count))
+            if turn == 0:  # sets the length of the bursts
+                count = int(min(max(BURST_S / times.pop(), 3), 200))
+        return statistics.median(times)
+
+    def once(self, work: Callable[[], Any]) -> tuple[float, Any]:
+        """Return the time of one call after one that compiles, of the slowest process, and its result."""
+        work()
+        self.barrier()
+        begin = time.perf_counter()
+        result = work()
+        self.cupy.cuda.get_current_stream().synchronize()
+        return self.slowest(time.perf_counter() - begin), result
+
+
+def products(clock: Clock, comm: Any) -> Iterator[tuple[str, Callable[[], Record]]]:
+    """Yield V^H W and V C by name."""
+
+    def measure(rows: int, width: int, is_dot: bool) -> Record:
+        layout = RowLayout.equal(rows * comm.size, comm)
+        V, W = (BlockVector.random(rows, width, rng=seed, device="gpu") for seed in (0, 1))
+        v, w = (BlockVector(block.array, layout=layout) for block in (V, W))
+        C = V.backend.from_host(np.eye(width))
+        if is_dot:
+            alone, split = clock.call(lambda: V.dot(W)), clock.call(lambda: v.dot(w))
+        else:
+            alone, split = (clock.call(lambda b=b, o=o: b.combine(C, out=o)) for b, o in ((V, W), (v, w)))
+        operation = "tsmttsm" if is_dot else "tsmm"
+        return {"operation": operation, "K": rows, "M": width, "alone_s": alone, "time_s": split}
+
+    for rows, width in PRODUCTS:
+        for is_dot in (True, False):
+            name = f"{'V^H W' if is_dot else 'V C'} {rows} x {width}"
+            yield name, lambda r=rows, m=width, d=is_dot: measure(r, m, d)  # type: ignore[misc]
+
+
+def sparse_products(clock: Clock, comm: Any) -> Iterator[tuple[str, Callable[[], Record]]]:
+    """Yield A X, the step of a Chebyshev recurrence, and A X with x^H A x, by name."""
+    operators: dict[str, Any] = {}
+
+    def measure(matrix: str, width: int, kind: str) -> Record:
+        if matrix not in operators:
+            operators.clear()
+            generator = models.generator(MATRICES[matrix](comm.size))
+            layout = RowLayout.equal(generator.shape[0], comm)
+            operators[matrix] = as_operator(generator, device="gpu", layout=layout)
+        A = operators[matrix]
+        own = getattr(A, "own", A)
+        X = BlockVector.random(own.shape[0], width, rng=0, device="gpu")
+        Y, layout = X.like(), A.layout
+        x, y = (BlockVector(block.array, layout=layout) for block in (X, Y))
+        times = []
+        for op, a, b in ((own, X, Y), (A, x, y)):
+            step = op.affine(0.3, 6.0)
+            work: dict[str, Callable[[], object]] = {
+                "plain": lambda op=op, a=a, b=b: op.apply(a, out=b),  # type: ignore[misc]
+                "chebyshev": lambda op=step, a=a, b=b: op.apply(a, out=b, beta=-1),  # type: ignore[misc]
+                "dots": lambda op=op, a=a, b=b: op.apply(a, out=b, shift=1.5, dots="xy"),  # type: ignore[misc]
+            }
+            times.append(clock.call(work[kind]))
+        sizes = {"matrix": matrix, "M": width, "fused": kind, "halo_rows": getattr(A, "halo_rows", 0)}
+        return {"operation": "spmmv", **sizes, "alone_s": times[0], "time_s": times[1]}
+
+    for matrix in MATRICES:
+        for width in WIDTHS:
+            for kind in ("plain", "chebyshev", "dots") if width == 8 else ("plain",):
+                yield f"{matrix} x {width} {kind}", lambda a=matrix, m=width, f=kind: measure(a, m, f)  # type: ignore[misc]
+
+
+def solves(clock: Clock, comm: Any) -> Iterator[tuple[str, Callable[[], Record]]]:
+    """Yield solves with equal rows per GPU, and one with equal rows in all, by name."""
+
+    def solved(matrix: str, options: dict[str, Any], processes: Any) -> tuple[float, Any]:
+        generator = models.generator(matrix)
+        layout = RowLayout.equal(generator.shape[0], processes)
+        A = as_operator(generator, device="gpu", layout=layout)
+        return clock.once(
+            lambda: eigsh(
+                *(A, 20),
+                **{"which": "SA", "rng": 0, "tol": 1e-8, "convergence": "norm"},
+                **{"on_unconverged": "return", "return_info": True, **options},
+            )
+        )
+
+    def measure(matrix: Callable[[int], str], options: dict[str, Any], is_weak: bool) -> Record:
+        alone_s, alone = solved(matrix(1), options, None)
+        time_s, split = solved(matrix(comm.size), options, comm)
+        columns = [result.info["operator_columns"] for result in (alone, split)]
+        record = {"operation": "eigsh", "matrix": matrix(comm.size), "k": 20, **options}
+        record |= {
+            "operator_columns": columns,
+            "restarts": split.info["restarts"],
+            "solve_s": [alone_s, time_s],
+        }
+        record |= {"residual": float(split.residuals.max()), "converged": int(split.converged.sum())}
+        if is_weak:  # per operator column
+            return {**record, "alone_s": alone_s / columns[0], "time_s": time_s / columns[1]}
+        return {**record, "alone_s": alone_s, "time_s": time_s, "speedup": alone_s / time_s}
+
+    for name, (matrix, options) in SOLVES.items():
+        yield f"eigsh {name}", lambda m=matrix, o=options: measure(m, o, True)  # type: ignore[misc]
+    matrix, options = STRONG
+    yield "eigsh strong", lambda: measure(lambda _: matrix, options, False)
+
+
+def main() -> None:
+    """Measure the rows that a file lacks, and print all of them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, required=True, help="file to continue or to write")
+    parser.add_argument("--seconds", type=float, default=100, help="after which no row is begun")
+    parser.add_argument("--only", default="", help="rows whose name contains this text")
+    arguments = parser.parse_args()
+    comm: Any = MPI.COMM_WORLD
+    processes = communicator(comm)
+    begin, is_first = time.monotonic(), comm.rank == 0
+    choose_gpu(processes)
+    clock = Clock(comm)
+    document: dict[str, Any] = {"environment": environment(backend_for("gpu")), "records": []}
+    if arguments.json.exists():
+        document = json.loads(arguments.json.read_text())
+    done = {(record["row"], record["processes"]) for record in document["records"]}
+    rows = [row for part in (products, sparse_products, solves) for row in part(clock, comm)]
+    for name, measure in rows:
+        due = arguments.only in name and (name, comm.size) not in done
+        due = due and time.monotonic() - begin < arguments.seconds
+        if not (due if processes is None else share(processes, due)[0]):
+            continue
+        started = time.monotonic()
+        record = {"row": name, "processes": comm.size, **measure()}
+        record["efficiency"] = round(record["alone_s"] / record["time_s"], 4)
+        clock.cupy.get_default_memory_pool().free_all_blocks()
+        if is_first:
+            document["records"].append(record)
+            document["route"] = getattr(processes, "gpu_route", "")
+            with replaced(str(arguments.json)) as stream:
+                stream.write(json.dumps(document, indent=1).encode())
+            numbers = f"{record['alone_s'] * 1e6:12.1f} {record['time_s'] * 1e6:12.1f} us"
+            took = time.monotonic() - started
+            print(f"{name:32} {numbers} {record['efficiency']:7.3f}   ({took:.1f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()
