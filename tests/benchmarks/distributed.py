@@ -2,9 +2,9 @@
 
     mpiexec -n 2 python -m tests.benchmarks.distributed --json scaling.json --seconds 100
 
-Each process has a GPU. A row is measured alone, by every process on its own GPU, and with rows split over all of
-them; of several GPUs the slowest counts. Rows that the file has are skipped, and no row is begun after the seconds
-given, so that a run can be continued.
+Each process has a GPU. A row is measured alone, by every process on its own GPU, and with rows split over all
+of them; of several GPUs the slowest counts. Rows that the file has are skipped, and no row is begun after the
+seconds given, so that a run can be continued.
 """
 
 from __future__ import annotations
