@@ -21,6 +21,7 @@ import platformdirs
 from .errors import OptionError
 
 TUNE_MODES = ("cached", "auto", "model")
+GPU_TRANSPORTS = ("auto", "nccl", "mpi")
 MAX_THREADS = 1024  # more than that are a mistake; results per thread and operation are kept in memory
 
 
@@ -56,6 +57,10 @@ class Options:
         Whether sparse factorisations on a GPU repeat bit for bit (``BLOCKVEC_DETERMINISTIC``, 0 or 1); False
         by default, since this mode of cuDSS 0.8 ended with errors of the device for some matrices. It solves
         one column at a time. All other operations repeat bit for bit in any case.
+    gpu_transport : str
+        How processes with a GPU each exchange rows of blocks (``BLOCKVEC_GPU_TRANSPORT``): by copy engines
+        between GPUs of one host that can open each other's memory (``"auto"``), by NCCL (``"nccl"``), or
+        through the hosts (``"mpi"``). Small sums are exchanged by NCCL, unless this is ``"mpi"``.
     """
 
     threads: int = dataclasses.field(default_factory=lambda: _available_cores())
@@ -65,6 +70,7 @@ class Options:
     tune: str = "cached"
     tune_budget_s: float = 2.0
     deterministic: bool = False
+    gpu_transport: str = "auto"
 
     @property
     def winners_dir(self) -> Path | None:
@@ -78,8 +84,9 @@ class Options:
         for name in ("vendor", "three_m", "deterministic"):
             if not isinstance(value := getattr(self, name), bool):
                 raise OptionError(f"{name}: got {value!r}; give True or False.")
-        if self.tune not in TUNE_MODES:
-            raise OptionError(f"tune: got {self.tune!r}; give one of {', '.join(map(repr, TUNE_MODES))}.")
+        for name, known in (("tune", TUNE_MODES), ("gpu_transport", GPU_TRANSPORTS)):
+            if (value := getattr(self, name)) not in known:
+                raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
         if not isinstance(self.tune_budget_s, int | float) or not 0 < self.tune_budget_s < float("inf"):
             raise OptionError(
                 f"tune_budget_s: got {self.tune_budget_s!r}; give a positive number of seconds."
@@ -99,6 +106,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "BLOCKVEC_3M": ("three_m", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_DETERMINISTIC": ("deterministic", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
+    "BLOCKVEC_GPU_TRANSPORT": ("gpu_transport", str, f"one of {', '.join(GPU_TRANSPORTS)}"),
     "BLOCKVEC_TUNE_BUDGET": ("tune_budget_s", float, "a positive number of seconds"),
 }
 """Per environment variable: the option, how its text is read, and what to give."""

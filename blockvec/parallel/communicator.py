@@ -19,8 +19,10 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from ..backends import Array, backend_of, is_cupy
+from ..config import options
 from ..errors import BlockvecError, OptionError
 from . import nccl
+from .peer_copies import PeerCopies, refusal
 
 Message: TypeAlias = tuple[int, Array]
 """A contiguous array and the process that it is sent to or received from."""
@@ -169,6 +171,48 @@ class MpiCommunicator:
             self._started = max(self._control.allgather(self._started))
         return reports
 
+    def peer_copies(
+        self,
+        received: Sequence[tuple[int, int, int]],
+        sent: Sequence[tuple[int, Any, int]],
+        width: int,
+        dtype: str,
+    ) -> PeerCopies | None:
+        """Let GPUs write halos into each other's memory; None where that is not possible for all of them.
+
+        All processes call it, with the arguments of `PeerCopies`.
+        """
+        if self._gpus is None:
+            return None
+        copies, offer, reason = None, None, refusal(received, sent)
+        if options().gpu_transport == "nccl":
+            reason = "gpu_transport='nccl'"
+
+        def begin() -> None:
+            self._start(raises=True)
+
+        try:
+            if not reason:
+                copies = PeerCopies(self.rank, self.size, received, sent, width, dtype, begin)
+                offer = copies.offer()
+        except RuntimeError as error:
+            reason = f"memory cannot be shared: {error}"
+        found = share(self, (reason, platform.node(), offer))
+        if len({host for _, host, _ in found}) > 1:
+            reason = "several hosts"
+        elif copies is not None and not any(problem for problem, _, _ in found):
+            try:
+                copies.open([offer for _, _, offer in found])
+            except RuntimeError as error:
+                reason = f"memory cannot be opened: {error}"
+        problems = [problem for problem in share(self, reason) if problem]
+        if not problems and copies is not None:
+            self._gpus.add(copies)
+        self.gpu_route = f"{self._gpus.name}, halos by " + (
+            f"NCCL ({problems[0]})" if problems else "copy engines"
+        )
+        return None if problems else copies
+
     # --- failures of other processes ------------------------------------------------------------------
 
     def _start(self, raises: bool = False) -> int:
@@ -216,7 +260,7 @@ class MpiCommunicator:
         return self._gpus
 
     def _connect(self, backend: Any) -> None:
-        reason = nccl.missing()
+        reason = "gpu_transport='mpi'" if options().gpu_transport == "mpi" else nccl.missing()
         found = share(self, (reason, (platform.node(), nccl.place(backend.device_id))))
         reasons = [reason for reason, _ in found if reason]
         if len({gpu for _, gpu in found}) < self.size:
@@ -230,16 +274,13 @@ class MpiCommunicator:
         self._watch = nccl.Watch(self._look)
         atexit.register(self._close)
 
-    def _look(self) -> bool:
-        """Abort operations between GPUs that a process misses; True if there were none."""
+    def _look(self) -> None:
+        """Abort operations between GPUs that a process misses, again and again until none is left."""
         with self._noticing:
             self._notice()
-            if not self._is_missed(self._started):
-                return True
-            self._is_cut_off = True
-        assert self._gpus is not None
-        self._gpus.abort()
-        return False
+            self._is_cut_off = self._is_cut_off or self._is_missed(self._started)
+        if self._is_cut_off and self._gpus is not None:
+            self._gpus.abort()
 
     def _close(self) -> None:
         """Let the others have what they need of this process, and end the thread before MPI ends."""
@@ -250,8 +291,9 @@ class MpiCommunicator:
     def _disconnect(self) -> None:
         """Discard the connection of GPUs after a failure; the next array of one makes another."""
         if self._watch is not None and self._gpus is not None:
-            self._watch.end()
+            self._is_cut_off = True
             self._gpus.abort()
+            self._close()
             atexit.unregister(self._close)
         self._gpus, self._watch, self.gpu_route, self._is_cut_off = None, None, "", False
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
-from .communicator import Communicator, Message
+from .communicator import Communicator, Message, MpiCommunicator
 from .layout import RowLayout
 
 MOST_BUFFERS = 8  # widths and types of blocks whose buffers are kept
@@ -43,7 +43,7 @@ class Halo:
         lists = self._asked_for(layout, wanted, np.diff(bounds))
         self._sent = [(rank, self._rows(rows - layout.first_row)) for rank, rows in lists]
         self.sent_rows = sum(len(rows) for _, rows in lists)
-        self._buffers: dict[tuple[int, str], tuple[Array, list[Message], list[Message]]] = {}
+        self._buffers: dict[tuple[int, str], Buffers] = {}
         if backend.name != "cpu":
             self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
 
@@ -69,34 +69,71 @@ class Halo:
         They are valid until the next exchange.
         """
         key = X.shape[1], X.dtype.name
-        if key not in self._buffers:
+        buffers = self._buffers.get(key)
+        if buffers is None or not buffers.is_open:
             if len(self._buffers) >= MOST_BUFFERS:
                 self._buffers.clear()
-            self._buffers[key] = self._allocated(*key)
-        halo, sends, receives = self._buffers[key]
+            buffers = self._buffers[key] = self._allocated(*key)
+        return buffers.start(X)
+
+    def _allocated(self, width: int, dtype: str) -> Buffers:
+        """Allocate the wanted rows of a block, and what the transport needs beside them."""
+        counts = [
+            (rank, rows, rows.stop - rows.start if isinstance(rows, slice) else len(rows))
+            for rank, rows in self._sent
+        ]
+        if isinstance(self._comm, MpiCommunicator) and self._backend.name != "cpu":
+            copies = self._comm.peer_copies(self._received, counts, width, dtype)
+            if copies is not None:
+                return copies
+        halo = self._backend.empty((self.wanted_rows, width), dtype)
+        sends = [(rank, rows, self._backend.empty((count, width), dtype)) for rank, rows, count in counts]
+        return Messages(self._comm, halo, self._received, sends, self._backend)
+
+
+class Buffers(Protocol):
+    """Memory for the exchange of rows of one width and type."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an exchange can be started; otherwise others are allocated."""
+
+    def start(self, X: Array) -> Callable[[], Array]:
+        """Start the exchange of rows of X; the function returned waits and returns the wanted rows."""
+
+
+class Messages:
+    """Buffers whose content goes through `Communicator.exchange`."""
+
+    is_open = True
+
+    def __init__(
+        self,
+        comm: Communicator,
+        halo: Array,
+        received: Sequence[tuple[int, int, int]],
+        sends: Sequence[tuple[int, slice | Array, Array]],
+        backend: Backend,
+    ) -> None:
+        self._comm, self._halo, self._sends, self._backend = comm, halo, sends, backend
+        self._receives: list[Message] = [(rank, halo[begin:end]) for rank, begin, end in received]
+
+    def start(self, X: Array) -> Callable[[], Array]:
+        """Start the exchange; see `Buffers`."""
         messages = []
-        for (rank, rows), (_, buffer) in zip(self._sent, sends, strict=True):
+        for rank, rows, buffer in self._sends:
             if isinstance(rows, slice) and X.flags.c_contiguous:
-                buffer = X[rows]
-            elif isinstance(rows, slice):
+                messages.append((rank, X[rows]))
+                continue
+            if isinstance(rows, slice):
                 buffer[...] = X[rows]
             else:
                 self._backend.xp.take(X, rows, axis=0, out=buffer)
             messages.append((rank, buffer))
-        wait = self._comm.exchange(messages, receives)
+        wait = self._comm.exchange(messages, self._receives)
 
         def finish() -> Array:
             wait()
-            return halo
+            return self._halo
 
         return finish
-
-    def _allocated(self, width: int, dtype: str) -> tuple[Array, list[Message], list[Message]]:
-        """Allocate the wanted rows of a block and what is sent of it."""
-        halo = self._backend.empty((self.wanted_rows, width), dtype)
-        receives = [(rank, halo[begin:end]) for rank, begin, end in self._received]
-        sends = []
-        for rank, rows in self._sent:
-            count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
-            sends.append((rank, self._backend.empty((count, width), dtype)))
-        return halo, sends, receives

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backends import Array
 from ..errors import DeviceError
+from .peer_copies import PeerCopies
 
 WATCH_S = 0.05  # between two looks for failed processes
 ABORT_S = 2.0  # that an abort waits for a call that queues work, which may itself wait for a failed process
@@ -26,7 +28,8 @@ class NcclTransport:
 
         self._cupy, self._nccl = cupy, nccl
         self.size, self.device_id = size, device_id
-        self._queueing = threading.Lock()
+        self._queueing, self._aborting = threading.Lock(), threading.Lock()
+        self._copies = weakref.WeakSet[PeerCopies]()
         with cupy.cuda.Device(device_id):
             self._comm = nccl.NcclCommunicator(size, identity, rank)
         self.name = f"NCCL {_version(nccl.get_version())}"
@@ -63,14 +66,21 @@ class NcclTransport:
         """Wait for the GPU."""
         self._cupy.cuda.Device(self.device_id).synchronize()
 
+    def add(self, copies: PeerCopies) -> None:
+        """Include an exchange by copy engines in `abort`."""
+        self._copies.add(copies)
+
     def abort(self) -> None:
         """End all operations that are queued, with undefined results; no others are possible."""
-        is_free = self._queueing.acquire(timeout=ABORT_S)
-        try:
-            self._comm.abort()
-        finally:
-            if is_free:
-                self._queueing.release()
+        with self._aborting:
+            is_free = self._queueing.acquire(timeout=ABORT_S)
+            try:
+                self._comm.abort()
+            finally:
+                if is_free:
+                    self._queueing.release()
+            for copies in list(self._copies):
+                copies.release()
 
     def _check_device(self, array: Any) -> None:
         if array.data.device_id != self.device_id:
@@ -114,16 +124,16 @@ def _version(number: int) -> str:
 
 
 class Watch:
-    """A thread that calls a function about 20 times per second, until the function returns False."""
+    """A thread that calls a function about 20 times per second."""
 
-    def __init__(self, look: Callable[[], bool]) -> None:
+    def __init__(self, look: Callable[[], None]) -> None:
         self._look, self._ended = look, threading.Event()
         self._thread = threading.Thread(target=self._run, name="blockvec-watch", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(WATCH_S) and self._look():
-            pass
+        while not self._ended.wait(WATCH_S):
+            self._look()
 
     def end(self) -> None:
         """End the thread; returns once it has ended."""

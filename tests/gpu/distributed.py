@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector, RowLayout, as_operator, models
+from blockvec import BlockVector, RowLayout, as_operator, models, option_context
 from blockvec.errors import FormatError
 from blockvec.parallel import agreed, choose_gpu, communicator, share
+from blockvec.parallel.communicator import MpiCommunicator
 from solvers import eigsh
 from tests.contract.blocks import host
 from tests.distributed import Work, integers, is_close, layouts, matrices
@@ -102,6 +103,36 @@ def products_and_fused_results_are_those_of_the_whole_matrix(comm: Any, folder: 
                 assert is_close(host(found.dots["xy"]), (X.conj() * shifted).sum(axis=0), dtype)
                 assert is_close(host(found.gram["xy"]), X.conj().T @ shifted, dtype)
                 assert is_close(host(found.gram["yy"]), shifted.conj().T @ shifted, dtype)
+
+
+@work
+def all_transports_give_the_same_bits(comm: Any, folder: Path) -> None:
+    """Hundreds of exchanges of blocks that are overwritten at once, of changing widths."""
+    for matrix in ("laplace3d:nx=60,ny=60,nz=50", "xxz:sites=14,up=7"):
+        found = []
+        for transport in ("auto", "nccl", "mpi"):
+            with option_context(gpu_transport=transport):
+                processes = MpiCommunicator(comm)
+                generator = models.generator(matrix)
+                layout = RowLayout.equal(generator.shape[0], processes)
+                op = as_operator(generator, device="gpu", layout=layout).affine(0.1, 1.0)
+                blocks = []
+                for width in (8, 1, 5, 8):
+                    wide = BlockVector.random(op.shape[0], 9, rng=0, device="gpu", layout=layout)
+                    X, Y = wide[:, :width], wide[:, :width].copy()
+                    for _ in range(50):
+                        op.apply(X, out=Y, beta=-1)
+                        op.apply(Y, out=X, beta=-1)
+                    blocks.append(host(X))
+                route = processes.gpu_route
+                assert route.startswith("MPI" if transport == "mpi" else "NCCL")
+                assert transport != "nccl" or "halos by NCCL" in route
+                if processes.rank == 0:
+                    print(transport, route)
+            found.append(blocks)
+        for blocks in zip(*found, strict=True):
+            assert np.isfinite(blocks[0]).all()
+            assert all(np.array_equal(blocks[0], other) for other in blocks)
 
 
 @work
