@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
+import mmap
 import queue
+import random
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from blockvec.parallel import agreed, communicator
+from blockvec.parallel import RowLayout, agreed, communicator
 from blockvec.parallel.communicator import MpiCommunicator
+from blockvec.parallel.halo import Halo
 
 DEADLINE_S = 30.0
 
@@ -36,32 +42,45 @@ class DeviceArray(np.ndarray):  # type: ignore[type-arg]
 DeviceArray.__module__ = "cupy"
 
 
-class Device(contextlib.nullcontext[None]):
-    """The only GPU of a process, whose only stream is `STREAM`."""
+class Event:
+    """A place in a stream."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        assert number == 0
+    def __init__(self, disable_timing: bool = True) -> None:
+        self._reached = threading.Event()
 
-    def synchronize(self) -> None:
-        STREAM.synchronize()
+    def record(self, stream: Stream) -> None:
+        self._reached = threading.Event()
+        stream.put(self._reached.set)
+
+    @property
+    def wait(self) -> Callable[[], object]:
+        return self._reached.wait
 
 
 class Stream:
-    """Runs what is queued, one after the other."""
+    """Runs what is queued, one after the other, with pauses."""
 
-    def __init__(self) -> None:
-        self._work: queue.Queue[Callable[[], None]] = queue.Queue()
-        self.ptr = 0
+    known: ClassVar[list[Stream]] = []
+
+    def __init__(self, non_blocking: bool = True) -> None:
+        self._work: queue.Queue[Callable[[], object]] = queue.Queue()
+        self._pauses = random.Random(len(self.known))
+        self.ptr = len(self.known)
+        self.known.append(self)
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
         while True:
-            self._work.get()()
+            work = self._work.get()
+            time.sleep(self._pauses.choice((0, 0, 1e-4, 2e-3)))
+            work()
             self._work.task_done()
 
-    def put(self, work: Callable[[], None]) -> None:
+    def put(self, work: Callable[[], object]) -> None:
         self._work.put(work)
+
+    def wait_event(self, event: Event) -> None:
+        self.put(event.wait)
 
     def synchronize(self) -> None:
         """Wait, like CuPy, without looking at anything else."""
@@ -69,6 +88,89 @@ class Stream:
 
 
 STREAM = Stream()
+
+
+class Device(contextlib.nullcontext[None]):
+    """The only GPU of a process, whose current stream is `STREAM`."""
+
+    def __init__(self, number: int = 0) -> None:
+        super().__init__()
+        assert number == 0
+
+    def synchronize(self) -> None:
+        for stream in Stream.known:
+            stream.synchronize()
+
+
+class Runtime:
+    """Memory that processes can open, and copies on streams."""
+
+    memcpyDeviceToDevice = 3  # noqa: N815
+
+    def __init__(self, place: str) -> None:
+        self.place, self._opened = place, dict[int, tuple[Path, mmap.mmap]]()
+        self._folder = tempfile.TemporaryDirectory()
+
+    def deviceGetPCIBusId(self, number: int) -> str:  # noqa: N802
+        return self.place
+
+    def malloc(self, count: int) -> int:
+        path = Path(self._folder.name, str(len(self._opened)))
+        path.write_bytes(bytes(count))
+        return self._address(path)
+
+    def memset(self, address: int, value: int, count: int) -> None:
+        ctypes.memset(address, value, count)
+
+    def ipcGetMemHandle(self, address: int) -> Path:  # noqa: N802
+        return self._opened[address][0]
+
+    def ipcOpenMemHandle(self, handle: Path) -> int:  # noqa: N802
+        return self._address(handle)
+
+    def ipcCloseMemHandle(self, address: int) -> None:  # noqa: N802
+        assert address in self._opened
+
+    def free(self, address: int) -> None:
+        self._opened[address][0].unlink()
+
+    def memcpyAsync(self, target: int, source: int, count: int, kind: int, stream: int) -> None:  # noqa: N802
+        Stream.known[stream].put(lambda: ctypes.memmove(target, source, count))
+
+    def memcpy2DAsync(  # noqa: N802
+        self, target: int, pitch: int, source: int, step: int, line: int, count: int, kind: int, stream: int
+    ) -> None:
+        for row in range(count):
+            self.memcpyAsync(target + row * pitch, source + row * step, line, kind, stream)
+
+    def _address(self, path: Path) -> int:
+        with path.open("r+b") as file:
+            memory = mmap.mmap(file.fileno(), 0)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        self._opened[address] = path, memory
+        return address
+
+
+class Driver:
+    """Flags that streams write and wait for."""
+
+    CUstream = CUdeviceptr = staticmethod(int)
+    CUstreamWaitValue_flags = SimpleNamespace(CU_STREAM_WAIT_VALUE_GEQ=0)
+
+    def cuStreamWriteValue64(self, stream: int, address: int, value: int, flags: int) -> tuple[int]:  # noqa: N802
+        flag = ctypes.c_int64.from_address(address)
+        Stream.known[stream].put(lambda: setattr(flag, "value", value))
+        return (0,)
+
+    def cuStreamWaitValue64(self, stream: int, address: int, value: int, flags: int) -> tuple[int]:  # noqa: N802
+        flag = ctypes.c_int64.from_address(address)
+
+        def wait() -> None:
+            while flag.value < value:
+                time.sleep(1e-5)
+
+        Stream.known[stream].put(wait)
+        return (0,)
 
 
 class Nccl:
@@ -123,6 +225,15 @@ def device_array(values: Any) -> Any:
     return np.array(values).view(DeviceArray)
 
 
+def array_at(shape: tuple[int, int], dtype: str, address: int) -> Any:
+    count = math.prod(shape) * np.dtype(dtype).itemsize
+    return (
+        np.frombuffer(_at(address, count), dtype).reshape(shape).view(DeviceArray)
+        if count
+        else np.empty(shape)
+    )
+
+
 def cupy(place: str) -> Any:
     """The parts of CuPy that `blockvec.parallel.nccl` uses."""
     nccl = SimpleNamespace(
@@ -137,13 +248,29 @@ def cupy(place: str) -> Any:
     return SimpleNamespace(
         ascontiguousarray=lambda array: device_array(np.ascontiguousarray(array)),
         empty=lambda shape, dtype: device_array(np.full(shape, 7, dtype)),
+        dtype=np.dtype,
+        ndarray=array_at,
+        take=lambda a, rows, axis, out: STREAM.put(lambda: np.take(a, rows, axis, out)),
         cuda=SimpleNamespace(
             nccl=nccl,
             Device=Device,
             get_current_stream=lambda: STREAM,
-            runtime=SimpleNamespace(deviceGetPCIBusId=lambda number: place),
+            runtime=Runtime(place),
+            Stream=Stream,
+            Event=Event,
+            UnownedMemory=lambda address, count, owner: address,
+            MemoryPointer=lambda address, offset: address + offset,
         ),
     )
+
+
+BACKEND: Any = SimpleNamespace(
+    name="cuda:0",
+    device_id=0,
+    to_host=np.asarray,
+    from_host=device_array,
+    empty=lambda shape, dtype: device_array(np.full(shape, 7, dtype)),
+)
 
 
 @contextlib.contextmanager
@@ -151,8 +278,8 @@ def pretended(patch: pytest.MonkeyPatch, place: str) -> Any:
     module = cupy(place)
     patch.setitem(sys.modules, "cupy", module)
     patch.setitem(sys.modules, "cupy.cuda", module.cuda)
-    backend = SimpleNamespace(name="cuda:0", device_id=0, to_host=np.asarray, from_host=device_array)
-    patch.setattr(sys.modules[MpiCommunicator.__module__], "backend_of", lambda array: backend)
+    patch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=Driver()))
+    patch.setattr(sys.modules[MpiCommunicator.__module__], "backend_of", lambda array: BACKEND)
     yield
 
 
@@ -197,6 +324,59 @@ def a_failure_ends_waits_for_a_gpu(comm: MpiCommunicator) -> None:
         arrays_arrive(comm)
 
 
+def plan(comm: MpiCommunicator) -> tuple[Halo, Any]:
+    """Plan the exchange of a range and of some scattered rows with each neighbour; return what is wanted."""
+    layout = RowLayout.equal(60 * comm.size, comm)
+    wanted = [
+        layout.cuts[rank] + np.array([0, 1, 2] if rank == comm.rank + 1 else [3, 17, 40])
+        for rank in (comm.rank - 1, comm.rank + 1)
+        if 0 <= rank < comm.size
+    ]
+    rows = np.concatenate(wanted)
+    return Halo(layout, rows, BACKEND), rows
+
+
+def halos_follow_blocks_that_change(comm: MpiCommunicator) -> None:
+    """Exchanges follow one another without a wait on the host, and blocks are modified between them."""
+    halo, wanted = plan(comm)
+    layout = RowLayout.equal(60 * comm.size, comm)
+    first = 100.0 * np.arange(60 * comm.size)[:, None]
+    seen: list[Any] = []
+    for width in (3, 1, 3):
+        whole = first + np.arange(width + 2)
+        X = device_array(whole[layout.rows])[:, 1 : 1 + width]
+        for _ in range(25):
+            found = halo.start(X)()
+            STREAM.put(lambda found=found: seen.append(np.array(found)))  # type: ignore[misc]
+            STREAM.put(lambda X=X: np.add(X, 0.5, out=X))  # type: ignore[misc]
+        STREAM.synchronize()
+        for turn, rows in enumerate(seen):
+            assert np.array_equal(rows, whole[wanted, 1 : 1 + width] + 0.5 * turn)
+        seen.clear()
+
+
+def fail_between_halos(halo: Halo, X: Any, error: Exception | None) -> None:
+    """Raise an exception between two exchanges, or wait for more of them."""
+    for turn in range(20):
+        if error is not None and turn == 10:
+            raise error
+        halo.start(X)()
+    STREAM.synchronize()
+    halo.start(X)
+
+
+def a_failure_ends_waits_for_halos(comm: MpiCommunicator) -> None:
+    """Streams that wait for the halo of a process that failed go on."""
+    halo, _ = plan(comm)
+    X = device_array(np.ones((60, 2)))
+    with pytest.raises(OSError, match=r"^rank 0: no more data"), agreed(comm):
+        fail_between_halos(halo, X, OSError("no more data") if comm.rank == 0 else None)
+    halos_follow_blocks_that_change(comm)
+    for _ in range(3):
+        halo.start(X)()
+    STREAM.synchronize()
+
+
 def main() -> None:
     from mpi4py import MPI
 
@@ -205,6 +385,9 @@ def main() -> None:
         arrays_arrive(comm)
         assert comm.gpu_route == "NCCL 2.28.9"
         a_failure_ends_waits_for_a_gpu(comm)
+        halos_follow_blocks_that_change(comm)
+        assert comm.gpu_route == "NCCL 2.28.9, halos by copy engines"
+        a_failure_ends_waits_for_halos(comm)
     shared = MpiCommunicator(MPI.COMM_WORLD)
     with pytest.MonkeyPatch.context() as patch, pretended(patch, "the same"):
         arrays_arrive(shared)
