@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from . import arrays, dispatch, elementwise, products
 from .arrays import Memory, check_writable, overlaps
-from .backends import Backend
+from .backends import Array, Backend
 from .backends.base import CsrMatrix
 from .blockvector import BlockVector
 from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
@@ -191,6 +191,27 @@ class Operator(ABC):
         sums = iter(products.sum_each_over(block.layout, [*column_dots.values(), *grams.values()]))
         summed = [{name: next(sums) for name in which} for which in (column_dots, grams)]
         return extras.applied(result, *summed)
+
+    def add_product(self, X: Array, Y: Array) -> None:
+        """Set Y = Y + A X for column-major NumPy arrays; the shortest way to a few columns on the host.
+
+        Parameters
+        ----------
+        X : array, shape (n_cols, M)
+            Column-major, of the operator's type. Not checked.
+        Y : array, shape (n_rows, M)
+            Column-major, of the same type, not sharing memory with X. Not checked.
+
+        Examples
+        --------
+        >>> from blockvec import as_operator, models
+        >>> import numpy as np
+        >>> X, Y = np.eye(3, 1, order="F"), np.ones((3, 1), order="F")
+        >>> as_operator(models.laplace1d(n=3)).add_product(X, Y)
+        >>> Y[:, 0].tolist()
+        [3.0, 0.0, 1.0]
+        """
+        Y += self.apply(np.ascontiguousarray(X)).array
 
     def __matmul__(self, X: Any) -> BlockVector:
         if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
@@ -413,6 +434,8 @@ class SparseOperator(Operator):
         self.nnz = int(matrix.nnz)
         self._index_bytes = int(matrix.indices.dtype.itemsize)
         self.prepared = backend.prepare_sparse(matrix)
+        # Adds products to column-major arrays; on the host only.
+        self._add_columns = getattr(self.prepared, "add_columns", None)
         # On a GPU, a converted copy may replace the matrix.
         self._matrix: Any = matrix if backend.name == "cpu" else None
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
@@ -451,6 +474,13 @@ class SparseOperator(Operator):
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift))
         dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
+
+    def add_product(self, X: Array, Y: Array) -> None:
+        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+        if self._add_columns is None or active_profile.get() is not None:
+            super().add_product(X, Y)
+        else:
+            self._add_columns(X, Y)
 
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
         """Describe the product with one column; return it and the prepared matrix."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from blockvec import BlockVector, __version__, array_namespace
+from blockvec import Operator as ArrayOperator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
 from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, project_out, to_host
+from .column_block import ColumnBlock, ColumnOperator
 from .combine import both_ends, one_after_other, staged
 from .costs import FEW_ROWS, most_calls
 from .interior_filter import solve_window
@@ -35,6 +37,7 @@ from .transform.spectral_map import SpectralMap
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
+SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
@@ -204,6 +207,9 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     start: Block = _empty(op) if problem.start is None else problem.start
     if problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
+    elif _is_short(problem, options):
+        start, problem = ColumnBlock.of(start), _by_columns(problem)
+        op = problem.operator
     if problem.start is None:
         start = start.random_like(options.block_size, problem.rng)
     elif not to_host(start.norms()).any():
@@ -226,6 +232,21 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         if largest(op.layout, interrupted()):
             outcome = replace(outcome, reason="interrupted")
     return _result(problem, options, outcome)
+
+
+def _is_short(problem: Problem, options: IterationOptions) -> bool:
+    """Check whether columns are short enough that steps take as long as their calls."""
+    op = problem.operator
+    is_here = op.device == "cpu" and op.layout is None and isinstance(op, ArrayOperator)
+    is_lanczos = options.method in ("lanczos", "filter") and problem.target is None
+    return is_here and is_lanczos and op.dtype.char in "dD" and op.shape[0] <= SHORT_ROWS
+
+
+def _by_columns(problem: Problem) -> Problem:
+    """Convert a problem of the host to column-major blocks."""
+    locked = None if problem.locked is None else ColumnBlock.of(problem.locked)
+    operator = ColumnOperator(cast(ArrayOperator, problem.operator))
+    return replace(problem, operator=cast(Operator, operator), locked=locked)
 
 
 def _empty(op: Operator) -> BlockVector:

@@ -32,7 +32,10 @@ from typing import Any
 
 import numpy as np
 
+from blockvec import BlockVector
+
 from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
+from ..column_block import ColumnOperator
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
@@ -70,10 +73,22 @@ class ChebyshevOperator:
 
     def __init__(self, operator: Operator, filter: Filter, locked: Block | None) -> None:
         self.degree, self.locked = filter.degree, locked
+        self._is_by_columns = isinstance(operator, ColumnOperator)
+        if isinstance(operator, ColumnOperator):  # products of whole blocks read the matrix once
+            operator = operator.operator
+            self.locked = None if locked is None else BlockVector(locked.array, copy=True)
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
+        """Return T_d X in one of the two blocks; both are overwritten, column-major X are not."""
+        if self._is_by_columns:
+            out = X.like() if out is None else out
+            out.array[...] = self._rows(BlockVector(X.array, copy=True)).array
+            return out
+        return self._rows(X, out)
+
+    def _rows(self, X: Block, out: Block | None = None) -> Block:
         """Return T_d X in one of the two blocks, both of which are overwritten."""
         out = X.like() if out is None else out
         for _, current, _ in recurrence(self._doubled, X, out, self.degree):

@@ -31,6 +31,7 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
+from ..column_block import ColumnBlock
 from ..orthogonalize import Queued, orthogonalize
 from ..runtime.checkpoint import restored
 from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
@@ -133,6 +134,7 @@ class BlockKrylov:
         self.capacity = buffer.shape[1] - n_locked
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
+        self._is_by_columns = isinstance(buffer, ColumnBlock)
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._recorder = recorder_for(operator, buffer)
         self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
@@ -212,11 +214,15 @@ class BlockKrylov:
     def expand(self) -> None:
         """Apply the operator to the next pending columns and append new directions."""
         step = min(self.block_size, self.w)
-        X = self._take(step)
-        W = self._other_scratch(X, step)
         known, new = self.m + self.w, min(step, self.room)
         into = self.columns(known, known + new)
-        queued = self._repeat(X, W, into)
+        in_place = self._is_by_columns and new == step  # columns of the buffer are contiguous blocks
+        if in_place:
+            X, W, queued = self.columns(self.m, self.m + step), into, None
+        else:
+            X = self._take(step)
+            W = self._other_scratch(X, step)
+            queued = self._repeat(X, W, into)
         if queued is None:
             W = self.operator.apply(X, out=W)
         self.counts.apply(step, self.degree)
@@ -227,7 +233,7 @@ class BlockKrylov:
             scale=self.norm or self._most,
             first=self._window(),
             max_rank=new,
-            into=into,
+            into=None if in_place else into,
             rng=self.rng,
             queued=queued,
         )
@@ -241,7 +247,7 @@ class BlockKrylov:
         self.w += new - step
         if new < step:
             self._full_until = self.capacity
-        self._next = W if new == step == self.w else None
+        self._next = W if new == step == self.w and not in_place else None
 
     def _repeat(self, X: Block, W: Block, into: Block) -> Queued | None:
         """Queue a step by one call, where cycles repeat it; None where its operations must be called.

@@ -11,16 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.linalg import lapack
+from scipy.linalg import blas, lapack
 
 from ..blocks import Array, Block
+from ..column_block import add_product, adjoint_product
 from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE
 from .gram_schmidt import AMPLIFIED
 from .intrablock import ENOUGH
 
 CHUNK_BYTES = 512 << 10  # rows of the basis that stay in a second-level cache from one product to the next
 LEAST_ROWS = 256
-_LAPACK = {"d": (lapack.dpotrf, lapack.dtrtri), "D": (lapack.zpotrf, lapack.ztrtri)}
+_LAPACK = {
+    "d": (lapack.dpotrf, lapack.dtrtri, blas.dtrmm),
+    "D": (lapack.zpotrf, lapack.ztrtri, blas.ztrmm),
+}
 
 
 def is_on_host(W: Block) -> bool:
@@ -33,33 +37,94 @@ def is_on_host(W: Block) -> bool:
     return is_double and is_whole and W.device == "cpu"
 
 
+class _Rows:
+    """Row-major W and V: products and updates chunk by chunk."""
+
+    def __init__(self, W: Array, V: Array) -> None:
+        rows, n = max(LEAST_ROWS, CHUNK_BYTES // max(V.strides[0], W.strides[0])), len(W)
+        self._chunks = (
+            [(W[i : i + rows], V[i : i + rows]) for i in range(0, n, rows)] if n > rows else [(W, V)]
+        )
+
+    def dot(self, begin: int, end: int) -> Array:
+        """Compute V^H W for columns of V."""
+        return _summed([U[:, begin:end].conj().T @ X for X, U in self._chunks])
+
+    def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> Array:
+        """Set W = W - V S, where S is not zero in these rows only, and compute V^H W."""
+        products = []
+        for X, U in self._chunks:
+            for i, j in ranges:
+                X -= U[:, i:j] @ S[i:j]
+            products.append(U.conj().T @ X)
+        return _summed(products)
+
+    def subtract(self, S: Array) -> Array:
+        """Set W = W - V S and compute W^H W."""
+        products = []
+        for X, U in self._chunks:
+            X -= U @ S
+            products.append(X.conj().T @ X)
+        return _summed(products)
+
+    def multiply(self, T: Array) -> None:
+        """Set W = W T."""
+        for X, _ in self._chunks:
+            X[:] = X @ T
+
+    def gram(self) -> Array:
+        """Compute W^H W."""
+        return _summed([X.conj().T @ X for X, _ in self._chunks])
+
+
+class _Columns:
+    """Column-major W and V: every product and update is one call of BLAS."""
+
+    def __init__(self, W: Array, V: Array) -> None:
+        self._W, self._V = W, V
+
+    def dot(self, begin: int, end: int) -> Array:
+        """Compute V^H W for columns of V."""
+        return adjoint_product(self._V[:, begin:end], self._W)
+
+    def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> Array:
+        """Set W = W - V S, where S is not zero in these rows only, and compute V^H W."""
+        for i, j in ranges:
+            add_product(self._V[:, i:j], S[i:j], self._W, -1.0)
+        return adjoint_product(self._V, self._W)
+
+    def subtract(self, S: Array) -> Array:
+        """Set W = W - V S and compute W^H W."""
+        add_product(self._V, S, self._W, -1.0)
+        return self.gram()
+
+    def multiply(self, T: Array) -> None:
+        """Set W = W T for a triangular T."""
+        _LAPACK[T.dtype.char][2](1.0, T, self._W, side=1, overwrite_b=1)
+
+    def gram(self) -> Array:
+        """Compute W^H W."""
+        return adjoint_product(self._W, self._W)
+
+
 def host_step(
     W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
 ) -> tuple[Array, Array | None, float, int]:
     """Replace W by an orthonormal block that is orthogonal to V, and copy it to `into`.
 
-    Arguments are those of `orthogonalize`, as arrays. Returns S and R with W_old = V S + W_new R, the length
-    of the longest column of W_old (or `scale`), and the number of reductions. R is None where the block needs
-    more than this step: W_new is then W_old - V S.
+    Arguments are those of `orthogonalize`, as arrays, both row-major or both column-major. Returns S and R
+    with W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
+    reductions. R is None where the block needs more than this step: W_new is then W_old - V S.
     """
-    (n, width), unit = W.shape, float(np.finfo(W.dtype).eps) / 2
-    rows = max(LEAST_ROWS, CHUNK_BYTES // max(V.strides[0], W.strides[0]))
-    chunks = [(W[i : i + rows], V[i : i + rows]) for i in range(0, n, rows)] if n > rows else [(W, V)]
+    width, unit = W.shape[1], float(np.finfo(W.dtype).eps) / 2
+    is_by_columns = W.flags.f_contiguous and V.flags.f_contiguous
+    blocks = _Columns(W, V) if is_by_columns else _Rows(W, V)
     S = np.zeros((V.shape[1], width), W.dtype)
     ranges = [(i, j) for i, j in first if i < j]
     for i, j in ranges:
-        S[i:j] = _summed([U[:, i:j].conj().T @ X for X, U in chunks])
-    projected = []
-    for X, U in chunks:
-        for i, j in ranges:
-            X -= U[:, i:j] @ S[i:j]
-        projected.append(U.conj().T @ X)
-    rest = _summed(projected)
-    grams = []
-    for X, U in chunks:
-        X -= U @ rest
-        grams.append(X.conj().T @ X)
-    G = _summed(grams)
+        S[i:j] = blocks.dot(i, j)
+    rest = blocks.project(ranges, S)
+    G = blocks.subtract(rest)
     again, whole = _square(rest), float(G.trace().real)
     length = max(scale, (whole + again + _square(S)) ** 0.5)
     S += rest
@@ -74,13 +139,13 @@ def host_step(
         return S, None, length, 3
     reductions = 3
     if growth > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
-        for X, _ in chunks:
-            X[:] = X @ T
-        second, T, _ = _factor(_summed([X.conj().T @ X for X, _ in chunks]))
+        blocks.multiply(T)
+        second, T, _ = _factor(blocks.gram())
         R, reductions = second @ R, 4
-    if into is None:
-        for X, _ in chunks:
-            X[:] = X @ T
+    if into is None or is_by_columns:
+        blocks.multiply(T)
+        if into is not None:
+            into[:] = W
     else:
         np.matmul(W, T, out=into)
         W[:] = into
@@ -89,7 +154,7 @@ def host_step(
 
 def _factor(G: Array) -> tuple[Array, Array, bool]:
     """Compute R with G = R^H R, its inverse, and whether G is positive definite."""
-    potrf, trtri = _LAPACK[G.dtype.char]
+    potrf, trtri, _ = _LAPACK[G.dtype.char]
     R, failed = potrf(G, clean=1)
     T, singular = trtri(R)
     return R, T, not (failed or singular)

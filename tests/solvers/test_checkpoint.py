@@ -41,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
         "preconditioner": lambda X: X / 6 + np.roll(X, 1, axis=0) / 36 + np.roll(X, -1, axis=0) / 36,
         "jd_options": JacobiDavidsonOptions(correction="minres"),
     },
+    "single precision": {"which": "SA", "method": "lanczos", "block_size": 2, "tol": 1e-4},
     "both ends": {"which": "BE", "method": "lanczos", "tol": 1e-8},
     "shift-invert": {"sigma": 0.0, "ncv": 12, "tol": 1e-9},
 }
@@ -544,7 +545,7 @@ def test_an_altered_checkpoint_is_refused_and_never_gives_wrong_values(case: str
 IMPOSSIBLE: list[tuple[str, Callable[[dict[str, Any], dict[str, Any]], object]]] = [
     ("lanczos", lambda state, arrays: arrays.update({"state/H": np.full_like(arrays["state/H"], 1e308)})),
     ("lanczos", lambda state, arrays: arrays.update({"state/H": 1.001 * arrays["state/H"]})),
-    ("lanczos", lambda state, arrays: arrays.update({"state/next": -arrays["state/next"]})),
+    ("single precision", lambda state, arrays: arrays.update({"state/next": -arrays["state/next"]})),
     ("lanczos", lambda state, arrays: arrays.update({"state/theta": arrays["state/theta"][:-1]})),
     ("lanczos", lambda state, arrays: arrays.update({"state/estimates": 2 * arrays["state/estimates"]})),
     ("lanczos", lambda state, arrays: state.update(m=state["m"] - 1, w=state["w"] + 1)),
@@ -594,9 +595,10 @@ IMPOSSIBLE: list[tuple[str, Callable[[dict[str, Any], dict[str, Any]], object]]]
 ]
 
 
-@pytest.mark.parametrize("case", ["lanczos", "filter", "jd", "inside", "preconditioned minres"])
+@pytest.mark.parametrize("case", list(dict.fromkeys(name for name, _ in IMPOSSIBLE)))
 def test_a_state_that_no_iteration_can_have_is_refused(case: str, tmp_path: Path) -> None:
     A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
+    A = A.tocsr().astype(np.float32) if case == "single precision" else A
     killed(A, path, 2, **options)
     whole = path.read_bytes()
     for change in (change for name, change in IMPOSSIBLE if name == case):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from blockvec import BlockVector, as_operator
 from solvers import eigsh
+from solvers.column_block import ColumnBlock, ColumnOperator
 from solvers.iterations.krylov import BlockKrylov, Counts
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance, ritz_pairs, select
@@ -17,6 +20,22 @@ from solvers.problem import IterationOptions, IterationState, Problem
 
 UNIT = 2.0**-53
 DTYPES = ("float32", "float64", "complex64", "complex128")
+
+
+@pytest.fixture(params=["PlainBlock", "BlockVector", "ColumnBlock"])
+def block_type(request: pytest.FixtureRequest, plain: ModuleType) -> Any:
+    """The class of blocks."""
+    return {"PlainBlock": plain.PlainBlock, "BlockVector": BlockVector, "ColumnBlock": ColumnBlock}[
+        request.param
+    ]
+
+
+@pytest.fixture
+def operator_for(block_type: Any, plain: ModuleType) -> Callable[[Any], Any]:
+    """What turns a matrix into an operator on these blocks."""
+    if block_type is plain.PlainBlock:
+        return plain.PlainOperator
+    return as_operator if block_type is BlockVector else lambda matrix: ColumnOperator(as_operator(matrix))
 
 
 def hermitian(n: int, dtype: str, seed: int = 0) -> Any:

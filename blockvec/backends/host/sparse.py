@@ -25,6 +25,7 @@ from .threads import map_items
 # often to the interpreter, which runs one thread at a time.
 MOST_WORK, LEAST_WORK = 1 << 21, 1 << 17
 MIN_ROWS = 1 << 12  # rows plus entries, for any width
+ROW_MAJOR_COLUMNS = 3  # from which a row-major copy pays: it reads the matrix once, and X by whole rows
 SHARES = 8  # the number of row blocks is a multiple of it, so that few threads share them evenly
 
 
@@ -51,6 +52,25 @@ class RowBlocks:
     def entries(self, begin: int, end: int) -> int:
         """Count the entries of rows [begin, end)."""
         return int(self._indptr[end] - self._indptr[begin])
+
+    def add_columns(self, X: Array, Y: Array) -> None:
+        """Add the product with X to Y; both are column-major, and of the matrix's type."""
+        extents, width = self.shape, X.shape[1]
+        stored = self._indptr, self._indices, self._data
+        if width < ROW_MAJOR_COLUMNS:
+
+            def add(j: int) -> None:
+                _sparsetools.csr_matvec(*extents, *stored, X[:, j], Y[:, j])
+
+            if len(self._data) > LEAST_WORK:
+                map_items(add, width)
+            else:
+                for j in range(width):
+                    add(j)
+            return
+        rows = np.zeros(Y.shape, Y.dtype)
+        _sparsetools.csr_matvecs(*extents, width, *stored, X.ravel(), rows.reshape(-1))
+        Y += rows
 
     def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
         """Make a function that adds alpha times rows [begin, end) of the matrix times X to an array.
