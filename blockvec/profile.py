@@ -13,12 +13,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypedDict
 
+from .backends import backend_for
 from .backends.base import Backend
 from .config import options
 from .kernels.cache import load_json, store_json
 from .kernels.measure import Stopwatch, measure_ceilings
 from .kernels.problem import Problem
 from .kernels.roofline import Ceilings, time_limit, traffic
+from .traffic import Traffic, recorded_traffic
 
 MAX_PENDING = 4096  # intervals not read yet; reading waits for the work, which for the oldest is complete
 
@@ -43,10 +45,18 @@ _Kernel: TypeAlias = tuple[Backend, str, str, str]  # with the operation, the ty
 class Profile:
     """Times of the kernels that ran inside a ``with blockvec.profile()`` block.
 
-    On a GPU a call records two events and does not wait; `rows` and `table` wait.
+    On a GPU a call records two events and does not wait; `rows` and `table` wait. If rows are split over
+    processes, exchanges of halos and sums have rows of their own, with the time that this process waited and
+    the bytes that it sent; their limit is one copy of these in memory, as within a computer.
+
+    Attributes
+    ----------
+    traffic : Traffic
+        Counts of the communication.
     """
 
     def __init__(self) -> None:
+        self.traffic = Traffic()
         self._pending: list[tuple[Backend, Problem, str, Stopwatch]] = []
         self._calls: dict[_Kernel, Counter[Problem]] = defaultdict(Counter)
         self._times_s: dict[_Kernel, float] = defaultdict(float)
@@ -85,7 +95,32 @@ class Profile:
                 fraction=limit_s / (time_s or math.inf),
             )
             rows.append(row)
+        rows += self._communication()
         return sorted(rows, key=lambda row: -row["time_s"])
+
+    def _communication(self) -> list[ProfileRow]:
+        """List the exchanges and the sums, if there were any."""
+        counted = self.traffic
+        kinds = {
+            "exchange": (counted.exchanges, counted.exchange_bytes, counted.exchange_s),
+            "sum": (counted.reductions, counted.reduction_bytes, counted.reduction_s),
+        }
+        copy_gb_s = ceilings(backend_for("cpu")).copy_gb_s if any(kinds["sum"] + kinds["exchange"]) else 1.0
+        return [
+            ProfileRow(
+                device="cpu",
+                operation=operation,
+                dtype="",
+                kernel="processes",
+                calls=calls,
+                time_s=time_s,
+                bytes_moved=sent,
+                bandwidth_gb_s=sent / (time_s or math.inf) * 1e-9,
+                fraction=2 * sent / copy_gb_s / (time_s or math.inf) * 1e-9,
+            )
+            for operation, (calls, sent, time_s) in kinds.items()
+            if calls
+        ]
 
     def table(self) -> str:
         """Format the rows as text."""
@@ -122,7 +157,8 @@ def profile() -> Iterator[Profile]:
     current = Profile()
     token = active_profile.set(current)
     try:
-        yield current
+        with recorded_traffic() as current.traffic:
+            yield current
     finally:
         active_profile.reset(token)
 

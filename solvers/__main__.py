@@ -28,7 +28,7 @@ from .blocks import to_host
 from .drivers import DENSE_ROWS
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
-from .result import EigenResult, Interrupted
+from .result import EigenResult, Interrupted, ProcessInfo
 
 NAME = "blockvec-eigs"
 UNCONVERGED = 1  # exit code
@@ -333,9 +333,22 @@ def _print(
     layout = getattr(A, "layout", None)
     processes = "" if layout is None else f", in {layout.size} processes"
     print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}")
-    print(result, *([] if profile is None else ["", profile.table()]), sep="\n", flush=True)
+    tables = [] if profile is None else [profile.table()]
+    if "processes" in info:
+        tables.append(_process_table(info["processes"]))
+    print(result, *(f"\n{table}" for table in tables), sep="\n", flush=True)
     if result.info["stopped"] == "interrupted":
         print("interrupted: the table shows what was reached", flush=True)
+
+
+def _process_table(shares: Sequence[ProcessInfo]) -> str:
+    """Format the share of each process in a solve."""
+    lines = ["process       rows      entries  halo rows  MB sent  products s  waiting s"]
+    for rank, own in enumerate(shares):
+        waiting_s, sent_mb = own["exchange_s"] + own["reduction_s"], own["bytes_sent"] * 1e-6
+        sizes = f"{rank:7d} {own['rows']:10d} {own['entries'] or '':>12} {own['halo_rows']:10d}"
+        lines.append(f"{sizes} {sent_mb:8.1f} {own['product_s']:11.2f} {waiting_s:10.2f}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

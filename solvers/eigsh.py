@@ -43,7 +43,7 @@ from .iterations.rayleigh_ritz import Selection, Tolerance
 from .placement import place_of, without_factors
 from .problem import IterationState, Method, Problem, asks_for_corrections, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
-from .runtime.processes import processes_of, refuse_factorisation, same_generator, split, together
+from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split, together
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import measured
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
@@ -349,7 +349,7 @@ def eigsh(
     )
     whole = {"M": M, "OPinv": OPinv, "like": like, "interval": interval}
     A = split(A, comm, shape=shape, dtype=dtype, device=device, mode=mode, **whole)
-    processes = processes_of(A, comm)
+    processes, split_rows = processes_of(A, comm), A
     saved = checkpoint_for(checkpoint, checkpoint_interval, processes)
     generated = same_generator(generator(0 if rng is None and v0 is not None else rng), processes)
     sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
@@ -446,7 +446,8 @@ def eigsh(
         jd_options=jd_options,
         may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
     )
-    shows = progress and (processes is None or processes.rank == 0)
+    speaks = processes is None or processes.rank == 0
+    shows = progress and speaks
     with scaling.noted(), progress_bar(callback) if shows else nullcontext(callback) as watched:
         scaled = scaling.problem(replace(problem, callback=watched))
         if interval is not None:
@@ -466,9 +467,12 @@ def eigsh(
                 lambda: solve_densely(scaled, form, shift, mode, op, A, M),
             )
         result = scaling.result(result, sigma, limit)
+    if processes is not None:
+        result = result.with_info(processes=shares(split_rows))
     if home is not None:
         result = result.moved(home)
-    logger.info(result.summary())
+    if speaks:
+        logger.info(result.summary())
     if saved is not None and result.info["stopped"] == "converged":
         saved.remove()
     if not return_eigenvectors:

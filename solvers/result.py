@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,20 @@ SAME_VALUE = 10.0  # values within this many residual limits are shown as copies
 def counted(number: int, noun: str) -> str:
     """Write a number with a noun in singular or plural."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+class ProcessInfo(TypedDict):
+    """The share of one process of a solve, in rank order in ``info["processes"]``; times are the host's."""
+
+    rows: int
+    entries: int | None  # stored entries of the matrix, None for a function
+    halo_rows: int  # rows of other processes that a product needs
+    products: int
+    product_s: float
+    exchange_s: float  # time that exchanges of halos were waited for
+    reductions: int  # sums and decisions over all processes
+    reduction_s: float  # time that these took, including that for slower processes
+    bytes_sent: int
 
 
 class SolveInfo(TypedDict):
@@ -60,6 +74,7 @@ class SolveInfo(TypedDict):
     restarts: int
     reductions: int  # inner products over the tall dimension
     time_s: float
+    processes: NotRequired[list[ProcessInfo]]  # if rows are split over several
 
 
 @dataclass(frozen=True)
@@ -83,7 +98,7 @@ class EigenResult:
         ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns``),
         ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
         ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``, of an interval ``interval``,
-        ``counted`` and ``count_error``; see `SolveInfo`.
+        ``counted`` and ``count_error``; of several processes ``processes``. See `SolveInfo`.
     history : sequence of IterationState
         One entry per restart.
     """

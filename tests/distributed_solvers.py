@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import BlockVector, RowLayout, as_operator, models
+from blockvec import BlockVector, RowLayout, as_operator, models, profile
 from blockvec.errors import BreakdownError, FormatError, OptionError, ShapeError
-from blockvec.parallel import communicator, share
+from blockvec.parallel import communicator, recorded_traffic, share
 from solvers import EigenResult, NoConvergence, eigsh
 from tests.contract.blocks import host
 from tests.distributed import Work, layouts
@@ -121,6 +121,44 @@ def runs_repeat_and_values_are_those_of_one_process(comm: Any, folder: Path) -> 
     # Without a seed, the processes draw one together.
     values = eigsh(A, 2, which="SA", method="lanczos", comm=comm)[0]
     assert len(set(share(communicator(comm), values.tobytes()))) == 1
+
+
+@work
+def info_tells_the_share_of_each_process(comm: Any, folder: Path) -> None:
+    A, comm_ = models.model("laplace2d:n=12"), communicator(comm)
+    with recorded_traffic() as traffic:
+        result = eigsh(A, 4, which="SA", method="lanczos", rng=0, comm=comm, return_info=True)
+    shares = result.info["processes"]
+    own = shares[comm_.rank]
+    assert all(entry == own for entry in (entries[comm_.rank] for entries in share(comm_, shares)))
+    layout = RowLayout.equal(144, comm)
+    assert [entry["rows"] for entry in shares] == np.diff(layout.cuts).tolist()
+    assert sum(entry["entries"] for entry in shares) == A.nnz
+    neighbours = (comm_.rank > 0) + (comm_.rank < comm_.size - 1)
+    assert own["halo_rows"] == 12 * neighbours
+    assert own["products"] == result.info["block_applications"] == traffic.products
+    assert own["reductions"] >= result.info["reductions"]
+    assert own["bytes_sent"] > own["products"] * own["halo_rows"] * 8
+    assert 0 < own["product_s"] + own["exchange_s"] + own["reduction_s"] <= result.info["time_s"]
+    assert "processes" not in eigsh(A, 2, rng=0, return_info=True).info
+
+
+@work
+def a_profile_has_rows_for_communication(comm: Any, folder: Path) -> None:
+    layout = RowLayout.equal(40, comm)
+    A = as_operator(models.model("laplace1d:n=40"), layout=layout)
+    V = BlockVector.random(40, 3, rng=0, layout=layout)
+    with profile() as times:
+        for _ in range(5):
+            A.apply(V)
+        V.gram()
+    rows = {row["operation"]: row for row in times.rows() if row["kernel"] == "processes"}
+    neighbours = (layout.rank > 0) + (layout.rank < layout.size - 1)
+    assert rows["exchange"]["calls"] == 5
+    assert rows["exchange"]["bytes_moved"] == 5 * 3 * 8 * neighbours
+    assert rows["sum"]["calls"] == 1
+    assert rows["sum"]["bytes_moved"] == 9 * 8 * (layout.size - 1)
+    assert "exchange" in times.table()
 
 
 @work

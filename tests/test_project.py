@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the bottom up: a module imports from its own layer and those under it.
 LAYERS = [
     {"errors"},
-    {"config", "system"},
+    {"config", "system", "traffic"},
     {"kernels"},
     {"backends"},
     {"dispatch", "profile", "precompile"},

@@ -4,6 +4,7 @@ Only reductions, random numbers, input and output, and the halo exchange of oper
 of them go through a `RowLayout` and its `Communicator`.
 """
 
+from ..traffic import Traffic, current_traffic, recorded_traffic
 from .communicator import Communicator, PeerError, agreed, communicator, share
 from .devices import choose_gpu
 from .launch import launched, world
@@ -13,10 +14,13 @@ __all__ = [
     "Communicator",
     "PeerError",
     "RowLayout",
+    "Traffic",
     "agreed",
     "choose_gpu",
     "communicator",
+    "current_traffic",
     "launched",
+    "recorded_traffic",
     "share",
     "world",
 ]

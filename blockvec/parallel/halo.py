@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array, Backend
+from ..traffic import current_traffic
 from .communicator import Communicator, Message, MpiCommunicator
 from .layout import RowLayout
 
@@ -74,7 +76,18 @@ class Halo:
             if len(self._buffers) >= MOST_BUFFERS:
                 self._buffers.clear()
             buffers = self._buffers[key] = self._allocated(*key)
-        return buffers.start(X)
+        traffic = current_traffic()
+        traffic.exchanges += 1
+        traffic.exchange_bytes += self.sent_rows * X.shape[1] * X.itemsize
+        wait = buffers.start(X)
+
+        def finish() -> Array:
+            begin_s = time.perf_counter()
+            halo = wait()
+            traffic.exchange_s += time.perf_counter() - begin_s
+            return halo
+
+        return finish
 
     def _allocated(self, width: int, dtype: str) -> Buffers:
         """Allocate the wanted rows of a block, and what the transport needs beside them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..backends import Array, array_namespace, backend_of
 from ..errors import ShapeError
+from ..traffic import current_traffic
 from .communicator import Communicator, communicator
 
 
@@ -124,13 +126,22 @@ class RowLayout:
         """Add a small array over the processes, in rank order: the same bits on each, in every run."""
         if self.comm is None:
             return part
-        first, *others = self.comm.allgather(part)
+        first, *others = self._allgather(part)
         total: Array = sum(others, start=first)
         return total
 
     def largest(self, values: Any) -> Any:
         """Return the largest of each of some real numbers over the processes, NaN where one has NaN."""
-        return values if self.comm is None else self.comm.allgather(np.asarray(values)).max(axis=0)
+        return values if self.comm is None else self._allgather(np.asarray(values)).max(axis=0)
+
+    def _allgather(self, part: Array) -> Array:
+        assert self.comm is not None
+        traffic, begin_s = current_traffic(), time.perf_counter()
+        parts = self.comm.allgather(part)
+        traffic.reductions += 1
+        traffic.reduction_bytes += part.nbytes * (self.size - 1)
+        traffic.reduction_s += time.perf_counter() - begin_s
+        return parts
 
     def gather(self, rows: Array) -> Array:
         """Copy the rows of all processes to each of them."""

@@ -18,6 +18,7 @@ from ..fused import Extras, Sums
 from ..kernels.problem import SpmmvProblem
 from ..operators import SHORT_ROWS, Operator, SparseOperator
 from ..products import FactorKind
+from ..traffic import current_traffic
 from .communicator import share
 from .halo import Halo
 from .layout import RowLayout
@@ -97,6 +98,18 @@ class DistributedOperator(Operator):
     def halo_rows(self) -> int:
         """Rows of other processes that this one needs per product."""
         return 0 if self._halo is None else self._halo.wanted_rows
+
+    @property
+    def entries(self) -> int | None:
+        """Stored entries in the rows of this process; None for a function."""
+        parts = [self._own, *(part for _, part in self._coupling)]
+        counts: list[int] = [part.nnz for part in parts if isinstance(part, SparseOperator)]
+        return sum(counts) if len(counts) == len(parts) else None
+
+    def apply(self, *operands: Any, **options: Any) -> Any:
+        """Compute a product, and count it; see `Operator.apply`."""
+        with current_traffic().product():
+            return super().apply(*operands, **options)
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, FactorKind]:
         if X.n_rows != self.local_shape[1]:

@@ -120,11 +120,12 @@ class Iteration(ABC):
     def _report(self, state: IterationState, reason: str) -> str:
         """Append a state to the history and call the callback; return the reason to stop, if any."""
         self.history.append(state)
-        if logger.isEnabledFor(logging.INFO):
+        layout = self.operator.layout
+        if (layout is None or layout.rank == 0) and logger.isEnabledFor(logging.INFO):
             logger.info(describe(state))
         callback = self.problem.callback
         stops = callback is not None and callback(state.times(self.problem.exponent)) is True
-        stops = bool(same_values(self.operator.layout, stops, state.eigenvalues))
+        stops = bool(same_values(layout, stops, state.eigenvalues))
         return reason or ("callback" if stops else "")
 
     def _state(self, theta: RealArray, residuals: RealArray, limits: RealArray) -> IterationState:

@@ -12,7 +12,7 @@ import blockvec
 from blockvec import BlockVector, RowLayout, as_operator
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import RowGenerator
-from blockvec.parallel import Communicator, agreed, communicator, share
+from blockvec.parallel import Communicator, agreed, communicator, current_traffic, recorded_traffic, share
 
 from ..blocks import Array, RealArray
 
@@ -38,14 +38,14 @@ def processes_of(A: Any, comm: Any) -> Communicator | None:
 
 
 def together(function: Function) -> Function:
-    """Raise an exception of one process in a function of ``(A, ..., comm=)`` on all processes."""
+    """Raise an exception of one process in a function of ``(A, ..., comm=)`` on all; count communication."""
 
     @functools.wraps(function)
     def on_all(A: Any, *arguments: Any, **options: Any) -> Any:
         comm = options.get("comm")
         if comm is None and not isinstance(A, blockvec.Operator):
             return function(A, *arguments, **options)
-        with agreed(processes_of(A, comm)):
+        with agreed(processes_of(A, comm)), recorded_traffic():
             return function(A, *arguments, **options)
 
     return on_all  # type: ignore[return-value]
@@ -125,6 +125,23 @@ def same_values(layout: RowLayout | None, value: float, numbers: RealArray) -> f
             "libraries differ; use processes on equal computers, with the same installation."
         )
     return float(found[0])
+
+
+def shares(op: Any) -> list[dict[str, Any]]:
+    """Collect the share of each process in a solve; see `ProcessInfo`."""
+    traffic = current_traffic()
+    own = {
+        "rows": op.layout.n_local,
+        "entries": op.entries,
+        "halo_rows": op.halo_rows,
+        "products": traffic.products,
+        "product_s": traffic.product_s,
+        "exchange_s": traffic.exchange_s,
+        "reductions": traffic.reductions,
+        "reduction_s": traffic.reduction_s,
+        "bytes_sent": traffic.exchange_bytes + traffic.reduction_bytes,
+    }
+    return share(op.layout.comm, own)
 
 
 def delivered(rows: Array, layout: RowLayout | None) -> Any:
