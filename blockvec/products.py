@@ -46,14 +46,14 @@ def sum_over(layout: RowLayout | None, part: Array) -> Array:
 
 def sum_each_over(layout: RowLayout | None, parts: Sequence[Array]) -> list[Array]:
     """Sum several small arrays over the processes as `sum_over` does, in one message."""
-    if layout is None or not parts:
-        return list(parts)
+    if layout is None or len(parts) < 2:
+        return [sum_over(layout, part) for part in parts]
     xp = array_namespace(parts[0])
     whole = layout.sum(xp.concatenate([part.ravel() for part in parts]))
     ends = np.cumsum([part.size for part in parts])
     pieces = [whole[end - part.size : end] for part, end in zip(parts, ends, strict=True)]
     return [
-        (piece if part.dtype.kind == "c" else piece.real).astype(part.dtype).reshape(part.shape)
+        (piece if part.dtype.kind == "c" else piece.real).astype(part.dtype, copy=False).reshape(part.shape)
         for piece, part in zip(pieces, parts, strict=True)
     ]
 
