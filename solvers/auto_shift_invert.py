@@ -1,13 +1,15 @@
 """Shift-invert from just outside the spectrum, for ends that an iteration reaches slowly, with a proof.
 
 At the stiff lower end of a stiffness matrix wanted values are a millionth of ||A|| apart. Where the matrix is
-explicit and a few factorisations take seconds, the iteration only needs to locate the end roughly.
+explicit and factorisations are predicted to take less time, the iteration only needs to locate the end
+roughly.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,30 +20,32 @@ from blockvec import BlockVector, Factorization, array_namespace, as_operator
 from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
-from .blocks import Operator, to_host
+from .blocks import Block, Operator, small_matrix, to_host
 from .combine import both_ends, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
-from .factorization.inertia import proof, shift_outside
-from .placement import DENSE_ROWS, factor_place, is_small
+from .factorization.inertia import outer_end, proof, shift_outside
+from .iterations.filter_design import INDEX_BYTES
+from .placement import DENSE_ROWS, factor_place, is_affordable, shift_invert_s
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
 from .transform.standard_form import StandardForm, solve_transformed, standard_form
 
-# Restarts after which shift-invert takes over; those of a filter take many applications, and are few.
-SOON = {"lanczos": 40, "filter": 10}
-SOON_SHIFTED = 10  # restarts of shift-invert that locate a better shift
-SHIFTS = 4
-# On a GPU an iteration may take the time of a factorisation by a model before that begins, so that both
-# together never take much more than twice the faster one. Seconds of a third of an analysis by cuDSS: at
-# least, and per stored element; per call of a product, byte that it moves, and step of an iteration.
-LEAST_S, ENTRY_S, CALL_S, BYTE_S, STEP_S = 0.1, 8e-8, 2e-5, 3e-13, 2e-3
+SHARE = 1.0  # of the time of a factorisation with its solves, which an iteration may take before
+LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several times that of the prediction
 MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
-MASS_RESTARTS = 2  # on a GPU, with solves in each step, that locate the end of the spectrum of a pair
+PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
+SHIFTS = 6
+NEAR = 10.0  # times its least distance: a shift that is closer to the wanted values need not be moved
+LOCATING_STEPS = 16  # of shift-invert between two shifts
+SOON = 10  # restarts at a shift that seems to be near
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-invert may succeed
+# Seconds of an iteration: per call of a product, byte that it moves, step, and element that a step
+# orthogonalises against.
+HOST_S, GPU_S = (1e-4, 1e-10, 5e-4, 1e-9), (2e-5, 3e-13, 2e-3, 0.0)
 
 
 def is_factorable(A: Operator, which: str) -> bool:
-    """Check whether a factorisation of A - sigma M takes seconds, and helps at the wanted end.
+    """Check whether factors of A - sigma M may be affordable, and help at the wanted end.
 
     On a GPU, dense LAPACK takes less time where it is small enough for that.
     """
@@ -49,20 +53,34 @@ def is_factorable(A: Operator, which: str) -> bool:
     entries = getattr(A, "nnz", n * n)
     if which not in ("SA", "LA") or entries > MOST_ENTRIES:
         return False
-    if A.device == "cpu":
-        return is_small(n, entries)
-    return n > DENSE_ROWS and factor_place(n, entries, A.device) is not None
+    return A.device == "cpu" or (n > DENSE_ROWS and factor_place(n, entries, A.device) is not None)
 
 
-def _patience(problem: Problem, options: IterationOptions) -> IterationOptions:
-    """Limit an iteration to the time after which a factorisation pays."""
+def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
+    """Check the same for a pair, whose iteration tells little about the time that it will take."""
+    return is_factorable(operator, which) and (operator.device != "cpu" or is_affordable(A, M, operator))
+
+
+def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Callable[[float, float], bool]:
+    """Return the check whether a factorisation takes less time than an iteration, both predicted."""
     op, b = problem.operator, options.block_size
-    if op.device == "cpu":
-        return replace(options, maxiter=SOON[options.method], most_calls=math.inf)
-    entries, size = getattr(op, "nnz", 0), op.dtype.itemsize
-    bytes_moved = entries * (size + 4) + 3 * problem.n * b * size
-    call_s = CALL_S + BYTE_S * bytes_moved + STEP_S / options.degree
-    return replace(options, most_calls=(LEAST_S + ENTRY_S * entries) / call_s)
+    entries, size = getattr(op, "nnz", problem.n**2), op.dtype.itemsize
+    call_s, byte_s, step_s, element_s = HOST_S if op.device == "cpu" else GPU_S
+    moved = entries * (size + INDEX_BYTES) + 3 * problem.n * b * size
+    step_s += element_s * problem.n * b * options.ncv
+    each_s = call_s + byte_s * moved + step_s / options.degree
+
+    @functools.cache
+    def factor_s() -> float:
+        return shift_invert_s(matrix, None, op)
+
+    def is_outpaced(calls: float, expected: float) -> bool:
+        spent_s, whole_s = calls * each_s, expected * each_s
+        if max(spent_s, whole_s) <= LEAST_S + ELEMENT_S * entries:
+            return False
+        return spent_s > SHARE * factor_s() or whole_s > factor_s()
+
+    return is_outpaced
 
 
 def solve_or_factorise(problem: Problem, matrix: Any) -> EigenResult:
@@ -80,7 +98,9 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
     invariant = problem.locked is None or len(problem.deflated) > 0
     if not (invariant and is_factorable(problem.operator, problem.which)):
         return run(problem, options)
-    soon = options if problem.maxiter is not None else _patience(problem, options)
+    soon = options
+    if problem.maxiter is None:
+        soon = replace(options, is_outpaced=_outpaced(problem, options, matrix))
     first = solve_iteratively(staged(problem, "begun"), soon)
     if first.info["stopped"] not in ENDED or problem.maxiter is not None:
         return first
@@ -93,7 +113,7 @@ def _iterate_or_factorise(problem: Problem, options: IterationOptions, matrix: A
 
 def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenResult:
     """Iterate on the standard form of a pair; continue by shift-invert if it converges slowly."""
-    soon = SOON["lanczos"] if problem.operator.device == "cpu" else MASS_RESTARTS
+    soon = PAIR_RESTARTS["host" if problem.operator.device == "cpu" else "gpu"]
     maxiter = soon if problem.maxiter is None else problem.maxiter
     first = solve_transformed(form, replace(within_time(staged(problem, "begun")), maxiter=maxiter))
     is_over = first.info["stopped"] not in (*ENDED, "converged") or problem.maxiter is not None
@@ -109,8 +129,8 @@ def solve_pair(form: StandardForm, A: Any, M: Any, problem: Problem) -> EigenRes
 def _by_shift_invert(first: EigenResult, matrix: Any, mass: Any, problem: Problem) -> EigenResult | None:
     """Improve a first result by shift-invert; None if no shift outside the spectrum is found.
 
-    The first result may be far off, and the shift with it. A few restarts then give a better shift. Without
-    a `mass` the matrix of the inner product is the identity. A small matrix of a GPU is factorised on the
+    The first result may be far off, and the shift with it. A few steps then give a better shift. Without a
+    `mass` the matrix of the inner product is the identity. A small matrix of a GPU is factorised on the
     host.
     """
     operator, home = problem.operator, array_namespace(first.eigenvectors)
@@ -139,23 +159,32 @@ def _from_shifts(
     """Solve from shifts that come closer to the end of the spectrum, and prove that nothing is missing."""
     end, result, why = problem.which, first, ""
     assert end != "BE"
-    largest = 1.0 if mass is None else factors.largest_mass
+    norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)
+    op = cast(blockvec.Operator, problem.operator)
+    b = 4 if op.device == "cpu" else 8
+    few = 1 if problem.k > b else 2  # a start that is as wide as wanted is checked first
+    sigma, form, locates = None, None, True
     for attempt in range(SHIFTS):
         theta = to_host(result.eigenvalues).astype(np.float64)
-        sigma = shift_outside(factors, theta, first.info["norm"] / largest, end)
-        if sigma is None:
-            return None if attempt == 0 else result
-        op = cast(blockvec.Operator, problem.operator)
-        form = standard_form(op, matrix, mass, sigma, factors=factors)
+        theta = theta[:b] if end == "SA" else theta[-b:]  # the others are less accurate as yet
+        outermost, least = outer_end(theta, norm, end)
+        is_near = locates and sigma is not None and abs(sigma - outermost) <= NEAR * least
+        if form is None or not is_near:
+            sigma = shift_outside(factors, theta, norm, end, may_be_zero=attempt == 0)
+            if sigma is None:
+                return None
+            form = standard_form(op, matrix, mass, sigma, factors=factors)
+        is_last = attempt == SHIFTS - 1
+        locates = not (is_near or is_last)
         inverted = replace(
             within_time(staged(problem, f"shift{attempt + 1}")),
             operator=form.A,
             which="LM",
             method="lanczos",
-            start=tall_block("v0", result.eigenvectors, form.A),
-            ncv=None,
-            block_size=None,
-            maxiter=SOON_SHIFTED if attempt < SHIFTS - 1 else None,
+            start=_mixture(tall_block("v0", result.eigenvectors, form.A), b, problem.rng),
+            ncv=min(-(-problem.k // b) * b + LOCATING_STEPS * b, problem.n) if locates else None,
+            block_size=b,
+            maxiter=None if is_last else few if locates else SOON,
         )
         latest = solve_transformed(form, inverted)
         result, why = one_after_other(result, latest), form.why
@@ -172,3 +201,12 @@ def _from_shifts(
         missing=missing,
         time_s=time.perf_counter() - problem.begin_s,
     )
+
+
+def _mixture(X: Block, width: int, rng: np.random.Generator) -> Block:
+    """Form random combinations of all columns, as a start of a block of `width` columns.
+
+    All of them as a start would leave room for few steps, in blocks of widths that no other solve has.
+    """
+    k = X.shape[1]
+    return X.combine(small_matrix(rng.standard_normal((k, min(width, k))), X))

@@ -26,10 +26,9 @@ from blockvec.interchange import ArrayKind
 
 from .arguments import device_of, generator, integer, is_explicit, natively, on_host, square
 from .blocks import Operator, RealArray
-from .factorization.pencil import Pencil, is_affordable
+from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
-from .placement import is_small, place_of
-from .runtime.memory import available_bytes
+from .placement import is_affordable, place_of
 from .runtime.processes import split
 from .transform.scaling import measured
 from .transform.standard_form import standard_form
@@ -183,7 +182,7 @@ def can_factorise(op: Operator, A: Any, M: Any) -> bool:
         return False
     if op.device != "cpu":
         return place_of(A, op.device) == op.device
-    return is_small(A.shape[0], int(getattr(A, "nnz", A.size))) or is_affordable(A, M, available_bytes(op))
+    return is_affordable(A, M, op)
 
 
 def estimate(

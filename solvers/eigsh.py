@@ -34,7 +34,7 @@ from .arguments import (
     tall_block,
 )
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
-from .auto_shift_invert import is_factorable, solve_or_factorise, solve_pair
+from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
 from .counting import ends, farthest
 from .drivers import solve
 from .interval import check_with_interval, solve_interval
@@ -191,11 +191,11 @@ def eigsh(
         cost of applying A, which is known for sparse matrices, with the cost of orthogonalisation, and
         allows the filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if these
         are predicted to take long. ``info["why"]`` contains the reason.
-        If one end of the spectrum has not converged after 40 restarts (10 with a filter; on a GPU after about
-        the time that a factorisation takes, by a model), as for a stiffness matrix, and A (and M) are
-        explicit matrices with up to 20 000 rows, or any number on a GPU with cuDSS, the run continues by
-        shift-invert with a shift just outside the spectrum, and an inertia count proves that no eigenvalue is
-        missing (unless `maxiter` is given).
+        If one end of the spectrum of an explicit matrix is predicted to take longer by iteration than by a
+        factorisation, as for a stiffness matrix, or has taken as long, the run continues by shift-invert with
+        a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless
+        `maxiter` is given; on a GPU with cuDSS). The work of a factorisation is predicted from the graph of
+        the matrix. With M, shift-invert follows after some restarts where factors take seconds.
         Up to n = 3000, if memory permits, dense LAPACK takes over from every iteration that fails or, unless
         `maxiter` is given, takes as many applications of A as dense LAPACK takes time for. Other methods
         end with `NoConvergence` after several times that number.
@@ -492,7 +492,7 @@ def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> Eigen
     if form is None:
         return solve_or_factorise(problem, A) if may_factorise else solve(problem)
     unrestricted = not form.is_shifted and problem.locked is None
-    if may_factorise and unrestricted and is_factorable(form.A, problem.which):
+    if may_factorise and unrestricted and is_factorable_pair(form.A, A, M, problem.which):
         return solve_pair(form, A, M, problem)
     return solve_transformed(form, problem)
 

@@ -162,3 +162,5 @@ class IterationOptions:
     method: Chosen = "lanczos"
     why: str = ""  # reason for the method
     most_calls: float = math.inf  # calls of the operator after which the run ends as "costly"
+    # Whether another method takes less time than so many calls so far, or than so many expected in all.
+    is_outpaced: Callable[[float, float], bool] = lambda calls, expected: False

@@ -21,8 +21,8 @@ from ..iterations.rayleigh_ritz import Selection
 CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 # Of the spread of the wanted values: a shift much closer to one of them costs the others accuracy.
 CLOSE = 0.1
-FURTHER = 30.0  # factor of the distance per trial, until no eigenvalue lies beyond the shift
-TRIES = 10
+OUTWARDS, TRIES = 10.0, 15  # factor of the distance per trial, until no eigenvalue lies beyond the shift
+FURTHER, COUNTS = 30.0, 10  # the same for a count that is uncertain
 
 
 def count_below(factors: Factorization, mu: float) -> int | None:
@@ -40,21 +40,35 @@ def count_below(factors: Factorization, mu: float) -> int | None:
     return factors.inertia
 
 
-def shift_outside(factors: Factorization, theta: RealArray, norm: float, which: Selection) -> float | None:
+def outer_end(theta: RealArray, norm: float, which: Selection) -> tuple[float, float]:
+    """Return the outermost of some wanted values, ascending, and the least distance of a shift from it."""
+    outermost = theta[0] if which == "SA" else theta[-1]
+    return float(outermost), max(CLOSEST * norm, CLOSE * float(theta[-1] - theta[0]))
+
+
+def shift_outside(
+    factors: Factorization, theta: RealArray, norm: float, which: Selection, *, may_be_zero: bool = False
+) -> float | None:
     """Find a shift just outside the wanted end of a spectrum; None if no trial succeeds.
 
     `theta` approximates the wanted values from inside the spectrum, ascending; `norm` estimates the largest
     magnitude of an eigenvalue.
     """
     below = which == "SA"
-    outermost = float(theta[0 if below else -1])
-    first = max(CLOSEST * norm, CLOSE * float(theta[-1] - theta[0]))
+    outermost, first = outer_end(theta, norm, which)
+    if may_be_zero and (outermost > 0) == below and _is_outside(factors, 0.0, below):
+        return 0.0  # of a definite matrix, whose end may be far closer to zero than `theta` tells
     for attempt in range(TRIES):
-        distance = first * FURTHER**attempt
+        distance = first * OUTWARDS**attempt
         sigma = outermost - distance if below else outermost + distance
-        if count_below(factors, sigma) == (0 if below else factors.shape[0]):
+        if _is_outside(factors, sigma, below):
             return sigma
     return None
+
+
+def _is_outside(factors: Factorization, sigma: float, below: bool) -> bool:
+    """Check that no eigenvalue lies below, or above, a shift."""
+    return count_below(factors, sigma) == (0 if below else factors.shape[0])
 
 
 def proof(
@@ -72,7 +86,7 @@ def proof(
     below = which == "SA"
     known = theta if deflated is None else np.concatenate([theta, deflated])
     found, count = -1, None
-    for attempt in range(TRIES):  # a shift too near to an eigenvalue has no certain count
+    for attempt in range(COUNTS):  # a shift too near to an eigenvalue has no certain count
         distance = 10 * FURTHER**attempt
         last = float(theta[-1] - distance * limits[-1]) if below else float(theta[0] + distance * limits[0])
         here = int(np.count_nonzero(known < last) if below else np.count_nonzero(known > last))

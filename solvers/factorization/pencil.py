@@ -23,8 +23,6 @@ from .gram import gram_factor
 BEYOND, FURTHER, MOVES = 2.0, 30.0, 9  # first distance of a count from an end, in rounding errors; growth
 DENSE_ROWS = 3000  # up to here a dense factorisation with pivoting counts where a sparse one cannot
 NORM_STEPS = 10  # of Lanczos, for norms: they need one digit
-MOST_FLOPS = 1e11  # of a factorisation of the envelope: some ten seconds
-BYTES_PER_ENTRY = 24  # of both factors, with indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +136,6 @@ def uncertain(sigma: float) -> BreakdownError:
         f"interval: no factorisation of A - s M with s near {sigma:.12g} counts the eigenvalues below s; "
         "move the ends a little, or use method='filter'."
     )
-
-
-def is_affordable(A: Any, M: Any, free_bytes: int | None) -> bool:
-    """Estimate from the envelope of A - sigma M whether its factors fit in memory and take seconds."""
-    from scipy.sparse.csgraph import reverse_cuthill_mckee  # which takes a while to import
-
-    pattern = sp.csr_array(A, copy=False)
-    if M is not None:
-        pattern = sp.csr_array(abs(pattern) + abs(sp.csr_array(M)))
-    n = pattern.shape[0]
-    order = reverse_cuthill_mckee(pattern, symmetric_mode=True)
-    place = np.empty(n, np.int64)
-    place[order] = np.arange(n)
-    rows = np.repeat(np.arange(n), np.diff(pattern.indptr))
-    widths = np.zeros(n, np.int64)
-    np.maximum.at(widths, place[rows], place[rows] - place[pattern.indices])
-    fits = free_bytes is None or BYTES_PER_ENTRY * int(widths.sum()) < free_bytes
-    return fits and float((widths.astype(np.float64) ** 2).sum()) < MOST_FLOPS
 
 
 def _norm(operator: Operator) -> float:

@@ -91,6 +91,7 @@ class Iteration(ABC):
         self.counts = Counts()
         self.history: list[IterationState] = []
         self.filter_calls = 0  # calls of the operator by filters: of a start, or in a search
+        self.expected_calls = 0.0  # of the operator in all, where that can be predicted
         self.degree = 1  # highest degree of a polynomial of A
         self.residuals: RealArray | None = None  # true residual norms of the current vectors, if known
         self.search_width = 1
@@ -142,8 +143,9 @@ class Iteration(ABC):
 
     def _costly(self) -> str:
         """Return "costly" if the operator has been applied too often, without the cheap calls of filters."""
-        calls = self.counts.block_applications - self.filter_calls
-        return "costly" if calls > self.options.most_calls else ""
+        calls, options = self.counts.block_applications - self.filter_calls, self.options
+        is_costly = calls > options.most_calls or options.is_outpaced(calls, self.expected_calls)
+        return "costly" if is_costly else ""
 
     def _resumed(self) -> bool:
         """Restore the state of the checkpoint, if there is one."""

@@ -116,19 +116,15 @@ def design_filter(
     >>> design_filter((0.0, -0.1, -0.5, -10.0), "SA", 10.0, 6, 100.0).degree
     6
     """
-    first, last, edge, far = values
-    low = far - MARGIN * (edge - far)
-    half_width = max((edge - low) / 2, THINNEST * norm)
-    if which == "LM":
-        half_width = edge = max(edge, THINNEST * norm)
+    first, last, *_ = values
+    edge, half_width = _interval(values, which, norm)
     low = edge - 2 * half_width
     if not first >= last > edge:
         return None
     rates = [math.acosh(1 + (value - edge) / half_width) for value in (first, last)]
     if rates[1] < SLOWEST:
         return None
-    growth = LEAST_GROWTH * max(crowding, 1.0) ** CROWDING_POWER
-    degree = max(degree, min(int(growth / rates[1]), STIFFEST))
+    degree = max(degree, int(min(separating_degree(values, which, norm, crowding), STIFFEST)))
     degree = min(degree, int(math.log(MAX_GROWTH) / rates[0]))
     if rates[0] > rates[1]:
         degree = min(degree, int(math.log(spread) / (rates[0] - rates[1])))
@@ -138,3 +134,29 @@ def design_filter(
         if degree >= LEAST_DEGREE
         else None
     )
+
+
+def separating_degree(
+    values: tuple[float, float, float, float], which: Which, norm: float, crowding: float = 1.0
+) -> float:
+    """Return the degree from which the gain of a filter grows no more than in proportion to it.
+
+    The arguments are those of `design_filter`, which may choose a lower degree. It is 0 where no wanted value
+    lies outside of the interval.
+    """
+    edge, half_width = _interval(values, which, norm)
+    if not values[1] > edge:
+        return 0.0
+    rate = math.acosh(1 + (values[1] - edge) / half_width)
+    growth: float = LEAST_GROWTH * max(crowding, 1.0) ** CROWDING_POWER
+    return growth / max(rate, SLOWEST)
+
+
+def _interval(values: tuple[float, float, float, float], which: Which, norm: float) -> tuple[float, float]:
+    """Return the edge of the damped interval, and half of its length."""
+    _, _, edge, far = values
+    low = far - MARGIN * (edge - far)
+    half_width = max((edge - low) / 2, THINNEST * norm)
+    if which == "LM":
+        half_width = edge = max(edge, THINNEST * norm)
+    return edge, half_width

@@ -70,9 +70,10 @@ class ThickRestart(Iteration):
 
     def _run(self) -> IterationResult:
         if self._resumed():
-            if self.counts.restarts >= self.options.maxiter:
-                return self._result(self.history[-1], "maxiter")
-            self._advance()
+            is_over = self.counts.restarts >= self.options.maxiter
+            reason = "maxiter" if is_over else self._costly() or self._advance()
+            if reason:
+                return self._result(self.history[-1], reason)
         else:
             self._begin()
         while True:
@@ -92,12 +93,13 @@ class ThickRestart(Iteration):
             if not reason and self.krylov.complete and not self.krylov.append_random(self.block_size):
                 reason = "converged"  # the basis spans the space
             self._save(reason)
+            reason = reason or self._advance()
             if reason:
                 return self._result(state, reason)
-            self._advance()
 
-    def _advance(self) -> None:
-        """Prepare the next cycle; for derived classes that change their operator."""
+    def _advance(self) -> str:
+        """Prepare the next cycle, for derived classes that change their operator; return a reason to stop."""
+        return ""
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state after a restart."""

@@ -1,0 +1,82 @@
+"""The work of a factorisation, predicted from the graph of a matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import factorize
+from blockvec.models import model
+from solvers import eigsh
+from solvers.factorization.work import FactorWork
+
+
+def random_graph(n: int) -> Any:
+    R = sp.random_array((n, n), density=6 / n, rng=0, format="csr")
+    return R + R.T
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "laplace1d:n=3000",
+        "laplace2d:nx=90,ny=70",
+        "laplace2d:nx=900,ny=8",
+        "laplace3d:n=20",
+        "xxz:sites=14,up=7",
+    ],
+)
+def test_elements_are_predicted_to_a_factor_of_four(name: str) -> None:
+    A = model(name)
+    stored = factorize(A, sigma=-1e3).entries / 2  # of both factors
+    assert stored / 4 < FactorWork.of(A).entries < 4 * stored
+
+
+def test_a_random_graph_takes_far_more_than_a_mesh_of_its_size() -> None:
+    mesh, random = FactorWork.of(model("laplace2d:nx=100,ny=100")), FactorWork.of(random_graph(10_000))
+    assert random.entries > 30 * mesh.entries
+    for device in ("cpu", "cuda:0"):
+        assert random.factor_s(device) > mesh.factor_s(device)
+        assert random.solve_s(device) > random.factor_s(device)
+    assert random.entries < 4 * FactorWork.of(np.eye(10_000)).entries  # of a dense matrix
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "dia"])
+def test_the_prediction_depends_on_the_pattern_alone(form: str) -> None:
+    A = model("laplace2d:nx=40,ny=30")
+    other = A.astype(np.complex128).asformat(form) * 1e-300
+    assert FactorWork.of(other) == FactorWork.of(A)
+    assert FactorWork.of(A, sp.eye_array(1200)) == FactorWork.of(A)
+    assert FactorWork.of(A, random_graph(1200)).flops > FactorWork.of(A).flops
+
+
+def test_rows_without_others_and_parts_without_paths_are_counted() -> None:
+    diagonal = FactorWork.of(sp.eye_array(1000, format="csr"))
+    assert 500 <= diagonal.entries < 10_000
+    cube = model("laplace3d:n=12")
+    parts = sp.block_diag([sp.eye_array(100), cube, cube], format="csr")
+    assert FactorWork.of(cube).flops <= FactorWork.of(parts).flops < 10 * FactorWork.of(cube).flops
+    assert FactorWork.of(sp.eye_array(1, format="csr")).entries > 0
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("shift", [0.0, -3.0, 200.0])
+def test_a_rough_mesh_is_factorised_before_it_is_iterated_on(shift: float, k: int) -> None:
+    n = 60
+    scale = sp.diags_array(np.exp(3 * np.random.default_rng(0).standard_normal(n * n)))
+    A = sp.csr_array(scale @ model(f"laplace2d:nx={n},ny={n}") @ scale + shift * sp.eye_array(n * n))
+    result = eigsh(A, k, which="SA", rng=0, return_info=True)
+    expected = eigsh(A, k, sigma=shift - 1e-3, rng=0, return_eigenvectors=False)
+    assert result.info["method"] == "shift-invert"
+    assert result.info["verification"].startswith("proved by inertia")
+    assert result.info["operator_columns"] < 5000  # iterations take a hundred times as many
+    assert np.allclose(result.eigenvalues, expected, rtol=1e-9, atol=1e-12 * abs(A).max())
+
+
+def test_an_easy_end_is_not_factorised() -> None:
+    A = model("laplace3d:n=20")
+    result = eigsh(A, 4, which="SA", rng=0, return_info=True)
+    assert result.info["method"] != "shift-invert"
