@@ -32,12 +32,19 @@ from ..blocks import (
     to_host,
 )
 from ..column_block import ColumnBlock
-from ..orthogonalize import Queued, orthogonalize
+from ..orthogonalize import orthogonalize
+from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, StepReport, queue_step
 from ..runtime.checkpoint import restored
 from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
 from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 
 LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
+MAX_QUEUED = 4  # steps whose small matrices the host has not seen; so many are lost if one was not enough
+
+
+def is_queued(buffer: Block) -> bool:
+    """Check whether steps on a buffer are queued without waiting: on a device, with all rows on it."""
+    return buffer.device != "cpu" and getattr(buffer, "layout", None) is None
 
 
 @dataclass(slots=True)
@@ -136,6 +143,8 @@ class BlockKrylov:
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._is_by_columns = isinstance(buffer, ColumnBlock)
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
+        self._queues = is_queued(buffer) and degree == 1  # a filter hides the waits of its step
+        self._reports: list[tuple[int, int, StepReport]] = []  # of queued steps: m and m + w before each
         self._recorder = recorder_for(operator, buffer)
         self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
         self._most = 0.0  # largest norm of A x so far
@@ -174,6 +183,7 @@ class BlockKrylov:
         the device to determine their number. `scale` is the norm of the operator, if the block was computed
         by it. Returns S, R and the number of columns appended: block = [V Q] S + Q_new R.
         """
+        self.settle()
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
         into = self.columns(end, end + width)
@@ -212,20 +222,26 @@ class BlockKrylov:
         return self.w > 0 and self.m + self.w + min(step, self.room) <= self.capacity
 
     def expand(self) -> None:
-        """Apply the operator to the next pending columns and append new directions."""
-        step = min(self.block_size, self.w)
-        known, new = self.m + self.w, min(step, self.room)
-        into = self.columns(known, known + new)
-        in_place = self._is_by_columns and new == step  # columns of the buffer are contiguous blocks
-        if in_place:
-            X, W, queued = self.columns(self.m, self.m + step), into, None
+        """Apply the operator to the next pending columns and append new directions.
+
+        On a GPU this queues the step and does not wait for it; `settle` does.
+        """
+        if self._queues and self.M is None and min(self.w, self.room) >= self.block_size:
+            X, W, into = self._operands()
+            W, step = self._queue(X, W, into)
+            self._reports.append((self.m, self.m + self.w, StepReport(step, self.basis.shape[1])))
+            self._advance(self.block_size, W)
+            if len(self._reports) > MAX_QUEUED:
+                self._settle_first()
         else:
-            X = self._take(step)
-            W = self._other_scratch(X, step)
-            queued = self._repeat(X, W, into)
-        if queued is None:
-            W = self.operator.apply(X, out=W)
-        self.counts.apply(step, self.degree)
+            self.settle()
+            self._expand_carefully()
+
+    def _expand_carefully(self) -> None:
+        """Take a step for which nothing is assumed."""
+        X, W, into = self._operands()
+        W = self.operator.apply(X, out=W)
+        step, new = X.shape[1], into.shape[1]
         result = orthogonalize(
             W,
             self.basis,
@@ -233,45 +249,85 @@ class BlockKrylov:
             scale=self.norm or self._most,
             first=self._window(),
             max_rank=new,
-            into=None if in_place else into,
+            into=None if self._is_in_place(step, new) else into,
             rng=self.rng,
-            queued=queued,
         )
-        self.counts.reductions += result.reductions
-        if self.norm == 0:
-            columns = np.vstack([result.S, result.R])
-            self._most = max(self._most, float(np.linalg.norm(columns, axis=0).max(initial=0)))
-        self._H[:known, self.m : self.m + step] = result.S[self.n_locked :]
-        self._H[known : known + new, self.m : self.m + step] = result.R
+        self._note(self.m, self.m + self.w, result.S, result.R, result.reductions)
+        self._advance(step, W)
+
+    def _operands(self) -> tuple[Block, Block, Block]:
+        """Return the next pending columns X, a block for A X, and columns for the new directions."""
+        step, known = min(self.block_size, self.w), self.m + self.w
+        new = min(step, self.room)
+        into = self.columns(known, known + new)
+        if self._is_in_place(step, new):
+            return self.columns(self.m, self.m + step), into, into
+        X = self._take(step)
+        return X, self._other_scratch(X, step), into
+
+    def _is_in_place(self, step: int, new: int) -> bool:
+        """Check whether a step needs no copies: columns of the buffer are contiguous blocks."""
+        return self._is_by_columns and new == step
+
+    def settle(self) -> None:
+        """Wait for queued steps, and repeat with all care the first one that was not enough."""
+        while self._reports:
+            self._settle_first()
+
+    def _settle_first(self) -> None:
+        """Wait for the first queued step; if it was not enough, discard all and take it again."""
+        m, known, report = self._reports.pop(0)
+        S, R = report.wait(self.norm or self._most)
+        if R is not None:
+            self._note(m, known, S, R, REDUCTIONS)
+            return
+        self._reports.clear()
+        self.m, self.w, self._next = m, known - m, None
+        self._expand_carefully()
+
+    def _advance(self, step: int, W: Block) -> None:
+        """Move columns that A has been applied to from Q to V, behind the new ones, which W holds, too."""
+        new = min(step, self.room)
+        self.counts.apply(step, self.degree)
         self.m += step
         self.w += new - step
         if new < step:
             self._full_until = self.capacity
-        self._next = W if new == step == self.w and not in_place else None
+        self._next = W if new == step == self.w and not self._is_by_columns else None
 
-    def _repeat(self, X: Block, W: Block, into: Block) -> Queued | None:
-        """Queue a step by one call, where cycles repeat it; None where its operations must be called.
+    def _note(self, m: int, known: int, S: Array, R: Array, reductions: int) -> None:
+        """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""
+        self.counts.reductions += reductions
+        new, step = R.shape
+        if self.norm == 0:
+            columns = np.vstack([S, R])
+            self._most = max(self._most, float(np.linalg.norm(columns, axis=0).max(initial=0)))
+        self._H[:known, m : m + step] = S[self.n_locked :]
+        self._H[known : known + new, m : m + step] = R
 
-        These are steps of the first cycle, which compile kernels, and those that cannot be recorded.
+    def _queue(self, X: Block, W: Block, into: Block) -> tuple[Block, QueuedStep]:
+        """Queue a step, by one call where cycles repeat it; return the block that holds its result, too.
+
+        The operations are called in the first cycle, which compiles kernels, and if they cannot be recorded.
         """
-        first, second = self._scratch
-        is_recordable = getattr(self.operator, "is_recordable", False) and (X is first or X is second)
-        if self._recorder is None or self.M is not None or not is_recordable or into.shape != W.shape:
-            return None
         window = self._window()
-        kind = id(self.operator), X is first, self.m, self.w, *window
-        if kind not in self._recorded:
+        recorder = self._recorder
+        kind = id(self.operator), X is self._scratch[0], self.m, self.w, *window
+        if recorder is not None and getattr(self.operator, "is_recordable", False):
+            if kind in self._recorded:
+                step = self._recorded[kind]
+                if step is None:
+                    step = RecordedStep(recorder, self.operator, X, W, self.basis, window, into)
+                    self._recorded[kind] = step
+                return W, step.queue()
             if len(self._recorded) < MAX_STEPS:
                 self._recorded[kind] = None
-            return None
-        step = self._recorded[kind]
-        if step is None:
-            step = RecordedStep(self._recorder, self.operator, X, W, self.basis, window, into)
-            self._recorded[kind] = step
-        return step.queue()
+        W = self.operator.apply(X, out=W)
+        return W, queue_step(W, self.basis, window, into)
 
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""
+        self.settle()
         width, begin = self.w, self.m
         W = self.columns(begin, begin + width).copy()
         W = self.operator.apply(W)
@@ -320,6 +376,7 @@ class BlockKrylov:
 
     def ritz(self) -> Ritz:
         """Compute the Ritz pairs of V."""
+        self.settle()
         H = self._H[: self.m + self.w, : self.m]
         theta, Y = ritz_pairs(H[: self.m])
         B = H[self.m :] @ Y
@@ -356,6 +413,7 @@ class BlockKrylov:
 
     def snapshot(self) -> dict[str, Any]:
         """Return V, Q, H and the state that the next step depends on, on the host."""
+        self.settle()
         end = self.m + self.w
         following = {} if self._next is None else {"next": to_host(self._next.array)}
         return following | {

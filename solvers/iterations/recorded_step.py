@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from blockvec import Recorder
 
 from ..blocks import Block, LinearMap
-from ..orthogonalize import Queued, queue
+from ..orthogonalize.queued_step import QueuedStep, queue_step
 
 MAX_BYTES = 1 << 27  # of the columns of a decomposition: larger products take longer than their calls
 SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
@@ -28,7 +28,7 @@ def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
 
 
 class RecordedStep:
-    """The product W = A X and the first products of its orthogonalisation, up to the first decision.
+    """The product W = A X and the first products of its orthogonalisation, up to its first decision.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class RecordedStep:
     operator : LinearMap
         A recordable one.
     X, W, V, into : Block
-        As of `orthogonalize.queue`. Their memory belongs to the recording; their columns may change.
+        As of `queue_step`. Their memory belongs to the recording; their columns may change.
     window : sequence of (int, int)
         Columns of V for the first projection.
     """
@@ -52,7 +52,7 @@ class RecordedStep:
         into: Block,
     ) -> None:
         self._operands = operator, X, W, V, window, into
-        self._queued: Queued | None = None
+        self._queued: QueuedStep | None = None
         self._recorder = recorder
         with recorder:
             self._repeat = recorder.record(self._perform)
@@ -60,9 +60,9 @@ class RecordedStep:
     def _perform(self) -> None:
         operator, X, W, V, window, into = self._operands
         operator.apply(X, out=W)
-        self._queued = queue(W, V, window, into)
+        self._queued = queue_step(W, V, window, into)
 
-    def queue(self) -> Queued:
+    def queue(self) -> QueuedStep:
         """Queue the step."""
         with self._recorder:
             self._repeat()

@@ -25,7 +25,7 @@ import numpy as np
 from blockvec.errors import OptionError, ShapeError
 
 from ..blocks import Array, Block
-from .decomposition import Decomposition, Queued, queue
+from .decomposition import Decomposition
 from .gram_schmidt import PIP, Adaptive, BCGSIPlus, PIPPlus, clean
 from .host_step import host_step, is_on_host
 from .intrablock import SVQB, TSQR, CholQR2, RandomizedCholQR, RankedCholQR, ShiftedCholQR3
@@ -40,12 +40,10 @@ __all__ = [
     "Orthogonalized",
     "PIPPlus",
     "Policy",
-    "Queued",
     "RandomizedCholQR",
     "RankedCholQR",
     "ShiftedCholQR3",
     "orthogonalize",
-    "queue",
 ]
 
 
@@ -93,7 +91,6 @@ def orthogonalize(
     max_rank: int | None = None,
     into: Block | None = None,
     rng: Any = 0,
-    queued: Queued | None = None,
 ) -> Orthogonalized:
     """Replace W by an orthonormal Q, orthogonal to V, with W = V S + Q R.
 
@@ -121,9 +118,6 @@ def orthogonalize(
         Receives a second copy of Q, for example behind the basis; it must not overlap W or V.
     rng : Generator or int
         Source of replacement directions; one number is drawn per call, whether or not it is needed.
-    queued : Queued, optional
-        The first products of this call with the same W, V, `first` and `into`, which `queue` has queued. For
-        the default policy, with as many columns in `into` as in W.
 
     Returns
     -------
@@ -155,7 +149,7 @@ def orthogonalize(
     # A step of a recurrence, which is usually well conditioned.
     rows, width, taken = *W.shape, 0 if V is None else V.shape[1]
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
-    if first is not None and is_usual and queued is None and is_on_host(W):
+    if first is not None and is_usual and is_on_host(W):
         basis = W.array[:, :0] if V is None else V.array
         inside = None if into is None else into.array
         before, R, length, reductions = host_step(W.array, basis, first, scale or 0.0, inside)
@@ -164,7 +158,7 @@ def orthogonalize(
         scale, first = None if scale is None else length, None
     policy = policy or Adaptive()
     _check(W, V, policy, first, max_rank)
-    d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank, queued=queued)
+    d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)
     if d.width:
         policy(d)
     d.limit_rank()

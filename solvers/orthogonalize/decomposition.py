@@ -9,13 +9,12 @@ started before they are needed, and a final division by R is queued before R is 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from blockvec import InverseFactor, inverse_factor, start_copy
+from blockvec import inverse_factor, start_copy
 from blockvec.errors import BreakdownError
 
 from ..blocks import Array, Block, column_factors, small_matrix
@@ -36,38 +35,6 @@ class Coefficients:
         for (begin, end, _), copy in zip(self.parts, self._copies, strict=True):
             self._zeros[begin:end] = copy()
         return self._zeros
-
-
-@dataclass(frozen=True, slots=True)
-class Queued:
-    """Device results of the first products of an orthogonalisation, which `queue` queues without waiting.
-
-    Attributes
-    ----------
-    passes : list of lists of (int, int, array)
-        Per projection, what it took out of W: ranges of columns of V, and V^H W.
-    factor : InverseFactor
-        Of what is left of W, which was multiplied by it.
-    """
-
-    passes: list[list[tuple[int, int, Array]]]
-    factor: InverseFactor
-
-
-def queue(W: Block, V: Block, first: Sequence[tuple[int, int]], into: Block) -> Queued:
-    """Project W twice, divide it by its Cholesky factor if that is accurate, and copy it to `into`.
-
-    These are the products of `orthogonalize` by `Adaptive` with `first` up to its first decision. They can be
-    recorded; pass what this returns to `orthogonalize` after each replay.
-    """
-    parts = [(i, j, V[:, i:j].dot(W)) for i, j in first if i < j]
-    for i, j, C in parts:
-        V[:, i:j].combine(C, out=W, alpha=-1, beta=1)
-    C = V.dot(W)
-    factor = inverse_factor(W.update_gram(V, C), PLAIN_GROWTH, start=False)
-    W.combine(factor.T, out=W)
-    into[:, :] = W
-    return Queued([parts, [(0, V.shape[1], C)]], factor)
 
 
 class Decomposition:
@@ -105,7 +72,6 @@ class Decomposition:
         scale: float | None = None,
         first: Sequence[tuple[int, int]] | None = None,
         max_rank: int | None = None,
-        queued: Queued | None = None,
     ) -> None:
         self.X, self.M = W, M
         self.V = None if V is None or V.shape[1] == 0 else V
@@ -134,20 +100,6 @@ class Decomposition:
         self._sent: tuple[Array, Array] | tuple[()] = ()  # a small matrix on the host and on X's device
         # Whether no product that could be fused with a division of X by R follows.
         self._divides_at_once = self.V is None or first is not None
-        self._factor: InverseFactor | None = None  # of X before it was divided, if that was queued before
-        self._is_copied = queued is not None  # to `into`, as X is now
-        if queued is not None:
-            self._adopt(queued)
-
-    def _adopt(self, queued: Queued) -> None:
-        """Take over projections and a division that have been queued."""
-        self._factor = queued.factor.start()
-        for parts in queued.passes:
-            self.projected = Coefficients(parts, self.S.shape, self.dtype)
-            self._terms.append((self.projected, self.R))
-        self._unjudged = True
-        self.first = None
-        self.reductions = len(queued.passes) + 1
 
     # --- products ---------------------------------------------------------------------------------
 
@@ -191,13 +143,11 @@ class Decomposition:
         host. The device skips the division for an ill-conditioned block, for which `otherwise` computes the
         step from the Gram matrix; a factor that mixes noise into accurate columns is undone by the next step.
         """
-        factor, at_once = self._factor, self._divides_at_once or last
-        self._factor = None
-        if factor is None:
-            factor = inverse_factor(self._gram(), PLAIN_GROWTH)
-            if at_once:
-                self.X.combine(factor.T, out=self.X)
-                self._changed()
+        at_once = self._divides_at_once or last
+        factor = inverse_factor(self._gram(), PLAIN_GROWTH)
+        if at_once:
+            self.X.combine(factor.T, out=self.X)
+            self._changed()
         self._add_up()
         found = factor.wait()
         self._judge(found.G)
@@ -315,9 +265,7 @@ class Decomposition:
 
     def finish(self, into: Block | None) -> Array:
         """Execute pending changes, copy X to `into`, and return S."""
-        if self._is_copied and self._transform is None and self._projection is None:
-            pass
-        elif into is not None and self._transform is not None:
+        if into is not None and self._transform is not None:
             self.X.combine(self._small(self._transform), out=into)
             self._flush()
         else:
@@ -346,7 +294,7 @@ class Decomposition:
 
     def _changed(self) -> None:
         self._projection = self._transform = self._image = None
-        self._reduced = self._is_copied = False
+        self._reduced = False
 
     def _add_up(self) -> None:
         """Add pending terms to S; call it while the device executes queued work."""

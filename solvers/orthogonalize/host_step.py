@@ -125,20 +125,15 @@ def host_step(
         S[i:j] = blocks.dot(i, j)
     rest = blocks.project(ranges, S)
     G = blocks.subtract(rest)
-    again, whole = _square(rest), float(G.trace().real)
-    length = max(scale, (whole + again + _square(S)) ** 0.5)
+    again, whole = square(rest), float(G.trace().real)
+    length = max(scale, (whole + again + square(S)) ** 0.5)
     S += rest
     R, T, is_definite = _factor(G)
-    least = NOISE * unit * length / PLAIN_NOISE
-    # Upper bounds of what `Adaptive` looks at; NaN fails, too.
-    spread = _square(T)
-    growth = whole * spread
-    if not (is_definite and spread * least**2 < 1 and growth < PLAIN_GROWTH):
-        return S, None, length, 3
-    if again * spread > 1 or growth + again * spread > AMPLIFIED**2:
+    spread = square(T)
+    if not (is_definite and is_enough(whole=whole, again=again, spread=spread, length=length, unit=unit)):
         return S, None, length, 3
     reductions = 3
-    if growth > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
+    if whole * spread > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
         blocks.multiply(T)
         second, T, _ = _factor(blocks.gram())
         R, reductions = second @ R, 4
@@ -152,6 +147,30 @@ def host_step(
     return S, R, length, reductions
 
 
+def is_enough(*, whole: float, again: float, spread: float, length: float, unit: float) -> bool:
+    """Check whether two projections and Cholesky QR suffice, by bounds of what `Adaptive` looks at.
+
+    Parameters
+    ----------
+    whole, again, spread : float
+        Squared Frobenius norms of the projected block, of what its last projection removed, and of the
+        inverse of its Cholesky factor. NaN fails.
+    length : float
+        Of the longest column before the projections, or the norm of the operator.
+    unit : float
+        Unit roundoff.
+    """
+    least = NOISE * unit * length / PLAIN_NOISE
+    growth = whole * spread
+    is_clear = spread * least**2 < 1 and growth < PLAIN_GROWTH
+    return is_clear and again * spread <= 1 and growth + again * spread <= AMPLIFIED**2
+
+
+def square(S: Array) -> float:
+    """Compute the squared Frobenius norm."""
+    return float(np.vdot(S, S).real)
+
+
 def _factor(G: Array) -> tuple[Array, Array, bool]:
     """Compute R with G = R^H R, its inverse, and whether G is positive definite."""
     potrf, trtri, _ = _LAPACK[G.dtype.char]
@@ -163,8 +182,3 @@ def _factor(G: Array) -> tuple[Array, Array, bool]:
 def _summed(parts: list[Array]) -> Array:
     """Add up arrays in their order."""
     return parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
-
-
-def _square(S: Array) -> float:
-    """Compute the squared Frobenius norm."""
-    return float(np.vdot(S, S).real)

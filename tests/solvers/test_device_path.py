@@ -50,11 +50,13 @@ class DeviceNamespace:
 
         return wait
 
-    def inverse_factor(self, G: Any, limit: float) -> Any:
+    def inverse_factor(self, G: Any, limit: float, *, start: bool = True) -> Any:
         """Return a factor whose report is waited for."""
         factor = blockvec.inverse_factor(G, limit)
         wait, found = self.start_copy(G), factor.wait()
-        return SimpleNamespace(T=factor.T, wait=lambda: (wait(), found)[1])
+        result = SimpleNamespace(T=factor.T, wait=lambda: (wait(), found)[1])
+        result.start = lambda: result
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
@@ -71,6 +73,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
     for name in ("start_copy", "inverse_factor"):
         monkeypatch.setattr(solvers.orthogonalize.decomposition, name, getattr(namespace, name))
+    monkeypatch.setattr(solvers.orthogonalize.queued_step, "inverse_factor", namespace.inverse_factor)
     return namespace
 
 
@@ -110,6 +113,20 @@ def test_steps_keep_the_decomposition_and_wait_for_a_few_small_matrices(
     norm = np.linalg.norm(matrix.toarray(), 2)
     assert np.linalg.norm(VQ.T @ VQ - np.eye(m + w)) < 1e-13
     assert np.linalg.norm(matrix @ VQ[:, :m] - VQ @ H) < 1e-13 * norm
+
+
+@pytest.mark.parametrize("b", [1, 4])
+def test_queued_steps_are_waited_for_once_a_cycle(
+    b: int, device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solvers.iterations.krylov, "is_queued", lambda _: True)
+    krylov = start(plain, MATRICES["a band"], b, capacity=32)
+    device.waits = 0
+    while krylov.can_expand():
+        krylov.expand()
+    assert device.waits == 0
+    krylov.settle()
+    assert device.waits == 1
 
 
 @pytest.mark.parametrize("policy", [Adaptive(), CholQR2(), ShiftedCholQR3()], ids=policies.name)

@@ -73,6 +73,7 @@ class Case:
 
     def check(self, bound: float = 300) -> None:
         krylov = self.krylov
+        krylov.settle()
         m, w = krylov.m, krylov.w
         basis = krylov.basis.array
         unit = np.finfo(basis.dtype).eps / 2

@@ -1,0 +1,82 @@
+"""The usual step of a Lanczos recurrence on a GPU, queued without waiting for its results.
+
+The products are those of `host_step`. The device divides the block by its Cholesky factor before the host
+has seen it, so that the next step can be queued at once. The host reads the small matrices later, and they
+show whether the step was enough, by the limits of `host_step`; if not, this step and all that were queued
+after it are invalid, and the caller repeats it by `orthogonalize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from blockvec import InverseFactor, inverse_factor
+
+from ..blocks import Array, Block
+from .decomposition import Coefficients
+from .factors import PLAIN_GROWTH
+from .host_step import is_enough, square
+from .intrablock import ENOUGH
+
+REDUCTIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedStep:
+    """Device results of `queue_step`.
+
+    Attributes
+    ----------
+    passes : list of lists of (int, int, array)
+        Per projection, what it took out of W: ranges of columns of V, and V^H W.
+    factor : InverseFactor
+        Of what is left of W, which was multiplied by it.
+    """
+
+    passes: list[list[tuple[int, int, Array]]]
+    factor: InverseFactor
+
+
+def queue_step(W: Block, V: Block, first: Sequence[tuple[int, int]], into: Block) -> QueuedStep:
+    """Project W twice, divide it by its Cholesky factor if that is accurate, and copy it to `into`.
+
+    The arguments are those of `orthogonalize`. The operations can be recorded: make a `StepReport` after each
+    replay.
+    """
+    parts = [(i, j, V[:, i:j].dot(W)) for i, j in first if i < j]
+    for i, j, C in parts:
+        V[:, i:j].combine(C, out=W, alpha=-1, beta=1)
+    C = V.dot(W)
+    factor = inverse_factor(W.update_gram(V, C), PLAIN_GROWTH, start=False)
+    W.combine(factor.T, out=W)
+    into[:, :] = W
+    return QueuedStep([parts, [(0, V.shape[1], C)]], factor)
+
+
+class StepReport:
+    """The small matrices of a queued step of `columns` columns of V, on their way to the host."""
+
+    def __init__(self, step: QueuedStep, columns: int) -> None:
+        T = step.factor.T
+        shape = columns, T.shape[1]
+        dtype = np.complex128 if T.dtype.kind == "c" else np.float64
+        self._passes = [Coefficients(parts, shape, dtype) for parts in step.passes]
+        self._factor = step.factor.start()
+        self._unit = float(np.finfo(T.dtype).eps) / 2
+
+    def wait(self, scale: float) -> tuple[Array, Array | None]:
+        """Return S and R with W_old = V S + W_new R; R is None if the step was not enough.
+
+        `scale` is the norm of the operator, or a lower bound of it.
+        """
+        before, rest = (taken.host for taken in self._passes)
+        found = self._factor.wait()
+        whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
+        length = max(scale, (whole + again + square(before)) ** 0.5)
+        enough = found.growth <= ENOUGH * len(found.R) and is_enough(
+            whole=whole, again=again, spread=spread, length=length, unit=self._unit
+        )
+        return before + rest, found.R if enough else None

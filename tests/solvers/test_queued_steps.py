@@ -1,0 +1,133 @@
+"""Steps that are queued without waiting, also from a recording: what steps with all care compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, Recorder, as_operator, models
+from blockvec.errors import BreakdownError
+from solvers import drivers, eigsh
+from solvers.iterations import krylov
+from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.recorded_step import RecordedStep
+
+DTYPES = ("float64", "complex128", "float32")
+
+
+@pytest.fixture
+def queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queue steps on the host, too."""
+    monkeypatch.setattr(krylov, "is_queued", lambda _: True)
+    monkeypatch.setattr(drivers, "SHORT_ROWS", 0)  # row-major blocks, as on a GPU
+
+
+@pytest.fixture
+def recorded(queues: None, monkeypatch: pytest.MonkeyPatch) -> list[RecordedStep]:
+    """Record steps on the host, too, where a recorder calls operations again."""
+    steps: list[RecordedStep] = []
+    queue = RecordedStep.queue
+
+    def noted(step: RecordedStep) -> Any:
+        steps.append(step)
+        return queue(step)
+
+    monkeypatch.setattr(RecordedStep, "queue", noted)
+    monkeypatch.setattr(krylov, "recorder_for", lambda *_: Recorder("cpu"))
+    return steps
+
+
+def cycles(A: Any, b: int, capacity: int = 24, restarts: int = 4) -> BlockKrylov:
+    """Check the decomposition of an operator before some restarts, and return it before the last."""
+    operator, dtype = as_operator(A), A.dtype
+    scale, eps = float(abs(A).sum(axis=0).max()), float(np.finfo(dtype).eps)
+    buffer = BlockVector.zeros(A.shape[0], capacity, dtype)
+    basis = BlockKrylov(operator, buffer, 0, b, np.random.default_rng(1), Counts())
+    basis.append_random(b)
+    for restart in range(restarts):
+        if restart:
+            basis.restart(basis.ritz(), np.arange(2 * b))
+        while basis.can_expand():
+            basis.expand()
+        H = basis.snapshot()["H"]
+        V, used = basis.columns(0, basis.m), basis.columns(0, basis.m + basis.w)
+        assert np.abs((operator @ V).array - used.array @ H).max() < 100 * eps * scale
+        assert np.abs(used.gram() - np.eye(basis.m + basis.w)).max() < 100 * eps
+    return basis
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("b", [1, 3])
+def test_the_decomposition_holds_after_recorded_steps(
+    dtype: str, b: int, recorded: list[RecordedStep]
+) -> None:
+    cycles(models.model("laplace1d:n=300").astype(dtype), b)
+    assert len(recorded) >= 24 // b
+
+
+@pytest.mark.parametrize("b", [1, 3])
+def test_queued_steps_compute_what_others_do(b: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    A = models.model("laplace1d:n=300")
+    others = cycles(A, b)
+    monkeypatch.setattr(krylov, "is_queued", lambda _: True)
+    queued = cycles(A, b)
+    assert np.allclose(others.ritz().theta, queued.ritz().theta, rtol=0, atol=1e-13)
+    assert queued.counts == others.counts
+
+
+@pytest.mark.usefixtures("queues")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("distinct", [1, 2, 4])
+def test_steps_that_were_not_enough_are_repeated(dtype: str, distinct: int) -> None:
+    """With few distinct values the space is invariant after as many steps, and blocks lose their rank."""
+    A = sp.diags_array(np.arange(200) % distinct + 1.0).astype(dtype).tocsr()
+    basis = cycles(A, 3)
+    assert basis.counts.block_applications > (24 - 3) // 3  # also those that were queued too far
+    assert np.allclose(np.unique(basis.ritz().theta.round(4)), np.arange(distinct) + 1, atol=1e-3)
+
+
+@pytest.mark.usefixtures("queues")
+def test_nan_is_reported_when_it_is_seen() -> None:
+    A = sp.diags_array(np.arange(1.0, 101)).tocsr()
+    calls = 0
+
+    def product(X: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return A @ X * (np.nan if calls >= 4 else 1.0)
+
+    operator = as_operator(product, shape=A.shape, dtype=float)
+    basis = BlockKrylov(operator, BlockVector.zeros(100, 24), 0, 2, np.random.default_rng(1), Counts())
+    basis.append_random(2)
+    for _ in range(6):
+        basis.expand()
+    with pytest.raises(BreakdownError, match="NaN"):
+        basis.settle()
+
+
+def test_steps_that_lose_rank_go_on_from_a_recording(recorded: list[RecordedStep]) -> None:
+    """The space is exhausted while steps are repeated, and random directions replace lost ones."""
+    A = as_operator(models.model("laplace1d:n=40").astype(float))
+    values = np.linalg.eigvalsh(models.model("laplace1d:n=40").toarray())
+    eigenvalues, X = eigsh(A, 3, which="LA", method="lanczos", block_size=2, ncv=10, rng=0, tol=1e-10)
+    assert recorded
+    assert np.allclose(eigenvalues, values[-3:], atol=1e-8)
+    assert np.allclose(X.T @ X, np.eye(3), atol=1e-10)
+
+
+def test_seeded_solves_with_recorded_steps_repeat_bit_for_bit(recorded: list[RecordedStep]) -> None:
+    A = models.model("laplace2d:n=20")
+    first, second = (eigsh(A, 4, which="SA", method="lanczos", ncv=24, rng=0) for _ in range(2))
+    assert recorded
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_profile_calls_all_operations(recorded: list[RecordedStep]) -> None:
+    import blockvec
+
+    with blockvec.profile():
+        eigsh(models.model("laplace2d:n=20"), 4, which="SA", method="lanczos", ncv=24, rng=0)
+    assert not recorded
