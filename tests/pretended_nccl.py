@@ -111,6 +111,9 @@ class Runtime:
         self.place, self._opened = place, dict[int, tuple[Path, mmap.mmap]]()
         self._folder = tempfile.TemporaryDirectory()
 
+    def getDevice(self) -> int:  # noqa: N802
+        return 0
+
     def deviceGetPCIBusId(self, number: int) -> str:  # noqa: N802
         return self.place
 
@@ -183,14 +186,14 @@ class Nccl:
         self._comm, self._aborted = MPI.COMM_WORLD.Dup(), threading.Event()
         self._group: list[Callable[[], Any]] = []
 
-    def allGather(self, sent: int, received: int, count: int, kind: str, stream: int) -> None:  # noqa: N802
+    def allGather(self, sent: int, received: int, count: int, kind: int, stream: int) -> None:  # noqa: N802
         size = self._comm.size
         self._queue([lambda: self._comm.Iallgather(_at(sent, count), _at(received, count * size))])
 
-    def send(self, address: int, count: int, kind: str, peer: int, stream: int) -> None:
+    def send(self, address: int, count: int, kind: int, peer: int, stream: int) -> None:
         GROUP.append((self, lambda: self._comm.Isend(_at(address, count), peer)))
 
-    def recv(self, address: int, count: int, kind: str, peer: int, stream: int) -> None:
+    def recv(self, address: int, count: int, kind: int, peer: int, stream: int) -> None:
         GROUP.append((self, lambda: self._comm.Irecv(_at(address, count), peer)))
 
     def abort(self) -> None:
@@ -238,7 +241,7 @@ def cupy(place: str) -> Any:
     """The parts of CuPy that `blockvec.parallel.nccl` uses."""
     nccl = SimpleNamespace(
         NcclCommunicator=Nccl,
-        NCCL_CHAR="char",
+        NCCL_CHAR=0,
         available=True,
         get_unique_id=lambda: b"name",
         get_version=lambda: 22809,

@@ -126,8 +126,10 @@ class RowLayout:
         """Add a small array over the processes, in rank order: the same bits on each, in every run."""
         if self.comm is None:
             return part
-        first, *others = self._allgather(part)
-        total: Array = sum(others, start=first)
+        parts = self._allgather(part)
+        total: Array = parts[0]
+        for rank in range(1, self.size):
+            total = total + parts[rank]
         return total
 
     def largest(self, values: Any) -> Any:

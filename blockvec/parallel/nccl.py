@@ -6,6 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ..backends import Array
@@ -13,6 +14,7 @@ from ..errors import DeviceError
 from .peer_copies import PeerCopies
 
 WATCH_S = 0.05  # between two looks for failed processes
+_UNCHANGED = nullcontext()
 ABORT_S = 2.0  # that an abort waits for a call that queues work, which may itself wait for a failed process
 
 
@@ -26,7 +28,11 @@ class NcclTransport:
         import cupy
         from cupy.cuda import nccl
 
-        self._cupy, self._nccl = cupy, nccl
+        self._cupy, self._nccl, self._char = cupy, nccl, int(nccl.NCCL_CHAR)
+        self._current_stream, self._current_device = (
+            cupy.cuda.get_current_stream,
+            cupy.cuda.runtime.getDevice,
+        )
         self.size, self.device_id = size, device_id
         self._queueing, self._aborting = threading.Lock(), threading.Lock()
         self._copies = weakref.WeakSet[PeerCopies]()
@@ -37,12 +43,12 @@ class NcclTransport:
     def allgather(self, part: Array) -> Array:
         """Collect an array of equal shape and type from each process: shape (size, ...), in rank order."""
         self._check_device(part)
-        with self._cupy.cuda.Device(self.device_id):
-            sent: Any = self._cupy.ascontiguousarray(part)
+        with self._on_device():
+            sent: Any = part if part.flags.c_contiguous else self._cupy.ascontiguousarray(part)
             parts: Any = self._cupy.empty((self.size, *part.shape), part.dtype)
-            stream = self._cupy.cuda.get_current_stream().ptr
+            stream = self._current_stream().ptr
             with self._queueing:
-                self._comm.allGather(sent.data.ptr, parts.data.ptr, sent.nbytes, self._nccl.NCCL_CHAR, stream)
+                self._comm.allGather(sent.data.ptr, parts.data.ptr, sent.nbytes, self._char, stream)
         gathered: Array = parts
         return gathered
 
@@ -50,9 +56,9 @@ class NcclTransport:
         """Send and receive contiguous arrays; each list names every process at most once."""
         for _, array in (*sends, *receives):
             self._check_device(array)
-        char = self._nccl.NCCL_CHAR
-        with self._queueing, self._cupy.cuda.Device(self.device_id):
-            stream = self._cupy.cuda.get_current_stream().ptr
+        char = self._char
+        with self._queueing, self._on_device():
+            stream = self._current_stream().ptr
             self._nccl.groupStart()
             try:
                 for rank, array in sends:
@@ -81,6 +87,11 @@ class NcclTransport:
                     self._queueing.release()
             for copies in list(self._copies):
                 copies.release()
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Make this GPU CuPy's current device inside a ``with`` block; quickly where it is already."""
+        is_current = self._current_device() == self.device_id
+        return _UNCHANGED if is_current else self._cupy.cuda.Device(self.device_id)
 
     def _check_device(self, array: Any) -> None:
         if array.data.device_id != self.device_id:

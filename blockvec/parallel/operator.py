@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from .. import elementwise
 from ..arrays import Memory, memory_of
 from ..backends import Backend
 from ..blockvector import BlockVector
@@ -138,9 +137,21 @@ class DistributedOperator(Operator):
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
     ) -> tuple[Sums, Sums]:
+        """Do the work of `_run` and of `extras`; all processes return the same sums in the same order."""
         linear, squares = extras.by_degree() if self._coupling else (extras, None)
         if linear is None:
-            return super()._run_fused(X, Y, alpha, beta, shift, extras)
+            dots, gram = super()._run_fused(X, Y, alpha, beta, shift, extras)
+        else:
+            dots, gram = self._run_linear(X, Y, alpha, beta, shift, linear)
+            if squares is not None:
+                for sums, more in zip((dots, gram), squares.separately(X, Y), strict=True):
+                    sums.update(more)
+        return {name: dots[name] for name in extras.summed}, {name: gram[name] for name in extras.gram}
+
+    def _run_linear(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, linear: Extras
+    ) -> tuple[Sums, Sums]:
+        """Do the work of `_run` and of extras that are linear in Y, to which the coupling adds its share."""
         halo = None if self._halo is None else self._halo.start(X.array)
         dots, gram = self._own._run_fused(X, Y, alpha, beta, shift, linear)
         if halo is not None:
@@ -149,14 +160,10 @@ class DistributedOperator(Operator):
                 rows = slice(begin, begin + part.shape[0])
                 x, y = memory_of(X.array[rows]), memory_of(Y.array[rows])
                 added = memory_of(self.backend.empty((y.n_rows, y.n_cols), y.dtype))
-                part._run(wanted, added, alpha, 0, 0)
-                elementwise.axpby("apply", added, y, y, 1, 1)
+                part._run_fused(wanted, added, alpha, 0, 0, Extras(y.array, 1, 1, (), ()))  # y += added
                 for sums, more in zip((dots, gram), linear.increment(rows).separately(x, added), strict=True):
                     for name, value in more.items():
                         sums[name] = sums[name] + value
-        if squares is not None:
-            for sums, more in zip((dots, gram), squares.separately(X, Y), strict=True):
-                sums.update(more)
         return dots, gram
 
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
