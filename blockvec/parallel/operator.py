@@ -72,10 +72,9 @@ class DistributedOperator(Operator):
         dtype = np.result_type(*share(layout.comm, rows.dtype.str))
         data, indices, n_local = rows.data.astype(dtype, copy=False), rows.indices, layout.n_local
         is_own = (indices >= layout.first_row) & (indices < layout.first_row + n_local)
-        own_before = np.concatenate([[0], np.cumsum(is_own)])  # own entries before each entry
-        own_columns = indices[is_own] - layout.first_row
-        own = _csr(own_before[rows.indptr], own_columns, data[is_own], n_local)
         remote = np.flatnonzero(~is_own)
+        own_starts = rows.indptr - np.searchsorted(remote, rows.indptr)  # without the remote entries before
+        own = _csr(own_starts, indices[is_own] - layout.first_row, data[is_own], n_local)
         wanted, columns = np.unique(indices[remote], return_inverse=True)
         halo = Halo(layout, wanted.astype(np.int64), backend)
         touched = np.searchsorted(rows.indptr, remote, side="right") - 1  # row of each remote entry

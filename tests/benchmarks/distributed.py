@@ -30,7 +30,7 @@ from solvers import eigsh
 Record = dict[str, Any]
 
 REPEATS = 5
-BURST_S = 0.03  # of calls between two events
+BURST = 16  # calls between two events
 
 PRODUCTS = ((20_000_000, 8), (4_000_000, 32), (2_000_000, 8), (200_000, 8))
 MATRICES = {  # per number of processes; all are cut into slabs
@@ -59,7 +59,8 @@ class Clock:
     def __init__(self, comm: Any) -> None:
         import cupy
 
-        self.cupy, self.comm = cupy, communicator(comm)
+        self.cupy, self.comm, self.backend = cupy, communicator(comm), backend_for("gpu")
+        self.one = self.backend.empty((1,), "float64")
         self.layout = None if self.comm is None else RowLayout.equal(comm.size, comm)
 
     def barrier(self) -> None:
@@ -72,23 +73,36 @@ class Clock:
         """Return the longest time of all processes."""
         return seconds if self.layout is None else float(self.layout.largest(np.array([seconds]))[0])
 
-    def call(self, work: Callable[[], object]) -> float:
-        """Return the median time of a call in a burst of calls, of the slowest process."""
-        for _ in range(3):
+    def call(self, work: Callable[[], object]) -> tuple[float, float]:
+        """Return the median times of a call on the GPU and on the host, of the slowest process.
+
+        A burst is queued while its stream is blocked, as for the other tables: a GPU never waits for calls.
+        """
+        for _ in range(25):  # sparse matrices may be converted after 20 products
             work()
-        count, times = 5, []
-        for turn in range(REPEATS + 1):
+        on_gpu, on_host = [], []
+        for _ in range(REPEATS):
             self.barrier()
+            for _ in range(3):  # 4.5 ms
+                self.backend.block_stream()
+            if self.comm is not None:
+                self.comm.allgather(self.one)  # the GPUs begin together
             begin, end = self.cupy.cuda.Event(), self.cupy.cuda.Event()
             begin.record()
-            for _ in range(count):
+            begin_s = time.perf_counter()
+            for _ in range(BURST):
                 work()
+            host_s = time.perf_counter() - begin_s
             end.record()
             end.synchronize()
-            times.append(self.slowest(self.cupy.cuda.get_elapsed_time(begin, end) * 1e-3 / count))
-            if turn == 0:  # sets the length of the bursts
-                count = int(min(max(BURST_S / times.pop(), 3), 200))
-        return statistics.median(times)
+            on_gpu.append(self.slowest(self.cupy.cuda.get_elapsed_time(begin, end) * 1e-3 / BURST))
+            on_host.append(self.slowest(host_s / BURST))
+        return statistics.median(on_gpu), statistics.median(on_host)
+
+    def beside(self, alone: Callable[[], object], split: Callable[[], object]) -> Record:
+        """Measure the same work with own rows alone and with split rows."""
+        (alone_s, alone_call_s), (time_s, call_s) = self.call(alone), self.call(split)
+        return {"alone_s": alone_s, "time_s": time_s, "alone_call_s": alone_call_s, "call_s": call_s}
 
     def once(self, work: Callable[[], Any]) -> tuple[float, Any]:
         """Return the time of one call after one that compiles, of the slowest process, and its result."""
@@ -108,12 +122,10 @@ def products(clock: Clock, comm: Any) -> Iterator[tuple[str, Callable[[], Record
         V, W = (BlockVector.random(rows, width, rng=seed, device="gpu") for seed in (0, 1))
         v, w = (BlockVector(block.array, layout=layout) for block in (V, W))
         C = V.backend.from_host(np.eye(width))
+        sizes = {"operation": "tsmttsm" if is_dot else "tsmm", "K": rows, "M": width}
         if is_dot:
-            alone, split = clock.call(lambda: V.dot(W)), clock.call(lambda: v.dot(w))
-        else:
-            alone, split = (clock.call(lambda b=b, o=o: b.combine(C, out=o)) for b, o in ((V, W), (v, w)))
-        operation = "tsmttsm" if is_dot else "tsmm"
-        return {"operation": operation, "K": rows, "M": width, "alone_s": alone, "time_s": split}
+            return {**sizes, **clock.beside(lambda: V.dot(W), lambda: v.dot(w))}
+        return {**sizes, **clock.beside(lambda: V.combine(C, out=W), lambda: v.combine(C, out=w))}
 
     for rows, width in PRODUCTS:
         for is_dot in (True, False):
@@ -136,17 +148,18 @@ def sparse_products(clock: Clock, comm: Any, *matrices: str) -> Iterator[tuple[s
         X = BlockVector.random(own.shape[0], width, rng=0, device="gpu")
         Y, layout = X.like(), A.layout
         x, y = (BlockVector(block.array, layout=layout) for block in (X, Y))
-        times = []
-        for op, a, b in ((own, X, Y), (A, x, y)):
+
+        def work(op: Any, a: BlockVector, b: BlockVector) -> Callable[[], object]:
             step = op.affine(0.3, 6.0)
-            work: dict[str, Callable[[], object]] = {
-                "plain": lambda op=op, a=a, b=b: op.apply(a, out=b),  # type: ignore[misc]
-                "chebyshev": lambda op=step, a=a, b=b: op.apply(a, out=b, beta=-1),  # type: ignore[misc]
-                "dots": lambda op=op, a=a, b=b: op.apply(a, out=b, shift=1.5, dots="xy"),  # type: ignore[misc]
+            works: dict[str, Callable[[], object]] = {
+                "plain": lambda: op.apply(a, out=b),
+                "chebyshev": lambda: step.apply(a, out=b, beta=-1),
+                "dots": lambda: op.apply(a, out=b, shift=1.5, dots="xy"),
             }
-            times.append(clock.call(work[kind]))
+            return works[kind]
+
         sizes = {"matrix": matrix, "M": width, "fused": kind, "halo_rows": getattr(A, "halo_rows", 0)}
-        return {"operation": "spmmv", **sizes, "alone_s": times[0], "time_s": times[1]}
+        return {"operation": "spmmv", **sizes, **clock.beside(work(own, X, Y), work(A, x, y))}
 
     for matrix in matrices:
         for width in WIDTHS:
@@ -226,8 +239,10 @@ def main() -> None:
             with replaced(str(arguments.json)) as stream:
                 stream.write(json.dumps(document, indent=1).encode())
             numbers = f"{record['alone_s'] * 1e6:12.1f} {record['time_s'] * 1e6:12.1f} us"
+            if "call_s" in record:
+                numbers += f"; calls {record['alone_call_s'] * 1e6:7.1f} {record['call_s'] * 1e6:7.1f} us"
             took = time.monotonic() - started
-            print(f"{name:32} {numbers} {record['efficiency']:7.3f}   ({took:.1f} s)", flush=True)
+            print(f"{record['efficiency']:6.3f} {name:28} {numbers} ({took:.1f} s)", flush=True)
 
 
 if __name__ == "__main__":
