@@ -75,7 +75,9 @@ class PeerCopies:
         }
         self._side, self._rescue = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
         self._ready, self._pushed = (cupy.cuda.Event(disable_timing=True) for _ in range(2))
-        self._places: dict[int, tuple[int, int]] = {}
+        # The driver's objects for addresses and streams take longer to make than their use takes.
+        self._flags = [driver.CUdeviceptr(self._memory + 8 * peer) for peer, _, _ in received]
+        self._targets: list[tuple[tuple[int, int], Any, Any, int, Any]] = []
 
     def offer(self) -> Any:
         """Describe this process's memory to the others: handle, bytes per halo, and first rows by process."""
@@ -84,10 +86,12 @@ class PeerCopies:
 
     def open(self, offers: Sequence[Any]) -> None:
         """Open the memory of those that this process sends to; `offers` are those of all processes."""
-        for peer, _, _ in self._sent:
+        for peer, chosen, count in self._sent:
             handle, slot, begins = offers[peer]
-            self._peers[peer] = int(self._runtime.ipcOpenMemHandle(handle))
-            self._places[peer] = slot, begins[self._rank] * self._row_bytes
+            there = self._peers[peer] = int(self._runtime.ipcOpenMemHandle(handle))
+            first = there + self._header + begins[self._rank] * self._row_bytes
+            flag = self._driver.CUdeviceptr(there + 8 * self._rank)
+            self._targets.append(((first, first + slot), flag, chosen, count, self._packed.get(peer)))
 
     def start(self, X: Array) -> Callable[[], Array]:
         """Start the exchange of rows of X; the function returned lets the stream wait for the halo."""
@@ -96,32 +100,34 @@ class PeerCopies:
             return self._start(X)
 
     def _start(self, X: Any) -> Callable[[], Array]:
-        runtime, side = self._runtime, self._side
         self._step += 1
-        turn, stream, source = self._step % 2, self._cupy.cuda.get_current_stream(), X.data.ptr
-        pitch = X.strides[0] if len(X) > 1 else self._row_bytes
-        for peer, rows in self._packed_rows():
-            self._cupy.take(X, rows, axis=0, out=self._packed[peer])
+        turn, stream = self._step % 2, self._cupy.cuda.get_current_stream()
+        for _, _, rows, _, packed in self._targets:
+            if packed is not None:
+                self._cupy.take(X, rows, axis=0, out=packed)
         self._ready.record(stream)
-        side.wait_event(self._ready)
-        for peer, rows, count in self._sent:
-            slot, offset = self._places[peer]
-            target = self._peers[peer] + self._header + turn * slot + offset
-            begin, step = self._packed[peer].data.ptr if peer in self._packed else 0, self._row_bytes
-            if not begin:
-                begin, step = source + rows.start * pitch, pitch
-            line, kind = self._row_bytes, runtime.memcpyDeviceToDevice
-            if step == line:
-                runtime.memcpyAsync(target, begin, count * line, kind, side.ptr)
+        self._side.wait_event(self._ready)
+        line, kind, side = self._row_bytes, self._runtime.memcpyDeviceToDevice, self._side.ptr
+        to = self._driver.CUstream(side)
+        for places, flag, rows, count, packed in self._targets:
+            if packed is not None:
+                address, pitch = packed.data.ptr, line
             else:
-                runtime.memcpy2DAsync(target, line, begin, step, line, count, kind, side.ptr)
-            self._write(side, self._peers[peer] + 8 * self._rank, self._step)
-        self._pushed.record(side)
+                pitch = X.strides[0] if len(X) > 1 else line
+                address = X.data.ptr + rows.start * pitch
+            if pitch == line:
+                self._runtime.memcpyAsync(places[turn], address, count * line, kind, side)
+            else:
+                self._runtime.memcpy2DAsync(places[turn], line, address, pitch, line, count, kind, side)
+            _check(self._driver.cuStreamWriteValue64(to, flag, self._step, 0))
+        self._pushed.record(self._side)
 
         def finish() -> Array:
             with self._device:
-                for peer, _, _ in self._received:
-                    self._wait(stream, self._memory + 8 * peer, self._step)
+                here, driver = self._driver.CUstream(stream.ptr), self._driver
+                equal_or_more = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+                for flag in self._flags:
+                    _check(driver.cuStreamWaitValue64(here, flag, self._step, equal_or_more))
                 stream.wait_event(self._pushed)  # X may be modified from here on
             halo: Array = self._halos[turn]
             return halo
@@ -132,23 +138,9 @@ class PeerCopies:
         """Let all streams go on that wait for a neighbour; no other exchange is possible."""
         self.is_open = False
         with self._device:
-            for peer, _, _ in self._received:
-                self._write(self._rescue, self._memory + 8 * peer, self._step + RELEASED)
-
-    def _packed_rows(self) -> list[tuple[int, Any]]:
-        return [(peer, rows) for peer, rows, _ in self._sent if peer in self._packed]
-
-    def _write(self, stream: Any, address: int, value: int) -> None:
-        driver = self._driver
-        _check(
-            driver.cuStreamWriteValue64(driver.CUstream(stream.ptr), driver.CUdeviceptr(address), value, 0)
-        )
-
-    def _wait(self, stream: Any, address: int, value: int) -> None:
-        driver = self._driver
-        flag = driver.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        where = driver.CUdeviceptr(address)
-        _check(driver.cuStreamWaitValue64(driver.CUstream(stream.ptr), where, value, flag))
+            for flag in self._flags:
+                rescue = self._driver.CUstream(self._rescue.ptr)
+                _check(self._driver.cuStreamWriteValue64(rescue, flag, self._step + RELEASED, 0))
 
 
 def refusal(received: Sequence[tuple[int, int, int]], sent: Sequence[tuple[int, Any, int]]) -> str:
