@@ -234,9 +234,36 @@ def is_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
     return problem.same and config.wm * config.wn == 1
 
 
+def is_split_triangle(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> bool:
+    """Check whether four warps divide the blocks of C on and above the diagonal among themselves."""
+    return problem.same and is_complex(problem.dtype) and config.wm == config.wn == 2
+
+
+def tiles(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> list[tuple[int, int, bool]]:
+    """List the groups of A and of B of each warp that shares C, and whether it takes a triangle of them."""
+    groups_m, groups_n = groups(problem, config)
+    if is_split_triangle(problem, config):
+        first, second = ceil_div(groups_m, 2), groups_m // 2
+        halves = (second + 1) // 2, second // 2
+        return [(first, first, True), (second, second, True), *((half, first, False) for half in halves)]
+    triangle = is_triangle(problem, config)
+    return [
+        (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n), triangle)
+        for m in range(config.wm)
+        for n in range(config.wn)
+    ]
+
+
+def _share(count: int, warps: int, warp: int) -> int:
+    """Count the groups of one warp."""
+    return count // warps + (warp < count % warps)
+
+
 def tile_blocks(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
     """Count the 8 x 8 blocks of C that a warp accumulates."""
     im, in_ = _tile(problem, config)
+    if is_split_triangle(problem, config):
+        return im * (im + 1) // 2 + 1
     return im * (im + 1) // 2 if is_triangle(problem, config) else im * in_
 
 
@@ -253,11 +280,12 @@ def shared_bytes(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Devi
 def registers(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> int:
     """Estimate the registers per thread, from above."""
     parts = 2 if is_complex(problem.dtype) else 1
-    im, in_ = _tile(problem, config)
-    fragments = 2 * parts * (im + (0 if is_triangle(problem, config) else in_)) * config.kstep
-    fragments *= 1 + config.ahead
+    shares = tiles(problem, config)
+    loaded = max(im if triangle else im + in_ for im, in_, triangle in shares)
+    fragments = 2 * parts * loaded * config.kstep * (1 + config.ahead)
     if config.three_m:
-        sums, more = 3, 2 * (im + in_) * config.kstep + 8
+        added = max(im + in_ for im, in_, _ in shares)
+        sums, more = 3, 2 * added * config.kstep + 8
     else:
         sums, more = parts, 8 * config.kstep if parts == 2 else 8 * _is_uneven(problem, config)
     return 4 * sums * tile_blocks(problem, config) + fragments + more + (48 if config.ahead else 40)

@@ -36,12 +36,12 @@ from .tsmttsm_mma import (
     goes_through_l1,
     grid,
     groups,
-    is_triangle,
     layout,
     pieces,
     refuse,
     registers,
     tile_blocks,
+    tiles,
 )
 
 _PIECE_PRODUCERS = 4  # warps that issue cp.async: one a quadrant
@@ -132,15 +132,15 @@ def _folds(problem: TsmttsmProblem, in_pieces: bool) -> list[int]:
 
 def _splits(groups_m: int, groups_n: int) -> Iterator[tuple[int, int, int]]:
     """Yield the splits of 4, 8 or 16 warps between columns and rows, with the squarest tiles."""
-    for tiles in (1, 2, 4, 8, 16):
-        pairs = [(wm, tiles // wm) for wm in (1, 2, 4, 8, 16) if tiles % wm == 0]
+    for count in (1, 2, 4, 8, 16):
+        pairs = [(wm, count // wm) for wm in (1, 2, 4, 8, 16) if count % wm == 0]
         pairs = [(wm, wn) for wm, wn in pairs if wm <= groups_m and wn <= groups_n]
         if not pairs:
             return
         wm, wn = min(pairs, key=lambda pair: ceil_div(groups_m, pair[0]) + ceil_div(groups_n, pair[1]))
         for warps in (4, 8, 16):
-            if warps >= tiles:
-                yield wm, wn, warps // tiles
+            if warps >= count:
+                yield wm, wn, warps // count
 
 
 def _schedules(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> Iterator[TsmttsmMmaConfig]:
@@ -234,25 +234,22 @@ def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Dev
     parts = 2 if is_complex(problem.dtype) else 1
     size = itemsize(problem.dtype)
     product_cycles = 16 if architecture_of(device) == 90 else 32  # of an m16n8k4 in a quadrant
-    groups_m, groups_n = groups(problem, config)
     stage = layout(problem, config, device)
     chunk = config.rows // 4
     # Per warp and stage; the mean where warps process stages cyclically.
     steps = (
         chunk / config.kstep / config.wk if config.takes_turns else ceil_div(chunk // config.kstep, config.wk)
     )
-    triangle = is_triangle(problem, config)
-    tiles = [
-        (_share(groups_m, config.wm, m), _share(groups_n, config.wn, n))
-        for m in range(config.wm)
-        for n in range(config.wn)
+    shares = tiles(problem, config)
+    products = [
+        _products(im, in_, parts, triangle, config.three_m) * config.kstep for im, in_, triangle in shares
     ]
-    products = [_products(im, in_, parts, triangle, config.three_m) * config.kstep for im, in_ in tiles]
     conflicts_a = conflicts(stage.a_pitch, stage.a_gap, size, swaps=stage.swaps)
     conflicts_b = (
         conflicts_a if problem.same else conflicts(stage.b_pitch, stage.b_gap, size, swaps=stage.swaps)
     )
-    groups_a, groups_b = sum(im for im, _ in tiles), 0 if triangle else sum(in_ for _, in_ in tiles)
+    groups_a = sum(im for im, _, _ in shares)
+    groups_b = sum(in_ for _, in_, triangle in shares if not triangle)
     read = groups_a * conflicts_a + groups_b * conflicts_b
     shared = (config.rows * read * 8 * size + stage.stage_bytes) / BANK_ROW_BYTES
 
@@ -265,7 +262,7 @@ def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Dev
         pipe = pipe / _AHEAD_PIPE_RATE + _AHEAD_BUBBLE_CYCLES / config.blocks
         warp += _AHEAD_BUBBLE_CYCLES / (config.wk if config.takes_turns else 1)
     else:
-        im, in_ = tiles[0]
+        im, in_, triangle = shares[0]
         loads = (im * conflicts_a + (0 if triangle else in_ * conflicts_b)) * config.kstep * size // 4
         rate = _CONVERTING_RATE[config.blocks > 1] if single else _PIPE_RATE
         # Warps with small tiles wait for those with large ones at every turn of the ring.
@@ -298,11 +295,6 @@ def _fill_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Devi
             lanes = config.rows * ceil_div(width * size, piece)
             cycles += _PIECE_CYCLES * ceil_div(lanes, 32 * max(config.producers, 1))
     return cycles
-
-
-def _share(count: int, warps: int, warp: int) -> int:
-    """Count the groups of one warp."""
-    return count // warps + (warp < count % warps)
 
 
 def _products(im: int, in_: int, parts: int, triangle: bool, three_m: bool) -> float:

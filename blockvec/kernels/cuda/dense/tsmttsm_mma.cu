@@ -27,7 +27,7 @@
 //          A^T B = T1 - T2 + i (T3 - T1 - T2). Each is summed as a real product; a warp adds parts as it loads them.
 // SWAPS: where the chunks begin at two addresses modulo 128, lanes of odd t load the columns of each two neighbouring groups in the other order, 64 bytes
 //        apart modulo 128 (of elements of 16 bytes the second group takes its columns in the order 4..7, 0..3), and exchange them afterwards.
-// SAME (B is A) with all of C in one warp: only blocks on and above the diagonal are computed.
+// SAME (B is A) with all of C in one warp, or complex with 2 x 2 warps: only blocks of one triangle are computed; see tsmttsm_shapes.cuh.
 // FOLD > 1, for narrow matrices: FOLD consecutive rows are taken as one FOLD times as wide; C is the sum of the FOLD diagonal blocks of the product.
 //
 // Registers of a consumer: 4 IM IN accumulators (8 if complex, 12 with three products), 2 (IM + IN) KSTEP for fragments (4 if complex, 6 with
@@ -58,9 +58,6 @@ constexpr int WARPS = WM * WN * WK, CONSUMERS = 32 * WARPS;
 // The WK warps of a tile share the steps of a stage or, where they load ahead and there are stages enough, take the stages in turn:
 // then they go on to the next stage at different times, and one keeps the tensor pipe busy meanwhile.
 constexpr int TAKERS = AHEAD && STAGES > WK ? WK : 1, SHARERS = WK / TAKERS, READERS = WARPS / TAKERS;
-constexpr bool TRIANGLE = SAME && WM * WN == 1;
-// An odd number of groups squared, by 2 x 2 warps: a pinwheel of four IM_LEAST x IM tiles around a block that the first one takes.
-constexpr bool PINWHEEL = COMPLEX && !THREE_M && WM == 2 && WN == 2 && GM == GN && GM % 2 == 1;
 constexpr bool B_IS_D = IN <= IM;                    // which operand plays d in complex products
 constexpr bool A_BULK = A_PIECE == 0, B_BULK = B_PIECE == 0 && !SAME;
 constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 0 && !SAME);
@@ -68,17 +65,7 @@ constexpr bool ANY_BULK = A_BULK || B_BULK, ANY_PIECES = !A_BULK || (B_PIECE != 
 static_assert(ROWS % 4 == 0 && CHUNK % KSTEP == 0, "whole steps");
 static_assert(COMPLEX || !(THREE_M || SWAPS), "for complex numbers");
 
-// The parts of its IM x IN blocks that a warp has, as a sum.
-constexpr int ALL_M = 1, ALL_N = 2;  // all groups of A, of B, and not one less
-constexpr int CORNER = 4;            // the last block
-
-constexpr __device__ __forceinline__ bool has_block(int shape, int i, int j) {
-    return ((i < IM_LEAST || shape & ALL_M) && (j < IN_LEAST || shape & ALL_N)) || (shape & CORNER && i == IM - 1 && j == IN - 1);
-}
-
-constexpr __device__ __forceinline__ int groups_of_a(int shape) { return shape & (ALL_M | CORNER) ? IM : IM_LEAST; }
-constexpr __device__ __forceinline__ int groups_of_b(int shape) { return shape & (ALL_N | CORNER) ? IN : IN_LEAST; }
-
+#include "dense/tsmttsm_shapes.cuh"
 #include "dense/tsmttsm_stages.cuh"
 
 // ---- consumers
@@ -152,7 +139,7 @@ struct Accumulators {
     static constexpr __device__ __forceinline__ bool transposed(int shape, int i, int j) {
         if (COMPLEX && !THREE_M) return B_IS_D;
         const int im = groups_of_a(shape), in = groups_of_b(shape);
-        return !TRIANGLE && im % 2 == 1 && i == im - 1 && !(in % 2 == 1 && j == in - 1);
+        return !is_diagonal(shape) && im % 2 == 1 && i == im - 1 && !(in % 2 == 1 && j == in - 1);
     }
 
     __device__ __forceinline__ void single(int part, int i, int j, const double (&a)[KSTEP], const double (&b)[KSTEP]) {
@@ -164,9 +151,9 @@ struct Accumulators {
     template <int SHAPE>
     __device__ __forceinline__ void add_real(int part, const double (&a)[IM][KSTEP], const double (&b)[IN][KSTEP]) {
         constexpr int GROUPS_A = groups_of_a(SHAPE), GROUPS_B = groups_of_b(SHAPE);
-        if constexpr (TRIANGLE) {
+        if constexpr (is_diagonal(SHAPE)) {
 #pragma unroll
-            for (int j = 0; j < IN; ++j) {
+            for (int j = 0; j < GROUPS_B; ++j) {
 #pragma unroll
                 for (int i = 0; i + 1 <= j; i += 2) mma_m16n8(value[i][j][part], value[i + 1][j][part], a[i], a[i + 1], b[j]);
                 if (j % 2 == 0) single(part, j, j, a[j], b[j]);
@@ -236,7 +223,6 @@ struct Accumulators {
 #pragma unroll
                 for (int x = 0; x < GROUPS_S; ++x) {
                     const int i = B_IS_D ? x : y, j = B_IS_D ? y : x;
-                    if (TRIANGLE && i > j) continue;
                     if (has_block(SHAPE, i, j)) mma_m16n8(value[i][j][0], value[i][j][PARTS - 1], top, bottom, s_part[x]);
                 }
             };
@@ -253,11 +239,11 @@ struct Accumulators {
             else
                 add_real<SHAPE>(0, a.part[0], b.part[0]);
         } else if constexpr (THREE_M) {
-            if constexpr (TRIANGLE)
+            if constexpr (is_diagonal(SHAPE))
                 add_three<SHAPE>(a, a);
             else
                 add_three<SHAPE>(a, b);
-        } else if constexpr (TRIANGLE) {
+        } else if constexpr (is_diagonal(SHAPE)) {
             add_complex<SHAPE>(a, a);
         } else if constexpr (B_IS_D) {
             add_complex<SHAPE>(b, a);
@@ -308,8 +294,8 @@ struct Accumulators {
         for (int i = 0; i < IM; ++i)
 #pragma unroll
             for (int j = 0; j < IN; ++j) {
-                if (TRIANGLE && i > j) continue;
-                if (!has_block(shape, i, j)) continue;  // the block of another warp
+                if (!has_block(shape, i, j)) continue;  // the block of another warp, or below the diagonal
+                const bool has_mirror = (TRIANGLE || SPLIT_TRIANGLE) && m0 + i != n0 + j;
 #pragma unroll
                 for (int q = 0; q < 2; ++q) {
                     const bool swap = transposed(shape, i, j);
@@ -322,7 +308,7 @@ struct Accumulators {
                         const bool negative = CONJ && !THREE_M && part == 1 && !B_IS_D;
                         const double x = negative ? -value[i][j][part][q] : value[i][j][part][q];
                         product[(m * NF + n) * PARTS + part] = x;
-                        if (TRIANGLE && i < j) product[(n * NF + m) * PARTS + part] = CONJ && part == 1 ? -x : x;
+                        if (has_mirror) product[(n * NF + m) * PARTS + part] = CONJ && part == 1 ? -x : x;
                     }
                 }
             }
@@ -338,20 +324,20 @@ struct Place {
     __device__ __forceinline__ void load(FragmentsA& a, FragmentsB& b, const char* stage, int turn) const {
         const int step = turn * SHARERS + (TAKERS > 1 ? 0 : wk);
         a.load(stage + offset_a, step, groups_of_a(SHAPE), moved);
-        if (!TRIANGLE) b.load(stage + offset_b, step, groups_of_b(SHAPE), moved);
+        if (!is_diagonal(SHAPE)) b.load(stage + offset_b, step, groups_of_b(SHAPE), moved);
     }
 
     template <int SHAPE>
     __device__ __forceinline__ void exchange(FragmentsA& a, FragmentsB& b, bool is_odd) const {
         if constexpr (SWAPS) {
             a.exchange(is_odd, groups_of_a(SHAPE));
-            if (!TRIANGLE) b.exchange(is_odd, groups_of_b(SHAPE));
+            if (!is_diagonal(SHAPE)) b.exchange(is_odd, groups_of_b(SHAPE));
         }
     }
 
     template <int SHAPE>
     __device__ __forceinline__ u32 token(const FragmentsA& a, const FragmentsB& b) const {
-        return a.token(groups_of_a(SHAPE)) | (TRIANGLE ? 0 : b.token(groups_of_b(SHAPE)));
+        return a.token(groups_of_a(SHAPE)) | (is_diagonal(SHAPE) ? 0 : b.token(groups_of_b(SHAPE)));
     }
 };
 
@@ -438,14 +424,8 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     const int wk = warp / TILES;
     const bool backwards = (warp / TURN + blockIdx.x * BLOCKS / gridDim.x) % 2 && (TILES >= 4 || TURN % TILES == 0);
     const int tile = backwards ? TILES - 1 - warp % TILES : warp % TILES;
-    const int wm = tile / WN, wn = tile % WN;
-    int m0 = wm * IM_LEAST + min(wm, GM % WM), n0 = wn * IN_LEAST + min(wn, GN % WN);
-    int shape = (IM_LEAST == IM || wm < GM % WM ? ALL_M : 0) + (IN_LEAST == IN || wn < GN % WN ? ALL_N : 0);
-    if constexpr (PINWHEEL) {
-        m0 = tile == 2 ? IM : tile == 3 ? IM_LEAST : 0;
-        n0 = tile == 1 ? IN : tile == 2 ? IN_LEAST : 0;
-        shape = tile % 2 ? ALL_M : tile == 0 ? ALL_N + CORNER : ALL_N;
-    }
+    const Tile own = tile_of(tile);
+    const int m0 = own.m0, n0 = own.n0, shape = own.shape;
 
     const i64 stages = source.stages();
     if (PRODUCERS == 0 && warp == 0)
@@ -464,7 +444,16 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     place.moved[0] = t % 2 ? 8 * SIZE + twist : 0;
     place.moved[1] = t % 2 ? -8 * SIZE : twist;
     // Shares of unequal size are told apart here and not at each product, where branches would keep loads from running ahead.
-    if (PINWHEEL && shape == ALL_N + CORNER)
+    if constexpr (SPLIT_TRIANGLE) {
+        if (tile == 0)
+            consume<SPLIT>(acc, place, shared, ring, source, lane);
+        else if (tile == 1)
+            consume<SPLIT + 1>(acc, place, shared, ring, source, lane);
+        else if (tile == 2)
+            consume<SPLIT + 2>(acc, place, shared, ring, source, lane);
+        else
+            consume<SPLIT + 3>(acc, place, shared, ring, source, lane);
+    } else if (PINWHEEL && shape == ALL_N + CORNER)
         consume<PINWHEEL ? ALL_N + CORNER : 0>(acc, place, shared, ring, source, lane);
     else if (shape == ALL_M + ALL_N)
         consume<ALL_M + ALL_N>(acc, place, shared, ring, source, lane);

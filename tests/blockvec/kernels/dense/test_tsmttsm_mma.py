@@ -247,6 +247,12 @@ HOST_CASES = [
     (problem(33, 40, "complex128", K=61, conj=False), Config(16, 2, 2, 2, 1), 2),
     (problem(39, dtype="complex128", K=61, same=True), Config(16, 2, 2, 2, 2), 2),
     (problem(24, dtype="complex64", K=61, conj=False), Config(16, 2, 2, 2, 2, ahead=False), 2),
+    # a triangle of groups of columns in four parts
+    (problem(60, dtype="complex128", K=33, same=True), Config(16, 2, 2, 2, 1), 2),
+    (problem(32, dtype="complex128", K=61, same=True, conj=False), Config(16, 2, 2, 2, 2), 2),
+    (problem(50, dtype="complex128", K=97, same=True), Config(16, 3, 2, 2, 2, unroll=1, ahead=True), 2),
+    (problem(15, dtype="complex64", K=61, same=True), Config(16, 2, 2, 2, 2), 2),
+    (problem(55, dtype="complex128", K=61, same=True), Config3m(16, 3, 2, 2, 2, unroll=1, ahead=True), 2),
     # warps that take stages in turn, some more of them than others
     (problem(39, dtype="complex128", K=203), Config(16, 3, 2, 2, 2, unroll=1, ahead=True), 3),
     (problem(16, dtype="complex128", K=203), Config(20, 5, 1, 1, 4, unroll=1, producers=1, ahead=True), 2),
