@@ -55,6 +55,21 @@ def run_products(M: int, N: int, dtype: str, view: bool) -> int:
     return count
 
 
+def run_gram(width: int, dtype: str) -> int:
+    """Run all own kernels of a Gram matrix; return their number."""
+    backend, count = backend_for("gpu"), 0
+    x, A = tall(np.random.default_rng(width), width, dtype, False)
+    problem = products.tsmttsm_problem(A, A, True)
+    for candidate in backend.candidates(problem):
+        if candidate.vendor or candidate.refusal:
+            continue
+        count += 1
+        C = on("gpu", np.full((width, width), np.nan, dtype))
+        candidate.run(problem, A, A, C, 1, 0)
+        check(candidate.name, C, x.conj().T @ x)
+    return count
+
+
 def run_dealt(M: int, N: int, dtype: str) -> int:
     """Run kernels of A C on so few blocks that each takes tiles from the queue many times."""
     backend: Any = backend_for("gpu")
@@ -135,6 +150,7 @@ def main() -> None:
         (40, 32, "complex64", False),
     ):
         count += run_products(M, N, dtype, view)
+    count += run_gram(53, "complex128")
     for M, N, dtype in ((64, 8, "float64"), (96, 3, "complex128")):
         count += run_sweeps(M, N, dtype)
     count += run_dealt(5, 3, "float64") + run_dealt(16, 16, "complex64")

@@ -92,12 +92,15 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     host_a, host_b = (draw(rng, (20_011 + width, width), dtype, True) for _ in range(2))
     A, B = cp.asarray(host_a), cp.asarray(host_b)
     problem = describe_tsmttsm(A, B, is_complex(dtype), 1, 0)
-    expected = host_a.conj().T.astype(np.complex128) @ host_b
+    expected, squares = (host_a.conj().T.astype(np.complex128) @ host for host in (host_b, host_a))
     for kernel in (family, three_m) if is_complex(dtype) else (family,):
         C = cp.full((width, width), cp.nan, dtype)
         config = kernel.choose(problem, device)
         launch(kernel, problem, config, device, (A, B, C), (1, 0), workspace)
         np.testing.assert_array_equal(C.get(), expected)
+        gram = describe_tsmttsm(A, A, is_complex(dtype), 1, 0)
+        launch(kernel, gram, kernel.choose(gram, device), device, (A, A, C), (1, 0), workspace)
+        np.testing.assert_array_equal(C.get(), squares)
 
 
 @pytest.mark.parametrize("conj", [True, False])

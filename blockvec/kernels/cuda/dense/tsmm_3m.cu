@@ -27,6 +27,7 @@
 
 constexpr int BLOCKS = ROWS / BLOCK;
 constexpr int PASSES = (N + 15) / 16;
+constexpr int REST = (N + 7) / 8 % 2;  // whether the last pass is one of 8 columns
 constexpr int FRAGMENTS = KT * PASSES * 32;  // of two doubles each, for C_re
 constexpr int FRAGMENT_BYTES = 3 * 16 * FRAGMENTS;
 constexpr int STAGE_BYTES = Tile<M>::BYTES;
@@ -49,8 +50,11 @@ struct Lane {
     u32 keep;        // zero, which the compiler does not know
 };
 
-// The column of B that a lane gets from row g, or g + 8, of a product.
-__device__ __forceinline__ int column_of(int pass, int g, int half) { return 16 * pass + (PAIRED ? 2 * g + half : g + 8 * half); }
+// The column of B in row g, or g + 8, of a fragment of C. Of 8 columns lane (., t) of the product gets columns 2t and 2t + 1 of the fragment.
+__device__ __forceinline__ int column_of(int pass, int g, int half) {
+    if (8 * (2 * pass + 1) >= N && half == 0) return 16 * pass + (PAIRED ? g : g / 2 + 4 * (g % 2));
+    return 16 * pass + (PAIRED ? 2 * g + half : g + 8 * half);
+}
 
 // Fragments of alpha C, zero outside: for each x and pass the two of C_re side by side; then those of C_im - C_re, those of -C_re - C_im.
 __device__ __forceinline__ void make_fragments(double2* fragments, const Operands& o) {
@@ -105,24 +109,32 @@ struct Output {
     char* first;
     i64 pitch;
     int rows;
-
-    // Row `index` of 8 in a block of rows, from a column on; null outside.
-    __device__ __forceinline__ char* at(int index, int block, int column) const {
-        const int row = index % SUBS * Tile<M>::SUB_ROWS + index / SUBS + STEP * block;
-        return row < rows && column < N ? first + row * pitch + column * SIZE : nullptr;
-    }
 };
 
-// A product with each block of rows: 16 columns of C, in two halves, by 8 rows of A.
-__device__ __forceinline__ void add(double (&sums)[BLOCKS][2][2], double2 c, const double (&a)[BLOCKS][1]) {
-    const double left[1] = {c.x}, right[1] = {c.y};
+// Row `index` of 8 in the first block of rows.
+__device__ __forceinline__ int row_of(int index) { return index % SUBS * Tile<M>::SUB_ROWS + index / SUBS; }
+
+// For 8 columns half of them.
+using Sums = double[BLOCKS][2][2];
+
+// Of 16 columns the columns of C are the 16 rows of a product, 8 rows of A its columns; of 8 columns 16 rows of A are its rows.
+template <int COLUMNS>
+__device__ __forceinline__ void add(Sums& sums, const double2* c, const double (&a)[BLOCKS][1]) {
+    if constexpr (COLUMNS == 16) {
+        const double2 both = *c;
+        const double left[1] = {both.x}, right[1] = {both.y};
 #pragma unroll
-    for (int b = 0; b < BLOCKS; b++) mma_m16n8(sums[b][0], sums[b][1], left, right, a[b]);
+        for (int b = 0; b < BLOCKS; b++) mma_m16n8(sums[b][0], sums[b][1], left, right, a[b]);
+    } else {
+        const double only[1] = {c->x};
+        mma_m16n8(sums[0][0], sums[1][0], a[0], a[1], only);
+    }
 }
 
-// 16 columns of B.
+// COLUMNS columns of B.
+template <int COLUMNS>
 __device__ __forceinline__ void multiply(const Rows& a, const double2* fragments, int pass, const Output& out, const Lane& lane) {
-    double re[BLOCKS][2][2] = {}, im[BLOCKS][2][2];
+    Sums re = {}, im = {};
     const double2* c = fragments + 32 * pass + lane.lane;
     // One, which the compiler does not know: it would keep the sums of all columns of A over the passes, in registers that it does not have.
     const double one = 1.0 + (__double2loint(c[0].x) & lane.keep);
@@ -131,35 +143,42 @@ __device__ __forceinline__ void multiply(const Rows& a, const double2* fragments
         double sum[BLOCKS][1];
 #pragma unroll
         for (int b = 0; b < BLOCKS; b++) sum[b][0] = fma(a[x][1][b][0], one, a[x][0][b][0]);
-        add(re, c[32 * PASSES * x], sum);
+        add<COLUMNS>(x % 2 ? im : re, c + 32 * PASSES * x, sum);  // in turn: a product waits for the one before
     }
 #pragma unroll
-    for (int i = 0; i < 4 * BLOCKS; i++) im[i / 4][i / 2 % 2][i % 2] = re[i / 4][i / 2 % 2][i % 2];
+    for (int i = 0; i < 4 * BLOCKS; i++) {
+        double& first = re[i / 4][i / 2 % 2][i % 2];
+        double& second = im[i / 4][i / 2 % 2][i % 2];
+        first = second = first + second;
+    }
 #pragma unroll
     for (int x = 0; x < KT; x++) {
-        add(im, c[FRAGMENTS + 32 * PASSES * x], a[x][0]);
-        add(re, c[2 * FRAGMENTS + 32 * PASSES * x], a[x][1]);
+        add<COLUMNS>(im, c + FRAGMENTS + 32 * PASSES * x, a[x][0]);
+        add<COLUMNS>(re, c + 2 * FRAGMENTS + 32 * PASSES * x, a[x][1]);
     }
+    // Of 16 columns a lane has rows 2t and 2t + 1 of a block, of 8 columns row g; of each row two elements, APART or next to each other.
+    constexpr int LINES = COLUMNS / 8, APART = COLUMNS / 2;
+    const int row = row_of(LINES == 2 ? 2 * lane.t : lane.g), unit = LINES == 2 ? lane.g : lane.t;
+    const int column = 16 * pass + (PAIRED ? 2 * unit : unit), left = out.rows - row;
+    char* const corner = out.first + row * out.pitch + column * SIZE;
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
-        for (int q = 0; q < 2; q++) {
-            char* to[2];
+        for (int q = 0; q < LINES; q++) {
+            const int down = STEP * b + Tile<M>::SUB_ROWS * q;
+            char* const to = corner + down * out.pitch;
             Element value[2];
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                to[half] = out.at(2 * lane.t + q, b, column_of(pass, lane.g, half));
-                value[half] = element(re[b][half][q], im[b][half][q]);
-            }
+            for (int e = 0; e < 2; e++) value[e] = LINES == 2 ? element(re[b][e][q], im[b][e][q]) : element(re[b][0][e], im[b][0][e]);
             if constexpr (PAIRED) {
                 Neighbours both;
 #pragma unroll
                 for (int i = 0; i < 2 * P; i++) both.part[i / P][i % P] = static_cast<Real>(value[i / P].part[i % P]);
-                if (to[0]) *reinterpret_cast<Neighbours*>(to[0]) = both;
+                if (down < left && column < N) *reinterpret_cast<Neighbours*>(to) = both;
             } else {
 #pragma unroll
-                for (int half = 0; half < 2; half++)
-                    if (to[half]) store(to[half], value[half]);
+                for (int e = 0; e < 2; e++)
+                    if (down < left && (N % COLUMNS == 0 || column + APART * e < N)) store(to + APART * e * SIZE, value[e]);
             }
         }
 }
@@ -185,7 +204,8 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stage, u64* full,
         fill(stage, full, o, next);
         const Output out = {o.B + static_cast<i64>(tile) * ROWS * o.pitch_b, o.pitch_b, o.rows(tile)};
 #pragma unroll 1
-        for (int pass = 0; pass < PASSES; pass++) multiply(a, fragments, pass, out, lane);
+        for (int pass = 0; pass < PASSES - REST; pass++) multiply<16>(a, fragments, pass, out, lane);
+        if constexpr (REST) multiply<8>(a, fragments, PASSES - 1, out, lane);
         tile = next;
     }
 }
