@@ -259,6 +259,16 @@ class BlockVector:
             return self.copy()
         return self._of(self.layout.gather(self.array), None, self.backend)
 
+    def redistribute(self, layout: RowLayout) -> Self:
+        """Copy the block to another split of its rows over the same processes, all of which call this."""
+        if self.layout is None or layout.comm is not self.layout.comm:
+            raise OptionError(
+                f"redistribute: got {layout!r} for a block with {self.layout!r}; give one of the same "
+                "processes."
+            )
+        rows = self.array if self.array.flags.c_contiguous else self.array.copy()
+        return self._of(self.layout.redistribute(rows, layout), layout, self.backend)
+
     def like(self, n_cols: int | None = None, dtype: DTypeLike | None = None) -> Self:
         """Create an uninitialised contiguous block with as many rows, on this device and of this layout."""
         shape = (self.n_rows, self.n_cols if n_cols is None else n_cols)

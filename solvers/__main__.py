@@ -19,7 +19,7 @@ import numpy as np
 
 import blockvec
 from blockvec.errors import DeviceError, FormatError, OptionError
-from blockvec.parallel import Communicator, agreed, communicator, launched, world
+from blockvec.parallel import Communicator, agreed, communicator, launched, read_rows, world
 from blockvec.system.commands import DONE, INTERRUPTED, Parser, guarded, write_all
 from blockvec.system.files import check_apart, check_output, check_picture, replaced, write_picture
 
@@ -280,10 +280,14 @@ def _opened(name: str) -> Any:
 
 
 def _opened_together(name: str, device: str, comm: Communicator) -> blockvec.Operator:
-    """Open this process's rows of a model, or of a file, which every process reads."""
+    """Open this process's rows of a model or of a file."""
     model = name.partition(":")[0].strip().lower()
     is_model = not Path(name).exists() and model in blockvec.models.available()
-    rows: Any = blockvec.models.generator(name) if is_model else blockvec.open_matrix(name)
+    rows: Any
+    if is_model:
+        rows = blockvec.models.generator(name)
+    else:
+        rows = read_rows(name, comm) if Path(name).exists() else blockvec.open_matrix(name)
     layout = blockvec.RowLayout.equal(rows.shape[1], comm)
     return blockvec.as_operator(rows, device=device, layout=layout)
 

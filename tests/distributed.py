@@ -6,17 +6,20 @@ Each function is called by all processes and compares with one process. Threads 
 
 from __future__ import annotations
 
+import gzip
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.io
 import scipy.sparse as sp
 
-from blockvec import BlockVector, DistributedOperator, RowLayout, as_operator, models
+from blockvec import BlockVector, DistributedOperator, RowLayout, as_operator, models, read_matrix
 from blockvec.errors import FormatError, OptionError, ShapeError
-from blockvec.parallel import agreed, share
+from blockvec.parallel import agreed, communicator, read_rows, share
 
 Work = Callable[[Any, Path], None]
 WORKS: dict[str, Work] = {}
@@ -281,3 +284,138 @@ def a_process_that_fails_in_a_product_stops_the_others(comm: Any, folder: Path) 
     wrong = sp.csr_array((3, 4)) if layout.rank == 0 else A
     with pytest.raises(ShapeError, match=r"rank 0: A has shape \(3, 4\)"):
         as_operator(wrong, layout=layout)
+
+
+# --- rows in other layouts, and in files --------------------------------------------------------------------
+
+
+@work
+def rows_move_to_their_owners_in_another_layout(comm: Any, folder: Path) -> None:
+    A = integers((37, 3), "complex64", 2)
+    M = sp.random_array((37, 41), density=0.2, rng=np.random.default_rng(4), format="csr")
+    for one, other in itertools.product(layouts(37, comm), repeat=2):
+        V = BlockVector(np.array(A[one.rows]), layout=one)
+        moved = V[:, 1:].redistribute(other)
+        assert moved.layout is other
+        assert np.array_equal(moved.array, A[other.rows, 1:])
+        rows = one.redistribute(sp.csr_array(M[one.rows]), other)
+        assert np.array_equal(rows.toarray(), M[other.rows].toarray())
+    balanced = RowLayout.by_entries(np.diff(M.indptr)[one.rows], comm)
+    assert abs(M[balanced.rows].nnz - M.nnz / comm.size) <= 41
+    with pytest.raises(ShapeError, match="got 37 rows over all processes, but the layout has 38"):
+        one.redistribute(A[one.rows], RowLayout.equal(38, comm))
+    with pytest.raises(OptionError, match="give one of the same processes"):
+        BlockVector.zeros(37, 1).redistribute(one)
+
+
+def written(A: Any, path: Path, comm: Any, text: bytes | None = None, **options: Any) -> None:
+    """Write a matrix on process 0, as Matrix Market or as the bytes given."""
+    if comm.rank == 0:
+        if text is None:
+            scipy.io.mmwrite(path, A, **options)
+        else:
+            path.write_bytes(text)
+    share(communicator(comm), None)
+
+
+def check_rows(path: Path, comm: Any) -> None:
+    """Compare the rows that processes read with those of the whole file."""
+    whole = read_matrix(path)
+    for layout in (None, *layouts(whole.shape[0], comm)):
+        rows = read_rows(path, comm, layout)
+        own = RowLayout.equal(whole.shape[0], comm) if layout is None else layout
+        assert type(rows) is type(whole)
+        assert rows.dtype == whole.dtype
+        assert rows.shape == (own.n_local, whole.shape[1])
+        expected = whole[own.rows]
+        assert np.array_equal(*(part.toarray() if sp.issparse(part) else part for part in (rows, expected)))
+        assert not sp.issparse(rows) or rows.indices.dtype == np.int32
+
+
+@work
+def files_of_matrix_market_are_read_in_parts(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(6)
+    general = sp.random_array((23, 17), density=0.3, rng=rng)
+    square = sp.random_array((23, 23), density=0.3, rng=rng)
+    cases: dict[str, tuple[Any, dict[str, Any]]] = {
+        "general": (general, {}),
+        "complex": (general * (1 - 2j), {}),
+        "symmetric": (square + square.T, {"symmetry": "symmetric"}),
+        "hermitian": (square * 1j + (square * 1j).conj().T, {"symmetry": "hermitian"}),
+        "skew": (square - square.T, {"symmetry": "skew-symmetric"}),
+        "pattern": (general, {"field": "pattern"}),
+        "integer": (sp.coo_array(np.arange(20).reshape(4, 5) % 3), {"field": "integer"}),
+        "dense": (general.toarray(), {}),
+        "empty": (sp.coo_array((9, 9)), {}),
+        "one": (sp.coo_array(np.array([[2.5]])), {}),
+    }
+    for name, (A, options) in cases.items():
+        path = folder / f"{comm.size}-{name}.mtx"
+        written(sp.coo_array(A) if name != "dense" else A, path, comm, comment="made up\n", **options)
+        check_rows(path, comm)
+    lines = b"%%MatrixMarket matrix coordinate real general\n% c\n\n3 3 4\n"
+    lines += b"1 1 1e0\n\n 1 1 2\n\n3 2 4\t\n2 3 5\n\n\n"
+    for name, text in {
+        "blanks": lines,
+        "no newline": lines.rstrip(),
+        "windows": lines.replace(b"\n", b"\r\n"),
+    }.items():
+        path = folder / f"{comm.size}-{name}.mtx"
+        written(None, path, comm, text)
+        check_rows(path, comm)
+    packed = folder / f"{comm.size}-packed.mtx.gz"
+    written(None, packed, comm, gzip.compress(lines))
+    check_rows(packed, comm)
+
+
+@work
+def files_of_petsc_and_scipy_are_read_in_parts(comm: Any, folder: Path) -> None:
+    A = sp.random_array((31, 12), density=0.3, rng=np.random.default_rng(8), format="csr")
+    for number, (index, value) in enumerate(itertools.product((">i4", ">i8"), (">f8", ">c16"))):
+        header = np.array([1211216, *A.shape, A.nnz], index)
+        parts = header, np.diff(A.indptr).astype(index), A.indices.astype(index), A.data.astype(value)
+        text = b"".join(part.tobytes() for part in parts)
+        path = folder / f"{comm.size}-{number}.petsc"
+        written(None, path, comm, text)
+        check_rows(path, comm)
+        text = text.replace(
+            np.diff(A.indptr)[:1].astype(index).tobytes(), b"\x7f" * np.dtype(index).itemsize, 1
+        )
+        broken = folder / f"{comm.size}-{number}-broken.petsc"
+        written(None, broken, comm, text)
+        with pytest.raises(FormatError, match="do not add up"):
+            read_rows(broken, comm)
+    path = folder / f"{comm.size}.npz"
+    if comm.rank == 0:
+        sp.save_npz(path, A.astype(np.float32))
+    share(communicator(comm), None)
+    check_rows(path, comm)
+
+
+@work
+def broken_files_are_refused_as_by_one_process(comm: Any, folder: Path) -> None:
+    banner = b"%%MatrixMarket matrix coordinate real "
+    good = b"".join(b"%d %d 1.5\n" % (i, i) for i in range(1, 9))
+    files = {
+        "fortran": banner + b"general\n8 8 8\n" + good.replace(b"7 1.5", b"7 1.5D0"),
+        "letter": banner + b"general\n8 8 8\n" + good.replace(b"2 2 1.5", b"2 x 1.5"),
+        "short": banner + b"general\n8 8 9\n" + good,
+        "long": banner + b"general\n8 8 7\n" + good,
+        "parts of lines": banner + b"general\n8 8 8\n" + good.replace(b"3 3 1.5\n", b"3 3\n1.5 "),
+        "row": banner + b"general\n8 8 8\n" + good.replace(b"8 8 1.5", b"9 8 1.5"),
+        "triangles": banner + b"symmetric\n8 8 10\n1 2 1\n" + good + b"2 1 1\n",
+        "skew": banner + b"skew-symmetric\n8 8 8\n" + good,
+        "banner": b"%%MatrixMarket table\n8 8 8\n" + good,
+        "text": b"a thesis",
+        "nothing": b"",
+    }
+    for name, text in files.items():
+        path = folder / f"{comm.size}-{name}"
+        written(None, path, comm, text)
+        with pytest.raises(FormatError) as alone:
+            read_matrix(path)
+        with pytest.raises(FormatError) as together:
+            read_rows(path, comm)
+        assert str(together.value).removeprefix("rank 0: ") == str(alone.value)
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
+        read_rows(folder / "missing", comm)

@@ -98,7 +98,7 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     ----------
     R. F. Boisvert, R. Pozo, K. Remington, "The Matrix Market exchange formats", NISTIR 5935 (1996).
     """
-    file = _existing(path)
+    file = existing(path)
     with file.open("rb") as stream:
         head = stream.read(8)
     matrix: Any
@@ -117,7 +117,8 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     return rows
 
 
-def _existing(path: str | os.PathLike[str]) -> Path:
+def existing(path: str | os.PathLike[str]) -> Path:
+    """Return the path of a regular file; refuse others."""
     file = Path(path)
     if not file.exists():
         raise FileNotFoundError(
@@ -201,7 +202,7 @@ def load_block(path: str | os.PathLike[str], *, mmap: bool = False) -> NDArray[A
     LayoutError
         If ``mmap`` is True and the array is column-major.
     """
-    file = _existing(path)
+    file = existing(path)
     with file.open("rb") as stream:
         shape, is_fortran, dtype = _read_npy_header(file, stream)
         _check_block(str(file), shape, dtype)

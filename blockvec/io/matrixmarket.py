@@ -26,10 +26,11 @@ from ..errors import FormatError
 from ..system.memory import check_readable
 
 _CHUNK_BYTES = 1 << 20  # per step of the check
-_LINE_BYTES = 1 << 20  # of the longest line; the standard allows 1024
+LINE_BYTES = 1 << 20  # of the longest line; the standard allows 1024
 _HEADER_BYTES = 1 << 20
 _NUMBER_BYTES = 1024  # at most so many per number on average: compressed blanks take as good as no space
 _MAX_DIGITS = 18  # of sizes and indices, which are 64-bit integers
+GZIP = b"\x1f\x8b"
 _GZIP_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -40,43 +41,50 @@ def read(file: Path) -> scipy.sparse.coo_array | NDArray[Any]:
     """
     from scipy.io import mmread  # imports the readers of ten other formats
 
-    header = _read_header(file)
+    header = read_header(file)
     try:
-        is_sound = _numbers_fit(file, header)
+        with _opened(file) as stream:
+            stream.seek(header.body_offset)
+            is_sound = count_numbers(file, stream, header) == header.n_numbers
     except _GZIP_ERRORS:
         is_sound = False
     if not is_sound:
-        raise _defect_in(file, header, "found other characters than numbers, or too few or too many of them")
+        raise defect_in(file, header, "found other characters than numbers, or too few or too many of them")
     check_readable(
         f"{file}:{header.size_line}: {header.n_rows} rows with {header.n_lines} elements", header.needed_bytes
     )
     try:
         with _opened(file) as stream:
-            matrix = mmread(cast(IO[bytes], _Body(stream, header)), spmatrix=False)
+            stream.seek(header.body_offset)
+            matrix = mmread(cast(IO[bytes], Body(stream, header)), spmatrix=False)
     except (ValueError, OverflowError) as error:
-        raise _defect_in(file, header, str(error).rstrip(".")) from None
-    if not _diagonal_fits(matrix, header):
-        raise _defect_in(file, header, f"found a diagonal that cannot be in a {header.symmetry} matrix")
+        raise defect_in(file, header, str(error).rstrip(".")) from None
+    if not diagonal_fits(matrix, header):
+        raise defect_in(file, header, f"found a diagonal that cannot be in a {header.symmetry} matrix")
     if isinstance(matrix, np.ndarray) or header.symmetry == "general":
         return matrix
     rows, columns = matrix.coords
     if (rows < columns).any() and (rows > columns).any():
-        raise FormatError(
-            f"{file}: found elements on both sides of the diagonal, expected one triangle of a "
-            f"{header.symmetry} matrix, from which the other follows; if both are given, line 1 must say "
-            "general."
-        )
-    return _expanded(matrix, header.symmetry)
+        raise both_triangles(file, header)
+    return expanded(matrix, header.symmetry)
 
 
-class _Body:
+def both_triangles(file: Path, header: Header) -> FormatError:
+    """Create the error for elements on both sides of the diagonal of a symmetric matrix."""
+    return FormatError(
+        f"{file}: found elements on both sides of the diagonal, expected one triangle of a "
+        f"{header.symmetry} matrix, from which the other follows; if both are given, line 1 must say "
+        "general."
+    )
+
+
+class Body:
     """Stream of a body after a header of its own: without comments, and of a general matrix if it is sparse.
 
     A newline is appended: without one SciPy 1.17 can read beyond its buffer and crash.
     """
 
-    def __init__(self, stream: IO[bytes], header: _Header) -> None:
-        stream.seek(header.body_offset)
+    def __init__(self, stream: IO[bytes], header: Header) -> None:
         self._parts = [io.BytesIO(header.text.encode()), stream, io.BytesIO(b"\n")]
 
     def read(self, size: int = -1) -> bytes:
@@ -88,7 +96,7 @@ class _Body:
         return b""
 
 
-def _expanded(triangle: scipy.sparse.coo_array, symmetry: str) -> scipy.sparse.coo_array:
+def expanded(triangle: scipy.sparse.coo_array, symmetry: str) -> scipy.sparse.coo_array:
     """Append the other triangle to that of a symmetric, Hermitian or skew-symmetric matrix."""
     rows, columns = triangle.coords
     beside = rows != columns
@@ -99,14 +107,20 @@ def _expanded(triangle: scipy.sparse.coo_array, symmetry: str) -> scipy.sparse.c
     return scipy.sparse.coo_array((np.concatenate((triangle.data, mirrored)), coords), shape=triangle.shape)
 
 
-def _diagonal_fits(matrix: scipy.sparse.coo_array | NDArray[Any], header: _Header) -> bool:
-    if header.symmetry == "skew-symmetric":
-        return not matrix.diagonal().any()
-    return header.symmetry != "hermitian" or not matrix.diagonal().imag.any()
+def diagonal_fits(matrix: scipy.sparse.coo_array | NDArray[Any], header: Header) -> bool:
+    """Check that a skew-symmetric matrix has a diagonal of zeros, and a Hermitian one of real numbers."""
+    if header.symmetry in ("general", "symmetric"):
+        return True
+    if isinstance(matrix, np.ndarray):
+        diagonal = matrix.diagonal()
+    else:
+        rows, columns = matrix.coords
+        diagonal = matrix.data[rows == columns]
+    return not (diagonal if header.symmetry == "skew-symmetric" else diagonal.imag).any()
 
 
 @dataclasses.dataclass(frozen=True)
-class _Header:
+class Header:
     """Header of a Matrix Market file: banner and size line."""
 
     format: str
@@ -150,6 +164,16 @@ class _Header:
         return {"pattern": 0, "complex": 2}.get(self.field, 1)
 
     @property
+    def line_numbers(self) -> int:
+        """Number of indices and values per line."""
+        return self.indices + self.values
+
+    @property
+    def n_numbers(self) -> int:
+        """Number of indices and values of the body."""
+        return self.n_lines * self.line_numbers
+
+    @property
     def whole(self) -> bool:
         """Whether values are integers."""
         return self.field in ("integer", "unsigned-integer")
@@ -173,7 +197,8 @@ _WORDS = (
 )
 
 
-def _read_header(file: Path) -> _Header:
+def read_header(file: Path) -> Header:
+    """Read and check the banner and the size line."""
     number = 1
     try:
         with _opened(file) as stream:
@@ -202,7 +227,7 @@ def _read_header(file: Path) -> _Header:
         raise _broken_gzip(file, number, error) from None
 
 
-def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) -> _Header:
+def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) -> Header:
     """Read the size line."""
     layout, field, symmetry = words
     names = "rows, columns and elements" if layout == "coordinate" else "rows and columns"
@@ -223,7 +248,7 @@ def _sizes(file: Path, number: int, line: str, words: list[str], offset: int) ->
     else:  # one triangle; of a skew-symmetric matrix without the diagonal
         triangle = n_rows * (n_rows + (-1 if symmetry == "skew-symmetric" else 1)) // 2
         n_lines = n_rows * n_cols if symmetry == "general" else triangle
-    return _Header(layout, field, symmetry, n_rows, n_cols, n_lines, number, offset)
+    return Header(layout, field, symmetry, n_rows, n_cols, n_lines, number, offset)
 
 
 def _is_index(text: str) -> bool:
@@ -272,8 +297,8 @@ def _pair_table(whole: bool) -> bytes:
     return bytes(table)
 
 
-def _numbers_fit(file: Path, header: _Header) -> bool:
-    """Check that the body consists of as many numbers as the header states.
+def count_numbers(file: Path, stream: IO[bytes], header: Header) -> int | None:
+    """Count the numbers of a body, or of a part of it; None if it has something else.
 
     Without this check SciPy silently returns a wrong matrix for numbers that it reads in part (``1.0D+3``,
     ``1.5-100``, ``2.5`` for an integer) and for elements with too many values. Lines and blanks have an upper
@@ -282,41 +307,39 @@ def _numbers_fit(file: Path, header: _Header) -> bool:
     table = _pair_table(header.whole or header.field == "pattern")
     found = read = length = 0
     last, last_mark = b" ", b""
-    with _opened(file) as stream:
-        stream.seek(header.body_offset)
-        for chunk in itertools.chain(iter(lambda: stream.read(_CHUNK_BYTES), b""), [b"\n"]):
-            classes = np.frombuffer((last + chunk).translate(_CLASS_OF), np.uint8)
-            pairs = (classes[:-1] << _CLASS_BITS | classes[1:]).tobytes().translate(table)
-            marks = last_mark + chunk.translate(_CLASS_OF, _NOT_MARKS)
-            if _IMPOSSIBLE in pairs or any(pair in marks for pair in _TWICE_IN_ONE):
-                return False
-            found += pairs.count(_NUMBER_STARTS)
-            read += len(chunk)
-            if read > _NUMBER_BYTES * (found + _NUMBER_BYTES):
-                raise FormatError(
-                    f"{file}: found {read} characters with {found} numbers, expected at most {_NUMBER_BYTES} "
-                    "per number; remove the blanks."
-                )
-            first_end, last_end = chunk.find(b"\n"), chunk.rfind(b"\n")
-            if length + (len(chunk) if first_end < 0 else first_end) > _LINE_BYTES:
-                return False
-            length = length + len(chunk) if last_end < 0 else len(chunk) - last_end - 1
-            last, last_mark = chunk[-1:], marks[-1:]
-    return found == header.n_lines * (header.indices + header.values)
+    for chunk in itertools.chain(iter(lambda: stream.read(_CHUNK_BYTES), b""), [b"\n"]):
+        classes = np.frombuffer((last + chunk).translate(_CLASS_OF), np.uint8)
+        pairs = (classes[:-1] << _CLASS_BITS | classes[1:]).tobytes().translate(table)
+        marks = last_mark + chunk.translate(_CLASS_OF, _NOT_MARKS)
+        if _IMPOSSIBLE in pairs or any(pair in marks for pair in _TWICE_IN_ONE):
+            return None
+        found += pairs.count(_NUMBER_STARTS)
+        read += len(chunk)
+        if read > _NUMBER_BYTES * (found + _NUMBER_BYTES):
+            raise FormatError(
+                f"{file}: found {read} characters with {found} numbers, expected at most {_NUMBER_BYTES} "
+                "per number; remove the blanks."
+            )
+        first_end, last_end = chunk.find(b"\n"), chunk.rfind(b"\n")
+        if length + (len(chunk) if first_end < 0 else first_end) > LINE_BYTES:
+            return None
+        length = length + len(chunk) if last_end < 0 else len(chunk) - last_end - 1
+        last, last_mark = chunk[-1:], marks[-1:]
+    return found
 
 
-def _defect_in(file: Path, header: _Header, otherwise: str) -> FormatError:
+def defect_in(file: Path, header: Header, otherwise: str) -> FormatError:
     """Create the error for the first wrong line of the body; without one, from the text `otherwise`."""
     number = header.size_line
     count = 0
     try:
         with _opened(file) as stream:
             stream.seek(header.body_offset)
-            for raw in iter(lambda: stream.readline(_LINE_BYTES + 1), b""):
+            for raw in iter(lambda: stream.readline(LINE_BYTES + 1), b""):
                 number += 1
                 line = raw.decode("latin-1")
-                if len(raw) > _LINE_BYTES:
-                    return _defect(file, number, line, f"a line of at most {_LINE_BYTES} characters")
+                if len(raw) > LINE_BYTES:
+                    return _defect(file, number, line, f"a line of at most {LINE_BYTES} characters")
                 words = line.split()
                 if not words:
                     continue
@@ -338,7 +361,7 @@ def _defect_in(file: Path, header: _Header, otherwise: str) -> FormatError:
     return FormatError(f"{file}: {otherwise}.")
 
 
-def _wrong(words: list[str], header: _Header) -> str:
+def _wrong(words: list[str], header: Header) -> str:
     """Describe what a line of the body should contain; empty if the line is valid."""
     if len(words) != header.indices + header.values:
         return header.line_form
@@ -382,7 +405,7 @@ def _broken_gzip(file: Path, number: int, error: BaseException) -> FormatError:
 def _opened(file: Path) -> Iterator[IO[bytes]]:
     """Open a file for reading bytes, decompressed if it is gzipped."""
     with file.open("rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
+        packed = raw.read(2) == GZIP
         raw.seek(0)
         if not packed:
             yield raw

@@ -9,12 +9,16 @@ cut in their middle, which is also one of real values.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 import scipy.sparse
+from numpy.typing import NDArray
 
 from ..errors import FormatError
 from ..system.memory import check_readable
@@ -28,6 +32,65 @@ SIGNATURES = tuple(_MATRIX.to_bytes(index.itemsize, "big") for index in _INDICES
 
 def read(file: Path) -> scipy.sparse.csr_array:
     """Read the first matrix of a file; a broken file raises a `FormatError`."""
+    with opened(file) as stored:
+        lengths = stored.lengths(0, stored.n_rows)
+        stored.check_sum(int(lengths.sum()))
+        return stored.rows(lengths, 0)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The first matrix of an open file, of which ranges of rows can be read."""
+
+    file: Path
+    stream: IO[bytes]
+    n_rows: int
+    n_cols: int
+    nnz: int
+    index: np.dtype[Any]
+    value: np.dtype[Any]
+
+    def lengths(self, first_row: int, count: int) -> NDArray[np.int64]:
+        """Read the numbers of elements of some rows."""
+        check_readable(f"{self.file}: {count} rows", 2 * self.index.itemsize * count)
+        lengths = self._array(self.index, 4 + first_row, count).astype(np.int64)
+        self.check_sum(self.nnz if (lengths >= 0).all() else -1)
+        return lengths
+
+    def check_sum(self, total: int) -> None:
+        """Refuse lengths of all rows that do not add up to the number of elements."""
+        if total != self.nnz:
+            raise FormatError(
+                f"{self.file}: the lengths of its rows do not add up to {self.nnz} elements; write it again."
+            )
+
+    def rows(self, lengths: NDArray[np.int64], before: int) -> scipy.sparse.csr_array:
+        """Read the rows of these lengths, which come after `before` elements."""
+        starts = np.concatenate(([0], lengths.cumsum()))
+        count = int(starts[-1])
+        check_readable(
+            f"{self.file}: {len(lengths)} rows with {count} elements",
+            2 * count * (self.index.itemsize + self.value.itemsize) + 16 * len(lengths),
+        )
+        columns = self._array(self.index, 4 + self.n_rows + before, count)
+        if count and not 0 <= columns.min() <= columns.max() < self.n_cols:
+            raise FormatError(
+                f"{self.file}: found a column index that is not from 0 to {self.n_cols - 1}; write it again."
+            )
+        self.stream.seek((4 + self.n_rows + self.nnz) * self.index.itemsize + before * self.value.itemsize)
+        values = np.fromfile(self.stream, self.value, count).astype(self.value.newbyteorder("="))
+        kind = np.int32 if max(len(lengths), self.n_cols, count) < 1 << 31 else np.int64
+        arrays = values, columns.astype(kind), starts.astype(kind)
+        return scipy.sparse.csr_array(arrays, (len(lengths), self.n_cols))
+
+    def _array(self, kind: np.dtype[Any], offset: int, count: int) -> NDArray[Any]:
+        self.stream.seek(offset * kind.itemsize)
+        return np.fromfile(self.stream, kind, count)
+
+
+@contextlib.contextmanager
+def opened(file: Path) -> Iterator[Stored]:
+    """Open a file and read the header of its first matrix; a broken one raises a `FormatError`."""
     with file.open("rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         index = _INDICES[SIGNATURES[0] != stream.read(_INDICES[0].itemsize)]
@@ -43,21 +106,7 @@ def read(file: Path) -> scipy.sparse.csr_array:
             )
         begin = (4 + n_rows + nnz) * index.itemsize
         value = _value_type(file, stream, size, begin, nnz, index)
-        check_readable(
-            f"{file}: {n_rows} rows with {nnz} elements", 2 * (begin + nnz * value.itemsize) + 16 * n_rows
-        )
-        stream.seek(4 * index.itemsize)
-        lengths, columns, values = (
-            np.fromfile(stream, kind, count) for kind, count in ((index, n_rows), (index, nnz), (value, nnz))
-        )
-    starts = np.concatenate(([0], lengths.cumsum(dtype=np.int64)))
-    if starts[-1] != nnz or (starts[1:] < starts[:-1]).any():
-        raise FormatError(f"{file}: the lengths of its rows do not add up to {nnz} elements; write it again.")
-    if nnz and not 0 <= columns.min() <= columns.max() < n_cols:
-        raise FormatError(f"{file}: found a column index that is not from 0 to {n_cols - 1}; write it again.")
-    kind = np.int32 if max(n_rows, n_cols, nnz) < 1 << 31 else np.int64
-    rows = values.astype(value.newbyteorder("=")), columns.astype(kind), starts.astype(kind)
-    return scipy.sparse.csr_array(rows, (n_rows, n_cols))
+        yield Stored(file, stream, n_rows, n_cols, nnz, index, value)
 
 
 def _value_type(

@@ -7,6 +7,7 @@ of them go through a `RowLayout` and its `Communicator`.
 from ..traffic import Traffic, current_traffic, recorded_traffic
 from .communicator import Communicator, PeerError, agreed, communicator, share
 from .devices import choose_gpu
+from .files import read_rows
 from .launch import launched, world
 from .layout import RowLayout
 
@@ -20,6 +21,7 @@ __all__ = [
     "communicator",
     "current_traffic",
     "launched",
+    "read_rows",
     "recorded_traffic",
     "share",
     "world",

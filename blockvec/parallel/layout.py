@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -189,3 +190,56 @@ class RowLayout:
                     self.comm.exchange(sends, [] if own is None else [(0, own)])()
                 elif own is not None:
                     own[...] = panel
+
+    def redistribute(self, rows: Any, layout: RowLayout) -> Any:
+        """Move rows to the processes that have them in another layout of the same processes.
+
+        Parameters
+        ----------
+        rows : array or CSR matrix, shape (n_local, M)
+            The rows of this process; contiguous, if an array.
+        layout : RowLayout
+            All processes call this method.
+
+        Returns
+        -------
+        array or csr_array, shape (layout.n_local, M)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from blockvec import RowLayout
+        >>> layout = RowLayout.equal(3, None)
+        >>> layout.redistribute(np.eye(3), RowLayout.by_entries([1, 1, 1], None)).shape
+        (3, 3)
+        """
+        self.check(rows.shape[0])
+        layout.check_whole(self.n_global)
+        if not hasattr(rows, "indptr"):
+            return self._moved(rows, layout)
+        lengths = self._moved(np.diff(rows.indptr).astype(np.int64), layout)
+        entries, moved = (RowLayout.from_local(int(n), self.comm) for n in (rows.nnz, lengths.sum()))
+        index, most = (np.int32 if n < 1 << 31 else np.int64 for n in (rows.shape[1], moved.n_local))
+        columns = entries._moved(rows.indices[: rows.nnz].astype(index, copy=False), moved)
+        values = entries._moved(rows.data[: rows.nnz], moved)
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(most)
+        return type(rows)((values, columns, starts), shape=(layout.n_local, rows.shape[1]))
+
+    def _moved(self, rows: Array, layout: RowLayout) -> Array:
+        if self.comm is None:
+            return rows.copy()
+        moved: Array = array_namespace(rows).empty((layout.n_local, *rows.shape[1:]), rows.dtype)
+        sends, receives = self._shared_with(layout, rows), layout._shared_with(self, moved)
+        if self.rank in sends:
+            receives.pop(self.rank)[...] = sends.pop(self.rank)
+        self.comm.exchange(list(sends.items()), list(receives.items()))()
+        return moved
+
+    def _shared_with(self, layout: RowLayout, rows: Array) -> dict[int, Array]:
+        """Return those of this process's rows that each process has in another layout."""
+        parts = {}
+        for rank, (begin, end) in enumerate(pairwise(layout.cuts)):
+            begin, end = max(begin - self.first_row, 0), min(end - self.first_row, self.n_local)
+            if begin < end:
+                parts[rank] = rows[begin:end]
+        return parts

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
 
 from blockvec import models
 from solvers import eigsh
@@ -17,6 +18,8 @@ FEW = (
     "products_are_those_of_the_whole_matrix",
     "sums_are_the_same_bits_on_all_processes_and_in_every_run",
     "files_are_those_of_one_process",
+    "files_of_matrix_market_are_read_in_parts",
+    "broken_files_are_refused_as_by_one_process",
     "the_exception_of_one_process_is_that_of_all",
     "every_method_finds_the_values_of_the_matrix",
     "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
@@ -35,24 +38,14 @@ def test_failures_between_gpus_end_all_processes(under_mpi: Callable[..., str]) 
 
 def test_the_command_speaks_once_for_all_processes(under_mpi: Callable[..., str], tmp_path: Path) -> None:
     saved = tmp_path / "pairs.npz"
-    command = (
-        "-W",
-        "error",
-        "-m",
-        "solvers",
-        "laplace3d:n=6",
-        "-k",
-        "4",
-        "--method",
-        "lanczos",
-        "--json",
-        "--ncv",
-        "16",
-    )
+    model, options = "laplace3d:n=6", ("-k", "4", "--method", "lanczos", "--json", "--ncv", "16")
+    file = tmp_path / "matrix.mtx"
+    scipy.io.mmwrite(file, models.model(model))
+    command = "-W", "error", "-m", "solvers"
     shared = ("--comm", "mpi", "--checkpoint", str(tmp_path / "state"))
-    stopped = under_mpi(2, *command, "--maxiter", "1", *shared, succeeds=False)
+    stopped = under_mpi(2, *command, model, *options, "--maxiter", "1", *shared, succeeds=False)
     assert json.loads(stopped)["info"]["stopped"] == "maxiter"
-    found = json.loads(under_mpi(2, *command, *shared, "--save", str(saved)))
+    found = json.loads(under_mpi(2, *command, str(file), *options, *shared, "--save", str(saved)))
     assert found["history"][0] == json.loads(stopped)["history"][0]
     assert not (tmp_path / "state").exists()
     alone = eigsh(models.model("laplace3d:n=6"), 4, which="SA", rng=0)[0]

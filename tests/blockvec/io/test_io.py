@@ -444,7 +444,7 @@ def test_reading_takes_no_more_memory_than_was_checked(
     A: Any = rng.integers(1, 9, (n, n)) * (0.5 * factor)
     A = A + A.T if symmetry == "symmetric" else A
     scipy.io.mmwrite(mtx, A if layout == "array" else scipy.sparse.coo_array(A), symmetry=symmetry)
-    header = matrixmarket._read_header(mtx)
+    header = matrixmarket.read_header(mtx)
     tracemalloc.start()
     try:
         io.read_matrix(mtx)

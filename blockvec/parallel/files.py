@@ -1,0 +1,132 @@
+"""Matrices in files, of which each process reads a part."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ..io import existing, petsc, read_matrix
+from . import matrixmarket
+from .communicator import Communicator, agreed, communicator, share
+from .layout import RowLayout
+
+Triplets = NDArray[Any]  # records with row, column and value
+
+
+def read_rows(path: str | os.PathLike[str], comm: Any, layout: RowLayout | None = None) -> Any:
+    r"""Read this process's rows of a matrix file; all processes call it.
+
+    Of Matrix Market files in coordinate format (not gzipped) each process reads a range of bytes, and sends
+    the elements in it to the owners of their rows. Of PETSc's binary files each reads its rows. Other files,
+    those of SciPy, gzipped ones and dense matrices, are read by process 0, which sends the rows.
+
+    Parameters
+    ----------
+    path : str or path
+        A file as for `blockvec.read_matrix`, which all processes can read.
+    comm : mpi4py.MPI.Comm, Communicator or None
+        With None, or one process, all rows are read.
+    layout : RowLayout, optional
+        The split of the rows; default: equal ranges, as `eigsh` and `RowLayout.equal` split them.
+
+    Returns
+    -------
+    csr_array, shape (n_local, n_cols), or array for a dense matrix
+        As `blockvec.read_matrix` returns them. `eigsh` takes it with `comm`, and `as_operator` with a layout.
+
+    Raises
+    ------
+    FileNotFoundError, FormatError
+        As `blockvec.read_matrix`, on all processes.
+    ShapeError
+        If the file has another number of rows than the layout.
+
+    Examples
+    --------
+    >>> import tempfile, pathlib
+    >>> from blockvec.parallel import read_rows
+    >>> text = "%%MatrixMarket matrix coordinate real symmetric\n2 2 2\n1 1 2.0\n2 1 -1.0\n"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "matrix.mtx")
+    ...     _ = file.write_text(text)
+    ...     read_rows(file, None).toarray().tolist()  # or comm=MPI.COMM_WORLD
+    [[2.0, -1.0], [-1.0, 0.0]]
+    """
+    comm = communicator(comm)
+    if comm is None:
+        matrix = read_matrix(path)
+        if layout is not None:
+            layout.check_whole(matrix.shape[0])
+        return matrix
+    with agreed(comm):
+        file = existing(path)
+        with file.open("rb") as stream:
+            head = stream.read(8)
+        if head.startswith(petsc.SIGNATURES):
+            with petsc.opened(file) as stored:
+                layout = _checked(layout, stored.n_rows, comm)
+                return _petsc_rows(stored, layout)
+        header = matrixmarket.splittable_header(file)
+        if header is None:
+            return _rows_of_first(file, comm, layout)
+        layout = _checked(layout, header.n_rows, comm)
+        part = matrixmarket.read_part(file, header, comm)
+        rows = _sent_to_owners(part, layout)
+        shape = layout.n_local, header.n_cols
+        index: Any = np.int32 if max(shape) < 1 << 31 else np.int64
+        own, columns = (rows["row"] - layout.first_row).astype(index), rows["column"].astype(index)
+        return _csr(sp.coo_array((rows["value"], (own, columns)), shape=shape))
+
+
+def _checked(layout: RowLayout | None, n_rows: int, comm: Communicator) -> RowLayout:
+    """Return the layout, by default of equal ranges."""
+    if layout is None:
+        return RowLayout.equal(n_rows, comm)
+    layout.check_whole(n_rows)
+    return layout
+
+
+def _csr(matrix: Any) -> Any:
+    rows = sp.csr_array(matrix)
+    rows.sum_duplicates()
+    return rows
+
+
+def _petsc_rows(stored: petsc.Stored, layout: RowLayout) -> Any:
+    lengths = stored.lengths(layout.first_row, layout.n_local)
+    sums = RowLayout.from_local(int(lengths.sum()), layout.comm)  # refuses negative ones
+    stored.check_sum(sums.n_global)
+    return _csr(stored.rows(lengths, sums.first_row))
+
+
+def _rows_of_first(file: Any, comm: Communicator, layout: RowLayout | None) -> Any:
+    """Read a file on process 0, and send each process its rows."""
+    matrix = read_matrix(file) if comm.rank == 0 else None
+    described = None if matrix is None else (matrix.shape, matrix.dtype, sp.issparse(matrix))
+    (n_rows, n_cols), dtype, is_sparse = share(comm, described)[0]
+    layout = _checked(layout, n_rows, comm)
+    if matrix is None:
+        matrix = sp.csr_array((0, n_cols), dtype=dtype) if is_sparse else np.empty((0, n_cols), dtype)
+    return RowLayout([0] + [n_rows] * comm.size, comm).redistribute(matrix, layout)
+
+
+def _sent_to_owners(part: Triplets, layout: RowLayout) -> Triplets:
+    """Send triplets to the owners of their rows; return those received, in the order of the senders."""
+    assert layout.comm is not None
+    owners = np.searchsorted(layout.cuts, part["row"], side="right") - 1
+    part = part[np.argsort(owners, kind="stable")]
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=layout.size))])
+    counts = layout.comm.allgather(np.diff(bounds))[:, layout.rank].tolist()
+    sent = [part[bounds[rank] : bounds[rank + 1]] for rank in range(layout.size)]
+    received = [np.empty(count, part.dtype) for count in counts]
+    received[layout.rank] = sent[layout.rank]
+    others = [rank for rank in range(layout.size) if rank != layout.rank]
+    layout.comm.exchange(
+        [(rank, sent[rank]) for rank in others if len(sent[rank])],
+        [(rank, received[rank]) for rank in others if counts[rank]],
+    )()
+    return np.concatenate(received)
