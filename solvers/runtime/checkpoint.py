@@ -130,7 +130,7 @@ class Checkpoint:
                 header = json.loads(array_of(archive, "header").tobytes())
                 if header["format"] != FORMAT:
                     raise FormatError(f"its format is {header['format']!r}, not {FORMAT!r}")
-                if not isinstance(header["problem"], dict):
+                if not all(isinstance(header[name], dict) for name in ("problem", "state")):
                     raise FormatError(ALTERED)
                 yield archive, header
         except (OptionError, PeerError):
