@@ -251,6 +251,36 @@ def test_the_loss_of_orthogonality_does_not_grow_over_many_restarts(plain: Any) 
     assert max(losses[60:]) <= 2 * max(losses[:30])
 
 
+@pytest.mark.parametrize("columns", [1, 4, 9])
+@pytest.mark.parametrize("pending", [2, 4, 6, 9])
+def test_missed_vectors_find_room_for_a_step_beside_them(
+    pending: int, columns: int, plain: ModuleType
+) -> None:
+    """What is appended leaves a step its columns; other vectors are dropped only if it cannot."""
+    k, b, ncv = 3, 2, 16
+    problem = Problem(
+        operator=plain.PlainOperator(hermitian(100, "float64")),
+        k=k,
+        which="SA",
+        tolerance=Tolerance(0.0, "absolute", UNIT),
+        rng=np.random.default_rng(0),
+    )
+    start = plain.PlainBlock.random(100, b, rng=0)
+    iteration = ThickRestart(problem, IterationOptions(b, ncv, 10), start, lambda: False)
+    krylov = iteration.krylov
+    krylov.append(start)
+    while krylov.m < 6:
+        krylov.expand()
+    krylov.append_random(pending - krylov.w)
+    iteration.theta = iteration.estimates = np.zeros(krylov.m)
+    used, had_room = krylov.m + krylov.w, krylov.m + krylov.w + columns + b <= krylov.capacity
+    room = iteration._room_for(columns)
+    assert (krylov.m + krylov.w == used) == had_room
+    assert len(iteration.theta) == krylov.m >= k
+    assert krylov.m + krylov.w + room + b <= krylov.capacity
+    assert room >= min(columns, krylov.capacity - k - b)
+
+
 def test_projected_matrices_are_solved_where_divide_and_conquer_gives_up(monkeypatch: Any) -> None:
     def give_up(T: Any) -> Any:
         raise np.linalg.LinAlgError("Eigenvalues did not converge")
