@@ -14,7 +14,7 @@ import numpy as np
 
 from .adapters import as_operator
 from .backends import Backend, backend_for
-from .backends.base import is_nearly_full
+from .backends.base import is_nearly_full, is_small
 from .blockvector import BlockVector
 from .errors import BreakdownError, OptionError, ShapeError
 from .operators import BlockLike, Operator
@@ -118,6 +118,11 @@ class Factorization:
     def is_available(device: str = "gpu") -> bool:
         """Check whether the library that factorises large matrices of a device is installed."""
         return backend_for(device).can_factorize()
+
+    @staticmethod
+    def is_small(n: int, entries: int) -> bool:
+        """Check whether a matrix is factorised on the host in seconds, also one of a GPU."""
+        return is_small(n, entries)
 
     @property
     def device(self) -> str:

@@ -36,7 +36,7 @@ MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
 PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
 SHIFTS = 6
 NEAR = 10.0  # times its least distance: a shift that is closer to the wanted values need not be moved
-LOCATING_STEPS = 16  # of shift-invert between two shifts
+STEPS = 16  # of shift-invert before a restart, and between two shifts that locate an end
 SOON = 10  # restarts at a shift that seems to be near
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-invert may succeed
 # Seconds of an iteration: per call of a product, byte that it moves, step, and element that a step
@@ -182,7 +182,7 @@ def _from_shifts(
             which="LM",
             method="lanczos",
             start=_mixture(tall_block("v0", result.eigenvectors, form.A), b, problem.rng),
-            ncv=min(-(-problem.k // b) * b + LOCATING_STEPS * b, problem.n) if locates else None,
+            ncv=min((-(-problem.k // b) + STEPS) * b, problem.n),
             block_size=b,
             maxiter=None if is_last else few if locates else SOON,
         )

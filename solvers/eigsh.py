@@ -13,7 +13,6 @@ from typing import Any, Literal, Unpack, cast, overload
 import numpy as np
 
 from blockvec import as_operator
-from blockvec.errors import DeviceError
 from blockvec.interchange import ArrayKind, is_function
 
 from .arguments import (
@@ -40,7 +39,7 @@ from .drivers import solve
 from .interval import check_with_interval, solve_interval
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.rayleigh_ritz import Selection, Tolerance
-from .placement import place_of, without_factors
+from .placement import Placement
 from .problem import IterationState, Method, Problem, asks_for_corrections, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split, together
@@ -360,30 +359,21 @@ def eigsh(
         else:
             mode, sigma = SMALLEST[mode], -sigma if mode == "cayley" else sigma
     corrects = asks_for_corrections(method, preconditioner, jd_options)
-    is_plain = M is None and OPinv is None and mode == "normal"
-    where = device_of(A, device)
-    place = place_of(A, where)
-    by_filter = method == "filter" or (method == "auto" and place is None)
-    unfactored = corrects or (is_plain and (by_filter or method == "dense"))
     limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
-    transforms = interval is None and (M is not None or not (sigma is None or unfactored))
+    placement = Placement.of(
+        *(A, M, device_of(A, device), sigma),
+        method="jd" if corrects else method,
+        mode=mode,
+        is_given=OPinv is not None,
+        needs_host=Minv is not None,
+        has_interval=interval is not None,
+    )
+    transforms, unfactored = placement.transforms, placement.unfactored
     if transforms:
         refuse_factorisation(processes, method)
-    moves = interval is not None and method == "auto" and place == "cpu"
-    needs_host = corrects or method == "dense" or mode in ("distance", "reciprocal") or Minv is not None
-    is_factorised = OPinv is None or needs_host
-    if transforms and where != "cpu" and is_factorised and (M is not None or mode != "distance"):
-        if place is None and sigma is None and not needs_host:
-            place = place_of(M, where)
-            place = where if place == "cpu" else place  # blocks are copied to its factors and back
-        if place is None or (place != "cpu" and needs_host):
-            raise DeviceError(without_factors(where))
-        moves = place == "cpu"
-    home = where if moves and where != "cpu" else None
-    if home is not None:
-        device = "cpu"
-    if where == "cpu" or home is not None:
+    if placement.is_on_host:
         A, M = on_host(A), on_host(M)
+        device = device if placement.home is None else "cpu"
     similar = None if OPinv is None else M
     op = square(
         as_operator(
@@ -469,8 +459,8 @@ def eigsh(
         result = scaling.result(result, sigma, limit)
     if processes is not None:
         result = result.with_info(processes=shares(split_rows))
-    if home is not None:
-        result = result.moved(home)
+    if placement.home is not None:
+        result = result.moved(placement.home)
     if speaks:
         logger.info(result.summary())
     if saved is not None and result.info["stopped"] == "converged":

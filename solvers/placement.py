@@ -1,11 +1,13 @@
-"""The device that a factorisation runs on."""
+"""The device that a problem is solved on, and whether factors are affordable there."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 from blockvec import Factorization
+from blockvec.errors import DeviceError
 from blockvec.system.installation import install_command
 
 from .arguments import is_explicit
@@ -13,38 +15,113 @@ from .blocks import Operator
 from .factorization.work import FactorWork
 from .runtime.memory import available_bytes
 
-FACTOR_ROWS = 20_000  # up to here a few sparse factorisations on the host take seconds, whatever their fill
-FACTOR_ENTRIES = 2_000_000
-AFFORDABLE_S = 20.0  # of a factorisation on the host
+AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
+# Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
+# graphs, where this matters, the prediction is some ten times too high.
+LONGEST_HOST_S, LONGEST_GPU_S = 3600.0, 600.0
 DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
-def is_small(n: int, entries: int) -> bool:
-    """Check whether a few factorisations on the host take seconds."""
-    return n <= FACTOR_ROWS and entries <= FACTOR_ENTRIES
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a problem is solved.
+
+    Attributes
+    ----------
+    home : str or None
+        Device that the result is copied to from the host, which solves the problem in its place.
+    is_on_host : bool
+        Whether the matrices must be those of the host.
+    transforms : bool
+        Whether the problem is solved in another form, by a factorisation or operators in its place.
+    unfactored : bool
+        Whether a shift is a target of iterations without a factorisation.
+    """
+
+    home: str | None
+    is_on_host: bool
+    transforms: bool
+    unfactored: bool
+
+    @classmethod
+    def of(
+        cls,
+        A: Any,
+        M: Any,
+        device: str,
+        sigma: float | None,
+        *,
+        method: str,
+        mode: str,
+        is_given: bool,
+        needs_host: bool,
+        has_interval: bool,
+    ) -> Self:
+        """Place a problem of `eigsh` on a device, or on the host.
+
+        `is_given`: (A - sigma M)^-1 is given. `needs_host`: an operator must be one of the host.
+
+        Raises
+        ------
+        DeviceError
+            For a problem that needs factors that nothing on this machine can compute.
+        """
+        place = place_of(A, device)
+        is_plain = M is None and not is_given and mode == "normal"
+        if is_plain and sigma is not None and method == "auto" and _takes_too_long(A, place):
+            place = None
+        corrects = method == "jd"
+        by_filter = method == "filter" or (method == "auto" and place is None)
+        unfactored = corrects or (is_plain and (by_filter or method == "dense"))
+        transforms = not has_interval and (M is not None or not (sigma is None or unfactored))
+        moves = has_interval and method == "auto" and place == "cpu"
+        needs_host |= method in ("jd", "dense") or mode in ("distance", "reciprocal")
+        is_factorised = (needs_host or not is_given) and (M is not None or mode != "distance")
+        if transforms and device != "cpu" and is_factorised:
+            if place is None and sigma is None and not needs_host:
+                place = place_of(M, device)
+                place = device if place == "cpu" else place  # blocks are copied to its factors and back
+            if place is None or (place != "cpu" and needs_host):
+                raise DeviceError(without_factors(device))
+            moves = place == "cpu"
+        home = device if moves and device != "cpu" else None
+        return cls(home, device == "cpu" or home is not None, transforms, unfactored)
+
+
+def _takes_too_long(A: Any, place: str | None) -> bool:
+    """Predict whether a factorisation asked for takes many minutes."""
+    if place is None or Factorization.is_small(A.shape[0], int(getattr(A, "nnz", A.shape[0] ** 2))):
+        return False
+    return FactorWork.of(A).factor_s(place) > (LONGEST_HOST_S if place == "cpu" else LONGEST_GPU_S)
 
 
 def factor_place(n: int, entries: int, device: str) -> str | None:
     """Choose where to factorise a matrix of a device: there, or on the ``"cpu"``; None if neither can."""
-    if device == "cpu" or is_small(n, entries):
+    if device == "cpu" or Factorization.is_small(n, entries):
         return "cpu"
     return device if Factorization.is_available(device) else None
 
 
 def shift_invert_s(A: Any, M: Any, op: Operator) -> float:
     """Predict the seconds of a solve by shift-invert on the device of an operator; inf without memory."""
-    work, free = FactorWork.of(A, M), available_bytes(op)
-    if op.device == "cpu" and free is not None and work.nbytes > free:
+    work = FactorWork.of(A, M)
+    if op.device == "cpu" and not _fits(work, op):
         return math.inf  # cuDSS asks for memory itself, before its factors are allocated
     return work.solve_s(op.device)
 
 
 def is_affordable(A: Any, M: Any, op: Operator) -> bool:
     """Check whether factors on the host fit in memory, and take seconds."""
-    if is_small(A.shape[0], int(getattr(A, "nnz", A.size))):
+    if Factorization.is_small(A.shape[0], int(getattr(A, "nnz", A.size))):
         return True
-    work, free = FactorWork.of(A, M), available_bytes(op)
-    return (free is None or work.nbytes < free) and work.factor_s("cpu") < AFFORDABLE_S
+    work = FactorWork.of(A, M)
+    return _fits(work, op) and work.factor_s("cpu") < AFFORDABLE_S
+
+
+def _fits(work: FactorWork, op: Operator) -> bool:
+    """Check whether factors fit in the free memory of an operator's device."""
+    free = available_bytes(op)
+    return free is None or work.nbytes < free
 
 
 def place_of(A: Any, device: str) -> str | None:
@@ -58,6 +135,6 @@ def place_of(A: Any, device: str) -> str | None:
 def without_factors(device: str) -> str:
     """Form the message for a problem that nothing on this machine can factorise."""
     return (
-        f"A: is on {device}, where factorisations of more than {FACTOR_ROWS} rows need cuDSS: "
+        f"A: is on {device}, where factorisations of so many rows need cuDSS: "
         f"{install_command('cuda13')} (cuda12 for CUDA 12). Or give A as a matrix of the host, or OPinv."
     )

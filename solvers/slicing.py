@@ -215,11 +215,15 @@ class Slicing:
         locked = np.flatnonzero((self.theta > left.sigma) & (self.theta < right.sigma))
         room = pencil.rank - len(locked)
         capacity = min(basis_columns(self._missing(left, right), b), room)
-        buffer = self.X.like(len(locked) + capacity)
+        width = len(locked)
+        if room - capacity >= 2 * b:  # whole blocks, filled up with zeros: few widths need kernels
+            width, capacity = (-(-columns // b) * b for columns in (width, capacity))
+        buffer = self.X.like(width + capacity)
         if len(locked):
             buffer[:, : len(locked)] = pick(self.X, locked)
+            buffer.array[:, len(locked) : width] = 0
         b = min(b, capacity)
-        krylov = BlockKrylov(pencil, buffer, len(locked), b, self.problem.rng, self.counts, M=pencil.M)
+        krylov = BlockKrylov(pencil, buffer, width, b, self.problem.rng, self.counts, M=pencil.M)
         # One application removes components in the null space of a semidefinite M.
         krylov.append(pencil.apply(self.X.random_like(b, self.problem.rng)), keep_random=True)
         self.counts.apply(b)

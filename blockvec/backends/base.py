@@ -20,6 +20,7 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 # With one element in so many, factors in any order are nearly full, and sparse libraries take several times
 # as long for them.
 NEARLY_FULL = 4
+SMALL_ROWS, SMALL_ENTRIES = 20_000, 2_000_000
 """A NumPy array, or a CuPy array, which has the same interface but ships no types."""
 
 DeviceArray: TypeAlias = Any
@@ -100,6 +101,11 @@ class PreparedMatrix(Protocol):
 def is_nearly_full(matrix: Any) -> bool:
     """Check whether a sparse matrix is applied and factorised faster as a dense one."""
     return bool(matrix.nnz * NEARLY_FULL >= matrix.shape[0] * matrix.shape[1] > 0)
+
+
+def is_small(n: int, entries: int) -> bool:
+    """Check whether the host factorises a matrix of a GPU: in seconds, whatever its fill."""
+    return n <= SMALL_ROWS and entries <= SMALL_ENTRIES
 
 
 class Factors(Protocol):

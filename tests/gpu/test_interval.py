@@ -12,7 +12,6 @@ import scipy.sparse as sp
 from blockvec import Factorization, as_operator, count_eigenvalues
 from blockvec.models import model, spectra
 from solvers import EigenResult, eigsh
-from solvers.placement import FACTOR_ROWS
 
 pytestmark = pytest.mark.gpu
 
@@ -86,7 +85,7 @@ def needs_factors() -> Any:
     """Skip a test that needs cuDSS, where it is not installed; small matrices are factorised on the host."""
 
     def skip(rows: int) -> None:
-        if rows > FACTOR_ROWS and not Factorization.is_available("gpu"):
+        if not Factorization.is_small(rows, 5 * rows) and not Factorization.is_available("gpu"):
             pytest.skip("cuDSS is not installed")
 
     return skip

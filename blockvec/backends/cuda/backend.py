@@ -21,10 +21,10 @@ from ...kernels.roofline import Ceilings
 from ...kernels.tuning.selection import Outcome, Preparation, Variant, select_fastest
 from ...kernels.tuning.winners import Winner, find, representative, store
 from ...system.installation import install_command
-from ..base import Candidate, Factors
+from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
 from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse
-from .cudss import HOST_ENTRIES, HOST_ROWS, CopiedFactors, CudssFactors, is_available
+from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceCsr, csr
 from .graphs import Graphs, replay
@@ -272,8 +272,9 @@ class CudaBackend:
 
     def factors(self, matrix: Any) -> Factors:
         """Make an object that factorises Hermitian matrices by cuDSS, small ones on the host."""
-        small = matrix.shape[0] <= HOST_ROWS and matrix.nnz <= HOST_ENTRIES
-        return CopiedFactors(self._gpu) if small else CudssFactors(self._gpu, matrix.dtype.name)
+        if is_small(matrix.shape[0], matrix.nnz):
+            return CopiedFactors(self._gpu)
+        return CudssFactors(self._gpu, matrix.dtype.name)
 
     def can_factorize(self) -> bool:
         """Check whether cuDSS is installed."""

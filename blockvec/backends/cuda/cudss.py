@@ -27,8 +27,6 @@ from ..host.superlu import HostFactors
 from .device import Gpu
 from .device_csr import CUDA_TYPES
 
-# Up to here the host factorises in seconds.
-HOST_ROWS, HOST_ENTRIES = 20_000, 2_000_000
 INDEX_32, INDEX_64 = 10, 24  # cudaDataType_t
 SLACK = 1.02  # of the estimate of memory, for allocations in whole pages
 ESTIMATES = 16  # numbers in cuDSS's record of estimated bytes
