@@ -108,6 +108,8 @@ class Checkpoint:
             with self._opened() as (archive, header):
                 self._compare_problem(header["problem"])
                 arrays, has_digest = read(archive, self.layout, _has_rows)
+                if IMAGE not in arrays:
+                    raise FormatError(ALTERED)
         else:
             arrays, has_digest = read(None, self.layout, _has_rows)
         header = from_first(self.comm, header)
