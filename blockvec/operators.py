@@ -514,6 +514,35 @@ class SparseOperator(Operator):
         matrix.data = alpha * matrix.data
         return SparseOperator(matrix, self.backend)
 
+    def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
+        """Make ``factor A`` with entries of another type an operator of its own.
+
+        The entries are multiplied first, then converted. Both operators share the row pointers and columns.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32, float64, complex64 or complex128.
+        factor : float
+
+        Raises
+        ------
+        DTypeError
+            For another type, or a real one for a complex matrix.
+
+        Examples
+        --------
+        >>> from blockvec import as_operator, models
+        >>> as_operator(models.laplace1d(n=5)).converted("float32")
+        SparseOperator(5x5, float32, cpu)
+        """
+        wanted = arrays.check_dtype(dtype)
+        if self.dtype.kind == "c" and wanted.kind != "c":
+            raise DTypeError(
+                f"converted: A is {self.dtype.name}, got dtype={wanted.name}; give a complex one."
+            )
+        return SparseOperator(self.backend.scaled_csr(self.prepared, factor, wanted), self.backend)
+
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
         """Describe the problem that ``apply(X)`` dispatches."""
         return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, (1, 0, 0)), self.backend

@@ -87,6 +87,12 @@ def parser() -> argparse.ArgumentParser:
         help="limit on a residual: T |theta|, T (||A|| + |theta|), or T (default norm)",
     )
     add("--method", default="auto", choices=CHOICES["method"], help="default auto")
+    add(
+        "--precision",
+        default="auto",
+        choices=CHOICES["precision"],
+        help="of filters: in single precision within a solve in double, or all in double (default auto)",
+    )
     add("--block-size", type=int, metavar="B", help="columns the matrix is applied to at once")
     add("--ncv", type=int, metavar="N", help="basis vectors between restarts")
     add("--maxiter", type=int, metavar="N", help="restarts at most")
@@ -313,6 +319,7 @@ def _solve(A: Any, M: Any, device: str, arguments: argparse.Namespace) -> EigenR
         interval=arguments.interval,
         time_limit=arguments.time_limit,
         verify=arguments.verify,
+        precision=arguments.precision,
         checkpoint=arguments.checkpoint,
         device=device,
         on_unconverged="return",

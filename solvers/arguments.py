@@ -19,6 +19,7 @@ from blockvec.parallel import Communicator
 
 from .blocks import Operator, column_factors, is_ordinary, to_host
 from .iterations.jd_options import JacobiDavidsonOptions
+from .iterations.mixed_precision import SINGLE, Precision, can_convert
 from .iterations.rayleigh_ritz import WHICH
 from .linear.preconditioners import following
 from .linear.systems import Preconditioner
@@ -39,6 +40,7 @@ class Options(TypedDict, total=False):
     mode: str
     rng: Any
     method: Method
+    precision: Precision
     block_size: int | None
     preconditioner: Any
     orthogonal_to: Any
@@ -68,6 +70,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "convergence": ("value", "norm", "absolute"),
     "on_unconverged": ("raise", "warn", "return"),
     "verify": ("auto", "always", "never"),
+    "precision": ("auto", "double", "mixed"),
 }
 
 
@@ -113,6 +116,28 @@ def check_combination(
         raise OptionError(f"which: got {which!r} with sigma; method 'filter' has 'LM' only, nearest to it.")
     if which == "SM" and sigma is not None and OPinv is not None:
         raise OptionError("OPinv: 'SM' with sigma needs another inverse, or none; leave it out.")
+
+
+def check_precision(op: Operator, *, method: str, is_plain: bool) -> None:
+    """Refuse ``precision="mixed"`` where no filter of a copy of A in single precision can be used.
+
+    `is_plain` says that an end of the spectrum of A alone is asked for.
+    """
+    remedy = "leave it out, or use precision='double'"
+    if method not in ("auto", "filter"):
+        raise OptionError(f"precision: 'mixed' is one of filters, but method is {method!r}; {remedy}.")
+    if not is_plain:
+        raise OptionError(
+            "precision: 'mixed' is one of filters at an end of the spectrum of A, without M, sigma, "
+            f"interval, preconditioner and jd_options; {remedy}."
+        )
+    if op.dtype.char not in SINGLE:
+        raise OptionError(f"precision: 'mixed' needs A in double precision, it is {op.dtype.name}; {remedy}.")
+    if not can_convert(op):
+        raise OptionError(
+            "precision: 'mixed' needs a sparse matrix A, whose entries can be converted to single precision; "
+            f"got {op!r}: {remedy}."
+        )
 
 
 def integer(name: str, value: Any, least: int, most: int | None = None) -> int:

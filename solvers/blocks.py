@@ -68,6 +68,17 @@ class AffineOperator(Protocol):
     def apply(self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0) -> Block: ...
 
 
+class CostedOperator(Protocol):
+    """What the cost of an application depends on, beside an optional ``nnz``."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def device(self) -> str: ...
+
+
 class Operator(Protocol):
     """A Hermitian operator A: the part of `blockvec.Operator` that eigensolvers use, documented there.
 
@@ -135,6 +146,21 @@ def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:
         first = int(indices[begin]) if end > begin else 0
         picked[:, begin:end] = block[:, first : first + end - begin]
     return picked
+
+
+def in_precision(block: AnyBlock, dtype: Any) -> AnyBlock:
+    """Copy a block with elements of another type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import BlockVector
+    >>> in_precision(BlockVector(np.ones((2, 1))), np.float32)
+    BlockVector(2x1, float32, ld=1, cpu)
+    """
+    copied = block.like(dtype=dtype)
+    copied[:, :] = block
+    return copied
 
 
 def project_out(Q: AnyBlock | None, X: AnyBlock) -> AnyBlock:

@@ -15,7 +15,10 @@ from .problem import IterationState, Problem
 from .result import EigenResult
 from .runtime.processes import delivered
 
-COUNTED = ("operator_columns", "block_applications", "restarts", "reductions", "verification_columns")
+COUNTED = (
+    *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
+    "verification_columns",
+)
 
 
 def staged(problem: Problem, name: str) -> Problem:

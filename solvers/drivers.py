@@ -25,12 +25,13 @@ from .iterations.jacobi_davidson import JacobiDavidson
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.krylov import Counts
 from .iterations.lanczos import ThickRestart
+from .iterations.mixed_precision import can_convert, copy_bytes, saves_time
 from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, Tolerance, dense_eigenpairs
 from .problem import Chosen, IterationOptions, Method, Problem
 from .result import EigenResult, SolveInfo
 from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
-from .runtime.memory import require_memory
+from .runtime.memory import available_bytes, require_memory
 from .runtime.processes import delivered, largest
 from .runtime.progress import logger
 from .transform.spectral_map import SpectralMap
@@ -105,6 +106,8 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     cost = problem.operator, block_size, (k + ncv) // 2
     if method == "dense" and problem.checkpoint is not None:
         raise OptionError("checkpoint: not available with method='dense'; use method='lanczos'.")
+    if method == "auto" and problem.precision == "mixed":
+        return "filter", max(choose_degree(*cost), MIN_DEGREE), "precision='mixed' asks for it"
     if method != "auto":
         degree = max(choose_degree(*cost), MIN_DEGREE) if method == "filter" else 1
         return method, degree, "asked for"
@@ -202,6 +205,7 @@ def _basis_size(problem: Problem, b: int) -> int:
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
+    options = replace(options, mixes=_mixes(problem, options))
     _require_memory(problem, options)
     op = problem.operator
     start: Block = _empty(op) if problem.start is None else problem.start
@@ -254,11 +258,33 @@ def _empty(op: Operator) -> BlockVector:
     return BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device, layout=op.layout)
 
 
+def _mixes(problem: Problem, options: IterationOptions) -> bool:
+    """Check whether filters may be in single precision: where that saves time and memory suffices for it."""
+    op, b = problem.operator, options.block_size
+    if options.method != "filter" or problem.precision == "double" or not can_convert(op):
+        return False
+    if problem.precision == "mixed":
+        return True
+    if not saves_time(op, b):
+        return False
+    free = available_bytes(op)
+    return free is None or _basis_bytes(problem, options) + copy_bytes(op, b) <= free
+
+
+def _basis_bytes(problem: Problem, options: IterationOptions) -> int:
+    op = problem.operator
+    return _empty(op).n_rows * _columns(problem, options) * op.dtype.itemsize
+
+
 def _require_memory(problem: Problem, options: IterationOptions) -> None:
     """Refuse an iteration that needs more memory than is free."""
-    n, itemsize = _empty(problem.operator).n_rows, problem.operator.dtype.itemsize
-    purpose = f"a basis of ncv = {options.ncv} vectors of {n} rows"
-    require_memory(problem.operator, n * _columns(problem, options) * itemsize, purpose, "lower ncv or k")
+    op, needed, remedy = problem.operator, _basis_bytes(problem, options), "lower ncv or k"
+    purpose = f"a basis of ncv = {options.ncv} vectors of {_empty(op).n_rows} rows"
+    if options.mixes:
+        needed += copy_bytes(op, options.block_size)
+        purpose += " and a copy of A in single precision"
+        remedy += ", or use precision='double'"
+    require_memory(op, needed, purpose, remedy)
 
 
 def _columns(problem: Problem, options: IterationOptions) -> int:
@@ -361,6 +387,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
         "rng": type(problem.rng.bit_generator).__name__,
         "blockvec": __version__,
         **({"exponent of two": problem.exponent} if problem.exponent else {}),
+        **({"precision": problem.precision} if options.mixes else {}),
     }
 
 
@@ -460,6 +487,7 @@ def _result(problem: Problem, options: IterationOptions, outcome: IterationResul
         "ncv": options.ncv if iterates else None,
         "degree": outcome.degree,
         "operator_columns": counts.operator_columns,
+        "single_columns": counts.single_columns,
         "block_applications": counts.block_applications,
         "preconditioner_columns": counts.preconditioner_columns,
         "verification_columns": counts.verification_columns,

@@ -13,6 +13,7 @@ from blockvec import BlockVector
 
 from .blocks import Block, Operator, RealArray, times
 from .iterations.jd_options import JacobiDavidsonOptions
+from .iterations.mixed_precision import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
 from .linear.systems import Preconditioner
 from .runtime.checkpoint import Checkpoint, restored
@@ -113,6 +114,7 @@ class Problem:
     time_limit: float | None = None  # in seconds
     begin_s: float = 0.0  # `time.perf_counter()` at the beginning of the call
     method: Method = "auto"
+    precision: Precision = "auto"  # of filters
     block_size: int | None = None  # None, as for ncv and maxiter, where the drivers choose
     ncv: int | None = None
     maxiter: int | None = None
@@ -164,3 +166,4 @@ class IterationOptions:
     most_calls: float = math.inf  # calls of the operator after which the run ends as "costly"
     # Whether another method takes less time than so many calls so far, or than so many expected in all.
     is_outpaced: Callable[[float, float], bool] = lambda calls, expected: False
+    mixes: bool = False  # whether the polynomial may be one of a copy of A in single precision

@@ -67,6 +67,7 @@ class SolveInfo(TypedDict):
     ncv: int | None
     degree: int  # highest degree of a polynomial of A that was iterated with
     operator_columns: int  # columns that A was applied to
+    single_columns: int  # of these, columns in single precision within a solve in double precision
     block_applications: int  # calls of the operator
     preconditioner_columns: int
     verification_columns: int  # operator columns that only served to look for missed eigenvalues
@@ -95,8 +96,9 @@ class EigenResult:
     converged : numpy.ndarray of bool, shape (k,)
     info : dict
         Method and costs: ``method`` and ``why``, ``stopped``, ``verification``,
-        ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns``),
-        ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and the problem's ``n``,
+        ``block_size``, ``ncv``, ``operator_columns`` (of which ``verification_columns`` and
+        ``single_columns``), ``block_applications``, ``restarts``, ``reductions``, ``norm``, ``time_s``, and
+        the problem's ``n``,
         ``k``, ``which``, ``sigma`` (of Jacobi-Davidson), ``dtype``, ``device``, of an interval ``interval``,
         ``counted`` and ``count_error``; of several processes ``processes``. See `SolveInfo`.
     history : sequence of IterationState

@@ -173,6 +173,9 @@ class Backend(Protocol):
     def prepare_sparse(self, matrix: Any) -> PreparedMatrix:
         """Convert a `CsrMatrix` to the form that the SpMMV candidates of this device take."""
 
+    def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> CsrMatrix:
+        """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
+
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert a sparse or dense matrix of any device to SciPy's or CuPy's canonical CSR form."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Operator
+from ..blocks import CostedOperator
 from .rayleigh_ritz import Which
 
 LEAST_DEGREE = 4  # for widely spread wanted values only lower degrees are possible; A itself is as fast then
@@ -51,20 +51,27 @@ class Filter:
         return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
 
 
-def choose_degree(operator: Operator, block_size: int, basis: int) -> int:
+def choose_degree(operator: CostedOperator, block_size: int, basis: int, itemsize: int | None = None) -> int:
     """Return the degree at which applying A costs as much as orthogonalising, or 1 if the cost is unknown.
 
     Costs are counted in bytes, from the operator's ``nnz``. At this balance shifting work from one part to
-    the other gains little. `basis` is the mean number of vectors that a step orthogonalises against.
+    the other gains little. `basis` is the mean number of vectors that a step orthogonalises against, and
+    `itemsize` the size of their elements in bytes, by default that of the operator's.
     """
-    nnz: int | None = getattr(operator, "nnz", None)
-    if nnz is None:
+    if getattr(operator, "nnz", None) is None:
         return 1
     model = HOST_COSTS if operator.device == "cpu" else DEVICE_COSTS
-    n, size = max(int(operator.shape[0]), 1), int(operator.dtype.itemsize)
-    applying = max(model.call, nnz * (size + INDEX_BYTES) + model.vector_passes * n * block_size * size)
+    n, size = max(int(operator.shape[0]), 1), itemsize or int(operator.dtype.itemsize)
+    applying = max(model.call, application_bytes(operator, block_size))
     orthogonalising = model.step + n * size * (model.basis_passes * basis + model.small_passes * block_size)
     return max(1, min(round(orthogonalising / applying), MAX_DEGREE))
+
+
+def application_bytes(operator: CostedOperator, block_size: int) -> float:
+    """Count the bytes that a step of the recurrence moves, for an operator with ``nnz``."""
+    model = HOST_COSTS if operator.device == "cpu" else DEVICE_COSTS
+    size, nnz = int(operator.dtype.itemsize), int(operator.nnz)  # type: ignore[attr-defined]
+    return nnz * (size + INDEX_BYTES) + model.vector_passes * int(operator.shape[0]) * block_size * size
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,23 +27,32 @@ with A on all kept vectors if the filter's residuals predict convergence, which 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from blockvec import BlockVector
 
-from ..blocks import Block, Operator, column_factors, project_out, small_matrix, to_host
-from ..column_block import ColumnOperator
+from ..blocks import Block, Operator, column_factors, in_precision, project_out, small_matrix, to_host
+from ..column_block import ColumnBlock, ColumnOperator
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
 from .base import IterationResult
 from .chebyshev import recurrence
-from .filter_design import LEAST_DEGREE, STIFFEST, Filter, design_filter, separating_degree
+from .filter_design import (
+    LEAST_DEGREE,
+    LEAST_GROWTH,
+    STIFFEST,
+    Filter,
+    choose_degree,
+    design_filter,
+    separating_degree,
+)
 from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
+from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .spectrum import Sketch, sketch_spectrum
 
@@ -53,6 +62,8 @@ SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
 CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
+SINGLE_DEFECT = 1e2  # error of a decomposition in single precision, in units of its roundoff
+SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
 UNFORESEEN = 10.0  # ratio of the spread to the planned one above which the sketch was wrong
 KEPT_SHARE = 0.4  # share of the basis kept by a restart: more would leave no room for steps
 PROMISE = 0.5  # predicted residual of A in units of ||A|| r/phi: two to five times the observed one
@@ -71,32 +82,33 @@ WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
 class ChebyshevOperator:
     """The Chebyshev polynomial T_d of an operator, positive and large at the wanted end.
 
-    The operator is restricted to the complement of the locked columns.
+    The operator is restricted to the complement of the locked columns. The recurrence runs on row-major
+    blocks, whose products read the matrix once, in the precision of the operator.
     """
 
-    def __init__(self, operator: Operator, filter: Filter, locked: Block | None) -> None:
-        self.degree, self.locked = filter.degree, locked
-        self._is_by_columns = isinstance(operator, ColumnOperator)
-        if isinstance(operator, ColumnOperator):  # products of whole blocks read the matrix once
-            operator = operator.operator
-            self.locked = None if locked is None else BlockVector(locked.array, copy=True)
+    def __init__(self, operator: Operator | SingleCopy, filter: Filter, locked: Block | None) -> None:
+        operator = operator.operator if isinstance(operator, ColumnOperator) else operator
+        self.degree, self._dtype = filter.degree, operator.dtype
+        self.locked = None if locked is None else self._rows(locked)
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
-        """Return T_d X in one of the two blocks; both are overwritten, column-major X are not."""
-        if self._is_by_columns:
-            out = X.like() if out is None else out
-            out.array[...] = self._rows(BlockVector(X.array, copy=True)).array
-            return out
-        return self._rows(X, out)
-
-    def _rows(self, X: Block, out: Block | None = None) -> Block:
-        """Return T_d X in one of the two blocks, both of which are overwritten."""
+        """Return T_d X in one of the two blocks; both may be overwritten."""
         out = X.like() if out is None else out
-        for _, current, _ in recurrence(self._doubled, X, out, self.degree):
+        Y = self._rows(X)
+        for _, current, _ in recurrence(self._doubled, Y, out if Y is X else Y.like(), self.degree):
             project_out(self.locked, current)
-        return current
+        if Y is X:
+            return current
+        out.array[...] = current.array
+        return out
+
+    def _rows(self, block: Block) -> Block:
+        """Return a block as it is, or a row-major copy in the operator's precision."""
+        if isinstance(block, ColumnBlock):
+            return BlockVector(block.array, copy=True, dtype=self._dtype)
+        return block if block.dtype == self._dtype else in_precision(block, self._dtype)
 
 
 class FilteredRestart(ThickRestart):
@@ -104,10 +116,14 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked", "rate"),
+        *("promised", "doubt", "looked", "rate", "is_mixed", "mixes"),
     )
 
     filter: Filter | None = None
+    mixes = True  # whether filters may still be in single precision
+    is_mixed = False  # whether the current one is
+    _copy: SingleCopy | None = None
+    is_refined = False  # whether the pending columns are refined vectors without values and residuals
     designs = 0
     retired = False  # whether filters are no longer used
     best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
@@ -146,6 +162,8 @@ class FilteredRestart(ThickRestart):
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
+        self.norm = restored(0.0, saved["norm"], "norm")
+        self.is_mixed = self.options.mixes and restored(False, saved["is_mixed"], "is_mixed")
         if saved["filter"] is not None:
             initial = asdict(Filter(0.0, 0.0, LEAST_DEGREE, 1.0, self.which))
             self.filter = Filter(**{n: restored(initial[n], saved["filter"][n], n) for n in initial})
@@ -159,8 +177,12 @@ class FilteredRestart(ThickRestart):
         super()._check_resumed()
         if not 1 <= self.doubt <= BROKEN_PROMISE * MAX_DOUBT:
             raise ValueError(f"its doubt is {self.doubt:.1e}")
-        if not (self.retired or self._is_rotated()):
+        if not (self.retired or self._is_rotated() or self.krylov.m == 0):
             raise ValueError(f"it has {len(self.theta)} Ritz values for {self.krylov.m} vectors")
+
+    def _defect(self) -> tuple[float, float]:
+        defect, scale = super()._defect()
+        return max(defect - SINGLE_DEFECT * UNIT * scale, 0.0) if self.is_mixed else defect, scale
 
     def _outside(self) -> float:
         """Return the planned number of eigenvalues outside of the damped interval."""
@@ -192,26 +214,51 @@ class FilteredRestart(ThickRestart):
     def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
         tolerance = self.problem.tolerance
         self.designs += 1
-        rounding = tolerance.unit * self._norm()
         limit = float(tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
+        asked = self.problem.precision == "mixed"
+        self.is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
+        degree, unit = self.options.degree, tolerance.unit
+        if self.is_mixed:
+            sizes = self.options.block_size, (self.problem.k + self.options.ncv) // 2
+            costs = choose_degree(self._single(), *sizes, self.operator.dtype.itemsize)
+            degree = max(degree, costs)
+            unit = UNIT
+        rounding = unit * self._norm()
         spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
-        self.filter = design_filter(values, self.which, self._norm(), self.options.degree, spread, crowding)
-        degree = separating_degree(values, self.which, self._norm(), crowding)
-        self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * degree
+        self.filter = design_filter(values, self.which, self._norm(), degree, spread, crowding)
+        separating = separating_degree(values, self.which, self._norm(), crowding)
+        self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
         if self.designs > MAX_DESIGNS:
             self.filter = None
         self.retired = self.filter is None
+        self.is_mixed = self.is_mixed and not self.retired
         self.best, self.stalled, self.doubt = np.inf, 0, 1.0
         if self.filter is not None:
             self.degree = max(self.degree, self.filter.degree)
 
+    def _single(self) -> SingleCopy:
+        """Return the matrix in single precision; it is converted once."""
+        if self._copy is None:
+            operator = self.operator.operator if isinstance(self.operator, ColumnOperator) else self.operator
+            self._copy = SingleCopy(operator, self._norm())
+        return self._copy
+
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
         krylov = self.krylov
-        operator = ChebyshevOperator(self.operator, filter, self.locked)
+        operator = ChebyshevOperator(self._single() if self.is_mixed else self.operator, filter, self.locked)
         size = self.options.block_size
         return BlockKrylov(
             operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
         )
+
+    def _cycle(self) -> str:
+        if self.is_refined:
+            return ""  # the refined vectors may be accurate enough
+        columns = self.counts.operator_columns
+        reason = super()._cycle()
+        if self.is_mixed:
+            self.counts.single_columns += self.counts.operator_columns - columns
+        return reason
 
     def _seems_done(self) -> bool:
         """Check whether the residuals of the filter predict convergence for A: the cycle may end early."""
@@ -234,6 +281,8 @@ class FilteredRestart(ThickRestart):
             self.promised = math.inf
             return False
         limits = self.problem.tolerance.limits(self.filter.value(amplified), self._norm())
+        if self.is_mixed:
+            limits = np.maximum(limits, REACH * self._norm())
         promised = PROMISE * self._norm() * ritz.residuals[best] / amplified / limits
         self.promised = float(promised.max())
         return self.doubt * self.promised <= 1
@@ -245,6 +294,10 @@ class FilteredRestart(ThickRestart):
             self.looked = True
             return super()._rayleigh_ritz()
         krylov, which = self.krylov, self.which
+        if self.is_refined:
+            self.is_refined, self.looked = False, True
+            self._look()
+            return self._current_state()
         ritz = krylov.ritz()
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
         krylov.restart(ritz, kept)
@@ -260,12 +313,13 @@ class FilteredRestart(ThickRestart):
         return self._current_state()
 
     def _look(self) -> None:
-        """Rotate the kept vectors to Ritz vectors of A and compute their values and residuals."""
+        """Rotate the kept or refined vectors to Ritz vectors of A; compute their values and residuals."""
         krylov, which = self.krylov, self.which
-        X = krylov.columns(0, krylov.m)
-        AX = self._image_space(krylov.m, krylov.m + krylov.w)
+        count = krylov.m or krylov.w
+        X = krylov.columns(0, count)
+        AX = self._image_space(count, krylov.m + krylov.w)
         self.operator.apply(X, out=AX)
-        self.counts.apply(krylov.m)
+        self.counts.apply(count)
         project_out(self.locked, AX)
         theta, U = ritz_pairs(to_host(X.dot(AX)))
         self.norm = max(self.norm, float(np.abs(theta).max()))
@@ -331,9 +385,12 @@ class FilteredRestart(ThickRestart):
             self._adopt()
             return ""
         worst = float(np.max(excess(state.residuals, state.limits)))
+        if self.krylov.m == 0 and worst > 1:  # the refined vectors are not accurate enough
+            self._adopt()
+            return ""
         self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
         self.best = min(self.best, worst)
-        if self.doubt * self.promised <= 1 < worst:
+        if self.doubt * self.promised <= 1 < worst and not self.is_mixed:
             self.doubt = BROKEN_PROMISE * worst / max(self.promised, worst / MAX_DOUBT)
         stalled = self.stalled >= STALLED
         values = ranking_key(self.theta, self.which)
@@ -344,11 +401,37 @@ class FilteredRestart(ThickRestart):
         if wrong or (stalled and values[k - 1] <= self.filter.edge):
             self._design((*values[[0, k - 1, -1]].tolist(), self.least))
             self._adopt()
+        elif self.is_mixed and (stalled or self.promised <= 1 < worst):
+            self._refine(worst)
         elif stalled:
             rounding = ROUNDING_REACH * self.problem.tolerance.unit * self._norm() * self.filter.spread
             if float(state.residuals.max()) < rounding:
                 self._retire()
         return ""
+
+    def _refine(self, worst: float) -> None:
+        """Continue in double precision, from wanted vectors without the rounding errors of single precision.
+
+        These errors are distributed over the whole spectrum; a filter in double precision damps them. The
+        largest residual is `worst` times its limit.
+        """
+        assert self.filter is not None
+        k, b, start = self.problem.k, self.options.block_size, self.krylov.columns(0, self.krylov.m).copy()
+        growth = max(self.filter.growth(float(ranking_key(self.theta, self.which)[k - 1])), LEAST_GROWTH)
+        damping = min(SURPLUS * worst, MOST_DAMPING)
+        degree = math.ceil(math.acosh(max(damping, 1.0)) / growth * self.filter.degree)
+        operator = ChebyshevOperator(
+            self.operator, replace(self.filter, degree=max(degree + degree % 2, LEAST_DEGREE)), self.locked
+        )
+        for begin in range(0, k, b):
+            part = start[:, begin : begin + b]
+            self.counts.apply(part.shape[1], operator.degree)
+            part[:, :] = operator.apply(part.copy())
+        self.is_mixed = self.mixes = False
+        self.is_refined = True
+        self.best, self.stalled, self.promised = np.inf, 0, np.inf
+        self.krylov = self._filtered_krylov(self.filter)
+        self.krylov.append(start, keep_random=True)
 
     def _adopt(self) -> None:
         """Start a Krylov space of a new filter from the kept vectors."""
@@ -358,7 +441,7 @@ class FilteredRestart(ThickRestart):
         krylov = self.krylov
         width = max(self.problem.k, self.options.block_size)
         if not self.random_start and self.designs == 1 and WIDE_START * width <= krylov.capacity:
-            start = krylov.columns(0, min(width, krylov.m)).copy()  # preserve a good start
+            start = krylov.columns(0, min(width, len(self.theta))).copy()  # preserve a good start
         else:
             start = self._mixture()
         self.krylov = self._filtered_krylov(self.filter)
@@ -371,13 +454,13 @@ class FilteredRestart(ThickRestart):
         largest = max(float(self.estimates.max()), np.finfo(float).tiny)
         weights = np.minimum(1.0, self.estimates / largest) + 1e-3
         mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.options.block_size))
-        return krylov.columns(0, krylov.m).combine(small_matrix(mixture, krylov.buffer))
+        return krylov.columns(0, len(weights)).combine(small_matrix(mixture, krylov.buffer))
 
     def _retire(self) -> None:
         """Continue with A itself from the wanted vectors; apply A to them at once if there is room."""
         krylov, b = self.krylov, self.options.block_size
         plain = krylov.operator is self.operator
-        self.filter, self.retired = None, True
+        self.filter, self.retired, self.is_mixed = None, True, False
         if plain:
             return
         width = min(krylov.m, self.problem.k + b)

@@ -57,6 +57,7 @@ class Counts:
     reductions: int = 0  # inner products over the tall dimension
     restarts: int = 0
     preconditioner_columns: int = 0  # columns that the preconditioner was applied to
+    single_columns: int = 0  # columns of `operator_columns` in single precision within a solve in double
 
     def apply(self, columns: int, times: int = 1) -> None:
         """Count `times` applications of the operator to a block."""
@@ -68,6 +69,7 @@ class Counts:
         self.operator_columns += times * part.operator_columns
         self.block_applications += times * part.block_applications
         self.reductions += part.reductions
+        self.single_columns += times * part.single_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,10 +462,13 @@ class BlockKrylov:
         return max(float(to_host(error).max()) for error in errors), scale
 
     def rotate(self, U: Array) -> None:
-        """Replace V by V U for a unitary U and transform the decomposition."""
+        """Replace V by V U for a unitary U and transform the decomposition; Q by Q U where V is empty."""
         m, end = self.m, self.m + self.w
-        V = self.columns(0, m)
+        V = self.columns(0, m or end)
         V.combine(small_matrix(U, V), out=V)
+        if m == 0:
+            self._next = None
+            return
         self._H[:end, :m] = self._H[:end, :m] @ U
         self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
 

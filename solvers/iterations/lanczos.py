@@ -247,7 +247,7 @@ class ThickRestart(Iteration):
 
     def _found(self, state: IterationState) -> Found:
         return Found(
-            X=self.krylov.columns(0, self.krylov.m),
+            X=self.krylov.columns(0, len(self.theta)),
             theta=self.theta,
             residuals=self.estimates,
             k=self.problem.k,
@@ -275,7 +275,7 @@ class ThickRestart(Iteration):
         The number of pending columns grows with every search and repair; converged vectors need none of them.
         """
         krylov, k, b = self.krylov, self.problem.k, self.block_size
-        if krylov.m + krylov.w + columns + b > krylov.capacity:
+        if krylov.m + krylov.w + columns + b > krylov.capacity and krylov.m >= k:
             krylov.truncate(k)
             self.theta, self.estimates = self.theta[:k], self.estimates[:k]
         return max(1, krylov.capacity - krylov.m - krylov.w - b)

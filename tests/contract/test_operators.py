@@ -205,6 +205,34 @@ def test_an_affine_operator_applies_what_its_user_wrote() -> None:
     assert (op.affine(2, 0) @ np.ones((4, 1))).array.tolist() == [[0], [2], [2], [2]]
 
 
+@given(matrices_sizes, widths, dtypes, dtypes, st.integers(-300, 300), seeds)
+def test_a_converted_operator_has_the_entries_of_the_converted_matrix(
+    device: str, sizes: tuple[int, int], width: int, dtype: str, wanted: str, exponent: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    single = np.dtype(dtype).char in "fF"
+    A = random_matrix(rng, sizes, dtype, 0.2) * np.dtype(dtype).type(1 if single else 2.0**exponent)
+    factor = 1.0 if single else 2.0**-exponent
+    op = as_operator(A, device=device)
+    if np.dtype(dtype).kind == "c" and np.dtype(wanted).kind != "c":
+        with pytest.raises(DTypeError, match=f"converted: A is {dtype}, got dtype={wanted}; give a complex"):
+            op.converted(wanted, factor)
+        return
+    X = values(rng, (sizes[1], width), wanted)
+    made = op.converted(wanted, factor)
+    assert (made.shape, made.dtype, made.device, made.nnz) == (op.shape, np.dtype(wanted), op.device, op.nnz)
+    expected = as_operator((A * factor).astype(wanted)) @ BlockVector(X)
+    Y = made @ BlockVector(on(device, X))
+    assert Reference.of((A * factor).astype(wanted).toarray(), X, wanted).accepts(Y)
+    assert device != "cpu" or np.array_equal(host(Y), host(expected))
+    assert op.dtype == dtype
+
+
+def test_a_type_that_no_block_has_is_refused_for_a_converted_operator() -> None:
+    with pytest.raises(DTypeError, match="float16"):
+        as_operator(sp.eye_array(3, format="csr")).converted("float16")
+
+
 def test_what_cannot_be_affine_is_refused() -> None:
     with pytest.raises(OptionError, match=r"affine: shift has shape \(3,\); give a number"):
         as_operator(sp.eye_array(3)).affine(1, np.arange(3))

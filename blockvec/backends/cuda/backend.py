@@ -266,6 +266,10 @@ class CudaBackend:
         """Take a matrix in CSR form: a host matrix is copied, the arrays of a CuPy one are shared."""
         return self._gpu.on_device(DeviceCsr)(matrix)  # type: ignore[no-any-return]
 
+    def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
+        """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
+        return self._gpu.on_device(matrix.scaled)(factor, dtype)
+
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
         return self._gpu.on_device(csr)(matrix, dtype)

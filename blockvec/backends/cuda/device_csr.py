@@ -70,6 +70,13 @@ class DeviceCsr:
         """Entries of the longest row."""
         return self.plan.longest
 
+    def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
+        """Multiply the entries and convert them to a type; row pointers and columns are shared."""
+        from cupyx.scipy import sparse
+
+        arrays = (self.data * factor).astype(dtype), self.indices, self.indptr
+        return sparse.csr_matrix(arrays, shape=self.shape)
+
     def descriptor(self, dtype: str) -> int:
         """Create cuSPARSE's descriptor of the matrix with values of a type, once per type."""
         if dtype not in self._descriptors:

@@ -77,6 +77,11 @@ class HostBackend(Backend):
         """Wrap a CSR matrix; its arrays are shared, not copied."""
         return RowBlocks(matrix)
 
+    def scaled_csr(self, matrix: RowBlocks, factor: float, dtype: np.dtype[Any]) -> CsrMatrix:
+        """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
+        scaled: CsrMatrix = matrix.scaled(factor, dtype)
+        return scaled
+
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert to SciPy's CSR form in canonical format; arrays may be shared."""
         rows = sp.csr_array(matrix.get() if hasattr(matrix, "get") else matrix).astype(dtype, copy=False)

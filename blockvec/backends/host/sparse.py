@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array calls it, too
 
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
@@ -39,6 +40,11 @@ class RowBlocks:
         self._indptr, self._indices, self._data = matrix.indptr, matrix.indices, matrix.data
         self.longest = int(np.diff(self._indptr).max(initial=0))
         self._cuts: dict[int, list[int]] = {}
+
+    def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
+        """Multiply the entries and convert them to a type; row pointers and columns are shared."""
+        arrays = (self._data * factor).astype(dtype), self._indices, self._indptr
+        return sp.csr_array(arrays, shape=self.shape)
 
     def cuts(self, width: int) -> list[int]:
         """List the first row of each row block for so many columns, and the number of rows last."""
