@@ -251,6 +251,61 @@ def a_failure_anywhere_ends_the_solve_everywhere(comm: Any, folder: Path) -> Non
     check(A, eigsh(A, 4, return_info=True, **options), comm, dense_values(A)[:4], 1e-10)
 
 
+@work
+def a_failure_at_each_stage_ends_the_solve_everywhere(comm: Any, folder: Path) -> None:
+    A, rank = models.model("laplace2d:n=10"), communicator(comm).rank
+    layout = RowLayout.equal(100, comm)
+    values = np.linalg.eigvalsh(A.toarray())
+    diagonal = 1 / (A.diagonal()[layout.rows, None] + 1.0)
+
+    def run(method: str, stage: str, failing: int, at: int, checkpoint: Path | None) -> tuple[Any, int]:
+        """Solve, and fail at a call of a stage; return the result and the number of its calls."""
+        calls = 0
+
+        def passes(name: str) -> None:
+            nonlocal calls
+            calls += name == stage
+            if name == stage and rank == failing and calls == at:
+                raise FormatError(f"{stage} {at}")
+
+        def product(X: Any) -> Any:
+            passes("product")
+            return A[layout.rows] @ layout.gather(X)
+
+        def solve(X: Any) -> Any:
+            passes("preconditioner")
+            return X * diagonal
+
+        options: dict[str, Any] = {"preconditioner": solve} if method == "jd" else {"ncv": 14}
+        w = eigsh(
+            product,
+            3,
+            which="SA",
+            method=method,
+            shape=A.shape,
+            rng=0,
+            verify="always",
+            callback=lambda state: passes("callback"),
+            checkpoint=checkpoint,
+            checkpoint_interval=0,
+            comm=comm,
+            **options,
+        )[0]
+        return w, calls
+
+    for method in ("lanczos", "filter", "jd"):
+        for stage in ("product", "callback", *(["preconditioner"] if method == "jd" else [])):
+            total = run(method, stage, -1, 0, None)[1]
+            for number, at in enumerate(sorted({1, total // 2, total} - {0})):
+                failing = (0, comm.size - 1)[number % 2]
+                state = folder / f"{comm.size}-{method}-{stage}-{at}"
+                with pytest.raises(FormatError, match=f"^rank {failing}: {stage} {at}$"):
+                    run(method, stage, failing, at, state)
+                resumed = run(method, stage, -1, 0, state)[0]  # from what the failure left
+                assert np.abs(resumed - values[:3]).max() <= 1e-9
+                assert not any(share(communicator(comm), state.exists()))
+
+
 # --- checkpoints --------------------------------------------------------------------------------------------
 
 SAVED: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Call the functions of `tests.distributed` and `tests.distributed_solvers` with the processes of mpiexec.
+"""Call the functions of `tests.distributed` and of the modules like it with the processes of mpiexec.
 
 ``mpiexec -n 2 python -m tests.under_mpi FOLDER [NAME ...]``
 """
@@ -10,9 +10,9 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests import distributed, distributed_solvers
+from tests import distributed, distributed_policies, distributed_solvers
 
-WORKS = {**distributed.WORKS, **distributed_solvers.WORKS}
+WORKS = {**distributed.WORKS, **distributed_policies.WORKS, **distributed_solvers.WORKS}
 
 
 def main(folder: str, *names: str, works: Mapping[str, distributed.Work] = WORKS) -> int:

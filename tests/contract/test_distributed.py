@@ -11,7 +11,7 @@ import pytest
 
 from blockvec import models
 from solvers import eigsh
-from tests import distributed, distributed_solvers
+from tests import distributed, distributed_policies, distributed_solvers
 from tests.contract.blocks import in_parallel
 
 
@@ -24,6 +24,12 @@ def test_split_blocks(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", distributed_solvers.WORKS)
 def test_split_solves(name: str, tmp_path: Path) -> None:
     in_parallel(2, lambda comm: distributed_solvers.WORKS[name](comm, tmp_path))
+
+
+@pytest.mark.parametrize("name", distributed_policies.WORKS)
+def test_split_orthogonalisation(name: str, tmp_path: Path) -> None:
+    for size in (2, 3):
+        in_parallel(size, lambda comm: distributed_policies.WORKS[name](comm, tmp_path))
 
 
 @pytest.mark.parametrize("name", ["lanczos", "jd"])
