@@ -33,7 +33,9 @@ class Options:
     ----------
     threads : int
         Threads per block operation on the host, at most 1024. Default: the number of cores that this
-        process may run on (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed count.
+        process may run on, divided by the number of processes that mpiexec has started on this computer
+        unless it has bound them (``BLOCKVEC_THREADS`` overrides it). Results are bit-identical for a fixed
+        count.
     cache_dir : Path
         Folder for measured ceilings, compiled kernels and tuned configurations
         (``BLOCKVEC_CACHE_DIR``; default: the platform's user cache).
@@ -94,8 +96,19 @@ class Options:
         object.__setattr__(self, "cache_dir", Path(self.cache_dir).expanduser())
 
 
+# Processes on this computer, as MPICH, Intel MPI and Open MPI tell those that they start.
+NEIGHBOURS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+
+
 def _available_cores() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Count the cores for this process: all that it may run on, or its share of a computer's."""
+    cores = everywhere = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    counts = [os.environ.get(name, "") for name in NEIGHBOURS]
+    neighbours = max((int(count) for count in counts if count.isdecimal()), default=1)
+    if cores == everywhere:  # not bound to a part of them by the launcher
+        cores = max(1, cores // max(1, neighbours))
     return min(cores, MAX_THREADS)
 
 

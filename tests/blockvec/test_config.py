@@ -144,3 +144,15 @@ def test_the_environment_reaches_a_new_process() -> None:
     environment = os.environ | {"BLOCKVEC_THREADS": "7"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "7\n"
+
+
+@pytest.mark.parametrize("name", config.NEIGHBOURS)
+def test_processes_of_a_computer_divide_its_cores(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for processes, threads in (("1", 8), ("3", 2), ("20", 1), ("", 8), ("few", 8)):
+        monkeypatch.setenv(name, processes)
+        assert config.Options().threads == threads
+    monkeypatch.setenv(name, "2")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
+    assert config.Options().threads == 4, "bound by the launcher"
