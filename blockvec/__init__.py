@@ -33,6 +33,7 @@ from .io import open_matrix, read_matrix
 from .operators import Operator
 from .parallel import RowLayout
 from .parallel.operator import DistributedOperator
+from .parallel.partition import Partition
 from .precompile import precompiled
 from .profile import Profile, profile
 from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copy
@@ -52,6 +53,7 @@ __all__ = [
     "InverseFactor",
     "Operator",
     "Options",
+    "Partition",
     "Profile",
     "Recorder",
     "RowLayout",

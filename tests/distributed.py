@@ -17,7 +17,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 
-from blockvec import BlockVector, DistributedOperator, RowLayout, as_operator, models, read_matrix
+from blockvec import BlockVector, DistributedOperator, Partition, RowLayout, as_operator, models, read_matrix
 from blockvec.errors import FormatError, OptionError, ShapeError
 from blockvec.parallel import agreed, communicator, read_rows, share
 
@@ -306,6 +306,48 @@ def rows_move_to_their_owners_in_another_layout(comm: Any, folder: Path) -> None
         one.redistribute(A[one.rows], RowLayout.equal(38, comm))
     with pytest.raises(OptionError, match="give one of the same processes"):
         BlockVector.zeros(37, 1).redistribute(one)
+
+
+@work
+def rows_go_to_the_parts_of_a_partitioner_and_back(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(12)
+    for A in matrices():
+        n = A.shape[0]
+        X = integers((n, 3), A.dtype, 5)
+        for parts in (rng.integers(0, comm.size, n), np.full(n, comm.size - 1), np.arange(n) % comm.size):
+            for given in layouts(n, comm):
+                split = Partition(parts[given.rows], given)
+                order = np.argsort(parts, kind="stable")  # old number of each new row
+                numbers = np.concatenate(share(given.comm, split.numbers))
+                assert np.array_equal(np.argsort(order), numbers)
+                assert np.diff(split.layout.cuts).tolist() == np.bincount(parts, minlength=comm.size).tolist()
+                V = BlockVector(np.array(X[given.rows]), layout=given)
+                moved = split.to_parts(V)
+                assert np.array_equal(moved.array, X[order][split.layout.rows])
+                assert np.array_equal(split.to_given(moved[:, 1:]).array, V.array[:, 1:])
+                rows = split.matrix(sp.csr_array(A[given.rows]))
+                expected = sp.csr_array(A)[order][:, order][split.layout.rows]
+                assert np.array_equal(rows.toarray(), expected.toarray())
+                product = split.to_given(as_operator(rows, layout=split.layout) @ moved)
+                assert is_close(product.array, (A @ X)[given.rows], A.dtype)
+    with pytest.raises(OptionError, match=f"give a process from 0 to {comm.size - 1}"):
+        Partition(np.full(given.n_local, comm.size), given)
+    with pytest.raises(OptionError, match="give one on the host with"):
+        split.to_parts(BlockVector.zeros(given.n_local, 1))
+
+
+@work
+def a_partition_of_a_scrambled_grid_has_a_smaller_halo(comm: Any, folder: Path) -> None:
+    A, given = models.model("laplace2d:n=20"), RowLayout.equal(400, comm)
+    scramble = np.random.default_rng(1).permutation(400)
+    B = sp.csr_array(A)[scramble][:, scramble]
+    order = sp.csgraph.reverse_cuthill_mckee(B, symmetric_mode=True)
+    parts = np.empty(400, np.int64)
+    parts[order] = np.arange(400) * comm.size // 400
+    split = Partition(parts[given.rows], given)
+    before = as_operator(B, layout=given)
+    after = as_operator(split.matrix(B[given.rows]), layout=split.layout)
+    assert sum(share(given.comm, after.halo_rows)) < sum(share(given.comm, before.halo_rows)) / 2
 
 
 def written(A: Any, path: Path, comm: Any, text: bytes | None = None, **options: Any) -> None:
