@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors, models
 from .adapters import as_operator
-from .backends import array_namespace
+from .backends import array_namespace, single_threaded_blas
 from .blockvector import BlockVector
 from .config import Options, option_context, options, set_default_options
 from .explanation import explain
@@ -74,6 +74,7 @@ __all__ = [
     "profile",
     "read_matrix",
     "set_default_options",
+    "single_threaded_blas",
     "solvers",
     "start_copy",
 ]

@@ -56,6 +56,14 @@ class FunctionOperator(Operator):
         product = arrays.as_rows(product, copy=not product.flags.c_contiguous)
         return out if out is not None and overlaps(product, out) else product
 
+    def add_product(self, X: Array, Y: Array) -> None:
+        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+        product = None if self._writes else self._function(np.ascontiguousarray(X))
+        if getattr(product, "shape", None) == Y.shape:
+            Y += product
+        else:
+            super().add_product(X, Y)
+
     def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
         AX = self._product(X.array, Y.array, beta)
         if AX is not Y.array or alpha != 1:

@@ -109,6 +109,7 @@ class Factorization:
         self._unit = float(np.finfo(dtype).eps) / 2
         self._trusted = self._unit**0.5  # relative residual up to which a factorisation is usable
         self._factors = self._backend.factors(self._A)
+        self._S: Operator | None = None  # on the host
         self.sigma = math.nan
         self.inertia: int | None = None
         self.is_singular, self._refinements, self._stored, self._norm = True, 0, 0, 0.0
@@ -169,6 +170,7 @@ class Factorization:
             raise OptionError(f"sigma: got {sigma!r}; give a finite number.")
         S = self._A - self._M * self.sigma
         self._stored, self.inertia, self.is_singular = int(S.nnz), None, True
+        self._S = self._applied(S) if self.device == "cpu" else None
         for exchanges_rows in (False, True):
             has_pivots = self._factors.compute(S, exchanges_rows)
             if not (has_pivots or (exchanges_rows and self._factors.entries)):
@@ -206,20 +208,28 @@ class Factorization:
         return target
 
     def _refined(self, B: BlockVector) -> BlockVector:
+        if B.device != "cpu":
+            X: BlockVector = self._refine(B, self)
+            return X
+        columns = _Columns(self._factors, self._S, self._norm)
+        return BlockVector(np.ascontiguousarray(self._refine(np.asfortranarray(B.array), columns)))
+
+    def _refine(self, B: Any, solves: Any) -> Any:
+        """Solve for a block, or column-major array, by the operations of `solves`."""
         if not self._factors.entries:
             raise BreakdownError(
                 f"solve: A - sigma M is singular for sigma = {self.sigma:.12g}; give another shift."
             )
-        X = self._raw(B)
+        X = solves._raw(B)
         for step in range(REFINEMENTS + 1):
-            R = self._residual(B, X)
-            error = self._backward_error(B, X, R)
+            R = solves._residual(B, X)
+            error = solves._backward_error(B, X, R)
             if step == REFINEMENTS or (step >= self._refinements and error <= ACCURATE * self._unit):
                 break
             if np.isfinite(error):
-                X.axpy(1, self._raw(R))
+                X += solves._raw(R)
             else:
-                X = self._raw(B)
+                X = solves._raw(B)
         if not error <= self._trusted:
             raise BreakdownError(
                 f"solve: the relative residual is {error:.2g} after {REFINEMENTS} steps of refinement; the "
@@ -230,7 +240,8 @@ class Factorization:
 
     def _raw(self, B: BlockVector) -> BlockVector:
         """Solve without refinement."""
-        return BlockVector(self._factors.solve(B.array))
+        solved = self._factors.solve(B.array)
+        return BlockVector(np.ascontiguousarray(solved) if self.device == "cpu" else solved)
 
     def _residual(self, B: BlockVector, X: BlockVector) -> BlockVector:
         """Compute B - S X."""
@@ -319,6 +330,28 @@ class Factorization:
             f"Factorization({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, sigma={self.sigma:g}, "
             f"{self.device})"
         )
+
+
+class _Columns:
+    """Operations of a refinement on column-major arrays of the host, without the calls of blocks."""
+
+    def __init__(self, factors: Any, S: Any, norm: float) -> None:
+        self._factors, self._S, self._norm = factors, S, norm
+
+    def _raw(self, B: Any) -> Any:
+        return np.asfortranarray(self._factors.solve(B))
+
+    def _residual(self, B: Any, X: Any) -> Any:
+        """Compute B - S X, with the entries of S rounded: an error of u (||A|| + |sigma| ||M||) ||x||."""
+        R = np.zeros_like(B)
+        self._S.add_product(X, R)
+        return np.subtract(B, R, out=R)
+
+    def _backward_error(self, B: Any, X: Any, R: Any) -> float:
+        """Compute the largest residual of a column, relative to ||S|| ||x|| + ||b||."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            b, x, r = (np.sqrt(np.vecdot(Y.T, Y.T).real) for Y in (B, X, R))
+            return float((r / (self._norm * x + b + np.finfo(B.dtype).tiny)).max())
 
 
 def _extents(matrix: Any) -> str:

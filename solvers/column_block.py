@@ -28,14 +28,16 @@ _GEMV = {"f": blas.sgemv, "d": blas.dgemv, "F": blas.cgemv, "D": blas.zgemv}
 
 def adjoint_product(V: Array, W: Array) -> Array:
     """Compute V^H W for column-major arrays."""
-    char = W.dtype.char
+    char, width = W.dtype.char, W.shape[1]
     if not (V.shape[1] and W.size):  # BLAS refuses arrays without elements
-        return np.zeros((V.shape[1], W.shape[1]), W.dtype)
-    if _is_by_column(W):
-        adjoint, gemv = _ADJOINT[char], _GEMV[char]
-        S = np.empty((V.shape[1], W.shape[1]), W.dtype, order="F")
-        for j in range(W.shape[1]):
-            S[:, j] = gemv(1.0, V, W[:, j], trans=adjoint)
+        return np.zeros((V.shape[1], width), W.dtype)
+    if width == 1:
+        return np.asarray(_GEMV[char](1.0, V, W, trans=_ADJOINT[char])).reshape(-1, 1)
+    if width <= COMPLEX_COLUMNS and W.dtype.kind == "c":
+        gemv = _GEMV[char]
+        S = np.empty((V.shape[1], width), W.dtype, order="F")
+        for j in range(width):
+            S[:, j] = gemv(1.0, V, W[:, j], trans=2)
         return S
     return np.asarray(_GEMM[char](1.0, V, W, trans_a=_ADJOINT[char]))
 
@@ -47,16 +49,12 @@ def add_product(V: Array, C: Array, W: Array, alpha: complex = 1.0, beta: comple
         W.fill(0)  # BLAS reads it where it is NaN
     if not (V.shape[1] and W.size):
         W *= beta
-    elif _is_by_column(W):
+    elif W.shape[1] == 1 or (W.shape[1] <= COMPLEX_COLUMNS and W.dtype.kind == "c"):
         gemv = _GEMV[char]
         for j in range(W.shape[1]):
             gemv(alpha, V, C[:, j], beta, W[:, j], overwrite_y=1)
     else:
         _GEMM[char](alpha, V, C, beta, W, overwrite_c=1)
-
-
-def _is_by_column(W: Array) -> bool:
-    return W.shape[1] == 1 or (W.shape[1] <= COMPLEX_COLUMNS and W.dtype.kind == "c")
 
 
 class ColumnBlock:
@@ -223,6 +221,32 @@ class ColumnOperator:
         self.operator.add_product(X.array, Y)
         return out
 
-    def affine(self, alpha: float, shift: float) -> ColumnOperator:
+    def affine(self, alpha: float, shift: float) -> ShiftedColumns:
         """Make alpha (A - shift I) an operator of its own."""
-        return ColumnOperator(self.operator.affine(alpha, shift))
+        return ShiftedColumns(ColumnOperator(self.operator.affine(alpha, 0.0)), alpha * shift)
+
+
+class ShiftedColumns:
+    """B - shift I for an operator B on column-major blocks.
+
+    For some hundred products: a sparse matrix with the shift takes longer to form.
+    """
+
+    def __init__(self, operator: ColumnOperator, shift: float) -> None:
+        self.operator, self.shift = operator, shift
+
+    def apply(
+        self, X: ColumnBlock, out: ColumnBlock | None = None, alpha: complex = 1, beta: complex = 0
+    ) -> ColumnBlock:
+        """Compute alpha (B - shift I) X + beta out."""
+        if alpha != 1 or out is None:
+            return self.operator.apply(X, out, alpha, beta, self.shift)
+        Y = out.array
+        if beta == 0:
+            np.multiply(X.array, -self.shift, out=Y)
+        else:
+            if beta != 1:
+                Y *= beta
+            Y -= self.shift * X.array
+        self.operator.operator.add_product(X.array, Y)
+        return out

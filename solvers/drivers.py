@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 
-from blockvec import BlockVector, __version__, array_namespace
+from blockvec import BlockVector, __version__, array_namespace, single_threaded_blas
 from blockvec import Operator as ArrayOperator
 from blockvec.errors import BreakdownError, OptionError, ShapeError
 
@@ -39,6 +40,10 @@ from .transform.spectral_map import SpectralMap
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
+PAIR = 2
+# Up to so many wanted eigenpairs, blocks of two short columns take less time than larger ones; with solves,
+# where a search for copies takes long, up to fewer.
+FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
@@ -137,7 +142,9 @@ def _block_size(problem: Problem) -> int:
     cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
     where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
     fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
-    need a search for further copies that can take longer than the solve.
+    need a search for further copies that can take longer than the solve. For a few pairs on the
+    host two short columns take half of the time of four, and a third fewer are needed. Single ones need
+    another third fewer, which a search for copies of every value takes.
     """
     op, n, k = problem.operator, problem.n, problem.k
     is_sparse = getattr(op, "nnz", None) is not None
@@ -147,7 +154,19 @@ def _block_size(problem: Problem) -> int:
         guided = problem.preconditioner is not None or (problem.target is not None and is_sparse)
         b = _correction_block_size(op.device != "cpu" or n <= SHORT_COLUMN * k, k, problem.ncv, guided)
     else:
-        b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
+        few = FEW_COSTLY_PAIRS if problem.has_costly_steps else FEW_PAIRS
+        wide = 0 if problem.start is None else problem.start.shape[1]
+        filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
+        is_usual = k <= few and wide <= PAIR and not filters
+        b = (
+            PAIR
+            if is_usual and has_short_columns(problem)
+            else 8
+            if k >= 8 and (op.device != "cpu" or is_sparse)
+            else 4
+            if k >= 4
+            else 2
+        )
         if problem.ncv is not None:  # two steps between restarts
             b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)
@@ -211,7 +230,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     start: Block = _empty(op) if problem.start is None else problem.start
     if problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
-    elif _is_short(problem, options):
+    elif options.method != "jd" and has_short_columns(problem):
         start, problem = ColumnBlock.of(start), _by_columns(problem)
         op = problem.operator
     if problem.start is None:
@@ -224,7 +243,9 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         problem.checkpoint.layout = op.layout
     iterations: dict[Chosen, type[Iteration]]
     iterations = {"lanczos": ThickRestart, "filter": FilteredRestart, "jd": JacobiDavidson}
-    with deferred_interrupt() as interrupted:
+    is_explicit = op.device == "cpu" and getattr(op, "nnz", None) is not None  # products need no BLAS
+    threads = single_threaded_blas if is_explicit else contextlib.nullcontext()
+    with threads, deferred_interrupt() as interrupted:
         try:
             outcome = iterations[options.method](problem, options, start, interrupted).run()
         except BreakdownError as error:
@@ -238,12 +259,12 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     return _result(problem, options, outcome)
 
 
-def _is_short(problem: Problem, options: IterationOptions) -> bool:
-    """Check whether columns are short enough that steps take as long as their calls."""
+def has_short_columns(problem: Problem) -> bool:
+    """Check whether Lanczos runs on column-major blocks: steps take as long as their calls."""
     op = problem.operator
     is_here = op.device == "cpu" and op.layout is None and isinstance(op, ArrayOperator)
-    is_lanczos = options.method in ("lanczos", "filter") and problem.target is None
-    return is_here and is_lanczos and op.dtype.char in "dD" and op.shape[0] <= SHORT_ROWS
+    is_usual = problem.blocks is BlockVector and problem.target is None and op.dtype.char in "dD"
+    return is_here and is_usual and op.shape[0] <= SHORT_ROWS
 
 
 def _by_columns(problem: Problem) -> Problem:

@@ -212,8 +212,9 @@ def eigsh(
         precision.
     block_size : int, optional
         Number of columns per application of the operator. The default is 8 if k >= 8 and A is sparse or on a
-        GPU, 4 for other k >= 4, and 2 for k < 4. For Jacobi-Davidson it is 8 for k >= 4 and up to 2048 k
-        rows, and 4 or 2 for more rows.
+        GPU, 4 for other k >= 4, and 2 for k < 4. On the host, for up to 131,072 rows of double precision, it
+        is 2 up to k = 10 (k = 5 by shift-invert), unless `method` is "filter". For Jacobi-Davidson it is 8
+        for k >= 4 and up to 2048 k rows, and 4 or 2 for more rows.
     orthogonal_to : array or BlockVector, shape (n, c), optional
         Compute eigenpairs of P A P in the orthogonal complement of these columns, where P is the projector on
         it. They are eigenpairs of A if the columns span an invariant subspace.
@@ -256,7 +257,7 @@ def eigsh(
         eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
         around `sigma`.
     check_hermitian : bool
-        Whether to check first, with random vectors, that A is Hermitian (four operator columns). The norm of
+        Whether to check first, with random vectors, that A is Hermitian (two operator columns). The norm of
         A is measured by the same products.
     OPinv : LinearOperator, Operator or callable, optional
         (A - sigma M)^-1, on the device of A.

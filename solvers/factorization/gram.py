@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,12 +76,16 @@ def gram_factor(name: str, matrix: Any, purpose: str = "") -> Factor:
     C = _scatter(triangle.tocsr()[place], live, n)
     if len(kept) < n:
         return Factor(C)
-    solver: Any = splu(triangle, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
     order = np.argsort(place)
+
+    @functools.cache
+    def solver() -> Any:  # which forms with a shift do not need
+        return splu(triangle, permc_spec="NATURAL", diag_pivot_thresh=0.0, options={"Equil": False})
+
     return Factor(
         C,
-        lambda X: solver.solve(np.ascontiguousarray(X[order])),
-        lambda Y: solver.solve(np.ascontiguousarray(Y), "H")[place],
+        lambda X: solver().solve(np.ascontiguousarray(X[order])),
+        lambda Y: solver().solve(np.ascontiguousarray(Y), "H")[place],
     )
 
 

@@ -56,7 +56,9 @@ from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .spectrum import Sketch, sketch_spectrum
 
-CYCLES_WITHOUT = 2.0  # predicted cycles of Lanczos steps up to which no filter is designed
+# Predicted cycles of Lanczos steps up to which no filter is designed, and of those on column-major blocks.
+CYCLES_WITHOUT, CHEAP_CYCLES = 2.0, 10.0
+CYCLES_TO_PREDICT = 20  # of those, before there is a prediction: the first ones converge slowly
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
 SKETCH_WIDTH = 2  # vectors
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
@@ -149,12 +151,20 @@ class FilteredRestart(ThickRestart):
         may_choose = self.problem.method == "auto" and not isinstance(self.operator, FoldedOperator)
         return may_choose and self.random_start
 
+    @property
+    def _is_cheap(self) -> bool:
+        """Whether plain Lanczos steps are cheap, and no filter is asked for."""
+        problem, is_by_columns = self.problem, isinstance(self.operator, ColumnOperator)
+        return is_by_columns and problem.method == "auto" and problem.precision != "mixed"
+
     def _converges_soon(self) -> bool:
         """Check whether few more cycles without a filter are predicted to suffice."""
         state, b = self.history[-1], self.block_size
-        digits = math.log10(max(float(excess(state.residuals, state.limits).max()), 1.0))
         steps = (self.krylov.capacity - len(self.theta)) // b
-        return digits <= CYCLES_WITHOUT * steps * self.rate
+        if self._is_cheap:
+            is_known = len(self.history) >= CYCLES_TO_PREDICT
+            return not is_known or self._columns_left()[1] <= CHEAP_CYCLES * steps * b
+        return self._digits(state.residuals, state.limits) <= CYCLES_WITHOUT * steps * self.rate
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state after a restart, including the filter."""
@@ -374,10 +384,13 @@ class FilteredRestart(ThickRestart):
 
     def _advance(self) -> str:
         k, state = self.problem.k, self.history[-1]
+        if not (self.retired or self.krylov.can_expand() or self.krylov.complete):
+            self._adopt()  # pending columns, of a wide start and of missed copies, leave no room for a step
+            return ""
         if self.retired or len(self.theta) <= k:
             return ""
         if self.filter is None:  # a given start has been checked
-            if self.random_start and self._converges_soon():
+            if (self.random_start or self._is_cheap) and self._converges_soon():
                 return ""
             self._sketch()
             if reason := self._costly():

@@ -33,6 +33,7 @@ from ..blocks import (
 )
 from ..column_block import ColumnBlock
 from ..orthogonalize import orthogonalize
+from ..orthogonalize.host_step import column_step, square
 from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, StepReport, queue_step
 from ..runtime.checkpoint import restored
 from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
@@ -143,7 +144,7 @@ class BlockKrylov:
         self.capacity = buffer.shape[1] - n_locked
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
-        self._is_by_columns = isinstance(buffer, ColumnBlock)
+        self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._queues = is_queued(buffer) and degree == 1  # a filter hides the waits of its step
         self._reports: list[tuple[int, int, StepReport]] = []  # of queued steps: m and m + w before each
@@ -235,9 +236,28 @@ class BlockKrylov:
             self._advance(self.block_size, W)
             if len(self._reports) > MAX_QUEUED:
                 self._settle_first()
+        elif self._is_by_columns and self.room >= min(self.block_size, self.w):
+            self._expand_in_place()
         else:
             self.settle()
             self._expand_carefully()
+
+    def _expand_in_place(self) -> None:
+        """Apply the operator to column-major columns of the buffer, and orthonormalise the result there.
+
+        Columns are contiguous blocks, which need no copies; the usual case takes no call of `orthogonalize`.
+        """
+        step = min(self.block_size, self.w)
+        begin, end = self.n_locked + self.m, self.n_locked + self.m + self.w
+        columns, scale = self.buffer.array, self.norm or self._most
+        X, W = ColumnBlock(columns[:, begin : begin + step]), ColumnBlock(columns[:, end : end + step])
+        self.operator.apply(X, out=W)
+        S, R, length, reductions = column_step(W.array, columns[:, :end], self._window(), scale)
+        if R is None:
+            result = orthogonalize(W, self.basis, scale=length, rng=self.rng)
+            S, R, reductions = S + result.S, result.R, reductions + result.reductions
+        self._note(self.m, self.m + self.w, S, R, reductions)
+        self._advance(step, W)
 
     def _expand_carefully(self) -> None:
         """Take a step for which nothing is assumed."""
@@ -251,7 +271,7 @@ class BlockKrylov:
             scale=self.norm or self._most,
             first=self._window(),
             max_rank=new,
-            into=None if self._is_in_place(step, new) else into,
+            into=into,
             rng=self.rng,
         )
         self._note(self.m, self.m + self.w, result.S, result.R, result.reductions)
@@ -262,14 +282,8 @@ class BlockKrylov:
         step, known = min(self.block_size, self.w), self.m + self.w
         new = min(step, self.room)
         into = self.columns(known, known + new)
-        if self._is_in_place(step, new):
-            return self.columns(self.m, self.m + step), into, into
         X = self._take(step)
         return X, self._other_scratch(X, step), into
-
-    def _is_in_place(self, step: int, new: int) -> bool:
-        """Check whether a step needs no copies: columns of the buffer are contiguous blocks."""
-        return self._is_by_columns and new == step
 
     def settle(self) -> None:
         """Wait for queued steps, and repeat with all care the first one that was not enough."""
@@ -302,8 +316,8 @@ class BlockKrylov:
         self.counts.reductions += reductions
         new, step = R.shape
         if self.norm == 0:
-            columns = np.vstack([S, R])
-            self._most = max(self._most, float(np.linalg.norm(columns, axis=0).max(initial=0)))
+            # The norm of all columns together is at most that of the longest one times sqrt(b).
+            self._most = max(self._most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
         self._H[:known, m : m + step] = S[self.n_locked :]
         self._H[known : known + new, m : m + step] = R
 

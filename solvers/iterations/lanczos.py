@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, to_host
+from ..blocks import Block, RealArray, to_host
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov, Ritz
@@ -23,6 +23,7 @@ DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
 # The next look for convergence comes after this share of the steps that the rate since the last one predicts,
 # and before the basis has grown by this share.
 EAGERNESS, PATIENCE = 0.8, 0.5
+LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
 
 
@@ -49,6 +50,7 @@ class ThickRestart(Iteration):
         self.repairs = 0  # since then
         self.next_look = 0  # columns of V from which on it is worth while to look for convergence
         self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
+        self.seen: Ritz | None = None  # Ritz pairs of V that have just been computed
         self.rate = np.inf  # digits per step between the last two looks
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
@@ -148,7 +150,7 @@ class ThickRestart(Iteration):
         # The Ritz pairs of a given start are checked first: they may be converged already.
         first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
         queued = krylov.m + krylov.w
-        self.next_look, self.last_look = 0, (0, np.inf)
+        self._plan_looks()
         while krylov.can_expand() and not first_look:
             krylov.expand()
             reason = self._stopped()
@@ -159,25 +161,52 @@ class ThickRestart(Iteration):
                 break
         return ""
 
+    def _plan_looks(self) -> None:
+        """Choose when to look for convergence first in a cycle, by the rate of the one before."""
+        krylov = self.krylov
+        self.next_look, self.last_look = 0, (0, np.inf)
+        digits, columns = self._columns_left()
+        if columns < np.inf and not self.problem.has_costly_steps:
+            self.next_look = krylov.m + int(EAGERNESS * min(columns, krylov.capacity))
+            self.last_look = krylov.m, digits
+
+    def _columns_left(self) -> tuple[float, float]:
+        """Count digits above the limits, and predict the columns that they take by the rate of a cycle.
+
+        The columns are infinite where there is no rate.
+        """
+        if len(self.history) < 2:
+            return np.inf, np.inf
+        earlier = self.history[-2:]
+        before, now = (self._digits(state.residuals, state.limits) for state in earlier)
+        columns = earlier[1].operator_columns - earlier[0].operator_columns
+        return now, now * columns / (before - now) if now < before else np.inf
+
+    @staticmethod
+    def _digits(residuals: RealArray, limits: RealArray) -> float:
+        """Count the digits that the largest residual is above its limit."""
+        return math.log10(max(float(excess(residuals, limits).max()), 1))
+
     def _seems_done(self) -> bool:
         """Check whether the wanted pairs have converged, looking now and then: a cycle may end early."""
         krylov, k, b = self.krylov, self.problem.k, self.block_size
-        least = k + b if self.problem.has_costly_steps else k + 2 * b
+        least = k + b if self.problem.has_costly_steps else k + 4 * b
         if krylov.m < max(least, self.next_look):
             return False
         ritz = krylov.ritz()
         best = select(ritz.theta, self.which)[:k]
         self.norm = max(self.norm, krylov.norm)
-        worst = float(excess(ritz.residuals[best], self._limits(ritz.theta[best])).max())
-        digits = math.log10(max(worst, 1))
+        digits = self._digits(ritz.residuals[best], self._limits(ritz.theta[best]))
         if self.problem.has_costly_steps:
             steps = int(digits / DIGITS_PER_STEP)
         else:
             m, before = self.last_look
             self.rate = rate = (before - digits) * b / (krylov.m - m)  # infinite at the first look
             steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, PATIENCE * krylov.m / b))
-        self.next_look, self.last_look = krylov.m + b * max(steps, 1), (krylov.m, digits)
-        return worst <= 1
+        least = 1 if krylov.buffer.n_global * b > LONG_BLOCK else 2
+        self.next_look, self.last_look = krylov.m + b * max(steps, least), (krylov.m, digits)
+        self.seen = ritz if digits == 0 else None
+        return digits == 0
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""
@@ -201,7 +230,8 @@ class ThickRestart(Iteration):
 
     def _rayleigh_ritz(self) -> IterationState:
         """Restart from the wanted Ritz vectors and return the state."""
-        return self._restart(self.krylov.ritz())
+        ritz, self.seen = self.seen or self.krylov.ritz(), None
+        return self._restart(ritz)
 
     def _restart(self, ritz: Ritz) -> IterationState:
         """Replace the basis by wanted Ritz vectors, by few where all that are wanted have converged."""
@@ -242,7 +272,8 @@ class ThickRestart(Iteration):
         return max(self.counts.operator_columns, least)
 
     def _settled(self, state: IterationState) -> bool:
-        self.krylov.reorthonormalize()
+        if self.counts.restarts:  # otherwise V has been rotated once
+            self.krylov.reorthonormalize()
         return super()._settled(state)
 
     def _found(self, state: IterationState) -> Found:

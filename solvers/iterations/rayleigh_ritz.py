@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
-import threadpoolctl
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
+from blockvec import array_namespace, single_threaded_blas
 from blockvec.errors import BreakdownError
 from blockvec.parallel import share
 
@@ -142,17 +140,12 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
         )
     # For matrices this small BLAS threads cost more than they gain, in particular on busy cores. For even
     # smaller ones BLAS starts none.
-    with _blas().limit(limits=1) if len(T) > UNTHREADED else contextlib.nullcontext():
+    with single_threaded_blas if len(T) > UNTHREADED else contextlib.nullcontext():
         try:
             theta, Y = np.linalg.eigh((T + T.conj().T) / 2)
         except np.linalg.LinAlgError:  # divide and conquer failed for values of multiplicity six
             theta, Y = scipy.linalg.eigh((T + T.conj().T) / 2, driver="ev")
     return theta, Y
-
-
-@functools.cache
-def _blas() -> Any:
-    return threadpoolctl.ThreadpoolController().select(user_api="blas")
 
 
 def dense_matrix(apply: Callable[[Any], Block], like: Block) -> Any:

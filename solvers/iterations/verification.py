@@ -259,7 +259,7 @@ class Search:
     def _judge(self, Y: Block) -> tuple[Block, Verdict | None]:
         """Compute Ritz values of the grown vectors; return the vectors and a verdict, or None."""
         found = self.found
-        result = orthogonalize(Y, self.deflated, rng=self.rng)
+        result = orthogonalize(Y, self.deflated, first=[(0, self.deflated.shape[1])], rng=self.rng)
         self.counts.reductions += result.reductions
         Y = Y[:, : Y.shape[1] - int(result.lost.sum())]
         AY = self.operator.apply(Y.copy())

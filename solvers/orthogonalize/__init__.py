@@ -144,7 +144,7 @@ def orthogonalize(
     >>> np.allclose(W.gram(), np.eye(2))
     True
     """
-    key = int(np.random.default_rng(rng).integers(0, 2**63))
+    key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
     before, reductions = None, 0
     # A step of a recurrence, which is usually well conditioned.
     rows, width, taken = *W.shape, 0 if V is None else V.shape[1]

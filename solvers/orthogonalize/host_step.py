@@ -8,6 +8,7 @@ limits of `Adaptive`; if not, the general algorithm continues with what is left 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +22,7 @@ from .intrablock import ENOUGH
 
 CHUNK_BYTES = 512 << 10  # rows of the basis that stay in a second-level cache from one product to the next
 LEAST_ROWS = 256
+UNIT = float(np.finfo(np.float64).eps) / 2
 _LAPACK = {
     "d": (lapack.dpotrf, lapack.dtrtri, blas.dtrmm),
     "D": (lapack.zpotrf, lapack.ztrtri, blas.ztrmm),
@@ -77,36 +79,6 @@ class _Rows:
         return _summed([X.conj().T @ X for X, _ in self._chunks])
 
 
-class _Columns:
-    """Column-major W and V: every product and update is one call of BLAS."""
-
-    def __init__(self, W: Array, V: Array) -> None:
-        self._W, self._V = W, V
-
-    def dot(self, begin: int, end: int) -> Array:
-        """Compute V^H W for columns of V."""
-        return adjoint_product(self._V[:, begin:end], self._W)
-
-    def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> Array:
-        """Set W = W - V S, where S is not zero in these rows only, and compute V^H W."""
-        for i, j in ranges:
-            add_product(self._V[:, i:j], S[i:j], self._W, -1.0)
-        return adjoint_product(self._V, self._W)
-
-    def subtract(self, S: Array) -> Array:
-        """Set W = W - V S and compute W^H W."""
-        add_product(self._V, S, self._W, -1.0)
-        return self.gram()
-
-    def multiply(self, T: Array) -> None:
-        """Set W = W T for a triangular T."""
-        _LAPACK[T.dtype.char][2](1.0, T, self._W, side=1, overwrite_b=1)
-
-    def gram(self) -> Array:
-        """Compute W^H W."""
-        return adjoint_product(self._W, self._W)
-
-
 def host_step(
     W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
 ) -> tuple[Array, Array | None, float, int]:
@@ -116,9 +88,12 @@ def host_step(
     with W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
     reductions. R is None where the block needs more than this step: W_new is then W_old - V S.
     """
-    width, unit = W.shape[1], float(np.finfo(W.dtype).eps) / 2
-    is_by_columns = W.flags.f_contiguous and V.flags.f_contiguous
-    blocks = _Columns(W, V) if is_by_columns else _Rows(W, V)
+    if W.flags.f_contiguous and V.flags.f_contiguous:
+        S, R, length, reductions = column_step(W, V, first, scale)
+        if into is not None and R is not None:
+            into[:] = W
+        return S, R, length, reductions
+    width, blocks = W.shape[1], _Rows(W, V)
     S = np.zeros((V.shape[1], width), W.dtype)
     ranges = [(i, j) for i, j in first if i < j]
     for i, j in ranges:
@@ -128,22 +103,62 @@ def host_step(
     again, whole = square(rest), float(G.trace().real)
     length = max(scale, (whole + again + square(S)) ** 0.5)
     S += rest
-    R, T, is_definite = _factor(G)
-    spread = square(T)
-    if not (is_definite and is_enough(whole=whole, again=again, spread=spread, length=length, unit=unit)):
+    R, T, spread = _factor(G)
+    if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
         return S, None, length, 3
     reductions = 3
     if whole * spread > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
         blocks.multiply(T)
         second, T, _ = _factor(blocks.gram())
         R, reductions = second @ R, 4
-    if into is None or is_by_columns:
+    if into is None:
         blocks.multiply(T)
-        if into is not None:
-            into[:] = W
     else:
         np.matmul(W, T, out=into)
         W[:] = into
+    return S, R, length, reductions
+
+
+def column_step(
+    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float
+) -> tuple[Array, Array | None, float, int]:
+    """Do the work of `host_step` on column-major arrays, with one call of BLAS per product and update.
+
+    For columns of a thousand rows each line takes as long as a product.
+    """
+    width = W.shape[1]
+    S, removed = np.zeros((V.shape[1], width), W.dtype), 0.0
+    for i, j in first:
+        if i < j:
+            U = V[:, i:j]
+            S[i:j] = part = adjoint_product(U, W)
+            add_product(U, part, W, -1.0)
+            removed += square(part)
+    rest = adjoint_product(V, W)
+    add_product(V, rest, W, -1.0)
+    S += rest
+    again = square(rest)
+    if width == 1:
+        whole = float(np.vdot(W, W).real)
+        length = max(scale, (whole + again + removed) ** 0.5)
+        spread = 1 / whole if whole > 0 else math.nan
+        if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
+            return S, None, length, 3
+        norm = whole**0.5
+        W *= 1 / norm
+        return S, np.full((1, 1), norm, W.dtype), length, 3
+    G = adjoint_product(W, W)
+    whole = float(G.trace().real)
+    length = max(scale, (whole + again + removed) ** 0.5)
+    R, T, spread = _factor(G)
+    if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
+        return S, None, length, 3
+    multiply, reductions = _LAPACK[W.dtype.char][2], 3
+    multiply(1.0, T, W, side=1, overwrite_b=1)
+    if whole * spread > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
+        second, T, _ = _factor(adjoint_product(W, W))
+        multiply(1.0, T, W, side=1, overwrite_b=1)
+        R, reductions = second @ R, 4
     return S, R, length, reductions
 
 
@@ -171,12 +186,12 @@ def square(S: Array) -> float:
     return float(np.vdot(S, S).real)
 
 
-def _factor(G: Array) -> tuple[Array, Array, bool]:
-    """Compute R with G = R^H R, its inverse, and whether G is positive definite."""
+def _factor(G: Array) -> tuple[Array, Array, float]:
+    """Compute R with G = R^H R, its inverse, and the squared norm of that: NaN for an indefinite G."""
     potrf, trtri, _ = _LAPACK[G.dtype.char]
     R, failed = potrf(G, clean=1)
     T, singular = trtri(R)
-    return R, T, not (failed or singular)
+    return R, T, math.nan if failed or singular else square(T)
 
 
 def _summed(parts: list[Array]) -> Array:

@@ -30,7 +30,7 @@ from ..runtime.processes import largest
 from .standard_form import given_inverse
 
 UNMEASURED = 0.3  # share of the exponents up to which residuals of a function have squares in the range
-CHECK_COLUMNS = 4  # operator columns of the Hermitian check, in two calls
+CHECK_COLUMNS = 2  # operator columns of the Hermitian check
 MARGIN = 2  # exponents between "ordinary by the Hermitian check" and "not ordinary by its own measurement"
 
 
@@ -189,7 +189,7 @@ def measured(
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
     if check:
-        norm, columns, applications = _checked(op, rng), CHECK_COLUMNS, 2
+        norm, columns, applications = _checked(op, rng), CHECK_COLUMNS, 1
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
     elif norm is None:

@@ -38,6 +38,7 @@ from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 
 from ..arguments import is_explicit, tall_block
 from ..blocks import Array, Block, to_host
+from ..column_block import ColumnBlock, ColumnOperator
 from ..combine import continued, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.gram import Factor, gram_factor
@@ -397,8 +398,11 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
     def estimate(operator: Operator | None) -> float:
         if operator is None:
             return 1.0
-        like = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
-        return sketch_spectrum(operator, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm
+        like: Block = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
+        applied: Any = operator
+        if operator.device == "cpu":
+            like, applied = ColumnBlock.of(like), ColumnOperator(operator)
+        return sketch_spectrum(applied, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm
 
     A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M

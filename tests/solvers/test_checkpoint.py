@@ -33,7 +33,7 @@ CASES: dict[str, dict[str, Any]] = {
     "filter": {"which": "SA", "method": "filter", "ncv": 24, "block_size": 2},
     "mixed": {"which": "SA", "precision": "mixed", "ncv": 24, "block_size": 2},
     "jd": {"which": "SA", "method": "jd", "tol": 1e-6},
-    "inside": {"sigma": 4.03, "method": "jd", "tol": 1e-8, "k": 2},
+    "inside": {"sigma": 4.03, "method": "jd", "tol": 1e-10, "k": 2},
     "preconditioned minres": {
         "which": "SA",
         "method": "jd",

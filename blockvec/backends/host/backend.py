@@ -126,7 +126,10 @@ class HostBackend(Backend):
                 stop = min(row + rows, end)
                 numbers[row:stop] = _uniform(key, offset + row * width, (stop - row, width), out.dtype)
 
-        map_rows(work, numbers.shape[0])
+        if numbers.nbytes <= SMALL_BYTES:
+            work(0, len(numbers))
+        else:
+            map_rows(work, len(numbers))
 
     def stopwatch(self) -> HostStopwatch:
         """Start timing."""

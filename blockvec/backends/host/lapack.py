@@ -48,4 +48,4 @@ class LapackFactors(Factors):
     def solve(self, B: Array) -> Array:
         """Solve for a block."""
         X, _ = self._solve(self._lu, self._pivots, np.asarray(B))
-        return np.ascontiguousarray(X)
+        return np.asarray(X)

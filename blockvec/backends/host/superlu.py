@@ -91,4 +91,4 @@ class SuperLuFactors(Factors):
 
     def solve(self, B: Array) -> Array:
         """Solve for a block."""
-        return np.ascontiguousarray(self._lu.solve(np.asarray(B)))
+        return np.asarray(self._lu.solve(np.asarray(B)))
