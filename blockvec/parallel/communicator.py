@@ -40,8 +40,8 @@ class PeerError(BlockvecError, RuntimeError):
 class Communicator(Protocol):
     """Processes that share the rows of a block.
 
-    All of them call `allgather` and `exchange` in the same order. Thus each operation has a number, which
-    tells after a failure whether it can still be completed.
+    All of them call `allgather`, `sum` and `exchange` in the same order. Thus each operation has a number,
+    which tells after a failure whether it can still be completed.
     """
 
     @property
@@ -54,6 +54,9 @@ class Communicator(Protocol):
 
     def allgather(self, part: Array, /) -> Array:
         """Collect an array of equal shape and type from each process: shape (size, ...), in rank order."""
+
+    def sum(self, part: Array, /) -> Array:
+        """Add an array of equal shape and type over the processes, as `in_rank_order` adds them."""
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message], /) -> Callable[[], None]:
         """Start to send and receive contiguous arrays; the function returned waits for all of them.
@@ -114,6 +117,13 @@ class MpiCommunicator:
         request = self._data.Iallgather(_bytes(sent), _bytes(parts))
         self._wait(number, [request], (sent, parts))
         return parts if backend.name == "cpu" else backend.from_host(parts)
+
+    def sum(self, part: Array, /) -> Array:
+        """Add an array over the processes; see `Communicator`."""
+        if (gpus := self._between_gpus(part)) and gpus.adds(part):
+            self._start(raises=True)
+            return gpus.sum(part)
+        return in_rank_order(self.allgather(part))
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message], /) -> Callable[[], None]:
         """Start to send and receive arrays; see `Communicator`."""
@@ -330,7 +340,7 @@ def communicator(comm: Any) -> Communicator | None:
     if hasattr(comm, "Get_attr") and hasattr(comm, "Dup"):
         return None if comm.Get_size() == 1 else _of_mpi(comm)
     if not all(
-        hasattr(comm, name) for name in ("rank", "size", "allgather", "exchange", "announce", "settle")
+        hasattr(comm, name) for name in ("rank", "size", "allgather", "sum", "exchange", "announce", "settle")
     ):
         raise OptionError(f"comm: got a {type(comm).__name__}; give a communicator such as MPI.COMM_WORLD.")
     known: Communicator = comm
@@ -350,6 +360,14 @@ def _of_mpi(comm: Any) -> Communicator:
         found = MpiCommunicator(comm)
         comm.Set_attr(_keyval[0], found)
     return found
+
+
+def in_rank_order(parts: Array) -> Array:
+    """Add arrays in the order of the first index: the same bits wherever the parts are the same."""
+    total: Array = parts[0]
+    for rank in range(1, len(parts)):
+        total = total + parts[rank]
+    return total
 
 
 def share(comm: Communicator, value: Any) -> list[Any]:

@@ -127,24 +127,21 @@ class RowLayout:
         """Add a small array over the processes, in rank order: the same bits on each, in every run."""
         if self.comm is None:
             return part
-        parts = self._allgather(part)
-        total: Array = parts[0]
-        for rank in range(1, self.size):
-            total = total + parts[rank]
-        return total
+        return self._counted(self.comm.sum, part)
 
     def largest(self, values: Any) -> Any:
         """Return the largest of each of some real numbers over the processes, NaN where one has NaN."""
-        return values if self.comm is None else self._allgather(np.asarray(values)).max(axis=0)
+        if self.comm is None:
+            return values
+        return self._counted(self.comm.allgather, np.asarray(values)).max(axis=0)
 
-    def _allgather(self, part: Array) -> Array:
-        assert self.comm is not None
+    def _counted(self, reduction: Callable[[Array], Array], part: Array) -> Array:
         traffic, begin_s = current_traffic(), time.perf_counter()
-        parts = self.comm.allgather(part)
+        result = reduction(part)
         traffic.reductions += 1
         traffic.reduction_bytes += part.nbytes * (self.size - 1)
         traffic.reduction_s += time.perf_counter() - begin_s
-        return parts
+        return result
 
     def gather(self, rows: Array) -> Array:
         """Copy the rows of all processes to each of them."""

@@ -35,6 +35,8 @@ class NcclTransport:
         )
         self.size, self.device_id = size, device_id
         self._queueing, self._aborting = threading.Lock(), threading.Lock()
+        single, double = nccl.NCCL_FLOAT32, nccl.NCCL_FLOAT64
+        self._types = {"f": (single, 1), "d": (double, 1), "F": (single, 2), "D": (double, 2)}
         self._copies = weakref.WeakSet[PeerCopies]()
         with cupy.cuda.Device(device_id):
             self._comm = nccl.NcclCommunicator(size, identity, rank)
@@ -51,6 +53,23 @@ class NcclTransport:
                 self._comm.allGather(sent.data.ptr, parts.data.ptr, sent.nbytes, self._char, stream)
         gathered: Array = parts
         return gathered
+
+    def adds(self, part: Array) -> bool:
+        """Check whether `sum` adds an array: of two processes, whose parts have one sum in any order."""
+        return self.size == 2 and part.dtype.char in self._types
+
+    def sum(self, part: Array) -> Array:
+        """Add a real or complex array over two processes."""
+        self._check_device(part)
+        kind, count = self._types[part.dtype.char]
+        with self._on_device():
+            sent: Any = part if part.flags.c_contiguous else self._cupy.ascontiguousarray(part)
+            total: Any = self._cupy.empty(part.shape, part.dtype)
+            stream, add = self._current_stream().ptr, self._nccl.NCCL_SUM
+            with self._queueing:
+                self._comm.allReduce(sent.data.ptr, total.data.ptr, count * sent.size, kind, add, stream)
+        result: Array = total
+        return result
 
     def exchange(self, sends: Sequence[tuple[int, Any]], receives: Sequence[tuple[int, Any]]) -> None:
         """Send and receive contiguous arrays; each list names every process at most once."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from blockvec import BlockVector, array_namespace
 from blockvec.backends import backend_for, is_cupy
 from blockvec.parallel import PeerError
+from blockvec.parallel.communicator import in_rank_order
 from tests.blocks import draw
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -175,6 +176,9 @@ class ThreadComm:
         parts = [self._received(rank, self.started) for rank in range(self.size)]
         assert len({(part.shape, part.dtype) for part in parts}) == 1, "parts differ"
         return array_namespace(part).stack(parts)
+
+    def sum(self, part: Any) -> Any:
+        return in_rank_order(self.allgather(part))
 
     def exchange(self, sends: Any, receives: Any) -> Callable[[], None]:
         self.started += 1
