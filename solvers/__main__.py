@@ -343,6 +343,8 @@ def _print(
     size = f"{info['n']} x {info['n']}, {entries} entries"
     layout = getattr(A, "layout", None)
     processes = "" if layout is None else f", in {layout.size} processes"
+    if layout is not None and info["device"] != "cpu":
+        processes += f" ({info['processes'][0]['transport']})"
     print(f"{arguments.matrix}{mass}: {size}, {info['dtype']}, on {info['device']}{processes}")
     tables = [] if profile is None else [profile.table()]
     if "processes" in info:

@@ -33,6 +33,8 @@ def counted(number: int, noun: str) -> str:
 class ProcessInfo(TypedDict):
     """The share of one process of a solve, in rank order in ``info["processes"]``; times are the host's."""
 
+    device: str
+    transport: str  # "MPI", or how arrays of GPUs are sent
     rows: int
     entries: int | None  # stored entries of the matrix, None for a function
     halo_rows: int  # rows of other processes that a product needs

@@ -131,6 +131,8 @@ def shares(op: Any) -> list[dict[str, Any]]:
     """Collect the share of each process in a solve; see `ProcessInfo`."""
     traffic = current_traffic()
     own = {
+        "device": op.device,
+        "transport": getattr(op.layout.comm, "gpu_route", "") or "MPI",
         "rows": op.layout.n_local,
         "entries": op.entries,
         "halo_rows": op.halo_rows,
