@@ -53,6 +53,10 @@ class Event:
         stream.put(self._reached.set)
 
     @property
+    def done(self) -> bool:
+        return self._reached.is_set()
+
+    @property
     def wait(self) -> Callable[[], object]:
         return self._reached.wait
 

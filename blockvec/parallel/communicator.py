@@ -8,6 +8,7 @@ NCCL where each process has one. Everything else is built on its methods: `share
 from __future__ import annotations
 
 import atexit
+import math
 import pickle
 import platform
 import threading
@@ -97,6 +98,7 @@ class MpiCommunicator:
         self._started = 0  # number of operations
         self._noticing = threading.Lock()  # of the next two, and of messages about failures
         self._failed: dict[int, int] = {}  # operations started by processes that have failed
+        self._missed_s = math.inf  # when it was noticed that a process misses operations of this one
         self._is_cut_off = False  # whether operations between GPUs have been aborted
         self.gpu_route = ""
         self._gpus: nccl.NcclTransport | None = None
@@ -288,7 +290,11 @@ class MpiCommunicator:
         """Abort operations between GPUs that a process misses, again and again until none is left."""
         with self._noticing:
             self._notice()
-            self._is_cut_off = self._is_cut_off or self._is_missed(self._started)
+            if not self._is_missed(self._started):
+                self._missed_s = math.inf
+            elif self._missed_s == math.inf:
+                self._missed_s = time.monotonic()
+            self._is_cut_off |= time.monotonic() - self._missed_s > nccl.GRACE_S
         if self._is_cut_off and self._gpus is not None:
             self._gpus.abort()
 
@@ -301,11 +307,13 @@ class MpiCommunicator:
     def _disconnect(self) -> None:
         """Discard the connection of GPUs after a failure; the next array of one makes another."""
         if self._watch is not None and self._gpus is not None:
+            self._gpus.is_idle(nccl.GRACE_S)
             self._is_cut_off = True
             self._gpus.abort()
             self._close()
             atexit.unregister(self._close)
-        self._gpus, self._watch, self.gpu_route, self._is_cut_off = None, None, "", False
+        self._gpus, self._watch, self.gpu_route = None, None, ""
+        self._missed_s, self._is_cut_off = math.inf, False
 
 
 def _nothing() -> None:

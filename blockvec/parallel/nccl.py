@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,8 +15,11 @@ from ..errors import DeviceError
 from .peer_copies import PeerCopies
 
 WATCH_S = 0.05  # between two looks for failed processes
-_UNCHANGED = nullcontext()
+GRACE_S = 1.0  # for operations that all processes have started to end, before the others are aborted
 ABORT_S = 2.0  # that an abort waits for a call that queues work, which may itself wait for a failed process
+
+
+_UNCHANGED = nullcontext()
 
 
 class NcclTransport:
@@ -38,6 +42,7 @@ class NcclTransport:
         single, double = nccl.NCCL_FLOAT32, nccl.NCCL_FLOAT64
         self._types = {"f": (single, 1), "d": (double, 1), "F": (single, 2), "D": (double, 2)}
         self._copies = weakref.WeakSet[PeerCopies]()
+        self._abortion: threading.Thread | None = None
         with cupy.cuda.Device(device_id):
             self._comm = nccl.NcclCommunicator(size, identity, rank)
         self.name = f"NCCL {_version(nccl.get_version())}"
@@ -87,25 +92,45 @@ class NcclTransport:
             finally:
                 self._nccl.groupEnd()
 
+    def is_idle(self, seconds: float) -> bool:
+        """Wait for the work queued on the current stream, but not longer; check whether it has ended."""
+        end_s = time.monotonic() + seconds
+        with self._on_device():
+            done = self._cupy.cuda.Event(disable_timing=True)
+            done.record(self._current_stream())
+            while not done.done and time.monotonic() < end_s:
+                time.sleep(WATCH_S / 10)
+            return bool(done.done)
+
     def synchronize(self) -> None:
-        """Wait for the GPU."""
+        """Wait for the GPU, and for an abort."""
         self._cupy.cuda.Device(self.device_id).synchronize()
+        if self._abortion is not None:
+            self._abortion.join()
 
     def add(self, copies: PeerCopies) -> None:
         """Include an exchange by copy engines in `abort`."""
         self._copies.add(copies)
 
     def abort(self) -> None:
-        """End all operations that are queued, with undefined results; no others are possible."""
+        """Start to end all operations that are queued, with undefined results; no others are possible.
+
+        Call it again and again while `synchronize` waits: flags may be written by others until they end, too.
+        """
         with self._aborting:
-            is_free = self._queueing.acquire(timeout=ABORT_S)
-            try:
-                self._comm.abort()
-            finally:
-                if is_free:
-                    self._queueing.release()
-            for copies in list(self._copies):
+            for copies in list(self._copies):  # first, since NCCL waits for what is queued before it ends
                 copies.release()
+            if self._abortion is None:
+                self._abortion = threading.Thread(target=self._abort, name="blockvec-abort", daemon=True)
+                self._abortion.start()
+
+    def _abort(self) -> None:
+        is_free = self._queueing.acquire(timeout=ABORT_S)
+        try:
+            self._comm.abort()
+        finally:
+            if is_free:
+                self._queueing.release()
 
     def _on_device(self) -> AbstractContextManager[Any]:
         """Make this GPU CuPy's current device inside a ``with`` block; quickly where it is already."""
