@@ -158,9 +158,10 @@ def eigsh(
         may be indefinite, and A must be definite.
     sigma : float, optional
         Compute the eigenvalues near sigma by shift-invert. A - sigma M is factorised unless `OPinv` is given:
-        on the host by SuperLU, on a GPU by cuDSS. Problems of a GPU with up to 20 000 rows are solved on the
-        host. With ``method="jd"`` or ``method="filter"``, compute the eigenvalues nearest to sigma without a
-        factorisation. ``method="auto"`` selects Jacobi-Davidson if A cannot be factorised.
+        on the host by SuperLU (PARDISO with the extra ``mkl``), on a GPU by cuDSS. Problems of a GPU with up
+        to 20 000 rows are solved on the host. With ``method="jd"`` or ``method="filter"``, compute the
+        eigenvalues nearest to sigma without a factorisation. ``method="auto"`` selects Jacobi-Davidson if A
+        cannot be factorised, or the factorisation is predicted to take many minutes.
         The history of a filter contains the residuals of (A - sigma I)^2.
     which : {"LM", "LA", "SA", "BE", "SM"}
         Eigenvalues of largest magnitude, largest or smallest (algebraic) values, both ends (half of k from

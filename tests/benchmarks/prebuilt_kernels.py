@@ -50,6 +50,12 @@ RUNS: tuple[tuple[str, tuple[int | None, ...], tuple[int, ...], tuple[int, ...]]
     ("complex64", (None,), (6, 10), ROWS[-1:]),
 )
 METHODS = ("lanczos", "filter", "jd")
+SHIFT_INVERT = (
+    (6, 136),
+    (10, 144),
+    (20, 152),
+    (50, 184),
+)  # eigenpairs, and basis vectors at shifts of `eigsh`
 MATRICES: tuple[dict[str, Any], ...] = (
     {"pattern": "planes", "longest": 7},
     {"pattern": "lines", "longest": 5},
@@ -111,6 +117,10 @@ def wanted(device: Any) -> list[str]:
                 recorded = solves(method, (b,), pairs, dtype, verify=verify, tol=tol, maxiter=60)
                 found |= sources(recorded, backend, rows)
             print(device.architecture, dtype, method, len(found), flush=True)
+        for k, ncv in SHIFT_INVERT:
+            recorded = solves("lanczos", (8,), (k,), "float64", verify="never", maxiter=10, ncv=ncv)
+            found |= sources(recorded, backend, ROWS[2:])
+        print(device.architecture, "shift-invert", len(found), flush=True)
     return list(found)
 
 

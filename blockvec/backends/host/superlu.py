@@ -1,4 +1,4 @@
-"""Factors of Hermitian matrices on the host: sparse ones by SciPy's SuperLU, nearly full ones by LAPACK."""
+"""Factors of Hermitian matrices on the host: by SciPy's SuperLU or PARDISO, nearly full ones by LAPACK."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import splu
 
 from ..base import Array, Factors, is_nearly_full
+from . import pardiso
 from .lapack import LapackFactors
 
 INDEX_BYTES = 4  # of SuperLU
@@ -22,7 +23,16 @@ class HostFactors(Factors):
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise; False if a pivot is zero."""
-        library = LapackFactors if is_nearly_full(matrix) else SuperLuFactors
+        if is_nearly_full(matrix):
+            return self._by(LapackFactors, matrix, exchanges_rows)
+        if pardiso.accepts(matrix):
+            has_pivots = self._by(pardiso.PardisoFactors, matrix, exchanges_rows)
+            if has_pivots or not exchanges_rows:
+                return has_pivots
+        return self._by(SuperLuFactors, matrix, exchanges_rows)
+
+    def _by(self, library: type[Factors], matrix: Any, exchanges_rows: bool) -> bool:
+        """Factorise by a library, whose analysis of the pattern is kept."""
         if not isinstance(self._factors, library):
             self._factors = library()
         return self._factors.compute(matrix, exchanges_rows)
