@@ -99,6 +99,15 @@ def matrices() -> Path:
 
 
 MPI_DEADLINE_S = 240
+MPI_VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    # Open MPI refuses root, which containers have, and binds each of two processes to one core, where kernels
+    # take long to compile; versions 4 and 5 have one variable each for the latter.
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PRTE_MCA_hwloc_default_binding_policy": "none",
+}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +122,7 @@ def under_mpi(root: Path) -> Callable[..., str]:
         process = subprocess.Popen(
             command,
             cwd=root,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **MPI_VARIABLES},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
