@@ -41,7 +41,7 @@ class Tsmm3mConfig:
 
 
 def passes(problem: TsmmProblem) -> int:
-    """Count the groups of 16 columns of C, each of which a warp multiplies at a time."""
+    """Count the parts of up to 16 columns of C, each of which a warp multiplies at a time."""
     return ceil_div(problem.N, 16)
 
 

@@ -46,7 +46,8 @@ class Tsmm3mModel(ProductModel[TsmmProblem, Tsmm3mConfig]):
         """Predict the time of a valid configuration in seconds: of memory or of the tensor pipes."""
         shape = shape_of(problem, device)
         count = passes(problem)
-        pipe = shape.kt * count * (6 * MMA_CYCLES + 2 * _ADD_CYCLES) / _PIPE_RATE
+        products, additions = 3 * ceil_div(problem.N, 8), 2 * count
+        pipe = shape.kt * (products * MMA_CYCLES + additions * _ADD_CYCLES) / _PIPE_RATE
         alone = (count * _PASS_CYCLES + _TILE_CYCLES) * QUADRANTS / config.warps
         if real_bytes(problem.dtype) == 4:
             alone += ROWS * 2 * (problem.M + problem.N) * QUADRANTS / _CONVERSIONS / 2
