@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import blockvec
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import is_complex
@@ -134,6 +135,15 @@ def test_three_real_products_keep_the_error_bound_where_parts_differ_in_size(
     error = np.abs(B.get() - product(host_a, host_c, host_a, 1, 0))
     bound = 4 * UNIT_ROUNDOFF[dtype] * (2 + np.sqrt(three_m.chain_length(problem, config, device)))
     assert np.all(error <= bound * (np.abs(host_a).astype(float) @ np.abs(host_c).astype(float)))
+
+
+def test_wide_complex_products_take_three_real_ones_unless_the_option_forbids_it(cp: Any) -> None:
+    A, C = blockvec.BlockVector(cp.ones((40_000, 64), "complex128")), cp.ones((64, 64), "complex128")
+    kernels = []
+    for is_allowed in (True, False):
+        with blockvec.option_context(three_m=is_allowed, tune="model"):
+            kernels.append(blockvec.explain("combine", A, C).kernel)
+    assert kernels == ["tsmm_3m", "tsmm_mma"]
 
 
 @pytest.mark.parametrize("width", [3, 8, 40])

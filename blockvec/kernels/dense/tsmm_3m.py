@@ -20,6 +20,7 @@ from .family import DenseFamily
 from .tsmm_mma import shape_of, tile_bytes
 
 ROWS = 16  # of a tile
+FEW_COLUMNS = 45  # up to which four real products for a complex one are as fast as three
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,10 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
     def refuse(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> str | None:
         """Explain why a configuration is invalid for a problem; None if it is valid."""
         return supports(problem, device) or invalid(problem, config, device)
+
+    def is_faster(self, problem: TsmmProblem) -> bool:
+        """Check whether products rather than memory limit the product with four real products."""
+        return is_complex(problem.dtype) and min(problem.M, problem.N) > FEW_COLUMNS
 
     def chain_length(self, problem: TsmmProblem, config: Tsmm3mConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions, in the result's precision, that makes an element of B."""

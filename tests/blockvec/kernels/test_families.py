@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from blockvec.kernels.device import H200
@@ -23,7 +25,14 @@ def test_double_precision_prefers_tensor_cores(dtype: str) -> None:
     for width in (1, 64):
         limited_by_products = dtype == "complex128" and width == 64
         assert preferred(dot(width, dtype)) == ("tsmttsm_3m" if limited_by_products else "tsmttsm_mma")
-        assert preferred(TsmmProblem(10**6, width, width, dtype, dtype, width, width)) == "tsmm_mma"
+        combine = TsmmProblem(10**6, width, width, dtype, dtype, width, width)
+        assert preferred(combine) == ("tsmm_3m" if limited_by_products else "tsmm_mma")
+
+
+def test_wide_complex_products_that_three_real_ones_cannot_compute_take_four() -> None:
+    for changes in ({"beta": "one"}, {"lda": 80}, {"M": 40, "lda": 40}):
+        wide = TsmmProblem(10**6, 64, 64, "complex128", "complex128", 64, 64)
+        assert preferred(replace(wide, **changes)) == "tsmm_mma"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
