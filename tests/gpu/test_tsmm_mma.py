@@ -104,15 +104,29 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
         draw(rng, (20_011 + width, width), dtype, True),
         draw(rng, (width, width), dtype, True),
     )
-    for kernel in (family, three_m) if is_complex(dtype) else (family,):
-        A, C = cp.asarray(host_a), cp.asarray(host_c)
-        B = cp.full_like(A, cp.nan)
-        problem = describe_tsmm(A, C, B, 1, 0)
-        launch_with_queue(kernel, problem, kernel.choose(problem, device), device, (A, C, B))
-        np.testing.assert_array_equal(B.get(), host_a @ host_c)
-        in_place = describe_tsmm(A, C, A, 1, 0)
-        launch_with_queue(kernel, in_place, kernel.choose(in_place, device), device, (A, C, A))
-        np.testing.assert_array_equal(A.get(), host_a @ host_c)
+    A, C = cp.asarray(host_a), cp.asarray(host_c)
+    B = cp.full_like(A, cp.nan)
+    problem = describe_tsmm(A, C, B, 1, 0)
+    run(problem, family.choose(problem, device), device, (A, C, B))
+    np.testing.assert_array_equal(B.get(), host_a @ host_c)
+    in_place = describe_tsmm(A, C, A, 1, 0)
+    run(in_place, family.choose(in_place, device), device, (A, C, A))
+    np.testing.assert_array_equal(A.get(), host_a @ host_c)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("width", [3, 24, 41, 46, 49, 53, 56, 57, 61, 64])
+def test_three_real_products_are_exact_also_in_place(
+    width: int, dtype: str, cp: Any, device: DeviceInfo
+) -> None:
+    rng = np.random.default_rng(width)
+    host_a, host_c = draw(rng, (20_011 + width, width), dtype), draw(rng, (width, width), dtype)
+    A, C = cp.asarray(host_a), cp.asarray(host_c)
+    B = cp.full_like(A, cp.nan)
+    for to in (B, A):
+        problem = describe_tsmm(A, C, to, 1, 0)
+        launch_with_queue(three_m, problem, three_m.choose(problem, device), device, (A, C, to))
+        np.testing.assert_array_equal(to.get(), host_a @ host_c)
 
 
 @pytest.mark.parametrize("small", ["real", "imaginary", "columns"])

@@ -92,15 +92,31 @@ def test_every_width_is_exact_at_a_ragged_number_of_rows(
     host_a, host_b = (draw(rng, (20_011 + width, width), dtype, True) for _ in range(2))
     A, B = cp.asarray(host_a), cp.asarray(host_b)
     problem = describe_tsmttsm(A, B, is_complex(dtype), 1, 0)
-    expected, squares = (host_a.conj().T.astype(np.complex128) @ host for host in (host_b, host_a))
+    expected = host_a.conj().T.astype(np.complex128) @ host_b
     for kernel in (family, three_m) if is_complex(dtype) else (family,):
         C = cp.full((width, width), cp.nan, dtype)
         config = kernel.choose(problem, device)
         launch(kernel, problem, config, device, (A, B, C), (1, 0), workspace)
         np.testing.assert_array_equal(C.get(), expected)
-        gram = describe_tsmttsm(A, A, is_complex(dtype), 1, 0)
-        launch(kernel, gram, kernel.choose(gram, device), device, (A, A, C), (1, 0), workspace)
-        np.testing.assert_array_equal(C.get(), squares)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("width", [31, 39, 49, 53, 56, 57, 64])
+def test_gram_matrices_are_exact_and_hermitian(
+    width: int, dtype: str, cp: Any, device: DeviceInfo, workspace: Any
+) -> None:
+    host = draw(np.random.default_rng(width), (20_011 + width, width), dtype, True)
+    A, expected = cp.asarray(host), host.conj().T.astype(np.complex128) @ host
+    problem = describe_tsmttsm(A, A, True, 1, 0)
+    for kernel in (family, three_m):
+        C = cp.full((width, width), cp.nan, dtype)
+        launch(kernel, problem, kernel.choose(problem, device), device, (A, A, C), (1, 0), workspace)
+        np.testing.assert_array_equal(C.get(), expected)
+    A = cp.random.default_rng(width).random((20_011, 2 * width)).view(np.complex128).astype(dtype)
+    C = cp.empty((width, width), dtype)
+    config = three_m.choose(problem, device)
+    launch(three_m, problem, config, device, (A, A, C), (1, 0), workspace)
+    assert bool((C == C.conj().T).all())
 
 
 @pytest.mark.parametrize("conj", [True, False])
