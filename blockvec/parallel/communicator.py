@@ -14,7 +14,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -301,13 +301,15 @@ class MpiCommunicator:
     def _close(self) -> None:
         """Let the others have what they need of this process, and end the thread before MPI ends."""
         if self._watch is not None and self._gpus is not None:
-            self._gpus.synchronize()
+            with suppress(RuntimeError):
+                self._gpus.synchronize()
             self._watch.end()
 
     def _disconnect(self) -> None:
         """Discard the connection of GPUs after a failure; the next array of one makes another."""
         if self._watch is not None and self._gpus is not None:
-            self._gpus.is_idle(nccl.GRACE_S)
+            with suppress(RuntimeError):  # an error of a GPU lasts; the process must not miss what follows
+                self._gpus.is_idle(nccl.GRACE_S)
             self._is_cut_off = True
             self._gpus.abort()
             self._close()

@@ -7,7 +7,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from ..backends import Array
@@ -119,7 +119,8 @@ class NcclTransport:
         """
         with self._aborting:
             for copies in list(self._copies):  # first, since NCCL waits for what is queued before it ends
-                copies.release()
+                with suppress(RuntimeError):  # of a GPU after an error, which runs nothing more
+                    copies.release()
             if self._abortion is None:
                 self._abortion = threading.Thread(target=self._abort, name="blockvec-abort", daemon=True)
                 self._abortion.start()
