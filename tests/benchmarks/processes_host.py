@@ -2,12 +2,15 @@
 
     python -m tests.benchmarks.processes_host --json FILE
 
-Both solve the same problems with the same start vectors, in turns. A run is a new process, or two under
-mpiexec, that solves once and is timed while it solves again; of two processes the slower one counts.
-`time_s` is the least wall-clock time of all turns, `median_s` their median, `ratio` the median over turns of
-the time of two processes over that of one process in the same turn, and `cpu_s` the least time of the
-processors. A process that waits for the other polls and so uses its processor; `products_s` and `waiting_s`
-are its time in products, and waiting for halos and sums, in the fastest turn.
+Both solve the same problems with the same start vectors, in turns, and so does one process of one thread. A
+run is a new process, or two under mpiexec, that solves once and is timed while it solves again; of two
+processes the slower one counts. BLAS has one thread, blockvec's operations have the others. `time_s` is the
+least wall-clock time of all turns, `median_s` their median, `ratio` the median over turns of the time of
+two processes over that of two threads in the same turn. On a machine with other work these are uncertain.
+`cpu_s` is the least time of a processor, of the busier process; `cpu_ratio` is that of two processes over
+half of that of one thread, which two threads reach if they divide all work. A process that waits polls,
+which counts. `products_s` and `waiting_s` are its time in products, and waiting for halos and sums, in the
+fastest turn.
 """
 
 from __future__ import annotations
@@ -40,7 +43,11 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         "convergence": "norm",
     },
 }
-SETUPS = {1: ("1 process, 2 threads", "2"), 2: ("2 processes, 1 thread each", "1")}
+SETUPS = {  # processes and threads
+    "1 process, 1 thread": (1, 1),
+    "1 process, 2 threads": (1, 2),
+    "2 processes, 1 thread each": (2, 1),
+}
 
 
 def solved(model: str, comm: Any) -> dict[str, Any]:
@@ -56,41 +63,42 @@ def solved(model: str, comm: Any) -> dict[str, Any]:
     if comm is not None:
         parts = comm.allgather(found)
         found["time_s"] = max(part["time_s"] for part in parts)
-        found["cpu_s"] = sum(part["cpu_s"] for part in parts)
+        found["cpu_s"] = max(part["cpu_s"] for part in parts)
         shares = info["processes"]
         found["products_s"] = max(own["product_s"] for own in shares)
         found["waiting_s"] = max(own["exchange_s"] + own["reduction_s"] for own in shares)
     return found
 
 
-def turn(model: str, size: int) -> dict[str, Any]:
+def turn(model: str, processes: int, threads: int) -> dict[str, Any]:
     """Run a problem in a new process, or in several."""
     command = [sys.executable, "-m", "tests.benchmarks.processes_host", "--solve", model]
-    if size > 1:
+    if processes > 1:
         beside = Path(sys.executable).with_name("mpiexec")
-        command = [str(beside) if beside.exists() else "mpiexec", "-n", str(size), *command, "--comm"]
-    threads = {f"{library}_NUM_THREADS": SETUPS[size][1] for library in ("OMP", "OPENBLAS", "BLOCKVEC")}
-    environment = os.environ | threads
+        command = [str(beside) if beside.exists() else "mpiexec", "-n", str(processes), *command, "--comm"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "BLOCKVEC_THREADS": str(threads)}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
 
 def measured(model: str, turns: int) -> list[dict[str, Any]]:
-    """Measure a problem in both ways, in turns."""
-    runs: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
+    """Measure a problem in all setups, in turns."""
+    runs: dict[str, list[dict[str, Any]]] = {setup: [] for setup in SETUPS}
     for number in range(turns):
-        for size in (1, 2) if number % 2 else (2, 1):
-            runs[size].append(turn(model, size))
-    ratios = [two["time_s"] / one["time_s"] for one, two in zip(runs[1], runs[2], strict=True)]
+        for setup in list(SETUPS)[:: 1 if number % 2 else -1]:
+            runs[setup].append(turn(model, *SETUPS[setup]))
     rows = []
-    for size, (setup, _) in SETUPS.items():
-        best = min(runs[size], key=lambda run: run["time_s"])
-        times = [run["time_s"] for run in runs[size]]
-        row = {"operation": "eigsh", "matrix": model, "setup": setup, **best, "turns": turns}
+    for setup, found in runs.items():
+        times = [run["time_s"] for run in found]
+        row = {"operation": "eigsh", "matrix": model, "setup": setup, "turns": turns}
+        row |= min(found, key=lambda run: run["time_s"])
         row |= {"median_s": statistics.median(times), "slowest_s": max(times)}
-        row["cpu_s"] = min(run["cpu_s"] for run in runs[size])
-        rows.append(row if size == 1 else row | {"ratio": statistics.median(ratios), "ratios": ratios})
+        rows.append(row | {"cpu_s": min(run["cpu_s"] for run in found)})
+    _, threads, processes = runs.values()
+    ratios = [two["time_s"] / beside["time_s"] for beside, two in zip(threads, processes, strict=True)]
+    rows[-1] |= {"ratio": statistics.median(ratios), "ratios": ratios}
+    rows[-1]["cpu_ratio"] = 2 * rows[-1]["cpu_s"] / rows[0]["cpu_s"]
     return rows
 
 
@@ -116,7 +124,7 @@ def main() -> int:
     for model in PROBLEMS:
         for row in measured(model, arguments.turns):
             rows.append(row)
-            ratio = f", {row['ratio']:.2f} times" if "ratio" in row else ""
+            ratio = f", {row['ratio']:.2f} and {row['cpu_ratio']:.2f}" if "ratio" in row else ""
             print(
                 f"{model:24} {row['setup']:26} {row['time_s']:7.2f} s, median {row['median_s']:.2f} s, "
                 f"processors {row['cpu_s']:.2f} s, {row['operator_columns']} columns{ratio}",
