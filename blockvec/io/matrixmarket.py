@@ -301,11 +301,11 @@ def count_numbers(file: Path, stream: IO[bytes], header: Header) -> int | None:
     """Count the numbers of a body, or of a part of it; None if it has something else.
 
     Without this check SciPy silently returns a wrong matrix for numbers that it reads in part (``1.0D+3``,
-    ``1.5-100``, ``2.5`` for an integer) and for elements with too many values. Lines and blanks have an upper
-    bound, because SciPy keeps whole lines in memory.
+    ``1.5-100``, ``2.5`` for an integer) and for elements with too many or too few values. Lines and blanks
+    have an upper bound, because SciPy keeps whole lines in memory.
     """
     table = _pair_table(header.whole or header.field == "pattern")
-    found = read = length = 0
+    found = before = read = length = 0  # `before` the last end of a line
     last, last_mark = b" ", b""
     for chunk in itertools.chain(iter(lambda: stream.read(_CHUNK_BYTES), b""), [b"\n"]):
         classes = np.frombuffer((last + chunk).translate(_CLASS_OF), np.uint8)
@@ -313,6 +313,13 @@ def count_numbers(file: Path, stream: IO[bytes], header: Header) -> int | None:
         marks = last_mark + chunk.translate(_CLASS_OF, _NOT_MARKS)
         if _IMPOSSIBLE in pairs or any(pair in marks for pair in _TWICE_IN_ONE):
             return None
+        if header.indices:
+            ends = np.flatnonzero(np.frombuffer(chunk, np.uint8) == ord("\n"))
+            starts = np.cumsum(np.frombuffer(pairs, np.uint8), dtype=np.int32)  # of numbers: the only ones
+            counts = np.diff(found + starts[ends], prepend=before)
+            if not ((counts == 0) | (counts == header.line_numbers)).all():
+                return None
+            before += int(counts.sum())
         found += pairs.count(_NUMBER_STARTS)
         read += len(chunk)
         if read > _NUMBER_BYTES * (found + _NUMBER_BYTES):

@@ -295,6 +295,7 @@ BROKEN = {
     "fractional index": (GENERAL + "2 3 1\n1.5 1 1\n", 3, "found '1.5 1 1'"),
     "comment in the body": (GENERAL + "1 1 1\n% here\n1 1 1\n", 3, "found '% here'"),
     "elements on one line": (GENERAL + "2 2 2\n1 1 1 2 2 2\n", 3, "found '1 1 1 2 2 2'"),
+    "index on the line before": (GENERAL + "9 9 2\n1 1 1 2\n2 2.5\n", 3, "found '1 1 1 2', expected a row"),
     "element over two lines": (GENERAL + "2 2 1\n1 1\n1\n", 3, "found '1 1'"),
     "skew diagonal": (
         variant(general="skew-symmetric") + "2 2 2\n2 1 1\n2 2 3\n",
