@@ -289,7 +289,8 @@ def _mixes(problem: Problem, options: IterationOptions) -> bool:
     if not saves_time(op, b):
         return False
     free = available_bytes(op)
-    return free is None or _basis_bytes(problem, options) + copy_bytes(op, b) <= free
+    lacks = free is not None and _basis_bytes(problem, options) + copy_bytes(op, b) > free
+    return not largest(op.layout, lacks)
 
 
 def _basis_bytes(problem: Problem, options: IterationOptions) -> int:

@@ -63,6 +63,25 @@ def every_method_finds_the_values_of_the_matrix(comm: Any, folder: Path) -> None
 
 
 @work
+def filters_of_a_copy_in_single_precision_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    A = models.model("laplace3d:n=9")
+    options: dict[str, Any] = {
+        "which": "SA",
+        "method": "filter",
+        "tol": 1e-8,
+        "convergence": "norm",
+        "rng": 1,
+    }
+    for layout in layouts(A.shape[0], comm):
+        op = as_operator(A, layout=layout)
+        result = eigsh(op, 6, precision="mixed", return_info=True, **options)
+        check(A, result, comm, dense_values(A)[:6], 1e-7)
+        assert result.info["single_columns"] > 0
+    with pytest.raises(OptionError, match="precision: 'mixed' needs a sparse matrix A"):
+        eigsh(lambda X: X, 6, shape=A.shape, precision="mixed", comm=comm, **options)
+
+
+@work
 def complex_and_single_precision_matrices_are_solved(comm: Any, folder: Path) -> None:
     A = models.model(HOFSTADTER)
     for dtype, tol in (("complex128", 1e-10), ("complex64", 1e-4)):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ..arrays import Memory, memory_of
 from ..backends import Backend
@@ -61,6 +61,8 @@ class DistributedOperator(Operator):
         self._own, self._coupling, self._halo = own, coupling, halo
         if nnz is not None:
             self.nnz: int = nnz
+        if self.device == "cpu" and len(self._sparse_parts()) == 1 + len(coupling):
+            self.converted = self._converted
 
     @classmethod
     def of_rows(cls, rows: Any, layout: RowLayout, backend: Backend) -> DistributedOperator:
@@ -100,9 +102,8 @@ class DistributedOperator(Operator):
     @property
     def entries(self) -> int | None:
         """Stored entries in the rows of this process; None for a function."""
-        parts = [self._own, *(part for _, part in self._coupling)]
-        counts: list[int] = [part.nnz for part in parts if isinstance(part, SparseOperator)]
-        return sum(counts) if len(counts) == len(parts) else None
+        parts = self._sparse_parts()
+        return sum(part.nnz for part in parts) if len(parts) == 1 + len(self._coupling) else None
 
     def apply(self, *operands: Any, **options: Any) -> Any:
         """Compute a product, and count it; see `Operator.apply`."""
@@ -168,6 +169,17 @@ class DistributedOperator(Operator):
     def sparse_product(self) -> tuple[SpmmvProblem | None, Any]:
         """Describe a product with the entries in own columns."""
         return self._own.sparse_product()
+
+    def _converted(self, dtype: DTypeLike, factor: float = 1) -> DistributedOperator:
+        """Make ``factor A`` with entries of another type an operator of its own; see `SparseOperator`."""
+        own, *parts = (part.converted(dtype, factor) for part in self._sparse_parts())
+        coupling = [(begin, part) for (begin, _), part in zip(self._coupling, parts, strict=True)]
+        return DistributedOperator(own, self.layout, coupling, self._halo, self.nnz)
+
+    def _sparse_parts(self) -> list[SparseOperator]:
+        """List own part and coupling, as far as their entries are stored."""
+        parts = [self._own, *(part for _, part in self._coupling)]
+        return [part for part in parts if isinstance(part, SparseOperator)]
 
     def _affine(self, alpha: complex, shift: complex) -> Operator:
         if self.device != "cpu" or not hasattr(self, "nnz") or self.nnz > SHORT_ROWS * self.shape[0]:

@@ -62,17 +62,22 @@ def can_convert(operator: Operator) -> bool:
 
 
 def copy_bytes(operator: Operator, block_size: int) -> int:
-    """Count the bytes of a copy in single precision, and of the blocks that it is applied to.
+    """Count the bytes of a copy in single precision, and of the blocks that it is applied to, per process.
 
     On a GPU the kernels may take the matrix in a form of its own, with other indices.
     """
     size = SINGLE[operator.dtype.char].itemsize
     entry = size + (0 if operator.device == "cpu" else size + INDEX_BYTES)
     nnz: int = operator.nnz  # type: ignore[attr-defined]
-    return nnz * entry + 2 * operator.shape[0] * block_size * size
+    return (nnz * entry + 2 * operator.shape[0] * block_size * size) // _processes(operator)
 
 
 def saves_time(operator: Operator, block_size: int) -> bool:
     """Check whether the time of products with a block is that of memory, and not of caches or calls."""
     least = HOST_BYTES if operator.device == "cpu" else DEVICE_BYTES
-    return application_bytes(operator, block_size) >= least
+    return application_bytes(operator, block_size) >= least * _processes(operator)
+
+
+def _processes(operator: Operator) -> int:
+    """Count the processes that share the rows."""
+    return 1 if operator.layout is None else operator.layout.size
