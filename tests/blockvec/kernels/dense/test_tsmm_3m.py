@@ -144,3 +144,17 @@ def test_errors_are_bounded_where_parts_differ_in_size(small: str, tmp_path: Pat
     error = np.abs(B - values.astype(np.clongdouble) @ C.astype(np.clongdouble))
     bound = 4 * UNIT_ROUNDOFF[p.dtype] * (2 + np.sqrt(family.chain_length(p, config, H200)))
     assert np.all(error <= bound * (np.abs(values) @ np.abs(C)))
+
+
+@needs_host_compiler
+def test_not_a_number_and_infinity_stay_in_their_rows(tmp_path: Path) -> None:
+    rng = np.random.default_rng(7)
+    p = problem(6, 9, K=71)
+    values, C = draw(rng, (p.K, p.M), p.dtype), draw(rng, (p.M, p.N), p.dtype)
+    values[13, 5], values[40, 0] = np.nan, np.inf
+    A, B = aligned(values, p.lda, 16)[0], aligned(np.zeros((p.K, p.N), p.dtype), p.ldb, 16)[0]
+    run(p, Config(4), (A, C, B), 1, tmp_path)
+    clean = np.isfinite(values).all(axis=1)
+    np.testing.assert_array_equal(B[clean], values[clean] @ C)
+    assert np.isnan(B[13]).all()
+    assert not np.isfinite(B[40][np.abs(C[0]) > 0]).any()
