@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from blockvec import BlockVector, as_operator, models
 from blockvec.errors import OptionError
+from blockvec.kernels.problem import SpmmvProblem
 from solvers import EigenResult, eigsh
 from solvers.blocks import in_precision
 from solvers.column_block import ColumnBlock
@@ -20,6 +21,7 @@ from solvers.iterations import filtered_lanczos, mixed_precision
 from solvers.iterations.filter_design import Filter
 from solvers.iterations.filtered_lanczos import ChebyshevOperator
 from solvers.iterations.mixed_precision import LEAST_LIMIT, UNIT, SingleCopy
+from tests.pretended_gpu import pretended_gpu
 
 TOL = 1e-8
 
@@ -51,10 +53,17 @@ def check(A: Any, result: EigenResult, values: np.ndarray) -> None:
     assert np.abs(w - values).max() <= result.limits.max() + 1e-14 * norm
 
 
+def crowded_rows() -> Any:
+    """A matrix with so many entries per row that factor and shift of a filter are part of each product."""
+    B = sp.random_array((1000, 1000), density=0.012, rng=np.random.default_rng(2), format="csr")
+    return (B + B.T + sp.diags_array(np.linspace(0, 20, 1000))).tocsr()
+
+
 CASES = {
     "laplacian": lambda: models.model("laplace3d:n=10"),
     "disorder": lambda: disordered(models.model("laplace2d:n=34")),
     "complex": lambda: disordered(models.model("hofstadter:nx=36,ny=36")),
+    "crowded rows": crowded_rows,
     "tiny numbers": lambda: 1e-60 * disordered(models.model("laplace2d:n=34")),
     "huge numbers": lambda: 1e60 * disordered(models.model("laplace2d:n=34")),
 }
@@ -247,8 +256,24 @@ def test_the_refining_filter_damps_by_what_the_residuals_need(monkeypatch: pytes
     assert states[-1] <= 1 < states[-2]
 
 
+@pytest.mark.parametrize("case", ["laplacian", "complex"])
+def test_a_gpu_runs_the_recurrence_of_a_mixed_filter_in_single_precision(case: str) -> None:
+    A = CASES[case]()
+    with pretended_gpu() as watched:
+        result = solve(A, 10, precision="mixed", method="filter")
+        info = result.info
+    assert info["device"] == "cuda:0"
+    check(A, result, np.linalg.eigvalsh(A.toarray())[:10])
+    products = [request for request in watched.solves[-1].requests if isinstance(request, SpmmvProblem)]
+    single = np.dtype("complex64" if case == "complex" else "float32").name
+    steps = [(p.dtype_matrix, p.dtype_x) for p in products if p.beta != "zero"]
+    assert (single, single) in steps
+    assert (A.dtype.name, A.dtype.name) in steps  # of the refining filter
+    assert {p.width for p in products if p.dtype_x == single} == {info["block_size"]}
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", ["laplacian", "disorder", "complex"])
+@pytest.mark.parametrize("case", ["laplacian", "disorder", "complex", "crowded rows"])
 def test_mixed_solves_on_a_gpu_have_the_pairs_of_double_precision(case: str) -> None:
     A = CASES[case]()
     result = solve(A, 10, precision="mixed", device="gpu")
