@@ -65,6 +65,8 @@ OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to 
 CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
 SINGLE_DEFECT = 1e2  # error of a decomposition in single precision, in units of its roundoff
+SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
+LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
 SURPLUS = 2.0  # damping of rounding errors beyond what their residuals need
 UNFORESEEN = 10.0  # ratio of the spread to the planned one above which the sketch was wrong
 KEPT_SHARE = 0.4  # share of the basis kept by a restart: more would leave no room for steps
@@ -118,13 +120,14 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked", "rate", "is_mixed", "mixes"),
+        *("promised", "doubt", "looked", "rate", "is_mixed", "mixes", "refined"),
     )
 
     filter: Filter | None = None
     mixes = True  # whether filters may still be in single precision
     is_mixed = False  # whether the current one is
     _copy: SingleCopy | None = None
+    refined = np.inf  # largest residual, relative to its limit, that was refined last
     is_refined = False  # whether the pending columns are refined vectors without values and residuals
     designs = 0
     retired = False  # whether filters are no longer used
@@ -399,7 +402,10 @@ class FilteredRestart(ThickRestart):
             return ""
         worst = float(np.max(excess(state.residuals, state.limits)))
         if self.krylov.m == 0 and worst > 1:  # the refined vectors are not accurate enough
-            self._adopt()
+            if worst < self.refined / LEAST_REFINEMENT:
+                self._refine(worst)
+            else:
+                self._adopt()
             return ""
         self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
         self.best = min(self.best, worst)
@@ -414,12 +420,15 @@ class FilteredRestart(ThickRestart):
         if wrong or (stalled and values[k - 1] <= self.filter.edge):
             self._design((*values[[0, k - 1, -1]].tolist(), self.least))
             self._adopt()
-        elif self.is_mixed and (stalled or self.promised <= 1 < worst):
+        elif self.is_mixed and self.promised <= 1 < worst:
             self._refine(worst)
         elif stalled:
-            rounding = ROUNDING_REACH * self.problem.tolerance.unit * self._norm() * self.filter.spread
-            if float(state.residuals.max()) < rounding:
-                self._retire()
+            reach = SINGLE_REACH * UNIT if self.is_mixed else ROUNDING_REACH * self.problem.tolerance.unit
+            if float(state.residuals.max()) < reach * self._norm() * self.filter.spread:
+                if self.is_mixed:
+                    self._refine(worst)
+                else:
+                    self._retire()
         return ""
 
     def _refine(self, worst: float) -> None:
@@ -429,7 +438,7 @@ class FilteredRestart(ThickRestart):
         largest residual is `worst` times its limit.
         """
         assert self.filter is not None
-        k, b, start = self.problem.k, self.options.block_size, self.krylov.columns(0, self.krylov.m).copy()
+        k, b, start = self.problem.k, self.options.block_size, self.krylov.columns(0, len(self.theta)).copy()
         growth = max(self.filter.growth(float(ranking_key(self.theta, self.which)[k - 1])), LEAST_GROWTH)
         damping = min(SURPLUS * worst, MOST_DAMPING)
         degree = math.ceil(math.acosh(max(damping, 1.0)) / growth * self.filter.degree)
@@ -441,7 +450,7 @@ class FilteredRestart(ThickRestart):
             self.counts.apply(part.shape[1], operator.degree)
             part[:, :] = operator.apply(part.copy())
         self.is_mixed = self.mixes = False
-        self.is_refined = True
+        self.is_refined, self.refined = True, worst
         self.best, self.stalled, self.promised = np.inf, 0, np.inf
         self.krylov = self._filtered_krylov(self.filter)
         self.krylov.append(start, keep_random=True)
