@@ -158,15 +158,9 @@ def _block_size(problem: Problem) -> int:
         wide = 0 if problem.start is None else problem.start.shape[1]
         filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
         is_usual = k <= few and wide <= PAIR and not filters
-        b = (
-            PAIR
-            if is_usual and has_short_columns(problem)
-            else 8
-            if k >= 8 and (op.device != "cpu" or is_sparse)
-            else 4
-            if k >= 4
-            else 2
-        )
+        b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
+        if is_usual and has_short_columns(problem):
+            b = min(k, PAIR)  # further copies of the only wanted value would not change the result
         if problem.ncv is not None:  # two steps between restarts
             b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)
@@ -199,7 +193,7 @@ def _basis_size(problem: Problem, b: int) -> int:
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
-        steps = 8 if b > 4 or problem.preconditioner is not None else 14
+        steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else 20
         if (
             problem.has_costly_steps
         ):  # it ends when the pairs have converged: rather a large basis than restarts

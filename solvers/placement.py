@@ -92,7 +92,9 @@ def _takes_too_long(A: Any, place: str | None) -> bool:
     """Predict whether a factorisation asked for takes many minutes."""
     if place is None or Factorization.is_small(A.shape[0], int(getattr(A, "nnz", A.shape[0] ** 2))):
         return False
-    return FactorWork.of(A).factor_s(place) > (LONGEST_HOST_S if place == "cpu" else LONGEST_GPU_S)
+    longest_s = LONGEST_HOST_S if place == "cpu" else LONGEST_GPU_S
+    # The search of a long, thin graph takes longer than its factors.
+    return FactorWork.of_band(A).factor_s(place) > longest_s and FactorWork.of(A).factor_s(place) > longest_s
 
 
 def factor_place(n: int, entries: int, device: str) -> str | None:

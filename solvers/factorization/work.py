@@ -95,6 +95,23 @@ class FactorWork:
         entries, flops = _dissection(n, _middle_level(pattern))
         return cls(n, nnz, max(entries, nnz / 2), flops)
 
+    @classmethod
+    def of_band(cls, A: Any) -> FactorWork:
+        """Bound the work for A - sigma I by that of a band matrix with rows in their order: without a search.
+
+        Examples
+        --------
+        >>> from blockvec.models import model
+        >>> FactorWork.of_band(model("laplace1d:n=100")).entries
+        200
+        """
+        pattern = _pattern(A)
+        if pattern is None:
+            return cls.of(A)
+        n, rows = pattern.shape[0], np.repeat(np.arange(pattern.shape[0]), np.diff(pattern.indptr))
+        width = 1 + int(np.abs(rows - pattern.indices).max(initial=0))
+        return cls(n, int(pattern.nnz), n * width, n * width**2)
+
     def factor_s(self, device: str) -> float:
         """Predict the seconds of a first factorisation."""
         rates = _rates(device)

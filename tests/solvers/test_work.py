@@ -88,3 +88,20 @@ def test_values_around_a_shift_are_iterated_on_where_factors_would_take_hours() 
     assert eigsh(A, 2, which="SM", **options).info["method"] == "jd"
     mesh = model("laplace2d:nx=200,ny=200")
     assert eigsh(mesh, 2, which="SM", **options).info["method"] == "lanczos"
+
+
+def test_the_work_of_a_band_bounds_that_of_nested_dissection_and_of_factors() -> None:
+    for A in (model("laplace1d:n=900"), model("laplace2d:n=30"), model("laplace3d:n=9")):
+        band, predicted = FactorWork.of_band(A), FactorWork.of(A)
+        assert (band.n, band.nnz) == (predicted.n, predicted.nnz)
+        factors = factorize(A, sigma=-1.0)
+        assert band.entries >= factors.entries / 2
+
+
+def test_a_long_thin_graph_is_not_searched_for_a_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("the graph was searched")
+
+    monkeypatch.setattr(FactorWork, "of", refuse)
+    w = eigsh(model("laplace1d:n=30000"), 2, sigma=0.5, return_eigenvectors=False)
+    assert np.abs(w - 0.5).max() < 1e-3
