@@ -105,11 +105,11 @@ def factor_place(n: int, entries: int, device: str) -> str | None:
 
 
 def shift_invert_s(A: Any, M: Any, op: Operator) -> float:
-    """Predict the seconds of a solve by shift-invert on the device of an operator; inf without memory."""
+    """Predict the seconds of a solve by shift-invert for an operator of a device; inf without memory."""
     work = FactorWork.of(A, M)
     if op.device == "cpu" and not _fits(work, op):
         return math.inf  # cuDSS asks for memory itself, before its factors are allocated
-    return work.solve_s(op.device)
+    return work.solve_s(factor_place(work.n, work.nnz, op.device) or op.device)
 
 
 def is_affordable(A: Any, M: Any, op: Operator) -> bool:
