@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--mass",
         metavar="FILE",
-        help="mass matrix M of a generalised problem A x = lambda M x; computed on the CPU",
+        help="mass matrix M of a generalised problem A x = lambda M x",
     )
     add("--tol", type=float, default=1e-8, metavar="T", help="tolerance of --convergence (default 1e-8)")
     add(
@@ -256,8 +256,6 @@ def _plot(result: EigenResult, path: str) -> None:
 
 def _device(arguments: argparse.Namespace) -> str:
     chosen: str = arguments.device
-    if chosen == "gpu" and arguments.mass is not None:
-        raise OptionError("--device: got gpu, but --mass is factorised on the CPU; leave out one of them.")
     if chosen != "auto" or arguments.comm is not None:
         return "cpu" if chosen == "auto" else chosen
     try:

@@ -120,7 +120,6 @@ def test_pairs_that_did_not_converge_are_shown_and_flagged(capsys: pytest.Captur
         (["laplace3d:n=6", "--nosuch"], "unrecognized arguments: --nosuch (see"),
         (["laplace3d:n=6", "--mass", "laplace3d:n=5"], "M is 125 x 125 but A is 216 x 216"),
         (["laplace3d:n=6", "--mass", "laplace3d:n=6"], "--mass: 'laplace3d:n=6' is the file of the matrix"),
-        (["laplace3d:n=6", "--mass", "laplace1d:n=216", "--device", "gpu"], "leave out one of them"),
         (["-", "--mass", "-"], "--mass: '-' is the file of the matrix"),
         ([], "the following arguments are required: MATRIX"),
     ],
@@ -173,12 +172,14 @@ def test_all_eigenvalues_of_an_interval(capsys: pytest.CaptureFixture[str]) -> N
     assert "-k" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("device", ["auto", pytest.param("gpu", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("shift", [[], ["--sigma", "0.2"], ["--sigma=-1e-3"], ["--method", "dense"]])
 def test_a_pair_of_files_has_the_values_of_the_generalised_problem(
-    shift: list[str], pair: Any, capsys: pytest.CaptureFixture[str]
+    shift: list[str], device: str, pair: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     K, M, stiffness, mass = pair
-    assert main([stiffness, "--mass", mass, "-k", "3", "--tol", "1e-12", "--json", *shift]) == 0
+    options = ["-k", "3", "--tol", "1e-12", "--json", "--device", device, *shift]
+    assert main([stiffness, "--mass", mass, *options]) == 0
     found = json.loads(capsys.readouterr().out)
     values = scipy.linalg.eigvalsh(K.toarray(), M.toarray())
     target = found["sigma"] or 0.0
