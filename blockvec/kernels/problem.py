@@ -316,16 +316,21 @@ P = TypeVar("P", bound=Problem)
 
 ROW_CLASSES = (1 << 12, 1 << 16, 1 << 20)
 """Numbers of rows that configurations are chosen for; those of other numbers are 1 per cent faster."""
+ENTRY_CLASSES = (*range(1, 11), 12, 14, 16, 20, 24, 27, 32, 40, 48, 64, 96)
+"""Numbers of entries per row that configurations of sparse products are chosen for; above, exact ones."""
 
 
-def in_row_class(problem: P) -> P:
+def in_class(problem: P) -> P:
     """Change the rows of a problem to the nearest of `ROW_CLASSES`, and a sparse matrix in proportion.
 
-    A configuration is valid for any number of rows. So few different kernels serve all numbers.
+    Entries per row are rounded up to one of `ENTRY_CLASSES`. A configuration is valid for any number of rows
+    and entries. So few different kernels serve all numbers, and those of common solves can be compiled ahead.
     """
     rows = problem.n_rows if isinstance(problem, SpmmvProblem) else problem.K
     near = min(ROW_CLASSES, key=lambda count: abs(math.log(count / max(rows, 1))))
     if not isinstance(problem, SpmmvProblem):
         return replace(problem, K=near)
-    n_cols, nnz = (round(count * near / max(rows, 1)) for count in (problem.n_cols, problem.nnz))
-    return replace(problem, n_rows=near, n_cols=n_cols, nnz=nnz)
+    average = problem.nnz / max(rows, 1)
+    entries = next((entries for entries in ENTRY_CLASSES if entries >= average), average)
+    n_cols = round(problem.n_cols * near / max(rows, 1))
+    return replace(problem, n_rows=near, n_cols=n_cols, nnz=round(near * entries))

@@ -56,11 +56,19 @@ SHIFT_INVERT = (
     (20, 152),
     (50, 184),
 )  # eigenpairs, and basis vectors at shifts of `eigsh`
-MATRICES: tuple[dict[str, Any], ...] = (
-    {"pattern": "planes", "longest": 7},
-    {"pattern": "lines", "longest": 5},
-    {"pattern": "scattered", "longest": 4},
-)
+COMMON: tuple[tuple[str, int], ...] = (("planes", 7), ("lines", 5), ("scattered", 4))
+"""Patterns and entries per row of matrices, for which all products are compiled."""
+OTHERS: dict[str, tuple[tuple[str, int], ...]] = {
+    "float64": (
+        *(("scattered", entries) for entries in (3, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 64)),
+        *(("uneven", entries) for entries in (6, 10, 20)),
+        *(("lines", entries) for entries in (3, 7, 9)),
+        ("planes", 27),
+    ),
+    "complex128": tuple(("scattered", entries) for entries in (6, 8, 12, 16, 20)),
+}
+"""Others by element type, for which products with blocks of up to `NARROW` columns are compiled."""
+NARROW = 8
 
 
 @contextlib.contextmanager
@@ -88,9 +96,12 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
         if chosen is not None and chosen.name not in ("column_dot", "scale") and not chosen.vendor:
             yield chosen.source()
     elif isinstance(request, SpmmvProblem):
-        for matrix in MATRICES:
-            extents = {"n_rows": rows, "n_cols": rows, "nnz": rows * matrix["longest"]}
-            product = dataclasses.replace(request, **extents, **matrix)
+        for pattern, entries in (
+            *COMMON,
+            *(OTHERS.get(request.dtype, ()) if request.width <= NARROW else ()),
+        ):
+            extents = {"n_rows": rows, "n_cols": rows, "nnz": rows * entries}
+            product = dataclasses.replace(request, **extents, pattern=pattern, longest=entries)
             chosen = dispatch.preferred(product, backend)
             if chosen is not None and not chosen.vendor:
                 family = SPARSE_FAMILIES[chosen.name]

@@ -27,7 +27,7 @@ from ..limits import (
     excess_registers,
     excess_threads,
 )
-from ..problem import DOTS, GRAMS, SpmmvProblem, in_row_class, is_complex, itemsize, promote
+from ..problem import DOTS, GRAMS, SpmmvProblem, in_class, is_complex, itemsize, promote
 from ..source import constants_of, render
 from .csr_plan import TASK_ENTRIES, Plan, Units, Walk, address
 from .family import SparseFamily
@@ -154,7 +154,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
 
         Matrices of uneven rows may have none.
         """
-        return self._in_order.choose(in_row_class(problem), device)
+        return self._in_order.choose(in_class(problem), device)
 
     def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         """Explain why the family cannot run a problem; None if it can."""

@@ -14,7 +14,7 @@ from ..cache import load_json, store_json
 from ..device import DeviceInfo
 from ..families import config_from, is_valid
 from ..family import AnyFamily
-from ..problem import Problem, in_row_class
+from ..problem import Problem, in_class
 
 MAX_CHOICES = 4000
 """Choices per device and cache folder; a solve makes 20 to 100."""
@@ -22,7 +22,7 @@ MAX_CHOICES = 4000
 
 def choose(family: AnyFamily, problem: Problem, device: DeviceInfo) -> Any:
     """Choose a configuration by the family's model, or as it chose in an earlier process."""
-    return _choose(family, in_row_class(problem), device, options().cache_dir)
+    return _choose(family, in_class(problem), device, options().cache_dir)
 
 
 @functools.lru_cache(maxsize=4096)

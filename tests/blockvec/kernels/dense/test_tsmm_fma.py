@@ -19,7 +19,7 @@ from blockvec.kernels.dense.tsmm_fma_model import TsmmFmaModel
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import run_rows
-from blockvec.kernels.problem import TsmmProblem, in_row_class, itemsize, promote
+from blockvec.kernels.problem import TsmmProblem, in_class, itemsize, promote
 from tests.blocks import address, asks_for_chunks, bind, describe_tsmm, draw, framed, parts
 from tests.emulator.host import HostKernel, needs_host_compiler
 
@@ -77,7 +77,7 @@ class CountingModel(TsmmFmaModel):
 
 
 def test_a_choice_is_remembered_for_row_counts_that_are_close() -> None:
-    near, other = (in_row_class(problem(8, K=K)) for K in (1_000_000, 700_000))
+    near, other = (in_class(problem(8, K=K)) for K in (1_000_000, 700_000))
     model = CountingModel()
     chosen, predictions = model.choose(near, H200), model.predictions
     assert predictions > 0

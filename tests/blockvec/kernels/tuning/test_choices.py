@@ -12,8 +12,8 @@ import pytest
 
 import blockvec
 from blockvec.kernels.device import H200
-from blockvec.kernels.families import FAMILIES
-from blockvec.kernels.problem import SpmmvProblem, TsmttsmProblem, in_row_class
+from blockvec.kernels.families import FAMILIES, SPARSE_FAMILIES
+from blockvec.kernels.problem import SpmmvProblem, TsmttsmProblem, in_class
 from blockvec.kernels.tuning.choices import choose, save_choices
 
 FAMILY = FAMILIES["tsmttsm_mma"]
@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 import blockvec
 from blockvec.kernels.device import H200
-from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.families import FAMILIES, SPARSE_FAMILIES
 from blockvec.kernels.problem import TsmttsmProblem
 from blockvec.kernels.tuning.choices import choose
 family, asked = FAMILIES["tsmttsm_mma"], []
@@ -88,11 +88,25 @@ def test_nothing_is_written_where_nothing_is_new(stored: Path) -> None:
 @pytest.mark.parametrize(("rows", "near"), [(0, 12), (10_000, 12), (20_000, 16), (10**5, 16), (10**9, 20)])
 def test_numbers_of_rows_share_the_choice_for_one_of_three(rows: int, near: int) -> None:
     exact = replace(PROBLEM, K=1 << near)
-    assert in_row_class(replace(PROBLEM, K=rows)) == exact
+    assert in_class(replace(PROBLEM, K=rows)) == exact
     with blockvec.option_context(cache_dir=Path("nowhere")):
         assert choose(FAMILY, replace(PROBLEM, K=rows), H200) == FAMILY.choose(exact, H200)
 
 
 def test_a_sparse_matrix_of_another_number_of_rows_has_as_many_entries_per_row() -> None:
     problem = SpmmvProblem(10_000, 20_000, 70_000, 4, "float64", "float64", 4, 4, longest=9)
-    assert in_row_class(problem) == replace(problem, n_rows=4096, n_cols=8192, nnz=28672)
+    assert in_class(problem) == replace(problem, n_rows=4096, n_cols=8192, nnz=28672)
+
+
+@pytest.mark.parametrize("average", [0.2, 1.0, 4.4, 6.94, 9.98, 10.5, 25.0, 27.0, 95.5, 300.5])
+@pytest.mark.parametrize("name", ["spmmv_csr", "spmmv_sell"])
+def test_sparse_matrices_of_nearly_as_many_entries_per_row_share_kernels(name: str, average: float) -> None:
+    rows, family = 50_000, SPARSE_FAMILIES[name]
+    problem = SpmmvProblem(rows, rows, round(rows * average), 4, "float64", "float64", 4, 4, longest=400)
+    alike = in_class(problem)
+    assert alike.nnz / alike.n_rows >= average * (1 - 1e-6)
+    assert alike.nnz / alike.n_rows <= max(1.51 * average, 1)
+    assert in_class(alike) == alike
+    with blockvec.option_context(cache_dir=Path("nowhere")):
+        config = choose(family, problem, H200)
+    assert family.refuse(problem, config, H200) is None
