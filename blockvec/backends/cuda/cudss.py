@@ -155,7 +155,8 @@ class CopiedFactors(HostFactors):
         """Solve for a copy of a block on the host; waits for the device."""
         import cupy
 
-        return self._gpu.on_device(cupy.asarray)(super().solve(self._gpu.on_device(B.get)()))
+        solved = np.ascontiguousarray(super().solve(self._gpu.on_device(B.get)()))  # SuperLU returns columns
+        return self._gpu.on_device(cupy.asarray)(solved)
 
 
 class _System:
