@@ -69,15 +69,14 @@ def copy_bytes(operator: Operator, block_size: int) -> int:
     size = SINGLE[operator.dtype.char].itemsize
     entry = size + (0 if operator.device == "cpu" else size + INDEX_BYTES)
     nnz: int = operator.nnz  # type: ignore[attr-defined]
-    return (nnz * entry + 2 * operator.shape[0] * block_size * size) // _processes(operator)
+    processes = 1 if operator.layout is None else operator.layout.size
+    return (nnz * entry + 2 * operator.shape[0] * block_size * size) // processes
 
 
 def saves_time(operator: Operator, block_size: int) -> bool:
-    """Check whether the time of products with a block is that of memory, and not of caches or calls."""
+    """Check whether the time of products with a block is that of memory, and not of caches or calls.
+
+    This does not depend on the number of processes: another number can resume from a checkpoint.
+    """
     least = HOST_BYTES if operator.device == "cpu" else DEVICE_BYTES
-    return application_bytes(operator, block_size) >= least * _processes(operator)
-
-
-def _processes(operator: Operator) -> int:
-    """Count the processes that share the rows."""
-    return 1 if operator.layout is None else operator.layout.size
+    return application_bytes(operator, block_size) >= least

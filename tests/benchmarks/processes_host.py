@@ -91,7 +91,7 @@ def measured(model: str, turns: int) -> list[dict[str, Any]]:
     rows = []
     for setup, found in runs.items():
         times = [run["time_s"] for run in found]
-        row = {"operation": "eigsh", "matrix": model, "setup": setup, "turns": turns}
+        row = {"operation": "processes", "matrix": model, "setup": setup, "turns": turns}
         row |= min(found, key=lambda run: run["time_s"])
         row |= {"median_s": statistics.median(times), "slowest_s": max(times)}
         rows.append(row | {"cpu_s": min(run["cpu_s"] for run in found)})
