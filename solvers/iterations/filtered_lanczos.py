@@ -368,6 +368,11 @@ class FilteredRestart(ThickRestart):
             return krylov.columns(begin, begin + columns)
         return krylov.buffer.like(columns)
 
+    def _converges_in_order(self) -> bool:
+        # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
+        # block that is narrower than these has mixtures of them beside fewer copies of each.
+        return self.which != "LM" or self.degree == 1
+
     def _keep(self, m: int, w: int) -> int:
         return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)
 

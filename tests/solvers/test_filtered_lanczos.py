@@ -215,3 +215,11 @@ def test_converged_copies_stay_apart_from_those_that_have_just_come() -> None:
     assert np.allclose(np.linalg.norm(R @ U, axis=0)[:3], 0, atol=1e-7)
     assert np.allclose(U.T @ U, np.eye(5))
     assert np.array_equal(theta, [1, 1, 1, 1, 2])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_copies_of_both_signs_are_found_where_there_are_more_than_columns(seed: int) -> None:
+    A = models.model("graphene:nx=16,ny=16")  # six copies of a value, and six of its negative
+    magnitudes = np.sort(np.abs(np.linalg.eigvalsh(A.toarray())))[::-1]
+    w, _ = eigsh(A, 18, which="LM", tol=1e-8, convergence="norm", method="filter", rng=seed)
+    assert np.allclose(np.sort(np.abs(w))[::-1], magnitudes[:18], rtol=0, atol=1e-7)
