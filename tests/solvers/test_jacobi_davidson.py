@@ -491,7 +491,14 @@ def test_a_filter_finds_where_to_begin_around_a_target(monkeypatch: Any, locked:
         columns.append(X.shape[1])
         return apply(self, X, *arguments, **options)
 
+    add = SparseOperator.add_product
+
+    def added(self: Any, X: Any, Y: Any) -> None:
+        columns.append(X.shape[1])
+        add(self, X, Y)
+
     monkeypatch.setattr(SparseOperator, "apply", counted)
+    monkeypatch.setattr(SparseOperator, "add_product", added)
     options = {"sigma": 0.05, "orthogonal_to": vectors[:, known] if locked else None, "verify": "never"}
     restarts = {}
     for start in ("auto", "lanczos"):
