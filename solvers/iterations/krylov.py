@@ -43,9 +43,13 @@ LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not ov
 MAX_QUEUED = 4  # steps whose small matrices the host has not seen; so many are lost if one was not enough
 
 
-def is_queued(buffer: Block) -> bool:
-    """Check whether steps on a buffer are queued without waiting: on a device, with all rows on it."""
-    return buffer.device != "cpu" and getattr(buffer, "layout", None) is None
+def is_queued(operator: LinearMap, buffer: Block) -> bool:
+    """Check whether steps are queued without waiting: products with a matrix on a device that has all rows.
+
+    After a step that was not enough the next ones work on noise, at which solves and functions may fail.
+    """
+    is_matrix = getattr(operator, "is_recordable", False)
+    return is_matrix and buffer.device != "cpu" and getattr(buffer, "layout", None) is None
 
 
 @dataclass(slots=True)
@@ -146,7 +150,7 @@ class BlockKrylov:
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
-        self._queues = is_queued(buffer) and degree == 1  # a filter hides the waits of its step
+        self._queues = is_queued(operator, buffer)
         self._reports: list[tuple[int, int, StepReport]] = []  # of queued steps: m and m + w before each
         self._recorder = recorder_for(operator, buffer)
         self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}

@@ -119,7 +119,7 @@ def test_steps_keep_the_decomposition_and_wait_for_a_few_small_matrices(
 def test_queued_steps_are_waited_for_once_a_cycle(
     b: int, device: DeviceNamespace, plain: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(solvers.iterations.krylov, "is_queued", lambda _: True)
+    monkeypatch.setattr(solvers.iterations.krylov, "is_queued", lambda *_: True)
     krylov = start(plain, MATRICES["a band"], b, capacity=32)
     device.waits = 0
     while krylov.can_expand():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ DTYPES = ("float64", "complex128", "float32")
 @pytest.fixture
 def queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queue steps on the host, too."""
-    monkeypatch.setattr(krylov, "is_queued", lambda _: True)
+    monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
     monkeypatch.setattr(drivers, "SHORT_ROWS", 0)  # row-major blocks, as on a GPU
 
 
@@ -72,7 +73,7 @@ def test_the_decomposition_holds_after_recorded_steps(
 def test_queued_steps_compute_what_others_do(b: int, monkeypatch: pytest.MonkeyPatch) -> None:
     A = models.model("laplace1d:n=300")
     others = cycles(A, b)
-    monkeypatch.setattr(krylov, "is_queued", lambda _: True)
+    monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
     queued = cycles(A, b)
     assert np.allclose(others.ritz().theta, queued.ritz().theta, rtol=0, atol=1e-13)
     assert queued.counts == others.counts
@@ -131,3 +132,12 @@ def test_a_profile_calls_all_operations(recorded: list[RecordedStep]) -> None:
     with blockvec.profile():
         eigsh(models.model("laplace2d:n=20"), 4, which="SA", method="lanczos", ncv=24, rng=0)
     assert not recorded
+
+
+def test_only_products_with_matrices_are_queued() -> None:
+    A = models.model("laplace1d:n=30")
+    on_device = SimpleNamespace(device="cuda:0", layout=None)
+    matrix, function = as_operator(A), as_operator(lambda X: A @ X, shape=A.shape, dtype=float)
+    assert krylov.is_queued(matrix, on_device)  # type: ignore[arg-type]
+    assert not krylov.is_queued(function, on_device)  # type: ignore[arg-type]
+    assert not krylov.is_queued(matrix, BlockVector.zeros(30, 2))
