@@ -139,9 +139,15 @@ def find_list(recorded: list[Solve]) -> list[Entry]:
     for text, count in seen.items():
         if count < least:
             continue
+        try:
+            decoded = [
+                list(decode(json.loads(text), solve.sizes, solve.dtype, solve.product)) for solve in recorded
+            ]
+        except ValueError:  # a width below one in some solve, as "b-2" where b is 1
+            continue
         hits[text], wasted[text] = set(), set()
-        for number, solve in enumerate(recorded):
-            for request in decode(json.loads(text), solve.sizes, solve.dtype, solve.product):
+        for number, (solve, requests) in enumerate(zip(recorded, decoded, strict=True)):
+            for request in requests:
                 if request in solve.requests:
                     hits[text].add((number, request))
                 elif accepts(request):
