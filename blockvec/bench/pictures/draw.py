@@ -63,7 +63,7 @@ def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
         (orthogonality.paint_times, of("orthogonalize")),
         (latency.paint, [r for r in kernels if "replay_s" in r]),
         (jacobi_davidson.paint, of_corrections if of_corrections == solves else []),
-        (eigsh.paint_times, solves),
+        (eigsh.paint_times, solves if all({"peers", "which"} <= r.keys() for r in solves) else []),
         (eigsh.paint_block_sizes, of("eigsh_blocks")),
         (sparse.paint, kernels if all(r.get("matrix") for r in kernels) else []),
         (products.paint_maps, kernels if any(r["M"] != r["N"] for r in kernels) else []),

@@ -123,7 +123,10 @@ def test_a_picture_can_be_a_bitmap(tmp_path: Path) -> None:
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("records", [[], [{"operation": "something", "time_s": 1.0}]])
+ALONE = {"operation": "eigsh", "matrix": "A", "n": 100, "k": 3, "time_s": 1.0}  # beside no other solver
+
+
+@pytest.mark.parametrize("records", [[], [{"operation": "something", "time_s": 1.0}], [ALONE]])
 def test_results_that_there_is_no_picture_for_are_refused(
     records: list[dict[str, Any]], tmp_path: Path
 ) -> None:
