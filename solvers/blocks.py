@@ -69,20 +69,9 @@ class AffineOperator(Protocol):
 
 
 class CostedOperator(Protocol):
-    """What the cost of an application depends on, beside an optional ``nnz``."""
+    """What the cost of an application depends on.
 
-    @property
-    def shape(self) -> tuple[int, int]: ...
-    @property
-    def dtype(self) -> np.dtype[Any]: ...
-    @property
-    def device(self) -> str: ...
-
-
-class Operator(Protocol):
-    """A Hermitian operator A: the part of `blockvec.Operator` that eigensolvers use, documented there.
-
-    An attribute ``nnz`` (stored elements, or None) is optional: it tells the cost of an application.
+    An attribute ``nnz`` (stored elements, or None) is optional.
     """
 
     @property
@@ -91,6 +80,11 @@ class Operator(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def device(self) -> str: ...
+
+
+class Operator(CostedOperator, Protocol):
+    """A Hermitian operator A: the part of `blockvec.Operator` that eigensolvers use, documented there."""
+
     @property
     def layout(self) -> RowLayout | None: ...
 

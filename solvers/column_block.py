@@ -226,6 +226,11 @@ class ColumnOperator:
         return ShiftedColumns(ColumnOperator(self.operator.affine(alpha, 0.0)), alpha * shift)
 
 
+def by_rows(operator: Any) -> Any:
+    """Return the operator on row-major blocks behind one on column-major blocks; others as they are."""
+    return operator.operator if isinstance(operator, ColumnOperator) else operator
+
+
 class ShiftedColumns:
     """B - shift I for an operator B on column-major blocks.
 

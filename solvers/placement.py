@@ -90,7 +90,7 @@ class Placement:
 
 def _takes_too_long(A: Any, place: str | None) -> bool:
     """Predict whether a factorisation asked for takes many minutes."""
-    if place is None or Factorization.is_small(A.shape[0], int(getattr(A, "nnz", A.shape[0] ** 2))):
+    if place is None or Factorization.is_small(*_size(A)):
         return False
     longest_s = LONGEST_HOST_S if place == "cpu" else LONGEST_GPU_S
     # The search of a long, thin graph takes longer than its factors.
@@ -114,7 +114,7 @@ def shift_invert_s(A: Any, M: Any, op: Operator) -> float:
 
 def is_affordable(A: Any, M: Any, op: Operator) -> bool:
     """Check whether factors on the host fit in memory, and take seconds."""
-    if Factorization.is_small(A.shape[0], int(getattr(A, "nnz", A.size))):
+    if Factorization.is_small(*_size(A)):
         return True
     work = FactorWork.of(A, M)
     return _fits(work, op) and work.factor_s("cpu") < AFFORDABLE_S
@@ -130,8 +130,13 @@ def place_of(A: Any, device: str) -> str | None:
     """Choose where to factorise a matrix as `factor_place` does; None for a function."""
     if not is_explicit(A) or len(A.shape) != 2:
         return None
+    return factor_place(*_size(A), device)
+
+
+def _size(A: Any) -> tuple[int, int]:
+    """Count the rows and the stored elements of a square matrix."""
     n = int(A.shape[0])
-    return factor_place(n, int(getattr(A, "nnz", n * n)), device)
+    return n, int(getattr(A, "nnz", n * n))
 
 
 def without_factors(device: str) -> str:

@@ -13,7 +13,6 @@ from blockvec.errors import BreakdownError, ShapeError
 from blockvec.parallel import share
 from solvers.orthogonalize import (
     PIP,
-    SVQB,
     TSQR,
     Adaptive,
     BCGSIPlus,
@@ -21,10 +20,10 @@ from solvers.orthogonalize import (
     PIPPlus,
     RandomizedCholQR,
     RankedCholQR,
-    ShiftedCholQR3,
     orthogonalize,
 )
 from tests.distributed import Work, layouts
+from tests.policies import RANKED
 
 WORKS: dict[str, Work] = {}
 
@@ -35,8 +34,7 @@ def work(function: Work) -> Work:
     return function
 
 
-WITHIN = (RankedCholQR(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())
-AGAINST = (Adaptive(), BCGSIPlus(), *(BCGSIPlus(intra=policy) for policy in WITHIN))
+AGAINST = (Adaptive(), BCGSIPlus(), *(BCGSIPlus(intra=policy) for policy in RANKED))
 
 
 def numbers(rows: int, columns: int, dtype: str, seed: int) -> Any:
@@ -81,7 +79,7 @@ def every_policy_gives_the_identities(comm: Any, folder: Path) -> None:
         W = numbers(50, 3, dtype, 8)
         doubled = np.concatenate([W, W[:, :1], np.zeros((50, 1), dtype)], axis=1)
         for layout in layouts(50, comm):
-            for policy in WITHIN:
+            for policy in RANKED:
                 check(W, None, layout, policy)
                 check(doubled, None, layout, policy)
             check(W, None, layout, CholQR2())
@@ -107,7 +105,7 @@ def one_row_per_process_is_enough(comm: Any, folder: Path) -> None:
     V, W = np.eye(n, 1), numbers(n, n - 1, "float64", 5)
     for layout in (RowLayout.equal(n, comm), RowLayout([0] * n + [n], comm)):
         check(W, V, layout, Adaptive())
-        for policy in WITHIN:
+        for policy in RANKED:
             check(W, None, layout, policy)
         with pytest.raises(ShapeError, match="columns"):
             orthogonalize(BlockVector.zeros(n, n + 1, layout=layout))
@@ -118,6 +116,6 @@ def a_number_that_is_none_ends_it_on_all_processes(comm: Any, folder: Path) -> N
     layout = RowLayout.equal(30, comm)
     W = numbers(30, 3, "float64", 6)
     W[-1, 0] = np.nan
-    for policy in (None, *WITHIN):
+    for policy in (None, *RANKED):
         with pytest.raises(BreakdownError):
             orthogonalize(BlockVector(np.array(W[layout.rows]), layout=layout), policy=policy)

@@ -15,12 +15,12 @@ from ..kernels.measure import CeilingProbe, Stopwatch
 from ..kernels.problem import Pattern, Problem
 from ..kernels.roofline import Ceilings
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
 # With one element in so many, factors in any order are nearly full, and sparse libraries take several times
 # as long for them.
 NEARLY_FULL = 4
 SMALL_ROWS, SMALL_ENTRIES = 20_000, 2_000_000
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 """A NumPy array, or a CuPy array, which has the same interface but ships no types."""
 
 DeviceArray: TypeAlias = Any

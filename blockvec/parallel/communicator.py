@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..backends import Array, backend_of, is_cupy
+from ..backends import Array, array_namespace, backend_of, is_cupy
 from ..config import options
 from ..errors import BlockvecError, OptionError
 from . import nccl
@@ -378,6 +380,27 @@ def in_rank_order(parts: Array) -> Array:
     for rank in range(1, len(parts)):
         total = total + parts[rank]
     return total
+
+
+def exchange_slices(
+    comm: Communicator | None, array: Array, sends: NDArray[Any], receives: NDArray[Any]
+) -> Array:
+    """Send slices of a contiguous array to the processes; return those received, one after the other.
+
+    Process r is sent the slice from `sends[r]` to `sends[r + 1]`; `receives` are the bounds of the slices in
+    the result, likewise.
+    """
+    received: Array = array_namespace(array).empty((int(receives[-1]), *array.shape[1:]), array.dtype)
+    sent, taken = (
+        {rank: whole[begin:end] for rank, (begin, end) in enumerate(pairwise(bounds.tolist()))}
+        for whole, bounds in ((array, sends), (received, receives))
+    )
+    own = 0 if comm is None else comm.rank
+    taken.pop(own)[...] = sent.pop(own)
+    if comm is not None:
+        messages = ([(rank, part) for rank, part in parts.items() if len(part)] for parts in (sent, taken))
+        comm.exchange(*messages)()
+    return received
 
 
 def share(comm: Communicator, value: Any) -> list[Any]:

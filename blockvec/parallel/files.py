@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..io import existing, petsc, read_matrix
 from . import matrixmarket
-from .communicator import Communicator, agreed, communicator, share
+from .communicator import Communicator, agreed, communicator, exchange_slices, share
 from .layout import RowLayout
 
 Triplets = NDArray[Any]  # records with row, column and value
@@ -119,14 +119,6 @@ def _sent_to_owners(part: Triplets, layout: RowLayout) -> Triplets:
     assert layout.comm is not None
     owners = np.searchsorted(layout.cuts, part["row"], side="right") - 1
     part = part[np.argsort(owners, kind="stable")]
-    bounds = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=layout.size))])
-    counts = layout.comm.allgather(np.diff(bounds))[:, layout.rank].tolist()
-    sent = [part[bounds[rank] : bounds[rank + 1]] for rank in range(layout.size)]
-    received = [np.empty(count, part.dtype) for count in counts]
-    received[layout.rank] = sent[layout.rank]
-    others = [rank for rank in range(layout.size) if rank != layout.rank]
-    layout.comm.exchange(
-        [(rank, sent[rank]) for rank in others if len(sent[rank])],
-        [(rank, received[rank]) for rank in others if counts[rank]],
-    )()
-    return np.concatenate(received)
+    sends = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=layout.size))])
+    counts = layout.comm.allgather(np.diff(sends))[:, layout.rank]
+    return exchange_slices(layout.comm, part, sends, np.concatenate([[0], np.cumsum(counts)]))

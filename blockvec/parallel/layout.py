@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from ..backends import Array, array_namespace, backend_of
 from ..errors import ShapeError
 from ..traffic import current_traffic
-from .communicator import Communicator, communicator
+from .communicator import Communicator, communicator, exchange_slices
 
 
 class RowLayout:
@@ -223,20 +222,6 @@ class RowLayout:
         return type(rows)((values, columns, starts), shape=(layout.n_local, rows.shape[1]))
 
     def _moved(self, rows: Array, layout: RowLayout) -> Array:
-        if self.comm is None:
-            return rows.copy()
-        moved: Array = array_namespace(rows).empty((layout.n_local, *rows.shape[1:]), rows.dtype)
-        sends, receives = self._shared_with(layout, rows), layout._shared_with(self, moved)
-        if self.rank in sends:
-            receives.pop(self.rank)[...] = sends.pop(self.rank)
-        self.comm.exchange(list(sends.items()), list(receives.items()))()
-        return moved
-
-    def _shared_with(self, layout: RowLayout, rows: Array) -> dict[int, Array]:
-        """Return those of this process's rows that each process has in another layout."""
-        parts = {}
-        for rank, (begin, end) in enumerate(pairwise(layout.cuts)):
-            begin, end = max(begin - self.first_row, 0), min(end - self.first_row, self.n_local)
-            if begin < end:
-                parts[rank] = rows[begin:end]
-        return parts
+        sends = np.clip(np.array(layout.cuts) - self.first_row, 0, self.n_local)
+        receives = np.clip(np.array(self.cuts) - layout.first_row, 0, layout.n_local)
+        return exchange_slices(self.comm, rows, sends, receives)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from ..backends import backend_for
 from ..blockvector import BlockVector
 from ..errors import OptionError
-from .communicator import agreed
+from .communicator import agreed, exchange_slices
 from .halo import Halo
 from .layout import RowLayout
 
@@ -69,8 +68,9 @@ class Partition:
             )  # rows from a process (first index) to another
             self.layout = RowLayout([0, *np.cumsum(sent.sum(axis=0)).tolist()], self._comm)
             self._order = np.argsort(owners, kind="stable")  # of the rows given, as they are sent
-            self._sends = np.concatenate([[0], np.cumsum(counts)])
-            self._receives = np.concatenate([[0], np.cumsum(sent[:, given.rank])])
+            self._sends, self._receives = (
+                np.concatenate([[0], np.cumsum(numbers)]) for numbers in (counts, sent[:, given.rank])
+            )
             firsts = np.array(self.layout.cuts[:-1]) + sent[: given.rank].sum(axis=0)
             self.numbers = np.empty(given.n_local, np.int64)
             self.numbers[self._order] = np.arange(given.n_local) + np.repeat(
@@ -80,13 +80,13 @@ class Partition:
     def to_parts(self, X: BlockVector) -> BlockVector:
         """Move the rows of a block of the given layout to the new one."""
         rows = self._rows(X, self.given)[self._order]
-        return BlockVector(self._exchanged(rows, self._sends, self._receives), layout=self.layout)
+        return BlockVector(exchange_slices(self._comm, rows, self._sends, self._receives), layout=self.layout)
 
     def to_given(self, X: BlockVector) -> BlockVector:
         """Move the rows of a block in the new layout, such as eigenvectors, back to the given one."""
         sent = self._rows(X, self.layout)
         rows = np.empty((self.given.n_local, X.n_cols), X.dtype)
-        rows[self._order] = self._exchanged(sent, self._receives, self._sends)
+        rows[self._order] = exchange_slices(self._comm, sent, self._receives, self._sends)
         return BlockVector(rows, layout=self.given)
 
     def _rows(self, X: BlockVector, layout: RowLayout) -> NDArray[Any]:
@@ -121,29 +121,15 @@ class Partition:
                 halo = Halo(self.given, wanted[~own].astype(np.int64), backend_for("cpu"))
                 known[~own] = halo.start(self.numbers[:, None])()[:, 0]
             ordered = sp.csr_array((rows.data, known[places], rows.indptr), shape=rows.shape)[self._order]
-            lengths = self._exchanged(np.diff(ordered.indptr).astype(np.int64), self._sends, self._receives)
+            lengths = exchange_slices(
+                self._comm, np.diff(ordered.indptr).astype(np.int64), self._sends, self._receives
+            )
             starts = np.concatenate([[0], np.cumsum(lengths)])
             bounds = ordered.indptr[self._sends], starts[self._receives]
-            columns = self._exchanged(ordered.indices.astype(np.int64), *bounds)
+            columns = exchange_slices(self._comm, ordered.indices.astype(np.int64), *bounds)
             moved = sp.csr_array(
-                (self._exchanged(ordered.data, *bounds), columns, starts),
+                (exchange_slices(self._comm, ordered.data, *bounds), columns, starts),
                 shape=(self.layout.n_local, rows.shape[1]),
             )
             moved.sum_duplicates()
             return moved
-
-    def _exchanged(self, array: NDArray[Any], sends: NDArray[Any], receives: NDArray[Any]) -> NDArray[Any]:
-        """Send slices of an array, between the bounds given, and return the slices received."""
-        received = np.empty((int(receives[-1]), *array.shape[1:]), array.dtype)
-        messages: list[list[tuple[int, NDArray[Any]]]] = [[], []]
-        own = []
-        for parts, whole, bounds in ((messages[0], array, sends), (messages[1], received, receives)):
-            for rank, (begin, end) in enumerate(pairwise(bounds.tolist())):
-                if rank == self.given.rank:
-                    own.append(whole[begin:end])
-                elif begin < end:
-                    parts.append((rank, whole[begin:end]))
-        own[1][...] = own[0]
-        if self._comm is not None:
-            self._comm.exchange(*messages)()
-        return received

@@ -35,7 +35,7 @@ import numpy as np
 from blockvec import BlockVector
 
 from ..blocks import Block, Operator, column_factors, in_precision, project_out, small_matrix, to_host
-from ..column_block import ColumnBlock, ColumnOperator
+from ..column_block import ColumnBlock, ColumnOperator, by_rows
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
@@ -91,7 +91,7 @@ class ChebyshevOperator:
     """
 
     def __init__(self, operator: Operator | SingleCopy, filter: Filter, locked: Block | None) -> None:
-        operator = operator.operator if isinstance(operator, ColumnOperator) else operator
+        operator = by_rows(operator)
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
         sign = -1 if filter.which == "SA" else 1
@@ -252,8 +252,7 @@ class FilteredRestart(ThickRestart):
     def _single(self) -> SingleCopy:
         """Return the matrix in single precision; it is converted once."""
         if self._copy is None:
-            operator = self.operator.operator if isinstance(self.operator, ColumnOperator) else self.operator
-            self._copy = SingleCopy(operator, self._norm())
+            self._copy = SingleCopy(by_rows(self.operator), self._norm())
         return self._copy
 
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:

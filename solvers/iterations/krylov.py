@@ -150,7 +150,7 @@ class BlockKrylov:
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
-        self._queues = is_queued(operator, buffer)
+        self._queues = M is None and is_queued(operator, buffer)
         self._reports: list[tuple[int, int, StepReport]] = []  # of queued steps: m and m + w before each
         self._recorder = recorder_for(operator, buffer)
         self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
@@ -233,7 +233,7 @@ class BlockKrylov:
 
         On a GPU this queues the step and does not wait for it; `settle` does.
         """
-        if self._queues and self.M is None and min(self.w, self.room) >= self.block_size:
+        if self._queues and min(self.w, self.room) >= self.block_size:
             X, W, into = self._operands()
             W, step = self._queue(X, W, into)
             self._reports.append((self.m, self.m + self.w, StepReport(step, self.basis.shape[1])))

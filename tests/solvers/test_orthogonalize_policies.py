@@ -30,10 +30,9 @@ from solvers.orthogonalize import (
 from tests.benchmarks import orthogonality
 from tests.benchmarks.orthogonalize import columns_moved
 from tests.contract.blocks import ThreadComm, in_parallel
-from tests.policies import name
+from tests.policies import RANKED, name
 
 N, M, B = 1500, 24, 4
-RANKED = (RankedCholQR(), ShiftedCholQR3(), SVQB(), TSQR(), RandomizedCholQR())
 WITHIN = (*RANKED, CholQR2())
 AGAINST = (Adaptive(), BCGSIPlus(), PIPPlus(), PIP())
 
