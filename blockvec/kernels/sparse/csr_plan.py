@@ -173,13 +173,13 @@ def structure_of(indptr: Array, indices: Array) -> Structure:
 
     Distances between neighbouring lines and planes are inferred from a sample of rows.
     """
-    n_rows = len(indptr) - 1
-    longest = int((indptr[1:] - indptr[:-1]).max()) if n_rows else 0
+    starts = _to_host(indptr)  # as for `_cut`
+    n_rows = len(starts) - 1
+    longest = int(np.diff(starts).max(initial=0))
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
         return Structure(longest, 0, 0)
     rows = np.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64).tolist()
-    # Plain copies of slices: each operation on a GPU would compile a kernel at its first use.
-    ranges = [_to_host(indptr[row : row + 2]).tolist() for row in rows]
+    ranges = [starts[row : row + 2].tolist() for row in rows]
     neighbours = [_to_host(indices[i : min(j, i + _SAMPLE_ENTRIES)]) for i, j in ranges]
     distances = [abs(columns.astype(np.int64) - row) for columns, row in zip(neighbours, rows, strict=True)]
     found, counts = np.unique(np.concatenate(distances), return_counts=True)
@@ -202,39 +202,50 @@ def _to_host(array: Array) -> Any:
 
 
 def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:
-    xp, indptr, n_rows = namespace(plan.indptr), plan.indptr, plan.n_rows
-    starts = xp.arange(0, n_rows, rows)
-    ends = xp.minimum(starts + rows, n_rows)
+    """Cut blocks of rows into units.
+
+    On the host: on a GPU each operation would compile a kernel at its first use, 0.3 s each.
+    """
+    indptr, n_rows = _to_host(plan.indptr), plan.n_rows
+    starts = np.arange(0, n_rows, rows)
+    ends = np.minimum(starts + rows, n_rows)
     crowded = indptr[ends] - indptr[starts] > entries
     if plan.longest > long_row:
-        long = xp.flatnonzero(indptr[1:] - indptr[:-1] > long_row)
+        long = np.flatnonzero(indptr[1:] - indptr[:-1] > long_row)
         crowded[long // rows] = True
     else:
         long = starts[:0]
-        if not bool(crowded.any()):
+        if not crowded.any():
             return Units(None, len(starts))
     cuts = [starts]
-    next_long = xp.append(long, n_rows)
+    next_long = np.append(long, n_rows)
     at, end = starts[crowded], ends[crowded]
     # Greedy, in all crowded blocks of rows at once: a unit ends where it is full or a long row begins.
     while len(at):
-        full = xp.minimum(indptr[at].astype(np.int64) + entries, plan.nnz).astype(indptr.dtype)
-        until = xp.searchsorted(indptr, full, side="right") - 1
-        barrier = next_long[xp.searchsorted(next_long, at)]
-        at = xp.where(barrier == at, at + 1, xp.minimum(xp.minimum(until, barrier), end))
+        full = np.minimum(indptr[at].astype(np.int64) + entries, plan.nnz).astype(indptr.dtype)
+        until = np.searchsorted(indptr, full, side="right") - 1
+        barrier = next_long[np.searchsorted(next_long, at)]
+        at = np.where(barrier == at, at + 1, np.minimum(np.minimum(until, barrier), end))
         more = at < end
         at, end = at[more], end[more]
         cuts.append(at)
-    first_rows = xp.sort(xp.concatenate([*cuts, xp.full(1, n_rows)])).astype(indptr.dtype)
-    return Units(first_rows, len(first_rows) - 1, *_tasks(xp, indptr, long))
+    first_rows = np.sort(np.concatenate([*cuts, [n_rows]])).astype(indptr.dtype)
+    device = namespace(plan.indptr).asarray
+    tasks, sums, slots = _tasks(indptr, long)
+    return Units(
+        device(first_rows),
+        len(first_rows) - 1,
+        None if tasks is None else device(tasks),
+        None if sums is None else device(sums),
+        slots,
+    )
 
 
-def _tasks(xp: Any, indptr: Array, long: Array) -> tuple[Array | None, Array | None, int]:
+def _tasks(indptr: Array, long: Array) -> tuple[Array | None, Array | None, int]:
     """Divide the long rows into tasks, and list the sums over tasks and the number of slots; see `Units`."""
     if len(long) == 0:
         return None, None, 0
-    columns = (long, indptr[long], indptr[long + 1])
-    row, begin, end = (np.asarray(a if xp is np else a.get(), np.int64) for a in columns)
+    row, begin, end = (numbers.astype(np.int64) for numbers in (long, indptr[long], indptr[long + 1]))
     parts = -(-(end - begin) // TASK_ENTRIES)
     of = np.repeat(np.arange(len(row)), parts)  # the long row of each task
     part = np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -245,7 +256,7 @@ def _tasks(xp: Any, indptr: Array, long: Array) -> tuple[Array | None, Array | N
     several = parts > 1
     last = np.cumsum(parts[several])
     sums = np.stack([row[several], last - parts[several], last, np.full(len(last), -1)], axis=1)
-    return xp.asarray(tasks), xp.asarray(sums) if len(sums) else None, int(divided.sum())
+    return tasks, sums if len(sums) else None, int(divided.sum())
 
 
 @dataclass(frozen=True, slots=True)
