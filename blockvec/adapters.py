@@ -21,6 +21,7 @@ from .models import RowGenerator
 from .operators import Operator, SparseOperator
 from .parallel import RowLayout, agreed, choose_gpu
 from .parallel.operator import DistributedOperator
+from .profile import Profile
 
 
 class FunctionOperator(Operator):
@@ -37,6 +38,7 @@ class FunctionOperator(Operator):
         self._function = function
         self._writes = _has_parameter(function, "out")
 
+    @Profile.timed("products")
     def _product(self, X: Array, Y: Array, beta: complex) -> Array:
         """Compute A X, in Y itself if the function takes ``out`` and Y is not read."""
         out = None
@@ -56,6 +58,7 @@ class FunctionOperator(Operator):
         product = arrays.as_rows(product, copy=not product.flags.c_contiguous)
         return out if out is not None and overlaps(product, out) else product
 
+    @Profile.timed("products")
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
         product = None if self._writes else self._function(np.ascontiguousarray(X))

@@ -18,6 +18,7 @@ from .backends.base import is_nearly_full, is_small
 from .blockvector import BlockVector
 from .errors import BreakdownError, OptionError, ShapeError
 from .operators import BlockLike, Operator
+from .profile import Profile
 
 ACCURATE = 16.0  # a solution whose residual is below so many u of | |S| |x| + |b| | is as good as any
 REFINEMENTS = 3  # steps of refinement in which a usable factorisation reaches that
@@ -155,6 +156,7 @@ class Factorization:
         A, M = (self._row_sums(abs(matrix)) for matrix in (self._A, self._M))
         return self._unit * ((A / M + abs(sigma)) or 1.0)
 
+    @Profile.timed("factorisation")
     def refactorize(self, sigma: float) -> None:
         """Replace the factors by those for another shift.
 
@@ -179,6 +181,7 @@ class Factorization:
                 break
             self.is_singular |= not has_pivots
 
+    @Profile.timed("products")
     def solve(self, B: BlockLike, out: BlockLike | None = None) -> BlockVector:
         """Solve S X = B for a block; the residual of each column is checked, and refined where needed.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -494,10 +495,15 @@ class SparseOperator(Operator):
 
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
-        if self._add_columns is None or active_profile.get() is not None:
+        if self._add_columns is None:
             super().add_product(X, Y)
-        else:
-            self._add_columns(X, Y)
+            return
+        watch, profile = self.backend.stopwatch(), active_profile.get()
+        self._add_columns(X, Y)
+        if profile is not None:
+            width = X.shape[1]
+            problem = replace(self.sparse_product()[0], width=width, ldx=width, ldy=width, beta="one")
+            profile.record(self.backend, problem, "csr_columns", watch)
 
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
         """Describe the product with one column; return it and the prepared matrix."""

@@ -332,7 +332,7 @@ def _print(
 ) -> None:
     inputs = {"matrix": arguments.matrix, "mass": arguments.mass, "sigma": arguments.sigma}
     if arguments.json:
-        kernels = {} if profile is None else {"kernels": profile.rows()}
+        kernels = {} if profile is None else {"kernels": profile.rows(), "parts": profile.parts()}
         print(json.dumps({**inputs, **result.to_dict(), **kernels}, allow_nan=False), flush=True)
         return
     entries = getattr(A, "nnz", A.shape[0] * A.shape[1])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from blockvec import BlockVector
+from blockvec import BlockVector, Profile
 from blockvec import Operator as ArrayOperator
 
 from .blocks import Array, Scalars
@@ -26,6 +26,7 @@ _GEMM = {"f": blas.sgemm, "d": blas.dgemm, "F": blas.cgemm, "D": blas.zgemm}
 _GEMV = {"f": blas.sgemv, "d": blas.dgemv, "F": blas.cgemv, "D": blas.zgemv}
 
 
+@Profile.timed(moved=lambda V, W: (W.dtype.name, V.size + (W is not V) * W.size, 0))
 def adjoint_product(V: Array, W: Array) -> Array:
     """Compute V^H W for column-major arrays."""
     char, width = W.dtype.char, W.shape[1]
@@ -42,6 +43,7 @@ def adjoint_product(V: Array, W: Array) -> Array:
     return np.asarray(_GEMM[char](1.0, V, W, trans_a=_ADJOINT[char]))
 
 
+@Profile.timed(moved=lambda V, C, W, *factors: (W.dtype.name, V.size + W.size, W.size))
 def add_product(V: Array, C: Array, W: Array, alpha: complex = 1.0, beta: complex = 1.0) -> None:
     """Set W = alpha V C + beta W for column-major arrays; with beta = 0 W is not read."""
     char = W.dtype.char
@@ -195,6 +197,7 @@ class ColumnOperator:
         self.shape, self.dtype = operator.shape, operator.dtype
         self.nnz = getattr(operator, "nnz", None)
 
+    @Profile.timed("products")
     def apply(
         self,
         X: ColumnBlock,
@@ -240,6 +243,7 @@ class ShiftedColumns:
     def __init__(self, operator: ColumnOperator, shift: float) -> None:
         self.operator, self.shift = operator, shift
 
+    @Profile.timed("products")
     def apply(
         self, X: ColumnBlock, out: ColumnBlock | None = None, alpha: complex = 1, beta: complex = 0
     ) -> ColumnBlock:

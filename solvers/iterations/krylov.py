@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blockvec import Profile
+
 from ..blocks import (
     Array,
     Block,
@@ -394,6 +396,7 @@ class BlockKrylov:
 
     # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
 
+    @Profile.timed("Rayleigh-Ritz")
     def ritz(self) -> Ritz:
         """Compute the Ritz pairs of V."""
         self.settle()
@@ -408,6 +411,7 @@ class BlockKrylov:
                 Y, B = Y @ U, B @ U
         return Ritz(theta, Y, B)
 
+    @Profile.timed("Rayleigh-Ritz")
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
         """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
         m, w, keep = self.m, self.w, len(kept)
@@ -490,6 +494,7 @@ class BlockKrylov:
         self._H[:end, :m] = self._H[:end, :m] @ U
         self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
 
+    @Profile.timed("orthogonalisation")
     def reorthonormalize(self) -> None:
         """Reorthonormalise [V Q] by Cholesky QR and transform the decomposition.
 

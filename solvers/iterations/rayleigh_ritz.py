@@ -12,7 +12,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from blockvec import array_namespace, single_threaded_blas
+from blockvec import Profile, array_namespace, single_threaded_blas
 from blockvec.errors import BreakdownError
 from blockvec.parallel import share
 
@@ -126,6 +126,7 @@ def separate_copies(theta: RealArray, G: NDArray[Any], width: float) -> tuple[Re
     return theta, U
 
 
+@Profile.timed("Rayleigh-Ritz")
 def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
     """Compute eigenvalues, ascending, and eigenvectors of the Hermitian part of a projected matrix.
 

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from blockvec import Profile
 from blockvec.errors import BreakdownError
 
 from ..blocks import (
@@ -184,6 +185,7 @@ class SearchSpace:
         """Return the Ritz values of V, ascending."""
         return ritz_pairs(self._H[: self.m, : self.m])[0] + self.tau
 
+    @Profile.timed("Rayleigh-Ritz")
     def extract(self) -> Extracted:
         """Return approximate eigenvectors: Ritz vectors, or refined ones around the target."""
         H = self._H[: self.m, : self.m]
@@ -239,6 +241,7 @@ class SearchSpace:
         Y = inverse @ U[:, np.argsort(-np.abs(inverse_nu), kind="stable")]
         return np.linalg.qr(Y)[0]
 
+    @Profile.timed("Rayleigh-Ritz")
     def vectors(self, Y: Array) -> Block:
         """Compute V Y for coefficients of shape (m, s)."""
         c, (m, s) = self.n_locked, Y.shape
@@ -246,6 +249,7 @@ class SearchSpace:
         C[c : c + m] = Y
         return self.buffer[:, : len(C)].combine(self.small(C))
 
+    @Profile.timed("Rayleigh-Ritz")
     def residuals(self, X: Block, Y: Array, theta: RealArray) -> Block:
         """Compute A X - X theta for X = V Y from W R, without applying the operator."""
         m = self.m
@@ -257,6 +261,7 @@ class SearchSpace:
 
     # --- restart --------------------------------------------------------------------------------
 
+    @Profile.timed("Rayleigh-Ritz")
     def shrink(self, Y: Array) -> None:
         """Replace V by V Y, for orthonormal coefficients of shape (m, s)."""
         m, s = Y.shape

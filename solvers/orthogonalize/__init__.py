@@ -22,6 +22,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from blockvec import Profile
 from blockvec.errors import OptionError, ShapeError
 
 from ..blocks import Array, Block
@@ -80,6 +81,7 @@ class Orthogonalized:
     reductions: int
 
 
+@Profile.timed("orthogonalisation")
 def orthogonalize(
     W: Block,
     V: Block | None = None,

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from blockvec import Profile
+
 from ..blocks import Array, Block
 from ..column_block import add_product, adjoint_product
 from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE
@@ -93,6 +95,20 @@ def host_step(
         if into is not None and R is not None:
             into[:] = W
         return S, R, length, reductions
+    return _row_step(W, V, first, scale, into)
+
+
+def _moved(W: Array, V: Array, first: Sequence[tuple[int, int]], *_: object) -> tuple[str, int, int]:
+    """Count the elements of three passes over W, two over V, and one over its first columns."""
+    columns = 2 * V.shape[1] + sum(j - i for i, j in first)
+    return W.dtype.name, len(V) * columns + 3 * W.size, 2 * W.size
+
+
+@Profile.timed("orthogonalisation", _moved)
+def _row_step(
+    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
+) -> tuple[Array, Array | None, float, int]:
+    """Do the work of `host_step` on row-major arrays."""
     width, blocks = W.shape[1], _Rows(W, V)
     S = np.zeros((V.shape[1], width), W.dtype)
     ranges = [(i, j) for i, j in first if i < j]
@@ -119,6 +135,7 @@ def host_step(
     return S, R, length, reductions
 
 
+@Profile.timed("orthogonalisation")
 def column_step(
     W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float
 ) -> tuple[Array, Array | None, float, int]:

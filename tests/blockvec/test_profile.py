@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,13 +126,64 @@ def test_a_profile_counts_calls_bytes_and_fractions_by_kernel(measurements: list
     assert [row["time_s"] for row in p.rows()] == sorted((row["time_s"] for row in p.rows()), reverse=True)
 
 
-def test_a_table_has_a_line_for_each_kernel(measurements: list[int]) -> None:
+def test_a_table_has_a_line_for_each_kernel_and_each_part(measurements: list[int]) -> None:
     V = blockvec.BlockVector.random(1000, 2, rng=0)
     with blockvec.profile() as p:
         V.gram()
-    head, line = p.table().splitlines()
-    assert head.split()[:2] == ["operation", "type"]
-    assert line.split()[:2] == ["gram", "float64"]
+    head, line, _, _, *parts = p.table().splitlines()
+    assert head.split()[:3] == ["part", "operation", "type"]
+    assert line.split()[:4] == ["other", "blocks", "gram", "float64"]
+    assert [part.split()[0] for part in parts] == ["other", "rest", "total"]
+
+
+def test_the_time_of_a_function_does_not_include_the_work_recorded_inside(measurements: list[int]) -> None:
+    V = blockvec.BlockVector.random(1000, 2, rng=0)
+
+    @blockvec.Profile.timed("outer part", lambda: ("float64", 1000, 0))
+    def outer() -> None:
+        time.sleep(0.02)
+        inner()
+        V.gram()
+
+    @blockvec.Profile.timed("inner part")
+    def inner() -> None:
+        time.sleep(0.05)
+
+    outer()  # outside of a profile nothing is recorded
+    with blockvec.profile() as p:
+        outer()
+    rows = {row["operation"]: row for row in p.rows()}
+    assert rows["gram"]["part"] == "outer part"
+    assert rows["inner"]["time_s"] >= 0.05
+    assert rows["inner"]["fraction"] == 0
+    assert 0.02 <= rows["outer"]["time_s"] <= p.time_s - rows["inner"]["time_s"]
+    limit_s = 8000 / MEASURED.read_gb_s * 1e-9
+    assert rows["outer"]["fraction"] == pytest.approx(limit_s / rows["outer"]["time_s"])
+
+
+@pytest.mark.parametrize("method", ["lanczos", "filter", "jd"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_parts_add_up_to_the_time_of_the_block(measurements: list[int], dtype: str, method: str) -> None:
+    A = blockvec.models.model("laplace3d:n=10").astype(dtype)
+    with blockvec.profile() as p:
+        blockvec.eigsh(A, 4, which="SA", method=method, rng=0)
+    *parts, total = p.parts()
+    times_s = {part["part"]: part["time_s"] for part in parts}
+    assert times_s.keys() >= {"products", "orthogonalisation", "Rayleigh-Ritz", "rest"}
+    assert min(times_s.values()) > 0
+    assert (total["part"], total["time_s"]) == ("total", p.time_s)
+    assert sum(times_s.values()) == pytest.approx(p.time_s)
+    assert all(part["fraction"] > 0 for part in parts if part["part"] in ("products", "orthogonalisation"))
+
+
+def test_a_profile_changes_no_bits(measurements: list[int]) -> None:
+    A = blockvec.models.model("laplace2d:n=30")
+    options = {"k": 3, "which": "SA", "method": "lanczos", "rng": 0}
+    w, X = blockvec.eigsh(A, **options)
+    with blockvec.profile():
+        again, Y = blockvec.eigsh(A, **options)
+    np.testing.assert_array_equal(w, again)
+    np.testing.assert_array_equal(X, Y)
 
 
 def test_nothing_is_recorded_outside_of_the_block_or_of_an_inner_profile(measurements: list[int]) -> None:

@@ -52,10 +52,12 @@ def test_a_table_on_stdout_and_silence_on_stderr() -> None:
 
 def test_a_profile_shows_kernels_beside_their_rooflines(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["laplace3d:n=10", "-k", "4", "--device", "cpu", "--profile"]) == 0
-    assert re.search(r"^operation .* limit\n(.*\n)*spmmv +float64 ", capsys.readouterr().out, re.MULTILINE)
+    pattern = r"^part .* limit\n(.*\n)*products +spmmv +float64 (.*\n)*total .* 100%"
+    assert re.search(pattern, capsys.readouterr().out, re.MULTILINE)
     assert main(["laplace3d:n=10", "-k", "4", "--device", "cpu", "--profile", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["kernels"]
-    assert {"operation", "kernel", "calls", "time_s", "fraction"} <= set(rows[0])
+    document = json.loads(capsys.readouterr().out)
+    assert {"part", "operation", "kernel", "calls", "time_s", "fraction"} <= set(document["kernels"][0])
+    assert document["parts"][-1]["part"] == "total"
 
 
 def test_counts_are_in_singular_or_plural(capsys: pytest.CaptureFixture[str]) -> None:
