@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import blas
 
-from blockvec import BlockVector, Profile
+from blockvec import BlockVector, Profile, RowLayout
 from blockvec import Operator as ArrayOperator
 
 from .blocks import Array, Scalars
@@ -59,6 +59,11 @@ def add_product(V: Array, C: Array, W: Array, alpha: complex = 1.0, beta: comple
         _GEMM[char](alpha, V, C, beta, W, overwrite_c=1)
 
 
+def summed(layout: RowLayout | None, part: Array) -> Array:
+    """Add a small array over the processes that share the rows."""
+    return part if layout is None else layout.sum(part)
+
+
 class ColumnBlock:
     """A column-major array of the host with the operations of `solvers.blocks.Block`.
 
@@ -66,6 +71,8 @@ class ColumnBlock:
     ----------
     array : array, shape (n, b)
         Copied unless it is column-major.
+    layout : RowLayout, optional
+        The split of the rows over processes; the array has those of this process.
 
     Examples
     --------
@@ -75,57 +82,64 @@ class ColumnBlock:
     [[1.0, 0.0], [0.0, 1.0]]
     """
 
-    __slots__ = ("array", "dtype", "shape")
+    __slots__ = ("array", "dtype", "layout", "shape")
 
     device = "cpu"
-    layout = None
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, layout: RowLayout | None = None) -> None:
         self.array = np.asfortranarray(array)
         self.shape: tuple[int, int] = array.shape
-        self.dtype = array.dtype
+        self.dtype, self.layout = array.dtype, layout
 
     @classmethod
     def of(cls, block: Any) -> ColumnBlock:
         """Copy a block of the host."""
-        return cls(np.array(block.array, order="F"))
+        return cls(np.array(block.array, order="F"), block.layout)
 
     @classmethod
-    def random(cls, n_rows: int, n_cols: int, dtype: Any = np.float64, *, rng: Any = None) -> ColumnBlock:
+    def random(
+        cls,
+        n_rows: int,
+        n_cols: int,
+        dtype: Any = np.float64,
+        *,
+        rng: Any = None,
+        layout: RowLayout | None = None,
+    ) -> ColumnBlock:
         """Create a block of the random numbers that a `BlockVector` of this shape has."""
-        return cls.of(BlockVector.random(n_rows, n_cols, dtype, rng=rng))
+        return cls.of(BlockVector.random(n_rows, n_cols, dtype, rng=rng, layout=layout))
 
     @property
     def n_global(self) -> int:
-        """Number of rows."""
-        return self.shape[0]
+        """Number of rows in all processes."""
+        return self.shape[0] if self.layout is None else self.layout.n_global
 
     def random_like(self, n_cols: int, rng: Any = None) -> ColumnBlock:
         """Create a random block with as many rows."""
-        return self.random(self.shape[0], n_cols, self.dtype, rng=rng)
+        return self.random(self.n_global, n_cols, self.dtype, rng=rng, layout=self.layout)
 
     def like(self, n_cols: int | None = None, dtype: Any = None) -> ColumnBlock:
         """Create an uninitialised block with as many rows."""
         shape = self.shape[0], self.shape[1] if n_cols is None else n_cols
-        return ColumnBlock(np.empty(shape, self.dtype if dtype is None else dtype, order="F"))
+        return ColumnBlock(np.empty(shape, self.dtype if dtype is None else dtype, order="F"), self.layout)
 
     def copy(self) -> ColumnBlock:
         """Copy the block."""
-        return ColumnBlock(self.array.copy(order="F"))
+        return ColumnBlock(self.array.copy(order="F"), self.layout)
 
     def __getitem__(self, index: tuple[slice, slice]) -> ColumnBlock:
-        return ColumnBlock(self.array[index])
+        return ColumnBlock(self.array[index], self.layout)
 
     def __setitem__(self, index: tuple[slice, slice], value: ColumnBlock) -> None:
         self.array[index] = value.array
 
     def dot(self, W: ColumnBlock) -> Array:
         """Compute V^H W."""
-        return adjoint_product(self.array, W.array)
+        return summed(self.layout, adjoint_product(self.array, W.array))
 
     def gram(self) -> Array:
         """Compute V^H V."""
-        G = adjoint_product(self.array, self.array)
+        G = self.dot(self)
         return (G + G.conj().T) / 2
 
     def combine(
@@ -180,7 +194,7 @@ class ColumnBlock:
     @_quiet
     def column_dot(self, W: ColumnBlock) -> Array:
         """Compute v_j^H w_j for each column."""
-        return np.asarray(np.vecdot(self.array.T, W.array.T))
+        return summed(self.layout, np.asarray(np.vecdot(self.array.T, W.array.T)))
 
 
 class ColumnOperator:
@@ -190,11 +204,10 @@ class ColumnOperator:
     """
 
     device = "cpu"
-    layout = None
 
     def __init__(self, operator: ArrayOperator) -> None:
         self.operator = operator
-        self.shape, self.dtype = operator.shape, operator.dtype
+        self.shape, self.dtype, self.layout = operator.shape, operator.dtype, operator.layout
         self.nnz = getattr(operator, "nnz", None)
 
     @Profile.timed("products")

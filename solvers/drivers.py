@@ -256,7 +256,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
 def has_short_columns(problem: Problem) -> bool:
     """Check whether Lanczos runs on column-major blocks: steps take as long as their calls."""
     op = problem.operator
-    is_here = op.device == "cpu" and op.layout is None and isinstance(op, ArrayOperator | _Described)
+    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | _Described)
     is_usual = problem.blocks is BlockVector and problem.target is None and op.dtype.char in "dD"
     return is_here and is_usual and op.shape[0] <= SHORT_ROWS
 
@@ -317,7 +317,6 @@ class _Described:
     nnz: int
     dtype: np.dtype[Any]
     device: str = "cpu"
-    layout: object = None  # not None where rows are split over processes
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -361,7 +360,7 @@ def memory_needed(
     >>> [round(memory_needed(400**3, 7 * 400**3, 20, processes) / 1e9) for processes in (1, 4)]
     [91, 23]
     """
-    op: Any = _Described(n, nnz, np.dtype(dtype), layout=None if processes == 1 else processes)
+    op: Any = _Described(n, nnz, np.dtype(dtype))
     tolerance = Tolerance(0.0, "value", float(np.finfo(op.dtype).eps) / 2)
     problem = Problem(
         operator=op,

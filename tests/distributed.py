@@ -182,6 +182,9 @@ def products_are_those_of_the_whole_matrix(comm: Any, folder: Path) -> None:
                 half = op.affine(0.5, 3).apply(V, out=out.copy(), beta=-1)
                 expected = 0.5 * (product - 3 * X) - (2 * (product - X * shifts) - Y)
                 assert is_close(half.array, expected[layout.rows], A.dtype)
+                x, y = (np.asfortranarray(whole[layout.rows].astype(A.dtype)) for whole in (X.real, Y.real))
+                op.add_product(x, y)  # column-major arrays
+                assert is_close(y, (A @ X.real + Y.real)[layout.rows], A.dtype)
 
 
 @work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from blockvec import BlockVector, RowLayout, as_operator, models, profile
 from blockvec.errors import BreakdownError, FormatError, OptionError, ShapeError
 from blockvec.parallel import communicator, recorded_traffic, share
 from solvers import EigenResult, NoConvergence, eigsh
+from solvers.column_block import ColumnBlock
+from solvers.orthogonalize import orthogonalize
 from tests.contract.blocks import host
-from tests.distributed import Work, layouts
+from tests.distributed import Work, integers, layouts
 
 WORKS: dict[str, Work] = {}
 
@@ -99,6 +102,50 @@ def interior_values_are_found_without_a_factorisation(comm: Any, folder: Path) -
         sigma = options.get("sigma", 0.0)
         expected = np.sort(values[np.argsort(np.abs(values - sigma), kind="stable")[:3]])
         check(A, eigsh(A, 3, rng=3, comm=comm, return_info=True, **options), comm, expected, 1e-9)
+
+
+@work
+def sizes_and_method_are_those_of_one_process(comm: Any, folder: Path) -> None:
+    for model, k in (("xxz:sites=10,up=5", 3), ("laplace3d:n=9", 10), ("laplace2d:n=23", 12)):
+        A, options = models.model(model), {"which": "SA", "rng": 0, "return_info": True}
+        for method in ("auto", "lanczos", "filter"):
+            alone = eigsh(A, k, method=method, **options).info
+            found = eigsh(A, k, method=method, comm=comm, **options).info
+            for name in ("method", "block_size", "ncv", "degree"):
+                assert found[name] == alone[name]
+            difference = abs(found["operator_columns"] - alone["operator_columns"])
+            assert difference <= 0.1 * alone["operator_columns"]
+
+
+@work
+def column_major_blocks_are_the_rows_of_the_whole(comm: Any, folder: Path) -> None:
+    A, B, C = (np.asfortranarray(integers(shape, complex, 1)) for shape in ((77, 4), (77, 3), (4, 3)))
+    for layout in layouts(77, comm):
+        V, W = (ColumnBlock(whole[layout.rows], layout) for whole in (A, B))
+        assert np.array_equal(V.dot(W), A.conj().T @ B)
+        assert np.array_equal(V.gram(), A.conj().T @ A)
+        assert np.array_equal(V[:, 1:].column_dot(W), (A[:, 1:].conj() * B).sum(axis=0))
+        assert np.allclose(V.norms(), np.linalg.norm(A, axis=0))
+        rest = B - A @ C
+        assert np.array_equal(W.copy().update_gram(V, C), rest.conj().T @ rest)
+        assert np.array_equal(V.combine(C).array, (A @ C)[layout.rows])
+        assert np.array_equal(V.random_like(2, 7).array, ColumnBlock(A).random_like(2, 7).array[layout.rows])
+        assert V.n_global == 77
+
+
+@work
+def a_step_of_a_recurrence_is_orthonormal_over_all_processes(comm: Any, folder: Path) -> None:
+    rng = np.random.default_rng(3)
+    basis = np.linalg.qr(rng.standard_normal((60, 8)))[0]
+    new = rng.standard_normal((60, 2))
+    for columns in (new, np.hstack([new[:, :1]] * 2), basis[:, :2] + 1e-9 * new, new[:, :1]):
+        for layout, block in itertools.product(layouts(60, comm), (ColumnBlock, BlockVector)):
+            V, W = (block(whole[layout.rows].copy(), layout=layout) for whole in (basis, columns))
+            result = orthogonalize(W, V, first=[(6, 8)], scale=1.0)
+            X = BlockVector(np.ascontiguousarray(W.array), layout=layout).gather().array
+            Q = np.hstack([basis, X])
+            assert np.abs(Q.T @ Q - np.eye(Q.shape[1])).max() <= 1e-14
+            assert np.abs(basis @ result.S + X @ result.R - columns).max() <= 1e-13
 
 
 @work

@@ -45,7 +45,7 @@ class Halo:
         lists = self._asked_for(layout, wanted, np.diff(bounds))
         self._sent = [(rank, self._rows(rows - layout.first_row)) for rank, rows in lists]
         self.sent_rows = sum(len(rows) for _, rows in lists)
-        self._buffers: dict[tuple[int, str], Buffers] = {}
+        self._buffers: dict[tuple[int, str, bool], Buffers] = {}
         if backend.name != "cpu":
             self._comm.allgather(backend.empty((1,), "float64"))  # connects GPUs, also those without a halo
 
@@ -65,12 +65,12 @@ class Halo:
             return slice(first, last + 1)
         return self._backend.from_host(rows)
 
-    def start(self, X: Array) -> Callable[[], Array]:
+    def start(self, X: Array, *, by_columns: bool = False) -> Callable[[], Array]:
         """Start the exchange of rows of X; the function returned waits and returns the wanted rows.
 
-        They are valid until the next exchange.
+        They are valid until the next exchange. With `by_columns` X and they are column-major.
         """
-        key = X.shape[1], X.dtype.name
+        key = X.shape[1], X.dtype.name, by_columns
         buffers = self._buffers.get(key)
         if buffers is None or not buffers.is_open:
             if len(self._buffers) >= MOST_BUFFERS:
@@ -89,7 +89,7 @@ class Halo:
 
         return finish
 
-    def _allocated(self, width: int, dtype: str) -> Buffers:
+    def _allocated(self, width: int, dtype: str, by_columns: bool) -> Buffers:
         """Allocate the wanted rows of a block, and what the transport needs beside them."""
         counts = [
             (rank, rows, rows.stop - rows.start if isinstance(rows, slice) else len(rows))
@@ -99,9 +99,7 @@ class Halo:
             copies = self._comm.peer_copies(self._received, counts, width, dtype)
             if copies is not None:
                 return copies
-        halo = self._backend.empty((self.wanted_rows, width), dtype)
-        sends = [(rank, rows, self._backend.empty((count, width), dtype)) for rank, rows, count in counts]
-        return Messages(self._comm, halo, self._received, sends, self._backend)
+        return Messages(self._comm, self._received, counts, (width, dtype, by_columns), self._backend)
 
 
 class Buffers(Protocol):
@@ -116,37 +114,59 @@ class Buffers(Protocol):
 
 
 class Messages:
-    """Buffers whose content goes through `Communicator.exchange`."""
+    """Buffers whose content goes through `Communicator.exchange`, for row-major or column-major blocks.
+
+    A message has the rows of one process. Of column-major blocks it is transposed, as they are stored.
+    """
 
     is_open = True
 
     def __init__(
         self,
         comm: Communicator,
-        halo: Array,
         received: Sequence[tuple[int, int, int]],
-        sends: Sequence[tuple[int, slice | Array, Array]],
+        sent: Sequence[tuple[int, slice | Array, int]],
+        kind: tuple[int, str, bool],
         backend: Backend,
     ) -> None:
-        self._comm, self._halo, self._sends, self._backend = comm, halo, sends, backend
-        self._receives: list[Message] = [(rank, halo[begin:end]) for rank, begin, end in received]
+        width, dtype, by_columns = kind
+        self._comm, self._xp, self._axis = comm, backend.xp, int(by_columns)
+        # NumPy copies the result once more if indices may be out of range.
+        self._mode = {"mode": "clip"} if backend.name == "cpu" else {}
+
+        def rows(count: int) -> Array:
+            return backend.empty((width, count) if by_columns else (count, width), dtype)
+
+        self._sends = [(rank, chosen, rows(count)) for rank, chosen, count in sent]
+        self._halo = rows(max((end for _, _, end in received), default=0))
+        self._receives: list[Message] = [(rank, rows(end - begin)) for rank, begin, end in received]
+        self._is_whole = not by_columns or len(received) < 2  # whether messages arrive where they belong
+        if self._is_whole:
+            self._receives = [(rank, self._part(self._halo, slice(i, j))) for rank, i, j in received]
+
+    def _part(self, array: Array, rows: slice) -> Array:
+        part: Array = array[:, rows] if self._axis else array[rows]
+        return part
 
     def start(self, X: Array) -> Callable[[], Array]:
         """Start the exchange; see `Buffers`."""
-        messages = []
+        messages, stored = [], X.T if self._axis else X
         for rank, rows, buffer in self._sends:
-            if isinstance(rows, slice) and X.flags.c_contiguous:
-                messages.append((rank, X[rows]))
-                continue
             if isinstance(rows, slice):
-                buffer[...] = X[rows]
+                part = self._part(stored, rows)
+                if not part.flags.c_contiguous:
+                    buffer[...] = part
+                    part = buffer
             else:
-                self._backend.xp.take(X, rows, axis=0, out=buffer)
-            messages.append((rank, buffer))
+                part = self._xp.take(stored, rows, axis=self._axis, out=buffer, **self._mode)
+            messages.append((rank, part))
         wait = self._comm.exchange(messages, self._receives)
 
         def finish() -> Array:
             wait()
-            return self._halo
+            if not self._is_whole:
+                np.concatenate([part for _, part in self._receives], axis=1, out=self._halo)
+            halo: Array = self._halo.T if self._axis else self._halo
+            return halo
 
         return finish

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from ..arrays import Memory, memory_of
-from ..backends import Backend
+from ..backends import Array, Backend
 from ..blockvector import BlockVector
 from ..errors import ShapeError
 from ..fused import Extras, Sums
@@ -128,6 +128,16 @@ class DistributedOperator(Operator):
         self._own._run(X, Y, alpha, beta, shift)
         if halo is not None:
             self._couple(memory_of(halo()), Y, alpha)
+
+    def add_product(self, X: Array, Y: Array) -> None:
+        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+        with current_traffic().product():
+            halo = None if self._halo is None else self._halo.start(X, by_columns=True)
+            self._own.add_product(X, Y)
+            if halo is not None:
+                wanted = halo()
+                for begin, part in self._coupling:
+                    part.add_product(wanted, Y[begin : begin + part.shape[0]])
 
     def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
         """Add the coupling to Y."""

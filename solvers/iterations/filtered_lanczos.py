@@ -111,7 +111,7 @@ class ChebyshevOperator:
     def _rows(self, block: Block) -> Block:
         """Return a block as it is, or a row-major copy in the operator's precision."""
         if isinstance(block, ColumnBlock):
-            return BlockVector(block.array, copy=True, dtype=self._dtype)
+            return BlockVector(block.array, copy=True, dtype=self._dtype, layout=block.layout)
         return block if block.dtype == self._dtype else in_precision(block, self._dtype)
 
 

@@ -255,10 +255,10 @@ class BlockKrylov:
         """
         step = min(self.block_size, self.w)
         begin, end = self.n_locked + self.m, self.n_locked + self.m + self.w
-        columns, scale = self.buffer.array, self.norm or self._most
-        X, W = ColumnBlock(columns[:, begin : begin + step]), ColumnBlock(columns[:, end : end + step])
+        columns, scale, layout = self.buffer.array, self.norm or self._most, self.buffer.layout
+        X, W = (ColumnBlock(columns[:, i : i + step], layout) for i in (begin, end))
         self.operator.apply(X, out=W)
-        S, R, length, reductions = column_step(W.array, columns[:, :end], self._window(), scale)
+        S, R, length, reductions = column_step(W.array, columns[:, :end], self._window(), scale, layout)
         if R is None:
             result = orthogonalize(W, self.basis, scale=length, rng=self.rng)
             S, R, reductions = S + result.S, result.R, reductions + result.reductions

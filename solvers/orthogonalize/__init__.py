@@ -149,12 +149,12 @@ def orthogonalize(
     key = int(np.random.default_rng(rng).bit_generator.random_raw()) >> 1  # a faster call than `integers`
     before, reductions = None, 0
     # A step of a recurrence, which is usually well conditioned.
-    rows, width, taken = *W.shape, 0 if V is None else V.shape[1]
+    rows, width, taken = W.n_global, W.shape[1], 0 if V is None else V.shape[1]
     is_usual = policy is None and M is None and max_rank in (None, width) and 0 < width <= rows - taken
     if first is not None and is_usual and is_on_host(W):
         basis = W.array[:, :0] if V is None else V.array
         inside = None if into is None else into.array
-        before, R, length, reductions = host_step(W.array, basis, first, scale or 0.0, inside)
+        before, R, length, reductions = host_step(W, basis, first, scale or 0.0, inside)
         if R is not None:
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None

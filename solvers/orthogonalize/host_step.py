@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from blockvec import Profile
+from blockvec import Profile, RowLayout
 
 from ..blocks import Array, Block
-from ..column_block import add_product, adjoint_product
+from ..column_block import ColumnBlock, add_product, adjoint_product, summed
 from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE
 from .gram_schmidt import AMPLIFIED
 from .intrablock import ENOUGH
@@ -32,27 +32,24 @@ _LAPACK = {
 
 
 def is_on_host(W: Block) -> bool:
-    """Check whether a block is a double-precision array of the host, with all of its rows here.
-
-    One in another inner product is not.
-    """
+    """Check whether a block is a double-precision array of the host; one in another inner product is not."""
     is_double = W.dtype.char in "dD"  # others are added up in double precision
-    is_whole = getattr(W, "layout", None) is None and getattr(W, "inner", None) is None
-    return is_double and is_whole and W.device == "cpu"
+    return is_double and getattr(W, "inner", None) is None and W.device == "cpu"
 
 
 class _Rows:
     """Row-major W and V: products and updates chunk by chunk."""
 
-    def __init__(self, W: Array, V: Array) -> None:
-        rows, n = max(LEAST_ROWS, CHUNK_BYTES // max(V.strides[0], W.strides[0])), len(W)
+    def __init__(self, W: Array, V: Array, layout: RowLayout | None) -> None:
+        self._layout = layout
+        rows, n = max(LEAST_ROWS, CHUNK_BYTES // max(V.strides[0], W.strides[0], 1)), len(W)
         self._chunks = (
             [(W[i : i + rows], V[i : i + rows]) for i in range(0, n, rows)] if n > rows else [(W, V)]
         )
 
     def dot(self, begin: int, end: int) -> Array:
         """Compute V^H W for columns of V."""
-        return _summed([U[:, begin:end].conj().T @ X for X, U in self._chunks])
+        return self._summed([U[:, begin:end].conj().T @ X for X, U in self._chunks])
 
     def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> Array:
         """Set W = W - V S, where S is not zero in these rows only, and compute V^H W."""
@@ -61,7 +58,7 @@ class _Rows:
             for i, j in ranges:
                 X -= U[:, i:j] @ S[i:j]
             products.append(U.conj().T @ X)
-        return _summed(products)
+        return self._summed(products)
 
     def subtract(self, S: Array) -> Array:
         """Set W = W - V S and compute W^H W."""
@@ -69,7 +66,7 @@ class _Rows:
         for X, U in self._chunks:
             X -= U @ S
             products.append(X.conj().T @ X)
-        return _summed(products)
+        return self._summed(products)
 
     def multiply(self, T: Array) -> None:
         """Set W = W T."""
@@ -78,24 +75,29 @@ class _Rows:
 
     def gram(self) -> Array:
         """Compute W^H W."""
-        return _summed([X.conj().T @ X for X, _ in self._chunks])
+        return self._summed([X.conj().T @ X for X, _ in self._chunks])
+
+    def _summed(self, parts: list[Array]) -> Array:
+        """Add up the products of the chunks in their order, and those of all processes."""
+        return summed(self._layout, sum(parts[1:], start=parts[0]))
 
 
 def host_step(
-    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
+    block: Block, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
 ) -> tuple[Array, Array | None, float, int]:
-    """Replace W by an orthonormal block that is orthogonal to V, and copy it to `into`.
+    """Replace a block W by an orthonormal one that is orthogonal to V, and copy it to `into`.
 
-    Arguments are those of `orthogonalize`, as arrays, both row-major or both column-major. Returns S and R
-    with W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
+    Arguments are those of `orthogonalize`; V and `into` are arrays, stored as W. Returns S and R with
+    W_old = V S + W_new R, the length of the longest column of W_old (or `scale`), and the number of
     reductions. R is None where the block needs more than this step: W_new is then W_old - V S.
     """
-    if W.flags.f_contiguous and V.flags.f_contiguous:
-        S, R, length, reductions = column_step(W, V, first, scale)
+    W, layout = block.array, block.layout
+    if isinstance(block, ColumnBlock):
+        S, R, length, reductions = column_step(W, V, first, scale, layout)
         if into is not None and R is not None:
             into[:] = W
         return S, R, length, reductions
-    return _row_step(W, V, first, scale, into)
+    return _row_step(W, V, first, scale, into, layout)
 
 
 def _moved(W: Array, V: Array, first: Sequence[tuple[int, int]], *_: object) -> tuple[str, int, int]:
@@ -106,10 +108,15 @@ def _moved(W: Array, V: Array, first: Sequence[tuple[int, int]], *_: object) -> 
 
 @Profile.timed("orthogonalisation", _moved)
 def _row_step(
-    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, into: Array | None
+    W: Array,
+    V: Array,
+    first: Sequence[tuple[int, int]],
+    scale: float,
+    into: Array | None,
+    layout: RowLayout | None,
 ) -> tuple[Array, Array | None, float, int]:
     """Do the work of `host_step` on row-major arrays."""
-    width, blocks = W.shape[1], _Rows(W, V)
+    width, blocks = W.shape[1], _Rows(W, V, layout)
     S = np.zeros((V.shape[1], width), W.dtype)
     ranges = [(i, j) for i, j in first if i < j]
     for i, j in ranges:
@@ -137,7 +144,7 @@ def _row_step(
 
 @Profile.timed("orthogonalisation")
 def column_step(
-    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float
+    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, layout: RowLayout | None = None
 ) -> tuple[Array, Array | None, float, int]:
     """Do the work of `host_step` on column-major arrays, with one call of BLAS per product and update.
 
@@ -148,15 +155,15 @@ def column_step(
     for i, j in first:
         if i < j:
             U = V[:, i:j]
-            S[i:j] = part = adjoint_product(U, W)
+            S[i:j] = part = summed(layout, adjoint_product(U, W))
             add_product(U, part, W, -1.0)
             removed += square(part)
-    rest = adjoint_product(V, W)
+    rest = summed(layout, adjoint_product(V, W))
     add_product(V, rest, W, -1.0)
     S += rest
     again = square(rest)
     if width == 1:
-        whole = float(np.vdot(W, W).real)
+        whole = float(summed(layout, np.asarray(np.vdot(W, W).real)))
         length = max(scale, (whole + again + removed) ** 0.5)
         spread = 1 / whole if whole > 0 else math.nan
         if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
@@ -164,7 +171,7 @@ def column_step(
         norm = whole**0.5
         W *= 1 / norm
         return S, np.full((1, 1), norm, W.dtype), length, 3
-    G = adjoint_product(W, W)
+    G = summed(layout, adjoint_product(W, W))
     whole = float(G.trace().real)
     length = max(scale, (whole + again + removed) ** 0.5)
     R, T, spread = _factor(G)
@@ -173,7 +180,7 @@ def column_step(
     multiply, reductions = _LAPACK[W.dtype.char][2], 3
     multiply(1.0, T, W, side=1, overwrite_b=1)
     if whole * spread > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
-        second, T, _ = _factor(adjoint_product(W, W))
+        second, T, _ = _factor(summed(layout, adjoint_product(W, W)))
         multiply(1.0, T, W, side=1, overwrite_b=1)
         R, reductions = second @ R, 4
     return S, R, length, reductions
@@ -209,8 +216,3 @@ def _factor(G: Array) -> tuple[Array, Array, float]:
     R, failed = potrf(G, clean=1)
     T, singular = trtri(R)
     return R, T, math.nan if failed or singular else square(T)
-
-
-def _summed(parts: list[Array]) -> Array:
-    """Add up arrays in their order."""
-    return parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
