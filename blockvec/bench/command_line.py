@@ -12,8 +12,6 @@ from typing import Any
 from .. import __version__
 from ..system.commands import Parser
 from . import dense, sparse
-from .paper.measure import ALL_FIGURES
-from .tables import TABLES
 
 EPILOG = """\
 exit codes: 0 done, 2 arguments or files that cannot be used, 130 interrupted.
@@ -71,16 +69,8 @@ def _add_bench(command: argparse.ArgumentParser) -> None:
     )
     add("--sparse", action="store_true", help="instead: all of apply over a table of matrices and types")
     add("--seconds", type=float, metavar="S", help="begin no further measurement after S seconds")
-    add("--latency", action="store_true", help="instead: A^H B over 1 to 10 million rows, widths 4 and 32")
     add("--json", metavar="FILE", help="write the results to this file")
     add("--plot", metavar="FILE", help="draw them into this file (.svg, .png, .pdf)")
-    add(
-        "--paper",
-        type=_names(*ALL_FIGURES, "all"),
-        metavar="FIGURES",
-        help=f"instead, figures of Ernst et al. (2021): all, or some of {','.join(ALL_FIGURES)}",
-    )
-    add("--budget", type=float, default=180.0, metavar="S", help="seconds for --paper (default 180)")
     add("--quick", action="store_true", help="small blocks, few widths, few runs: to try it out")
 
 
@@ -103,25 +93,8 @@ def _add_tune(command: argparse.ArgumentParser) -> None:
     add("--device", default="gpu", metavar="DEVICE", help="gpu (default) or cuda:1")
     add("--budget", type=float, default=5.0, metavar="S", help="seconds of measuring per problem (default 5)")
     add("--first", type=_count, default=10, metavar="N", help="the N best by the models (default 10)")
-    add("--sample", type=int, default=0, metavar="N", help="and N drawn from the others (default 0)")
-    add(
-        "--families",
-        choices=("fma", "mma", "3m"),
-        default="",
-        help="only multiply-adds, tensor cores, or tensor cores with three products for a complex one",
-    )
-    add(
-        "--tables",
-        type=_names(*TABLES, "all"),
-        metavar="TABLES",
-        help=f"measure the recorded tables instead: all or some of {','.join(TABLES)}; --json names a folder",
-    )
     add("--limit", type=float, default=math.inf, metavar="S", help="begin no further problem after S seconds")
     add("--json", type=Path, metavar="FILE", help="write every measurement to this file, as it arrives")
-    add("--resume", action="store_true", help="keep the records in the file of --json, measure the rest")
-    add("--ship", type=Path, metavar="DIR", help="add the winners to the tables in this folder")
-    shipped = "instead of measuring, ship the winners of these results"
-    add("--from", dest="results", nargs="+", type=Path, metavar="RESULTS", help=shipped)
 
 
 def _add_explain(command: argparse.ArgumentParser) -> None:

@@ -30,6 +30,10 @@ Record = dict[str, Any]
 WRITE_S = 1.0  # between writes of a growing document
 
 
+class NoResultsError(FormatError):
+    """Error for a JSON file that is no document of results."""
+
+
 def environment(backend: Backend) -> Record:
     """Collect device and versions that a measurement depends on; "" for what is not installed or not used."""
     from .. import __version__
@@ -208,10 +212,6 @@ class Book:
         """Return the document as a dict."""
         return document(self._environment, self._ceilings, self.records)
 
-    def documents(self) -> list[Record]:
-        """Return the document in a list."""
-        return [self.document()]
-
 
 def grouped(records: Iterable[Record], *keys: str) -> dict[tuple[Any, ...], list[Record]]:
     """Group records by the values of some keys."""
@@ -239,7 +239,7 @@ def read(path: str | Path) -> Record:
         raise FormatError(f"{path}: this is no text, let alone JSON; give a file of results.") from None
     known = isinstance(found, dict) and {"environment", "ceilings", "records"} <= found.keys()
     if not known or not isinstance(found["records"], list):
-        raise FormatError(
+        raise NoResultsError(
             f"{path}: these are no results: a document has 'environment', 'ceilings' and 'records'."
         )
     return dict(found)

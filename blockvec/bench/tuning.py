@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import os
 import time
@@ -16,14 +15,12 @@ from typing import Any
 
 from ..backends import Backend, backend_for
 from ..config import option_context, options
-from ..errors import FormatError, OptionError
-from ..kernels.device import H200
+from ..errors import OptionError
 from ..kernels.problem import MAX_ALIGNMENT, Problem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..kernels.roofline import Ceilings, fraction
 from ..kernels.tuning.selection import Outcome, Preparation, Trial, Variant
-from ..kernels.tuning.winners import Winner, refusal, representative, store, table_of
+from ..kernels.tuning.winners import Winner, store
 from ..profile import ceilings
-from ..system.files import replaced
 from .precompile import COMPILE_S
 from .records import kernel_record
 from .workers import LostError, Workers, notice
@@ -243,77 +240,3 @@ def _measure(
     with option_context(cache_dir=cache_dir):
         outcome: Outcome | None = backend.select_fastest(problem, remaining, budget_s, notice)
     return outcome and dataclasses.replace(outcome, plain_s=backend.plain_s(problem))
-
-
-def problem_of(record: dict[str, Any]) -> TsmttsmProblem | TsmmProblem:
-    """Return the problem of a record."""
-    operation = "inplace" if record.get("inplace") else _OPERATIONS[record["operation"]]
-    M, N, ld = record["M"], record["N"], record["lda"]
-    beta = record.get("beta", "zero") != "zero"
-    (problem,) = problems([operation], [record["dtype"]], [(M, N)], ld=None if ld == M else ld, beta=beta)
-    return dataclasses.replace(problem, K=record["K"])
-
-
-_OPERATIONS = {"tsmttsm": "dot", "gram": "gram", "tsmm": "combine"}
-
-
-def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str], None] = print) -> list[Path]:
-    """Add the winners of results to the tables of the package, ``<folder>/<operation>.json``.
-
-    Winners of other problems that are there already stay. What this version would refuse to run on an H200 is
-    left out. Returns the files written.
-
-    Takes documents as `blockvec.bench.records.read` returns them; those without winners are ignored.
-    """
-    found: dict[str, list[dict[str, Any]]] = {}
-    environment: dict[str, Any] = {}
-    for document in documents:
-        for record in document["records"]:
-            if "trials" in record and "families" not in record:
-                environment = document["environment"]
-                found.setdefault(record["operation"], []).append(_stored(record))
-    files = []
-    for operation, new in found.items():
-        file = folder / f"{operation}.json"
-        known = _known(file)
-        by_problem = {json.dumps(record["problem"], sort_keys=True): record for record in known + new}
-        records = []
-        for record in sorted(by_problem.values(), key=_order):
-            refused = refusal(operation, record, H200)
-            if refused is None:
-                records.append(record)
-            else:
-                shape = {name: record["problem"].get(name) for name in ("dtype_a", "M", "N")}
-                say(f"left out: {operation} {shape} {record['kernel']} {record['config']}: {refused}")
-        with replaced(file) as stream:
-            stream.write(table_of(environment, records).encode())
-        files.append(file)
-    return files
-
-
-def _known(file: Path) -> list[dict[str, Any]]:
-    """Read the records of a table; none if there is no file."""
-    try:
-        return list(json.loads(file.read_text(encoding="utf-8"))["records"]) if file.exists() else []
-    except (ValueError, KeyError, TypeError):
-        raise FormatError(f"{file}: this is no table of winners; give another folder.") from None
-
-
-def _stored(record: dict[str, Any]) -> dict[str, Any]:
-    """Convert a winner to its stored form, under its representative problem."""
-    if "stored" in record:
-        return dict(record["stored"])
-    key = representative(problem_of(record))
-    assert key is not None
-    winner = Winner(record["family"], None, record["K"], record["time_s"], record["fraction"], "")
-    return winner.record(key) | {"config": record["config"] or None}
-
-
-def _order(record: dict[str, Any]) -> tuple[Any, ...]:
-    problem = record["problem"]
-    return (
-        tuple(problem[name] for name in sorted(problem) if name not in ("M", "N", "width")),
-        problem.get("M", 0),
-        problem.get("N", 0),
-        problem.get("width", 0),
-    )

@@ -1,7 +1,7 @@
 """Loss of orthogonality over the condition number, for every policy of solvers.orthogonalize.
 
     python tests/benchmarks/orthogonality.py --json docs/results/host-2core/orthogonality.json
-    blockvec plot docs/results
+    python -m tests.benchmarks.plot docs/results
 
 Matrices of known difficulty are orthogonalised: a few columns at a time against what came before by policies
 against a basis, as one block by those within a block. It takes seconds; the same numbers come out each time.

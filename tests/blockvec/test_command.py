@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -100,8 +101,16 @@ def test_plot_draws_every_result_of_a_folder(
     capsys.readouterr()
     assert main(["plot", str(tmp_path)]) == 0
     assert capsys.readouterr().out.split() == [str(tmp_path / name / "kernels.svg") for name in ("a", "b")]
+    for content in ('{"environment": {}, "ceilings": {}, "records": []}', "[1, 2]"):
+        (tmp_path / "other.json").write_text(content)
+        assert main(["plot", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.splitlines()[-1] == f"{tmp_path / 'other.json'}: no picture"
+        assert main(["plot", str(tmp_path / "other.json")]) == 2
+        assert re.search(
+            "no records that there is a picture for|these are no results", capsys.readouterr().err
+        )
     assert main(["plot", str(tmp_path), "-o", str(tmp_path / "one.svg")]) == 2
-    assert "2 results" in capsys.readouterr().err
+    assert "3 results" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -125,13 +134,8 @@ def test_plot_draws_every_result_of_a_folder(
         ("bench --plot no/such/x.svg", "--plot: cannot write 'no/such/x.svg': there is no folder"),
         ("bench --json no/such/x.json", "--json: cannot write 'no/such/x.json': there is no folder"),
         ("tune --json no/such/x.json", "--json: cannot write 'no/such/x.json': there is no folder"),
-        ("tune --tables all --json no/such", "--json: cannot write 'no/such/table.json': there is no folder"),
         ("bench --quick --matrix x.mtx --json x.mtx", "--json: 'x.mtx' is the file of --matrix x.mtx"),
         ("bench --json x.svg --plot ./x.svg", "--plot: './x.svg' is the file of --json"),
-        (
-            "tune --from x.json --ship no/such",
-            "--ship: cannot write 'no/such/table.json'",
-        ),
         ("plot x.json -o x.bogus", "--output: a picture cannot be of type '.bogus'"),
         ("bench --quick --op apply --matrix laplace3d:m=3", "unknown parameter 'm'"),
         ("bench --quick --op apply --matrix nothing.mtx", "no such file"),

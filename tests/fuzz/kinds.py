@@ -523,7 +523,7 @@ def commands(folder: Path) -> Draw:
     texts = [text for text in TEXTS if "\0" not in text]  # no process is given one
     matrices = ("laplace1d:n=30", "laplace2d:n=8", "xxz:sites=6,up=3", "hofstadter:nx=6,ny=5", "a.mtx")
     known = {name: _options(_help(name)) for name in ("eigs", "info", "bench", "tune", "explain", "plot")}
-    outputs = {"--save", "--plot", "--json", "--output", "-o", "--ship", "--checkpoint"}
+    outputs = {"--save", "--plot", "--json", "--output", "-o", "--checkpoint"}
     good: dict[str, tuple[str, ...]] = {
         "-k": ("1", "3", "30"),
         "--which": ("SA", "LA", "BE"),
@@ -543,7 +543,6 @@ def commands(folder: Path) -> Draw:
         "--op": ("dot", "apply", "gram,dot"),
         "--dtype": ("float32", "complex128"),
         "--seconds": ("0",),
-        "--from": ("results.json", "folder"),
     }
 
     def value(draw: random.Random, option: str) -> str:
@@ -568,7 +567,7 @@ def commands(folder: Path) -> Draw:
         for option, takes in draw.sample(
             sorted(known[program].items()), min(len(known[program]), draw.randint(0, 4))
         ):
-            if option in ("--paper", "--latency", "--measure", "--sparse"):
+            if option in ("--measure", "--sparse"):
                 continue  # minutes of measuring, as asked
             argv.append(option)
             if takes:

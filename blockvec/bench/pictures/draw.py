@@ -1,38 +1,55 @@
-"""Drawing a picture of recorded results: selects the picture by the kind of the records, and saves it."""
+"""Drawing pictures of recorded results: selects the picture by the kind of the records, and saves it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...errors import OptionError
+from ...system.commands import write_all
 from ...system.files import check_picture, write_picture
-from ..paper import pictures as paper
-from ..records import Record
-from . import accuracy, eigsh, jacobi_davidson, latency, orthogonality, products, sparse
+from ..records import NoResultsError, Record, read
+from . import products, sparse
 
 Paint = Callable[[Any, Sequence[Record]], None]
+Pictures = Callable[[Record], Iterator[tuple[Paint, list[Record]]]]
 
 SALT = "blockvec"  # seed of the ids in an SVG, so that equal results give equal files
 
 
-def draw(document: Record, path: str | Path) -> None:
+class NoPictureError(OptionError):
+    """Error for results that there is no picture for."""
+
+
+def of_products(document: Record) -> Iterator[tuple[Paint, list[Record]]]:
+    """Yield painters of products with the records that each can draw."""
+    kernels = [r for r in document["records"] if r.get("operation") in products.NAMES and "fraction" in r]
+    yield sparse.paint, kernels if all(r.get("matrix") for r in kernels) else []
+    yield products.paint_maps, kernels if any(r["M"] != r["N"] for r in kernels) else []
+    yield products.paint_width_curves, kernels
+
+
+def draw(document: Record, path: str | Path, pictures: Pictures = of_products) -> None:
     """Draw the picture of a document's records as .svg, .png or .pdf.
+
+    `pictures` yields painters with the records that each can draw; the first that has records is used.
 
     Raises
     ------
+    NoPictureError
+        For records that have no picture.
     OptionError
-        Without matplotlib, for a file that cannot be written, or for records that have no picture.
+        Without matplotlib, or for a file that cannot be written.
     """
     check_picture("picture", path)
     import matplotlib
 
     path = Path(path)
-    picture = next((picture for picture in _pictures(document) if picture[1]), None)
+    picture = next((picture for picture in pictures(document) if picture[1]), None)
     if picture is None:
-        raise OptionError(f"{path.name}: these results hold no records that there is a picture for.")
+        raise NoPictureError(f"{path.name}: these results hold no records that there is a picture for.")
     with matplotlib.rc_context({"svg.hashsalt": SALT, "font.size": 9, "axes.axisbelow": True}):
         from matplotlib.figure import Figure
 
@@ -46,26 +63,37 @@ def draw(document: Record, path: str | Path) -> None:
         write_picture(figure, path)
 
 
-def _pictures(document: Record) -> tuple[tuple[Paint, list[Record]], ...]:
-    """List painters with the records that each can draw; the first that has records is to be used."""
-    records = document["records"]
+def draw_files(paths: Sequence[Path], output: Path | None = None, pictures: Pictures = of_products) -> None:
+    """Draw results in files, and in all JSON files of folders; print the names of the pictures.
 
-    def of(operation: str) -> list[Record]:
-        return [r for r in records if r.get("operation") == operation]
+    A picture is beside its results, or, of a single file, in `output`. Files of a folder that there is no
+    picture for are named.
+    """
+    found = {path: sorted(path.rglob("*.json")) if path.is_dir() else [path] for path in paths}
+    for path, files in found.items():
+        if not files:
+            raise OptionError(f"{path}: there are no .json files in this folder.")
+    count = sum(map(len, found.values()))
+    if output and count != 1:
+        raise OptionError(f"--output: names one picture but there are {count} results; leave it out.")
+    if output:
+        check_picture("--output", output)
 
-    solves = of("eigsh")
-    of_corrections = [r for r in solves if r.get("table") in jacobi_davidson.TABLES]
-    kernels = [r for r in records if "fraction" in r and "M" in r]
-    return (
-        (partial(paper.paint, ceilings=document["ceilings"]), [r for r in records if "figure" in r]),
-        (accuracy.paint, of("accuracy")),
-        (orthogonality.paint_loss, of("orthogonality")),
-        (orthogonality.paint_times, of("orthogonalize")),
-        (latency.paint, [r for r in kernels if "replay_s" in r]),
-        (jacobi_davidson.paint, of_corrections if of_corrections == solves else []),
-        (eigsh.paint_times, solves if all({"peers", "which"} <= r.keys() for r in solves) else []),
-        (eigsh.paint_block_sizes, of("eigsh_blocks")),
-        (sparse.paint, kernels if all(r.get("matrix") for r in kernels) else []),
-        (products.paint_maps, kernels if any(r["M"] != r["N"] for r in kernels) else []),
-        (products.paint_width_curves, kernels),
+    def plot(file: Path, *, is_named: bool) -> None:
+        picture = output or file.with_suffix(".svg")
+        try:
+            draw(read(file), picture, pictures)
+        except (NoPictureError, NoResultsError):
+            if is_named:
+                raise
+            print(f"{file}: no picture")
+        else:
+            print(picture)
+
+    write_all(
+        {
+            str(file): functools.partial(plot, file, is_named=file == path)
+            for path, files in found.items()
+            for file in files
+        }
     )

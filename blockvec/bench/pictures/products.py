@@ -11,7 +11,7 @@ from .shared import common_legend, distinct, log2_ticks, peer_fractions, plot, r
 
 MANY_WIDTHS = 20  # above, the axis is linear
 
-_NAMES = {
+NAMES = {
     "tsmttsm": "$A^H B$",
     "gram": "$A^H A$",
     "tsmm": "$A\\,C$",
@@ -63,7 +63,7 @@ def paint_width_curves(figure: Any, records: Sequence[Record]) -> None:
             log2_ticks(axes, widths, _sparse_labels(widths), fontsize=7)
         dtype, operation = key
         axes.set(ylim=(0, top), xlabel="columns", ylabel="fraction of the roofline")
-        axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}", fontsize=9)
+        axes.set_title(f"{NAMES.get(operation, operation)}, {dtype}", fontsize=9)
         axes.grid(alpha=0.3)
     common_legend(figure, ncols=4)
 
@@ -96,6 +96,6 @@ def paint_maps(figure: Any, records: Sequence[Record]) -> None:
             place = widths_n.index(r["N"]), widths_m.index(r["M"])
             shade = "black" if r["fraction"] > 0.6 else "white"
             axes.text(*place, f"{100 * r['fraction']:.0f}", ha="center", va="center", fontsize=6, color=shade)
-        axes.set_title(f"{_NAMES.get(operation, operation)}, {dtype}: per cent of the roofline", fontsize=9)
+        axes.set_title(f"{NAMES.get(operation, operation)}, {dtype}: per cent of the roofline", fontsize=9)
         axes.set(xlabel="N", ylabel="M")
         figure.colorbar(image, ax=axes, shrink=0.9)

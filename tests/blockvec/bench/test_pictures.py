@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from blockvec.bench.pictures.draw import draw
+from blockvec.bench.pictures.draw import Pictures, draw, of_products
 from blockvec.errors import OptionError
+from tests.benchmarks.plot import of_tables
 
 pytest.importorskip("matplotlib")
 
@@ -112,7 +113,7 @@ def document(records: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_same_results_give_the_same_picture(name: str, tmp_path: Path) -> None:
     for file in ("one.svg", "two.svg"):
-        draw(document(DOCUMENTS[name]), tmp_path / file)
+        draw(document(DOCUMENTS[name]), tmp_path / file, of_tables)
     one = (tmp_path / "one.svg").read_bytes()
     assert one.startswith(b"<?xml")
     assert one == (tmp_path / "two.svg").read_bytes()
@@ -127,11 +128,12 @@ ALONE = {"operation": "eigsh", "matrix": "A", "n": 100, "k": 3, "time_s": 1.0}  
 
 
 @pytest.mark.parametrize("records", [[], [{"operation": "something", "time_s": 1.0}], [ALONE]])
+@pytest.mark.parametrize("pictures", [of_products, of_tables])
 def test_results_that_there_is_no_picture_for_are_refused(
-    records: list[dict[str, Any]], tmp_path: Path
+    records: list[dict[str, Any]], pictures: Pictures, tmp_path: Path
 ) -> None:
     with pytest.raises(OptionError, match=r"p\.svg: these results hold no records"):
-        draw(document(records), tmp_path / "p.svg")
+        draw(document(records), tmp_path / "p.svg", pictures)
 
 
 @pytest.mark.parametrize("name", ["picture.txt", "picture"])

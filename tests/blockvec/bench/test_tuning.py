@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from blockvec.bench import records as results
-from blockvec.bench import tables, tuning
+from blockvec.bench import tuning
 from blockvec.bench.workers import Workers, notice
 from blockvec.errors import FormatError, OptionError
 from blockvec.kernels.device import H200
@@ -23,6 +23,7 @@ from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings, time_limit
 from blockvec.kernels.tuning.selection import Outcome, Trial, Variant, variants
 from blockvec.kernels.tuning.winners import Winner, representative
+from tests.benchmarks import tuned_tables as tables
 
 LIMITS = Ceilings(4600, 4400, 4200, {"float64": 66e3})
 ENVIRONMENT = {"device": "NVIDIA H200"}
@@ -94,8 +95,8 @@ def test_a_record_holds_its_problem_and_the_winners_configuration(
 ) -> None:
     result = tuned(problem)
     record = json.loads(json.dumps(result.record()))
-    assert tuning.problem_of(record) == problem
-    (file,) = tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [record])])
+    assert tables.problem_of(record) == problem
+    (file,) = tables.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [record])])
     (stored,) = json.loads(file.read_text())["records"]
     key = representative(problem)
     assert key is not None
@@ -107,7 +108,7 @@ def test_a_file_that_is_no_table_is_not_replaced(content: str, tmp_path: Path) -
     (problem,) = tuning.problems(["dot"], ["float64"], [(8, 8)])
     (tmp_path / "tsmttsm.json").write_text(content)
     with pytest.raises(FormatError, match=r"tsmttsm\.json: this is no table of winners"):
-        tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [tuned(problem).record()])])
+        tables.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [tuned(problem).record()])])
     assert (tmp_path / "tsmttsm.json").read_text() == content
 
 
@@ -117,9 +118,9 @@ def test_shipping_keeps_what_is_there_and_replaces_what_is_new(tmp_path: Path) -
         records = [tuned(p).record() for p in tuning.problems(operations, ["float64"], shapes)]
         return results.document(ENVIRONMENT, LIMITS, records)
 
-    files = tuning.ship(tmp_path, [document(8, operations=("dot", "combine"))])
+    files = tables.ship(tmp_path, [document(8, operations=("dot", "combine"))])
     assert [file.name for file in files] == ["tsmttsm.json", "tsmm.json"]
-    (file,) = tuning.ship(tmp_path, [document(4), document(8)])
+    (file,) = tables.ship(tmp_path, [document(4), document(8)])
     table = json.loads(file.read_text())
     assert [record["problem"]["M"] for record in table["records"]] == [4, 8]
     assert table["environment"] == ENVIRONMENT
@@ -130,7 +131,7 @@ def test_winners_of_a_family_alone_and_other_results_are_not_shipped(tmp_path: P
     result = tuned(problem)
     alone = dataclasses.replace(result, todo=tuning.Todo(problem, 1.0, {"families": "fma"})).record()
     other = {key: value for key, value in result.record().items() if key != "trials"}
-    assert tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [alone, other])]) == []
+    assert tables.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [alone, other])]) == []
 
 
 def test_winners_that_would_be_refused_today_are_left_out_and_named(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_winners_that_would_be_refused_today_are_left_out_and_named(tmp_path: Pa
     others[0]["config"] = {"colour": 3}
     others[1]["config"] |= {"stages": 1000}
     said: list[str] = []
-    (file,) = tuning.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [known, *others])], said.append)
+    (file,) = tables.ship(tmp_path, [results.document(ENVIRONMENT, LIMITS, [known, *others])], said.append)
     assert [record["problem"]["M"] for record in json.loads(file.read_text())["records"]] == [8]
     assert any("'M': 4" in line and "knows no configuration {'colour': 3}" in line for line in said)
     assert any("'M': 3" in line and "shared memory" in line for line in said)

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Record
-from .shared import bars
+from blockvec.bench.pictures.shared import bars
+from blockvec.bench.records import Record
 
 QUANTITIES = {"operator_columns": "operator columns", "time_s": "seconds"}
 

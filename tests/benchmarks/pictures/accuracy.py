@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Record
-from .shared import distinct
+from blockvec.bench.pictures.shared import distinct
+from blockvec.bench.records import Record
 
 # Key -> label, allowed value, least value: smaller ones are drawn there.
 PANELS = {

@@ -1,22 +1,30 @@
-"""Latency of products of short blocks: calls from Python, and kernels in a replayed CUDA graph."""
+"""Latency of products of short blocks: calls from Python, and kernels in a replayed CUDA graph.
+
+python -m tests.benchmarks.latency --device gpu --json docs/results/<device>/latency.json
+python -m tests.benchmarks.plot docs/results
+"""
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import products
-from ..backends import Array, Backend, Candidate
-from ..blockvector import BlockVector
-from ..dispatch import choose
-from ..kernels.problem import TsmttsmProblem, is_complex
-from ..kernels.roofline import Ceilings, fraction
-from .precompile import compile_ahead
+from blockvec import BlockVector, products
+from blockvec.backends import Array, Backend, Candidate, backend_for
+from blockvec.bench import records as results
+from blockvec.bench.precompile import compile_ahead
+from blockvec.dispatch import choose
+from blockvec.kernels.problem import TsmttsmProblem, is_complex
+from blockvec.kernels.roofline import Ceilings, fraction
+from blockvec.profile import ceilings
 
 ROWS = (*(10**e * m for e in range(7) for m in (1, 3)), 10**7)
 LEAST_S = 0.02  # per series of calls
@@ -25,7 +33,7 @@ GRAPH_NODES = 20
 
 
 def measure_latency(
-    backend: Backend, ceilings: Ceilings, widths: Sequence[int], dtype: str, rows: Sequence[int] = ROWS
+    backend: Backend, limits: Ceilings, widths: Sequence[int], dtype: str, rows: Sequence[int] = ROWS
 ) -> Iterator[dict[str, Any]]:
     """Yield a record of A^H B per width and number of rows.
 
@@ -53,7 +61,7 @@ def measure_latency(
                 "time_s": time_s,
                 "replay_s": replay_s,
                 "unsummed_s": _unsummed_time(problem, chosen.name, (A.array, B.array, C), backend),
-                "fraction": round(fraction(problem, replay_s or time_s, ceilings), 4),
+                "fraction": round(fraction(problem, replay_s or time_s, limits), 4),
                 "peers": {peer: _call_time(theirs, backend)},
                 "peers_replay": {peer: _replay_time(theirs, backend)},
             }
@@ -138,3 +146,29 @@ def line(record: dict[str, Any]) -> str:
         f"{us(record['time_s']):>9} {us(record['replay_s']):>9} "
         f"{us(record['unsummed_s']):>9} {us(theirs):>10} {us(their_replay):>12}"
     )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="gpu")
+    parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--widths", default="4,32", metavar="W")
+    parser.add_argument("--rows", type=int, default=ROWS[-1], metavar="N", help="at most")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    arguments = parser.parse_args()
+    backend = backend_for(arguments.device)
+    limits = ceilings(backend, refresh=True)
+    book = results.Book(arguments.json, results.environment(backend))
+    widths = [int(width) for width in arguments.widths.split(",")]
+    rows = [K for K in ROWS if arguments.rows >= K]
+    print(heading())
+    for dtype in arguments.dtype.split(","):
+        for record in measure_latency(backend, limits, widths, dtype, rows):
+            book.add(record, limits)
+            print(line(record), flush=True)
+    book.write()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from blockvec.backends import backend_for
-from blockvec.bench import latency
 from blockvec.bench import records as results
 from blockvec.bench.pictures.draw import draw
 from blockvec.kernels.roofline import Ceilings
+from tests.benchmarks import latency
+from tests.benchmarks.plot import of_tables
 
 HOST = backend_for("cpu")
 LIMITS = Ceilings(40.0, 20.0, 50.0, {"float32": 400.0, "float64": 200.0})
@@ -25,7 +26,7 @@ def test_every_width_and_number_of_rows_has_a_record(tmp_path: Path) -> None:
         assert record["replay_s"] is None
         assert len(latency.line(record).split()) == len(latency.heading().split()) - 2
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
-    draw(results.document(results.environment(HOST), LIMITS, records), tmp_path / "latency.svg")
+    draw(results.document(results.environment(HOST), LIMITS, records), tmp_path / "latency.svg", of_tables)
     assert "graph replay" not in (tmp_path / "latency.svg").read_text()
 
 

@@ -7,22 +7,18 @@ from typing import Any
 
 import pytest
 
-from blockvec.__main__ import main
-from blockvec.bench.command_line import parser
-from blockvec.bench.paper import measure as paper
-from blockvec.bench.paper.points import FIGURES as COMPARED
-from blockvec.bench.paper.points import Point, points
+from blockvec.backends import backend_for
 from blockvec.bench.pictures.draw import draw
 from blockvec.errors import OptionError
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.roofline import Ceilings
+from tests.benchmarks.paper_figures import record_figures
+from tests.benchmarks.paper_points import FIGURES as COMPARED
+from tests.benchmarks.paper_points import Point, points
+from tests.benchmarks.plot import of_tables
 
 SOME = {name: points([name], H200) for name in COMPARED if name != "roofline"}
-
-
-def test_the_command_knows_every_figure() -> None:
-    arguments = parser().parse_args(["bench", "--paper", ",".join(paper.ALL_FIGURES)])
-    assert set(arguments.paper) == set(paper.ALL_FIGURES)
 
 
 @pytest.mark.parametrize("figure", SOME)
@@ -51,9 +47,9 @@ def test_a_figure_that_is_not_known_is_refused() -> None:
         points(["speedups"], H200)
 
 
-def test_a_cpu_has_no_such_kernels(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "--paper", "tiles"]) == 2
-    assert "give --device gpu" in capsys.readouterr().err
+def test_a_cpu_has_no_such_kernels() -> None:
+    with pytest.raises(OptionError, match="give --device gpu"):
+        list(record_figures(["tiles"], backend_for("cpu"), Ceilings(1.0, 1.0, 1.0), budget_s=1.0))
 
 
 def record(point: Point) -> dict[str, Any]:
@@ -83,7 +79,7 @@ def test_every_figure_has_a_picture_and_equal_records_equal_ones(tmp_path: Path)
         "records": records,
     }
     for name in ("first.svg", "second.svg"):
-        draw(document, tmp_path / name)
+        draw(document, tmp_path / name, of_tables)
     first = (tmp_path / "first.svg").read_bytes()
     assert first == (tmp_path / "second.svg").read_bytes()
-    draw(document, tmp_path / "look.png")
+    draw(document, tmp_path / "look.png", of_tables)

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...errors import OptionError
-from ...kernels.dense.tsmm_fma import Coefficients, TsmmFmaConfig
-from ...kernels.dense.tsmttsm_fma import TsmttsmFmaConfig
-from ...kernels.device import DeviceInfo
-from ...kernels.families import FAMILIES, families_of
-from ...kernels.limits import ceil_div
-from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from blockvec.errors import OptionError
+from blockvec.kernels.dense.tsmm_fma import Coefficients, TsmmFmaConfig
+from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig
+from blockvec.kernels.device import DeviceInfo
+from blockvec.kernels.families import FAMILIES, families_of
+from blockvec.kernels.limits import ceil_div
+from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
 
 OPERAND_BYTES = 1 << 30
 WIDTHS = (*range(1, 17), *range(18, 33, 2), 31, 33, *range(36, 65, 4), 57)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Record, grouped
+from blockvec.bench.records import Record, grouped
 
 
 def paint(figure: Any, records: Sequence[Record]) -> None:

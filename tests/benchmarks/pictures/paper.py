@@ -1,4 +1,4 @@
-"""Pictures that reproduce the figures of Ernst et al. (2021), drawn from the records of `measure`."""
+"""Pictures that reproduce the figures of Ernst et al. (2021), drawn from the records of `paper_figures`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..pictures.shared import distinct, plot, reference_line
-from ..records import Record
+from blockvec.bench.pictures.shared import distinct, plot, reference_line
+from blockvec.bench.records import Record
 
 _PRODUCTS = {"tsmttsm": "$A^H B$", "tsmm": "$A\\,C$"}
 _FLOPS = {"float64": 2, "complex128": 8}  # per multiply-add

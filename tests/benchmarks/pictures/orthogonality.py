@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Record, grouped
-from .shared import distinct, log2_ticks, plot, reference_line
+from blockvec.bench.pictures.shared import distinct, log2_ticks, plot, reference_line
+from blockvec.bench.records import Record, grouped
 
 LEAST_LOSS = 1e-17
 

@@ -1,25 +1,33 @@
-"""Measurements for the figures of Ernst et al. (2021); `points` lists the kernels to compare."""
+"""Reproduce the figures of Ernst et al. (2021) on a GPU; `paper_points` lists the kernels to compare.
+
+python -m tests.benchmarks.paper_figures --figures tiles,reductions --json docs/results/<device>/paper.json
+python -m tests.benchmarks.plot docs/results
+"""
 
 from __future__ import annotations
 
+import argparse
 import concurrent.futures
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from ...backends import Backend
-from ...config import options
-from ...errors import OptionError
-from ...kernels.measure import Timing, measure
-from ...kernels.problem import TsmttsmProblem
-from ...kernels.roofline import Ceilings
-from ...kernels.tuning.selection import Variant, build_ahead
-from ..precompile import COMPILE_S
-from ..records import kernel_record
-from ..workers import Workers
-from .points import FIGURES, Point, points
+from blockvec.backends import Backend, backend_for
+from blockvec.bench import records as results
+from blockvec.bench.precompile import COMPILE_S
+from blockvec.bench.workers import Workers
+from blockvec.config import options
+from blockvec.errors import OptionError
+from blockvec.kernels.measure import Timing, measure
+from blockvec.kernels.problem import TsmttsmProblem
+from blockvec.kernels.roofline import Ceilings
+from blockvec.kernels.tuning.selection import Variant, build_ahead
+from blockvec.profile import ceilings
+from tests.benchmarks.paper_points import FIGURES, Point, points
 
 ALL_FIGURES = (*FIGURES, "occupancy")
 
@@ -66,7 +74,7 @@ def _points(
                 return
             for point, timing, peers in _time_beside(figure, problem, group, backend):
                 config = dataclasses.asdict(point.config)
-                record = kernel_record(problem, point.kernel, timing, ceilings, peers, config=config)
+                record = results.kernel_record(problem, point.kernel, timing, ceilings, peers, config=config)
                 yield point, {"figure": figure, **record, **point.setting}
 
 
@@ -98,3 +106,25 @@ def _occupancy(backend: Any) -> Iterator[Record]:
         timing = measure(probe.call, backend.stopwatch, budget_s=0.02)
         rate = probe.amount / timing.median_s * 1e-9
         yield {"figure": "occupancy", **setting, "time_s": timing.median_s, "bandwidth_gb_s": round(rate, 1)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--figures", default=",".join(ALL_FIGURES), metavar="NAMES")
+    parser.add_argument("--device", default="gpu")
+    parser.add_argument("--budget", type=float, default=180.0, metavar="S", help="seconds of measuring")
+    parser.add_argument("--json", type=Path, required=True, metavar="FILE")
+    arguments = parser.parse_args()
+    backend = backend_for(arguments.device)
+    limits = ceilings(backend, refresh=True)
+    book = results.Book(arguments.json, results.environment(backend))
+    figures = arguments.figures.split(",")
+    for figure, record in record_figures(figures, backend, limits, budget_s=arguments.budget):
+        book.add(record, limits)
+        print(figure, record["time_s"], flush=True)
+    book.write()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

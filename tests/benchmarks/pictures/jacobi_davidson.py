@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..records import Record
-from .shared import bars, distinct, reference_line
+from blockvec.bench.pictures.shared import bars, distinct, reference_line
+from blockvec.bench.records import Record
 
 TABLES = ("primme", "preconditioned", "interior", "blocks")
 

@@ -1,0 +1,42 @@
+"""Draw the pictures of all recorded results, also of tables that only these benchmarks write.
+
+python -m tests.benchmarks.plot docs/results
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from blockvec.bench.pictures.draw import Paint, draw_files, of_products
+from blockvec.bench.records import Record
+from tests.benchmarks.pictures import accuracy, eigsh, jacobi_davidson, latency, orthogonality, paper
+
+
+def of_tables(document: Record) -> Iterator[tuple[Paint, list[Record]]]:
+    """Yield painters with the records that each can draw; the first that has records is to be used."""
+    records = document["records"]
+
+    def of(operation: str) -> list[Record]:
+        return [r for r in records if r.get("operation") == operation]
+
+    solves = of("eigsh")
+    of_corrections = [r for r in solves if r.get("table") in jacobi_davidson.TABLES]
+    yield partial(paper.paint, ceilings=document["ceilings"]), [r for r in records if "figure" in r]
+    yield accuracy.paint, of("accuracy")
+    yield orthogonality.paint_loss, of("orthogonality")
+    yield orthogonality.paint_times, of("orthogonalize")
+    yield latency.paint, [r for r in records if "replay_s" in r]
+    yield jacobi_davidson.paint, of_corrections if of_corrections == solves else []
+    yield eigsh.paint_times, solves if all({"peers", "which"} <= r.keys() for r in solves) else []
+    yield eigsh.paint_block_sizes, of("eigsh_blocks")
+    yield from of_products(document)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", nargs="+", type=Path, help="JSON files, or folders that hold some")
+    sys.exit(draw_files(parser.parse_args().results, pictures=of_tables))
