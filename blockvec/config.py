@@ -21,6 +21,7 @@ import platformdirs
 from .errors import OptionError
 
 TUNE_MODES = ("cached", "auto", "model")
+JIT_MODES = ("auto", "always", "never")
 GPU_TRANSPORTS = ("auto", "nccl", "mpi")
 MAX_THREADS = 1024  # more than that are a mistake; results per thread and operation are kept in memory
 
@@ -48,6 +49,11 @@ class Options:
         (``BLOCKVEC_3M``, 0 or 1). Both have errors of a small multiple of u sum abs(a) abs(b) in either
         part, but with three a part that is much smaller than the other has fewer correct digits, and
         overflow or an infinity in one part also reaches the other.
+    jit : str
+        Whether sparse products on the host are compiled, by llvmlite (``BLOCKVEC_JIT``). ``"auto"`` compiles
+        products of so many entries and columns that a hundred of them outweigh the compilation, if llvmlite
+        is installed; ``"always"`` compiles all of them. Results of compiled products have other rounding
+        errors.
     tune : str
         Source of the configurations of GPU kernels for large products (``BLOCKVEC_TUNE``). ``"cached"`` uses
         the first available of: the fastest configuration tuned on this device, that installed with blockvec,
@@ -69,6 +75,7 @@ class Options:
     cache_dir: Path = dataclasses.field(default_factory=lambda: platformdirs.user_cache_path("blockvec"))
     vendor: bool = True
     three_m: bool = True
+    jit: str = "auto"
     tune: str = "cached"
     tune_budget_s: float = 2.0
     deterministic: bool = False
@@ -86,7 +93,7 @@ class Options:
         for name in ("vendor", "three_m", "deterministic"):
             if not isinstance(value := getattr(self, name), bool):
                 raise OptionError(f"{name}: got {value!r}; give True or False.")
-        for name, known in (("tune", TUNE_MODES), ("gpu_transport", GPU_TRANSPORTS)):
+        for name, known in (("jit", JIT_MODES), ("tune", TUNE_MODES), ("gpu_transport", GPU_TRANSPORTS)):
             if (value := getattr(self, name)) not in known:
                 raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
         if not isinstance(self.tune_budget_s, int | float) or not 0 < self.tune_budget_s < float("inf"):
@@ -118,6 +125,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "BLOCKVEC_VENDOR": ("vendor", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_3M": ("three_m", {"0": False, "1": True}.__getitem__, "0 or 1"),
     "BLOCKVEC_DETERMINISTIC": ("deterministic", {"0": False, "1": True}.__getitem__, "0 or 1"),
+    "BLOCKVEC_JIT": ("jit", str, f"one of {', '.join(JIT_MODES)}"),
     "BLOCKVEC_TUNE": ("tune", str, f"one of {', '.join(TUNE_MODES)}"),
     "BLOCKVEC_GPU_TRANSPORT": ("gpu_transport", str, f"one of {', '.join(GPU_TRANSPORTS)}"),
     "BLOCKVEC_TUNE_BUDGET": ("tune_budget_s", float, "a positive number of seconds"),

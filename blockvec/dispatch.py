@@ -71,7 +71,7 @@ def preferred(problem: Problem, backend: Backend) -> Candidate | None:
     """Choose a candidate under the current options without tuning; None if none accepts the problem."""
     current = options()
     allowed = current.vendor, current.three_m
-    return _choose(problem, backend, allowed, current.threads, current.tune, current.cache_dir)
+    return _choose(problem, backend, allowed, current.threads, current.jit, current.tune, current.cache_dir)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -80,6 +80,7 @@ def _choose(
     backend: Backend,
     allowed: tuple[bool, bool],
     _threads: int,
+    _jit: str,
     _tune: str,
     _cache_dir: Path,
 ) -> Candidate | None:

@@ -11,6 +11,7 @@ import threadpoolctl
 
 from .. import __version__
 from ..backends import Backend, backend_for
+from ..backends.host import llvm
 from ..config import options
 from ..profile import ceilings
 from .records import cuda_runtime, nvrtc_version
@@ -50,8 +51,9 @@ def describe(*, measure: bool = False, notice: Callable[[str], None] = lambda te
     if found:
         yield f"cuda      {cuda_runtime(found[0])}, driver {found[0].device.driver}"
     yield f"nvrtc     {nvrtc_version() or 'not installed'}"
+    yield f"llvm      {llvm.missing() or llvm.describe()}"
     current = options()
-    yield f"options   threads={current.threads} vendor={current.vendor}"
+    yield f"options   threads={current.threads} vendor={current.vendor} jit={current.jit}"
     yield f"cache     {current.cache_dir}"
     for backend in (backend_for("cpu"), *found):
         yield from _device_lines(backend, measure, notice)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from blockvec.backends import backend_for
+from blockvec.config import options, set_default_options
 from blockvec.kernels.roofline import Ceilings
 
 
@@ -23,3 +25,16 @@ def known_ceilings(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
     profile = importlib.import_module("blockvec.profile")  # the package's own name is the function's
     monkeypatch.setitem(profile.known_ceilings, backend.device.fingerprint, known)
+
+
+@pytest.fixture(scope="module", params=["never", "always"])
+def jit(request: pytest.FixtureRequest, device: str) -> Iterator[None]:
+    """Sparse products of the host by SciPy's kernels and by compiled ones."""
+    if request.param == "always":
+        if device != "cpu":
+            pytest.skip("only kernels of the host are compiled by LLVM")
+        pytest.importorskip("llvmlite")
+    before = options().jit
+    set_default_options(jit=request.param)
+    yield
+    set_default_options(jit=before)

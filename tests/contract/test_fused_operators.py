@@ -33,6 +33,7 @@ from tests.contract.blocks import (
     values,
 )
 
+pytestmark = pytest.mark.usefixtures("jit")
 DOTS, GRAMS = ("xx", "xy", "yy"), ("xy", "yy")
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
 some_dots = st.lists(st.sampled_from(DOTS), unique=True)

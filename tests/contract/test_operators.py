@@ -37,6 +37,7 @@ from tests.contract.blocks import (
 )
 from tests.untidy import FORMS, kept, untidy
 
+pytestmark = pytest.mark.usefixtures("jit")
 widths = st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 33])
 
 

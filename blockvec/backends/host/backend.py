@@ -24,7 +24,7 @@ from ...kernels.problem import (
 )
 from ...kernels.roofline import Ceilings, traffic
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
-from . import elementwise, panels, small_matrices, sweeps
+from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
 from .sparse import RowBlocks, spmmv
 from .superlu import HostFactors
 from .threads import map_rows
@@ -65,7 +65,13 @@ class HostBackend(Backend):
             case SpmmvProblem():
                 # Gram matrices of short row blocks take longer than reading the whole blocks again.
                 refusal = "Gram matrices are faster on their own" if problem.gram else None
-                return (Candidate("csr_row_blocks", spmmv, refusal),)
+                compiled = Candidate(
+                    "csr_compiled",
+                    sparse_kernel.spmmv,
+                    refusal or sparse_kernel.refusal(problem),
+                    configuration=llvm.describe,
+                )
+                return (compiled, Candidate("csr_row_blocks", spmmv, refusal))
             case StreamProblem(operation="axpby"):
                 return (Candidate("chunks", elementwise.axpby),)
             case StreamProblem(operation="column_dot"):

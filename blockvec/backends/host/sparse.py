@@ -17,7 +17,7 @@ from scipy.sparse import _sparsetools  # stable since 2008; csr_array @ array ca
 
 from ...kernels.problem import Pattern, SpmmvProblem, is_complex
 from ..base import Array, CsrMatrix, Fused
-from . import elementwise
+from . import elementwise, sparse_kernel
 from .panels import quiet_arithmetic, real_view
 from .threads import map_items
 
@@ -37,38 +37,43 @@ class RowBlocks:
 
     def __init__(self, matrix: CsrMatrix) -> None:
         self.shape = matrix.shape
-        self._indptr, self._indices, self._data = matrix.indptr, matrix.indices, matrix.data
-        self.longest = int(np.diff(self._indptr).max(initial=0))
+        self.indptr, self.indices, self.data = map(_in_order, (matrix.indptr, matrix.indices, matrix.data))
+        self.nnz = int(self.indptr[-1])
+        self.longest = int(np.diff(self.indptr).max(initial=0))
         self._cuts: dict[int, list[int]] = {}
 
     def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
-        arrays = (self._data * factor).astype(dtype), self._indices, self._indptr
+        arrays = (self.data * factor).astype(dtype), self.indices, self.indptr
         return sp.csr_array(arrays, shape=self.shape)
 
     def cuts(self, width: int) -> list[int]:
         """List the first row of each row block for so many columns, and the number of rows last."""
         if width not in self._cuts:
-            count = _block_count(self.shape[0] + int(self._indptr[-1]), width)
-            work = self._indptr + np.arange(len(self._indptr), dtype=np.int64)
+            count = _block_count(self.shape[0] + self.nnz, width)
+            work = self.indptr + np.arange(len(self.indptr), dtype=np.int64)
             targets = np.linspace(0, work[-1], count + 1)
             self._cuts[width] = np.unique(np.searchsorted(work, targets)).tolist()
         return self._cuts[width]
 
     def entries(self, begin: int, end: int) -> int:
         """Count the entries of rows [begin, end)."""
-        return int(self._indptr[end] - self._indptr[begin])
+        return int(self.indptr[end] - self.indptr[begin])
 
     def add_columns(self, X: Array, Y: Array) -> None:
         """Add the product with X to Y; both are column-major, and of the matrix's type."""
         extents, width = self.shape, X.shape[1]
-        stored = self._indptr, self._indices, self._data
+        if (rows_adder := sparse_kernel.columns_adder(self, X, Y)) is not None:
+            cuts = self.cuts(width * (2 if Y.dtype.kind == "c" else 1))
+            map_items(lambda block: rows_adder(cuts[block], cuts[block + 1]), len(cuts) - 1)
+            return
+        stored = self.indptr, self.indices, self.data
         if width < ROW_MAJOR_COLUMNS:
 
             def add(j: int) -> None:
                 _sparsetools.csr_matvec(*extents, *stored, X[:, j], Y[:, j])
 
-            if len(self._data) > LEAST_WORK:
+            if self.nnz > LEAST_WORK:
                 map_items(add, width)
             else:
                 for j in range(width):
@@ -83,7 +88,7 @@ class RowBlocks:
 
         That array, its third argument, is one-dimensional; X is contiguous, and both are of one type.
         """
-        indptr, indices, data = self._indptr, self._indices, self._data
+        indptr, indices, data = self.indptr, self.indices, self.data
         x, width = X.reshape(-1), X.shape[1]
         # The kernel for one column would write beyond a result without columns.
         kernel: Callable[..., None] = _sparsetools.csr_matvec if width == 1 else _sparsetools.csr_matvecs
@@ -99,6 +104,14 @@ class RowBlocks:
             kernel(end - begin, *extents, pointers, indices[first:last], values, x, rows)
 
         return stored if alpha == 1 and data.dtype == x.dtype else converted
+
+
+def _in_order(array: Array) -> Array:
+    """Copy an array unless its elements are contiguous and in native byte order; indices of 4 or 8 bytes."""
+    dtype = array.dtype.newbyteorder("=")
+    if dtype.kind in "iu" and dtype not in (np.int32, np.int64):
+        dtype = np.dtype(np.int64)
+    return np.ascontiguousarray(array, dtype)
 
 
 def _block_count(work: int, width: int) -> int:

@@ -36,12 +36,15 @@ def test_blocks_hold_all_rows_and_no_more_work_than_a_row_makes_unavoidable(
 
 @pytest.mark.parametrize("width", [1, 5, 32])
 @pytest.mark.parametrize("dtype", ["float32", "complex128"])
-def test_results_do_not_depend_on_the_number_of_threads(width: int, dtype: str) -> None:
+@pytest.mark.parametrize("jit", ["never", "always"])
+def test_results_do_not_depend_on_the_number_of_threads(width: int, dtype: str, jit: str) -> None:
+    if jit == "always":
+        pytest.importorskip("llvmlite")
     A = as_operator(sp.csr_array(arrow(40000), dtype=dtype))
     V = BlockVector.random(40000, width, dtype, rng=0)
     found = []
     for threads in (1, 2, 5):
-        with option_context(threads=threads):
+        with option_context(threads=threads, jit=jit):
             found.append(A.apply(V, shift=0.3, dots=("xy", "yy")))
     first = found[0]
     for other in found[1:]:

@@ -1,0 +1,371 @@
+"""Source of compiled sparse products: the rows of Y one after the other, all columns at once.
+
+    for i in rows:
+        sum = 0
+        for entries (c, v) of row i:   sum = sum + v X[c]    # one instruction per register of columns
+        Y[i] = alpha (sum - shift X[i]) + beta Y[i]
+        Z[i] = delta Z[i] + eta Y[i]
+        dots = dots + conj(X[i]) Y[i], ...                   # in double precision
+
+A row of a block is a few vector registers of real numbers, of which complex numbers are pairs. It is read and
+written once, in the type of the blocks. The text is LLVM's intermediate representation: every value is
+assigned once, and ``phi`` selects it by the block of instructions that was executed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ...kernels.problem import is_complex, real_bytes
+
+Factor = Literal["none", "zero", "one", "real", "complex"]
+REGISTER_BYTES = 64  # the longest vector; LLVM divides it where registers are shorter
+DOT_ROWS = 128  # the longest chain of additions in sums over rows
+ARGUMENTS = (
+    "i64 %begin, i64 %end, ptr noalias %pointers, ptr noalias %indices, ptr noalias %values, "
+    "ptr noalias %x, i64 %ldx, ptr noalias %y, i64 %ldy, ptr noalias %z, i64 %ldz, "
+    "ptr noalias %factors, ptr noalias %shifts, ptr noalias %dots"
+)
+FACTORS = ("alpha", "beta", "delta", "eta")  # in this order in memory, each with an imaginary part
+
+
+@dataclass(frozen=True, slots=True)
+class RowKernel:
+    """All that the source of a product depends on.
+
+    Attributes
+    ----------
+    width : int
+        Columns of the blocks.
+    dtype, dtype_matrix : str
+        Element types of all blocks, and of the matrix, which may be real or single where they are not.
+    pointer_bytes, index_bytes : int
+        Bytes of row pointers and of column indices.
+    alpha, beta, shift, delta, eta : str
+        Classes of the factors; a shift is one per column, and ``delta="none"`` means that there is no Z.
+    dots : tuple of str
+        Column dots, as in `SpmmvProblem`.
+    by_columns : bool
+        Whether blocks are column-major; ``ld`` is then the distance between columns.
+    """
+
+    width: int
+    dtype: str
+    dtype_matrix: str
+    pointer_bytes: int
+    index_bytes: int
+    alpha: Factor = "one"
+    beta: Factor = "zero"
+    shift: Factor = "none"
+    delta: Factor = "none"
+    eta: Factor = "one"
+    dots: tuple[str, ...] = ()
+    by_columns: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Real numbers per element."""
+        return 2 if is_complex(self.dtype) else 1
+
+    @property
+    def lanes(self) -> int:
+        """Real numbers per row of a block."""
+        return self.width * self.parts
+
+    @property
+    def sums(self) -> tuple[str, ...]:
+        """Sums over rows, of `lanes` double-precision numbers each, in their order in memory.
+
+        Sums of the products of equal parts; for complex ``"xy"`` also those of x with i y.
+        """
+        crossed = ("xiy",) if self.parts == 2 and "xy" in self.dots else ()
+        return self.dots + crossed
+
+
+def source(kernel: RowKernel) -> str:
+    """Write the source of a kernel."""
+    return _Writer(kernel).text()
+
+
+class _Writer:
+    """Instructions in the order of execution; `new` assigns a value to a new name."""
+
+    def __init__(self, kernel: RowKernel) -> None:
+        self.kernel = kernel
+        self.lines: list[str] = []
+        self.declared: set[str] = set()
+        self.bits = 8 * real_bytes(kernel.dtype)
+        self.real = _real(self.bits)
+        self.pointer, self.index = f"i{8 * kernel.pointer_bytes}", f"i{8 * kernel.index_bytes}"
+        longest = kernel.parts if kernel.by_columns else 8 * REGISTER_BYTES // self.bits
+        self.begins = range(0, kernel.lanes, longest)  # of the vectors of a row
+        self.lengths = [min(longest, kernel.lanes - begin) for begin in self.begins]
+
+    # --- single instructions -----------------------------------------------------------------------
+
+    def new(self, instruction: str, name: str = "") -> str:
+        name = name or f"%v{len(self.lines)}"
+        self.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def do(self, instruction: str) -> None:
+        self.lines.append(f"  {instruction}")
+
+    def label(self, name: str) -> None:
+        self.lines.append(f"{name}:")
+
+    def vector(self, vector: int) -> str:
+        """Type of a vector of a row."""
+        return f"<{self.lengths[vector]} x {self.real}>"
+
+    def load_integer(self, integer: str, array: str, at: str, name: str = "") -> str:
+        address = self.new(f"getelementptr {integer}, ptr {array}, i64 {at}")
+        if integer == "i64":
+            return self.new(f"load i64, ptr {address}", name)
+        value = self.new(f"load {integer}, ptr {address}")
+        return self.new(f"sext {integer} {value} to i64", name)
+
+    def load_value(self, at: str) -> list[str]:
+        """Load an entry of the matrix: its real and its imaginary part, in the type of the blocks."""
+        stored = _real(8 * real_bytes(self.kernel.dtype_matrix))
+        parts = 2 if is_complex(self.kernel.dtype_matrix) else 1
+        address = self.new(f"getelementptr [{parts} x {stored}], ptr %values, i64 {at}")
+        found = []
+        for part in range(parts):
+            place = self.new(f"getelementptr {stored}, ptr {address}, i64 {part}")
+            value = self.new(f"load {stored}, ptr {place}")
+            found.append(value if stored == self.real else self.new(f"fpext {stored} {value} to {self.real}"))
+        return found
+
+    def splat(self, value: str, length: int) -> str:
+        """Repeat a real number."""
+        kind = f"<{length} x {self.real}>"
+        first = self.new(f"insertelement {kind} poison, {self.real} {value}, i64 0")
+        return self.new(f"shufflevector {kind} {first}, {kind} poison, <{length} x i32> zeroinitializer")
+
+    def multiply_add(self, a: str, b: str, c: str, length: int, bits: int, name: str = "") -> str:
+        """Compute a b + c, in one rounding where the processor can."""
+        kind, function = f"<{length} x {_real(bits)}>", f"@llvm.fmuladd.v{length}f{bits}"
+        self.declared.add(f"declare {kind} {function}({kind}, {kind}, {kind})")
+        return self.new(f"call {kind} {function}({kind} {a}, {kind} {b}, {kind} {c})", name)
+
+    def turn(self, value: str, length: int, kind: str = "") -> str:
+        """Multiply complex numbers by i: (a, b) to (-b, a)."""
+        kind = kind or self.real
+        swapped = ", ".join(f"i32 {lane ^ 1}" for lane in range(length))
+        signs = ", ".join(f"{kind} {'1.0' if lane % 2 else '-1.0'}" for lane in range(length))
+        vector = f"<{length} x {kind}>"
+        other = self.new(f"shufflevector {vector} {value}, {vector} poison, <{length} x i32> <{swapped}>")
+        return self.new(f"fmul {vector} {other}, <{signs}>")
+
+    # --- rows of blocks ----------------------------------------------------------------------------
+
+    def addresses(self, block: str, row: str) -> list[str]:
+        """Compute the addresses of the vectors of a row."""
+        parts, by_columns = self.kernel.parts, self.kernel.by_columns
+        offset = self.new(f"mul nsw i64 {row}, {parts if by_columns else f'%ld{block}'}")
+        if by_columns:
+            columns = [f"%{block}{vector}" for vector in range(len(self.lengths))]
+            return [self.new(f"getelementptr {self.real}, ptr {base}, i64 {offset}") for base in columns]
+        first = self.new(f"getelementptr {self.real}, ptr %{block}, i64 {offset}")
+        return [self.new(f"getelementptr {self.real}, ptr {first}, i64 {begin}") for begin in self.begins]
+
+    def load_row(self, block: str, row: str) -> list[str]:
+        places = self.addresses(block, row)
+        return [
+            self.new(f"load {self.vector(k)}, ptr {place}, align {self.bits // 8}")
+            for k, place in enumerate(places)
+        ]
+
+    def store_row(self, block: str, row: str, values: list[str]) -> None:
+        for k, place in enumerate(self.addresses(block, row)):
+            self.do(f"store {self.vector(k)} {values[k]}, ptr {place}, align {self.bits // 8}")
+
+    # --- factors -----------------------------------------------------------------------------------
+
+    def load_factors(self) -> dict[str, Callable[[list[str], list[str] | None], list[str]]]:
+        """Load all factors; return a function per factor that multiplies a row by it and adds another."""
+        kinds: dict[str, Factor] = {name: getattr(self.kernel, name) for name in (*FACTORS, "shift")}
+        if kinds["delta"] == "none":
+            kinds["eta"] = "none"
+        return {
+            name: self._factor(name, kind) for name, kind in kinds.items() if kind not in ("none", "zero")
+        }
+
+    def _factor(self, name: str, kind: Factor) -> Callable[[list[str], list[str] | None], list[str]]:
+        parts: list[list[str]] = []  # real and imaginary parts of the factor, per vector of a row
+        for part in range({"one": 0, "real": 1, "complex": 2}[kind]):
+            if name == "shift":
+                base = self.new(f"getelementptr {self.real}, ptr %shifts, i64 {part * self.kernel.lanes}")
+                places = [self.new(f"getelementptr {self.real}, ptr {base}, i64 {at}") for at in self.begins]
+                loads = [
+                    self.new(f"load {self.vector(k)}, ptr {place}, align {self.bits // 8}")
+                    for k, place in enumerate(places)
+                ]
+                parts.append(loads)
+                continue
+            place = self.new(f"getelementptr {self.real}, ptr %factors, i64 {2 * FACTORS.index(name) + part}")
+            value = self.new(f"load {self.real}, ptr {place}")
+            repeated = {length: self.splat(value, length) for length in sorted(set(self.lengths))}
+            parts.append([repeated[length] for length in self.lengths])
+
+        def apply(row: list[str], added: list[str] | None) -> list[str]:
+            found = []
+            for k, value in enumerate(row):
+                length, kind = self.lengths[k], self.vector(k)
+                rest = None if added is None else added[k]
+                if not parts:
+                    found.append(value if rest is None else self.new(f"fadd {kind} {value}, {rest}"))
+                    continue
+                terms = [(parts[0][k], value)]
+                if len(parts) == 2:
+                    terms.append((parts[1][k], self.turn(value, length)))
+                for a, b in reversed(terms):
+                    if rest is None:
+                        rest = self.new(f"fmul {kind} {a}, {b}")
+                    else:
+                        rest = self.multiply_add(a, b, rest, length, self.bits)
+                found.append(str(rest))
+            return found
+
+        return apply
+
+    # --- the function ------------------------------------------------------------------------------
+
+    def text(self) -> str:
+        factors = self.load_factors()
+        if self.kernel.by_columns:
+            for block in "xy":
+                for column in range(self.kernel.width):
+                    offset = self.new(f"mul nsw i64 %ld{block}, {column}")
+                    self.do(f"%{block}{column} = getelementptr {self.real}, ptr %{block}, i64 {offset}")
+        self.do("%any = icmp slt i64 %begin, %end")
+        self.do("br i1 %any, label %rows, label %done")
+        self.label("rows")
+        first = self.load_integer(self.pointer, "%pointers", "%begin")
+        self.do("br label %row")
+
+        self.label("row")
+        self.do("%i = phi i64 [ %begin, %rows ], [ %i.next, %row.next ]")
+        self.do(f"%p = phi i64 [ {first}, %rows ], [ %last, %row.next ]")
+        for name, k in self._sums():
+            kind = f"<{self.lengths[k]} x double>"
+            self.do(f"%{name}.{k} = phi {kind} [ zeroinitializer, %rows ], [ %{name}.{k}.next, %row.next ]")
+        self.do("%i.next = add nsw i64 %i, 1")
+        self.load_integer(self.pointer, "%pointers", "%i.next", "%last")
+        self.do("%empty = icmp sge i64 %p, %last")
+        self.do("br i1 %empty, label %row.end, label %entry")
+        self._entries()
+
+        self.label("row.end")
+        row = self._collect()
+        self._finish(row, factors)
+        self.label("row.next")
+        for name, k in self._sums():
+            kind = f"<{self.lengths[k]} x double>"
+            self.do(
+                f"%{name}.{k}.next = phi {kind} [ zeroinitializer, %flush ], [ %{name}.{k}.sum, %row.end ]"
+            )
+        self.do("%again = icmp slt i64 %i.next, %end")
+        self.do("br i1 %again, label %row, label %done")
+        self.label("done")
+        self.do("ret void")
+        head = f"define void @kernel({ARGUMENTS}) nounwind {{\nentry.block:"
+        return "\n".join([head, *self.lines, "}", *sorted(self.declared), ""])
+
+    def _products(self) -> list[tuple[int, int]]:
+        """List the sums of a row: by part of the matrix's entries, and by vector."""
+        parts = 2 if is_complex(self.kernel.dtype_matrix) else 1
+        return [(part, k) for part in range(parts) for k in range(len(self.lengths))]
+
+    def _sums(self) -> list[tuple[str, int]]:
+        return [(name, k) for name in self.kernel.sums for k in range(len(self.lengths))]
+
+    def _entries(self) -> None:
+        """Write the loop over the entries of a row."""
+        self.label("entry")
+        self.do("%q = phi i64 [ %p, %row ], [ %q.next, %entry ]")
+        for part, k in self._products():
+            name = f"%s{part}.{k}"
+            self.do(f"{name} = phi {self.vector(k)} [ zeroinitializer, %row ], [ {name}.next, %entry ]")
+        column = self.load_integer(self.index, "%indices", "%q")
+        values = self.load_value("%q")
+        row = self.load_row("x", column)
+        repeated = {
+            (part, length): self.splat(value, length)
+            for part, value in enumerate(values)
+            for length in sorted(set(self.lengths))
+        }
+        for part, k in self._products():
+            length, name = self.lengths[k], f"%s{part}.{k}"
+            self.multiply_add(repeated[part, length], row[k], name, length, self.bits, f"{name}.next")
+        self.do("%q.next = add nsw i64 %q, 1")
+        self.do("%more = icmp slt i64 %q.next, %last")
+        self.do("br i1 %more, label %entry, label %row.end")
+
+    def _collect(self) -> list[str]:
+        """Select the sums of a row, which are zero without entries; add up its parts."""
+        found = {}
+        for part, k in self._products():
+            found[part, k] = self.new(
+                f"phi {self.vector(k)} [ zeroinitializer, %row ], [ %s{part}.{k}.next, %entry ]"
+            )
+        row = [found[0, k] for k in range(len(self.lengths))]
+        if (1, 0) not in found:
+            return row
+        turned = [self.turn(found[1, k], length) for k, length in enumerate(self.lengths)]
+        return [self.new(f"fadd {self.vector(k)} {a}, {turned[k]}") for k, a in enumerate(row)]
+
+    def _finish(self, row: list[str], factors: dict[str, Callable[..., list[str]]]) -> None:
+        """Write Y, Z and the sums over rows."""
+        kernel = self.kernel
+        X = self.load_row("x", "%i") if kernel.shift != "none" or {"xx", "xy"} & set(kernel.dots) else []
+        if kernel.shift != "none":
+            minus = [self.new(f"fneg {self.vector(k)} {x}") for k, x in enumerate(X)]
+            row = factors["shift"](minus, row)
+        row = factors["alpha"](row, None)
+        if kernel.beta != "zero":
+            row = factors["beta"](self.load_row("y", "%i"), row)
+        self.store_row("y", "%i", row)
+        if kernel.delta != "none":
+            Z = factors["eta"](row, None)
+            if kernel.delta != "zero":
+                Z = factors["delta"](self.load_row("z", "%i"), Z)
+            self.store_row("z", "%i", Z)
+        if not kernel.sums:
+            self.do("br label %row.next")
+            return
+        blocks = {"x": self._double(X) if X else [], "y": self._double(row)}
+        if "xiy" in kernel.sums:
+            blocks["iy"] = [self.turn(y, n, "double") for y, n in zip(blocks["y"], self.lengths, strict=True)]
+        for name, k in self._sums():
+            a, b = blocks[name[0]][k], blocks[name[1:]][k]
+            self.multiply_add(a, b, f"%{name}.{k}", self.lengths[k], 64, f"%{name}.{k}.sum")
+        phase = self.new(f"and i64 %i.next, {DOT_ROWS - 1}")
+        full = self.new(f"icmp eq i64 {phase}, 0")
+        ends = self.new("icmp eq i64 %i.next, %end")
+        self.do(f"br i1 {self.new(f'or i1 {full}, {ends}')}, label %flush, label %row.next")
+        self.label("flush")
+        for number, name in enumerate(kernel.sums):
+            for k, begin in enumerate(self.begins):
+                kind = f"<{self.lengths[k]} x double>"
+                at = number * kernel.lanes + begin
+                place = self.new(f"getelementptr double, ptr %dots, i64 {at}")
+                old = self.new(f"load {kind}, ptr {place}, align 8")
+                total = self.new(f"fadd {kind} {old}, %{name}.{k}.sum")
+                self.do(f"store {kind} {total}, ptr {place}, align 8")
+        self.do("br label %row.next")
+
+    def _double(self, row: list[str]) -> list[str]:
+        if self.bits == 64:
+            return row
+        return [
+            self.new(f"fpext {self.vector(k)} {value} to <{self.lengths[k]} x double>")
+            for k, value in enumerate(row)
+        ]
+
+
+def _real(bits: int) -> str:
+    return "double" if bits == 64 else "float"

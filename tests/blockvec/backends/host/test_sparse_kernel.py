@@ -1,0 +1,197 @@
+"""Compiled sparse products of the host: when they are chosen, and what the contract tests do not try."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blockvec import BlockVector, as_operator, models, option_context, profile
+from blockvec.backends.base import Candidate
+from blockvec.backends.host import llvm, sparse_kernel
+from blockvec.backends.host.backend import HOST
+from blockvec.backends.host.sparse import RowBlocks
+from blockvec.dispatch import preferred
+from blockvec.errors import OptionError
+from blockvec.kernels.problem import SpmmvProblem
+from blockvec.kernels.roofline import Ceilings
+from tests.contract.blocks import DTYPES, exact_values
+
+pytest.importorskip("llvmlite")
+
+
+@pytest.fixture(autouse=True)
+def compiled() -> Any:
+    """Compile products of all sizes, unless a test says otherwise."""
+    with option_context(jit="always"):
+        yield
+
+
+def random_matrix(shape: tuple[int, int], dtype: str = "float64", seed: int = 0) -> sp.csr_array:
+    """Entries of {-1, 0, 1} and their multiples by i, with empty rows."""
+    rng = np.random.default_rng(seed)
+    dense = exact_values(rng, shape, dtype) * (rng.random(shape) < 0.3)
+    dense[rng.random(shape[0]) < 0.3] = 0
+    return sp.csr_array(dense)
+
+
+def chosen(A: Any, width: int) -> Candidate:
+    """The implementation of a product."""
+    found = as_operator(A).explain(BlockVector.zeros(A.shape[1], width))
+    assert found is not None
+    candidate = preferred(*found)
+    assert candidate is not None
+    return candidate
+
+
+def kernel_of(A: Any, width: int) -> str:
+    return chosen(A, width).name
+
+
+def test_only_products_that_outweigh_the_compilation_are_compiled() -> None:
+    small, large = models.laplace1d(n=2000), models.laplace3d(n=40)
+    with option_context(jit="auto"):
+        assert [kernel_of(small, 8), kernel_of(large, 8)] == ["csr_row_blocks", "csr_compiled"]
+        assert kernel_of(large, 1) == "csr_row_blocks"
+    with option_context(jit="never"):
+        assert kernel_of(large, 8) == "csr_row_blocks"
+    assert kernel_of(small, 1) == "csr_compiled"
+
+
+def test_the_choice_does_not_depend_on_threads_or_on_earlier_products() -> None:
+    problem = SpmmvProblem(60_000, 60_000, 300_000, 8, "float64", "float64", 8, 8)
+    found = set()
+    for threads in (1, 2, 7):
+        with option_context(jit="auto", threads=threads):
+            found.add(sparse_kernel.refusal(problem))
+    assert found == {""}
+
+
+def test_profiles_name_the_kernel_and_explanations_its_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles = importlib.import_module("blockvec.profile")  # the package's own name is the function's
+    known = Ceilings(10.0, 8.0, 9.0, {"float64": 50.0, "float32": 99.0}, 20.0)
+    monkeypatch.setitem(profiles.known_ceilings, HOST.device.fingerprint, known)
+    with profile() as p:
+        as_operator(models.laplace2d(n=9)) @ np.ones((81, 2))
+    assert [row["kernel"] for row in p.rows()] == ["csr_compiled"]
+    assert chosen(models.laplace2d(n=9), 2).configuration().startswith("LLVM ")
+
+
+def test_without_a_compiler_products_are_scipys_and_requests_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llvm, "missing", lambda: "no compiler")
+    problem = SpmmvProblem(60_000, 60_000, 300_000, 8, "float64", "float64", 8, 8)
+    with option_context(jit="auto"):
+        refusals = {candidate.name: candidate.refusal for candidate in HOST.candidates(problem)}
+        assert refusals == {"csr_compiled": "no compiler", "csr_row_blocks": None}
+    with pytest.raises(OptionError, match="jit='always': no compiler"):
+        as_operator(models.laplace1d(n=31)) @ np.ones((31, 5))
+
+
+def test_the_reason_for_a_missing_compiler_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    llvm._machine.cache_clear()
+    try:
+        reason = llvm.missing.__wrapped__()
+    finally:
+        llvm._machine.cache_clear()
+    assert reason.startswith("no compiler (")
+    assert "[jit]" in reason
+
+
+def test_an_import_and_small_solves_load_no_compiler() -> None:
+    program = (
+        "import sys, blockvec, solvers\n"
+        "solvers.eigsh(blockvec.models.laplace2d(n=20), k=3, which='SA')\n"
+        "print([name for name in sys.modules if 'llvmlite' in name])"
+    )
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout == "[]\n"
+
+
+@given(
+    st.integers(1, 90),
+    st.sampled_from(DTYPES),
+    st.sampled_from(DTYPES),
+    st.sampled_from(["int32", "int64"]),
+    st.sampled_from(["int32", "int64"]),
+)
+def test_all_widths_types_and_indices_are_exact_where_the_terms_are(
+    width: int, matrix: str, dtype: str, pointers: str, indices: str
+) -> None:
+    A = random_matrix((40, 30), matrix)
+    A.indptr, A.indices = A.indptr.astype(pointers), A.indices.astype(indices)
+    X = exact_values(np.random.default_rng(1), (30, width), dtype)
+    assert np.array_equal((as_operator(A) @ X).array, A.toarray() @ X)
+
+
+@pytest.mark.parametrize("width", [200, 301])
+def test_groups_of_columns_of_wide_blocks_give_all_columns_and_sums(width: int) -> None:
+    A = random_matrix((50, 50), "complex128")
+    X = exact_values(np.random.default_rng(2), (50, width), "complex128")
+    shifts = np.arange(width) % 5 - 2j
+    Y, dots, _ = as_operator(A).apply(X, shift=shifts, dots=("xx", "xy"))
+    expected = A.toarray() @ X - shifts * X
+    assert np.array_equal(Y.array, expected)
+    assert np.array_equal(dots["xx"], np.sum(np.abs(X) ** 2, axis=0).round())
+    assert np.array_equal(dots["xy"], np.sum(X.conj() * expected, axis=0))
+
+
+def test_a_single_precision_matrix_times_a_double_precision_block_is_not_rounded() -> None:
+    A = random_matrix((60, 60)).astype("float32")
+    A.data *= np.float32(1 / 3)
+    X = exact_values(np.random.default_rng(3), (60, 4), "float64")
+    assert np.allclose((as_operator(A) @ X).array, A.toarray().astype("float64") @ X, rtol=1e-15, atol=1e-15)
+
+
+def test_matrices_of_foreign_byte_order_and_of_strided_arrays_are_read_right() -> None:
+    A = random_matrix((20, 20))
+    X = exact_values(np.random.default_rng(4), (20, 3), "float64")
+    expected = A.toarray() @ X
+    swapped = A.copy()
+    swapped.data = swapped.data.astype(swapped.data.dtype.newbyteorder())
+    strided = A.copy()
+    strided.data, strided.indices = np.repeat(A.data, 2)[::2], np.repeat(A.indices, 2)[::2]
+    for matrix in (swapped, strided):
+        Y = np.zeros((20, 3))
+        problem = SpmmvProblem(20, 20, A.nnz, 3, "float64", "float64", 3, 3)
+        sparse_kernel.spmmv(problem, RowBlocks(matrix), X, Y, 1, 0, 0)
+        assert np.array_equal(Y, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [0, 1, 2, 3, 4, 6])
+@pytest.mark.parametrize("jit", ["never", "always"])
+def test_products_are_added_to_column_major_arrays(dtype: str, width: int, jit: str) -> None:
+    A = random_matrix((70, 70), dtype)
+    X, Y = (np.asfortranarray(exact_values(np.random.default_rng(5), (70, width), dtype)) for _ in range(2))
+    expected = Y + A.toarray() @ X
+    guard = np.full((80, width), 7, dtype, order="F")
+    guard[:70] = Y
+    with option_context(jit=jit):
+        as_operator(A).add_product(X, guard[:70])
+    assert np.array_equal(guard[:70], expected)
+    assert (guard[70:] == 7).all()
+
+
+def test_sums_over_many_rows_in_single_precision_have_short_chains() -> None:
+    n = 300_000
+    X = np.random.default_rng(6).random((n, 2), np.float32)
+    _, dots, _ = as_operator(sp.eye_array(n, dtype=np.float32, format="csr")).apply(X, dots="xx")
+    exact = np.sum(X.astype("float64") ** 2, axis=0)
+    assert np.all(np.abs(dots["xx"] - exact) <= np.finfo(np.float32).eps * exact)
+
+
+def test_infinities_stay_in_their_rows_and_columns() -> None:
+    A = as_operator(sp.csr_array(sp.diags_array([1.0, 2, 0, 4])))
+    X = np.ones((4, 3))
+    X[1, 2] = np.inf
+    Y = A.apply(X, alpha=-2).array
+    assert np.array_equal(Y, [[-2, -2, -2], [-4, -4, -np.inf], [0, 0, 0], [-8, -8, -8]])
