@@ -64,6 +64,14 @@ def summed(layout: RowLayout | None, part: Array) -> Array:
     return part if layout is None else layout.sum(part)
 
 
+def both_summed(layout: RowLayout | None, P: Array, G: Array) -> tuple[Array, Array]:
+    """Add two small arrays of as many columns over the processes, in one message."""
+    if layout is None:
+        return P, G
+    total = layout.sum(np.concatenate([P, G]))
+    return total[: len(P)], total[len(P) :]
+
+
 class ColumnBlock:
     """A column-major array of the host with the operations of `solvers.blocks.Block`.
 

@@ -17,7 +17,7 @@ from scipy.linalg import blas, lapack
 from blockvec import Profile, RowLayout
 
 from ..blocks import Array, Block
-from ..column_block import ColumnBlock, add_product, adjoint_product, summed
+from ..column_block import ColumnBlock, add_product, adjoint_product, both_summed, summed
 from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE
 from .gram_schmidt import AMPLIFIED
 from .intrablock import ENOUGH
@@ -49,24 +49,24 @@ class _Rows:
 
     def dot(self, begin: int, end: int) -> Array:
         """Compute V^H W for columns of V."""
-        return self._summed([U[:, begin:end].conj().T @ X for X, U in self._chunks])
+        return summed(self._layout, _added([U[:, begin:end].conj().T @ X for X, U in self._chunks]))
 
-    def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> Array:
-        """Set W = W - V S, where S is not zero in these rows only, and compute V^H W."""
-        products = []
+    def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> tuple[Array, Array]:
+        """Set W = W - V S, where S is not zero in these rows only; compute V^H W and W^H W."""
+        products, grams = [], []
         for X, U in self._chunks:
             for i, j in ranges:
                 X -= U[:, i:j] @ S[i:j]
             products.append(U.conj().T @ X)
-        return self._summed(products)
+            grams.append(X.conj().T @ X)
+        return both_summed(self._layout, _added(products), _added(grams))
 
-    def subtract(self, S: Array) -> Array:
-        """Set W = W - V S and compute W^H W."""
-        products = []
+    def subtract(self, S: Array, T: Array | None) -> None:
+        """Set W = W - V S, and W = W T."""
         for X, U in self._chunks:
             X -= U @ S
-            products.append(X.conj().T @ X)
-        return self._summed(products)
+            if T is not None:
+                X[:] = X @ T
 
     def multiply(self, T: Array) -> None:
         """Set W = W T."""
@@ -75,11 +75,7 @@ class _Rows:
 
     def gram(self) -> Array:
         """Compute W^H W."""
-        return self._summed([X.conj().T @ X for X, _ in self._chunks])
-
-    def _summed(self, parts: list[Array]) -> Array:
-        """Add up the products of the chunks in their order, and those of all processes."""
-        return summed(self._layout, sum(parts[1:], start=parts[0]))
+        return summed(self._layout, _added([X.conj().T @ X for X, _ in self._chunks]))
 
 
 def host_step(
@@ -121,25 +117,23 @@ def _row_step(
     ranges = [(i, j) for i, j in first if i < j]
     for i, j in ranges:
         S[i:j] = blocks.dot(i, j)
-    rest = blocks.project(ranges, S)
-    G = blocks.subtract(rest)
-    again, whole = square(rest), float(G.trace().real)
-    length = max(scale, (whole + again + square(S)) ** 0.5)
+    rest, G = blocks.project(ranges, S)
+    taken = square(S)
     S += rest
-    R, T, spread = _factor(G)
+    R, T, again, whole, spread = _factor(G, rest)
+    length = max(scale, (whole + again + taken) ** 0.5)
+    is_last = whole * spread <= ENOUGH * width**2
     if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
-        return S, None, length, 3
-    reductions = 3
-    if whole * spread > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
+        blocks.subtract(rest, None)
+        return S, None, length, 2
+    blocks.subtract(rest, T)
+    if not is_last:  # a second factorisation leaves rounding errors only
+        second, T, *_ = _factor(blocks.gram())
+        R = second @ R
         blocks.multiply(T)
-        second, T, _ = _factor(blocks.gram())
-        R, reductions = second @ R, 4
-    if into is None:
-        blocks.multiply(T)
-    else:
-        np.matmul(W, T, out=into)
-        W[:] = into
-    return S, R, length, reductions
+    if into is not None:
+        into[:] = W
+    return S, R, length, 2 if is_last else 3
 
 
 @Profile.timed("orthogonalisation")
@@ -158,32 +152,23 @@ def column_step(
             S[i:j] = part = summed(layout, adjoint_product(U, W))
             add_product(U, part, W, -1.0)
             removed += square(part)
-    rest = summed(layout, adjoint_product(V, W))
+    rest, G = both_summed(layout, adjoint_product(V, W), adjoint_product(W, W))
     add_product(V, rest, W, -1.0)
     S += rest
-    again = square(rest)
-    if width == 1:
-        whole = float(summed(layout, np.asarray(np.vdot(W, W).real)))
-        length = max(scale, (whole + again + removed) ** 0.5)
-        spread = 1 / whole if whole > 0 else math.nan
-        if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
-            return S, None, length, 3
-        norm = whole**0.5
-        W *= 1 / norm
-        return S, np.full((1, 1), norm, W.dtype), length, 3
-    G = summed(layout, adjoint_product(W, W))
-    whole = float(G.trace().real)
+    R, T, again, whole, spread = _factor(G, rest)
     length = max(scale, (whole + again + removed) ** 0.5)
-    R, T, spread = _factor(G)
     if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
-        return S, None, length, 3
-    multiply, reductions = _LAPACK[W.dtype.char][2], 3
+        return S, None, length, 2
+    if width == 1:
+        W *= T[0, 0]
+        return S, R, length, 2
+    multiply = _LAPACK[W.dtype.char][2]
     multiply(1.0, T, W, side=1, overwrite_b=1)
-    if whole * spread > ENOUGH * width**2:  # a second factorisation leaves rounding errors only
-        second, T, _ = _factor(summed(layout, adjoint_product(W, W)))
-        multiply(1.0, T, W, side=1, overwrite_b=1)
-        R, reductions = second @ R, 4
-    return S, R, length, reductions
+    if whole * spread <= ENOUGH * width**2:
+        return S, R, length, 2
+    second, T, *_ = _factor(summed(layout, adjoint_product(W, W)))  # leaves rounding errors only
+    multiply(1.0, T, W, side=1, overwrite_b=1)
+    return S, second @ R, length, 3
 
 
 def is_enough(*, whole: float, again: float, spread: float, length: float, unit: float) -> bool:
@@ -210,9 +195,23 @@ def square(S: Array) -> float:
     return float(np.vdot(S, S).real)
 
 
-def _factor(G: Array) -> tuple[Array, Array, float]:
-    """Compute R with G = R^H R, its inverse, and the squared norm of that: NaN for an indefinite G."""
+def _factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, float, float, float]:
+    """Compute R with G - rest^H rest = R^H R and its inverse, and squared norms.
+
+    These are those of `rest`, of R, and of its inverse, which is NaN for an indefinite matrix. For the Gram
+    matrix G of a block and its products `rest` with orthonormal columns, the difference is the Gram matrix of
+    the projected block. It is accurate where `rest` is no larger than that, which `is_enough` requires.
+    """
+    again = 0.0
+    if rest is not None:
+        again, G = square(rest), G - rest.conj().T @ rest
     potrf, trtri, _ = _LAPACK[G.dtype.char]
     R, failed = potrf(G, clean=1)
     T, singular = trtri(R)
-    return R, T, math.nan if failed or singular else square(T)
+    whole = float(G.trace().real)
+    return R, T, again, whole, math.nan if failed or singular else square(T)
+
+
+def _added(parts: list[Array]) -> Array:
+    """Add up arrays in their order."""
+    return parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
