@@ -32,10 +32,15 @@ class FunctionOperator(Operator):
     """
 
     def __init__(
-        self, function: Callable[..., Array], shape: tuple[int, int], dtype: DTypeLike, backend: Backend
+        self,
+        function: Callable[..., Array],
+        shape: tuple[int, int],
+        dtype: DTypeLike,
+        backend: Backend,
+        takes_columns: bool = False,
     ) -> None:
         super().__init__(shape, dtype, backend)
-        self._function = function
+        self._function, self._takes_columns = function, takes_columns
         self._writes = _has_parameter(function, "out")
 
     @Profile.timed("products")
@@ -61,7 +66,9 @@ class FunctionOperator(Operator):
     @Profile.timed("products")
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
-        product = None if self._writes else self._function(np.ascontiguousarray(X))
+        product = (
+            None if self._writes else self._function(X if self._takes_columns else np.ascontiguousarray(X))
+        )
         if getattr(product, "shape", None) == Y.shape:
             Y += product
         else:
@@ -86,6 +93,7 @@ def as_operator(
     like: Any = None,
     check_indices: bool = True,
     layout: RowLayout | None = None,
+    order: str = "C",
 ) -> Operator:
     """Make an `Operator` from a matrix, a linear operator or a function.
 
@@ -118,6 +126,9 @@ def as_operator(
         (n_local, n). A callable maps the rows of this process, shape (n_local, M), and exchanges what it
         needs of others itself. `shape` is that of the whole matrix. With ``device="gpu"`` each process takes
         a GPU of its own.
+    order : {"C", "A"}
+        Arrays that a callable of the host takes and returns: row-major ones, or with ``"A"`` also
+        column-major ones, which `eigsh` then passes without a copy.
 
     Raises
     ------
@@ -135,6 +146,10 @@ def as_operator(
     """
     if like is not None and not is_function(A):
         raise OptionError(f"like: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
+    if order not in ("C", "A"):
+        raise OptionError(f"order: got {order!r}; give 'C' or 'A'.")
+    if order != "C" and not is_function(A):
+        raise OptionError(f"order: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
     if layout is not None and layout.comm is not None:
         with agreed(layout.comm):
             return _distributed(A, layout, shape, dtype, device, like, check_indices)
@@ -153,9 +168,8 @@ def as_operator(
             A = kind.function(A)
             dtype = kind.dtype if dtype is None else dtype
             device = kind.device if device is None else device
-        return FunctionOperator(
-            A, shape, np.float64 if dtype is None else dtype, backend_for(device or "cpu")
-        )
+        backend, kind_of = backend_for(device or "cpu"), np.float64 if dtype is None else dtype
+        return FunctionOperator(A, shape, kind_of, backend, takes_columns=order == "A")
     A = native(A)
     if sp.issparse(A) or (type(A).__module__.startswith("cupyx.scipy.sparse") and hasattr(A, "tocsr")):
         return _sparse_operator(A, device, check_indices)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .adapters import as_operator
-from .backends import Backend, backend_for
+from .backends import Array, Backend, backend_for
 from .backends.base import is_nearly_full, is_small
 from .blockvector import BlockVector
 from .errors import BreakdownError, OptionError, ShapeError
@@ -104,15 +104,19 @@ class Factorization:
         self._M = self._identity() if M is None else self._explicit("M", M, dtype)
         if self._A.shape[0] != self._A.shape[1] or self._M.shape != self._A.shape:
             raise ShapeError(f"factorize: A is {_extents(self._A)}, M {_extents(self._M)}; give square ones.")
-        self._products = self._applied(self._A), None if M is None else self._applied(self._M)
+        self._is_on_host = self._backend.name == "cpu"
+        self._products: tuple[Any, ...] = ()  # S on the host; A and M, or None, on a GPU
+        if not self._is_on_host:
+            self._products = self._applied(self._A), None if M is None else self._applied(self._M)
         self.shape: tuple[int, int] = self._A.shape
         self.dtype = np.dtype(dtype)
         self._unit = float(np.finfo(dtype).eps) / 2
         self._trusted = self._unit**0.5  # relative residual up to which a factorisation is usable
         self._factors = self._backend.factors(self._A)
-        self._S: Operator | None = None  # on the host
         self.sigma = math.nan
-        self.inertia: int | None = None
+        self._inertia: int | None = None
+        self._counts = False  # whether the pivots of the factors are certain to tell the inertia
+        self._probe: tuple[Array, Array] | None = None  # a random r^H and r^H S, on the host
         self.is_singular, self._refinements, self._stored, self._norm = True, 0, 0, 0.0
         self.nearest = 0.0
 
@@ -130,6 +134,13 @@ class Factorization:
     def device(self) -> str:
         """``"cpu"`` or ``"cuda:0"``, the device that blocks must be on."""
         return self._backend.name
+
+    @property
+    def inertia(self) -> int | None:
+        """Number of negative eigenvalues of S, where that is certain."""
+        if self._counts:
+            self._inertia, self._counts = self._factors.negative, False
+        return self._inertia
 
     @property
     def entries(self) -> int:
@@ -170,19 +181,20 @@ class Factorization:
         self.sigma = float(sigma)
         if not np.isfinite(self.sigma):
             raise OptionError(f"sigma: got {sigma!r}; give a finite number.")
-        S = self._A - self._M * self.sigma
-        self._stored, self.inertia, self.is_singular = int(S.nnz), None, True
-        self._S = self._applied(S) if self.device == "cpu" else None
+        S = self._A if self._is_on_host and self.sigma == 0 else self._A - self._M * self.sigma
+        self._stored, self._inertia, self._counts, self.is_singular = int(S.nnz), None, False, True
+        if self._is_on_host:
+            self._products = (self._applied(S),)
         for exchanges_rows in (False, True):
             has_pivots = self._factors.compute(S, exchanges_rows)
             if not (has_pivots or (exchanges_rows and self._factors.entries)):
                 continue
             if self._is_accurate_after_trial(S):
                 break
+            self._inertia = self.inertia  # before other factors replace these
             self.is_singular |= not has_pivots
 
-    @Profile.timed("products")
-    def solve(self, B: BlockLike, out: BlockLike | None = None) -> BlockVector:
+    def solve(self, B: BlockLike, out: BlockLike | None = None, *, tolerance: float = 0.0) -> BlockVector:
         """Solve S X = B for a block; the residual of each column is checked, and refined where needed.
 
         Parameters
@@ -190,6 +202,9 @@ class Factorization:
         B : BlockVector or row-major array, shape (n, M)
         out : BlockVector or row-major array, shape (n, M), optional
             Output, which may be B itself.
+        tolerance : float
+            Residuals of at most tolerance ||x|| need no refinement. By default they are refined until
+            rounding errors of the matrix explain them.
 
         Raises
         ------
@@ -203,36 +218,64 @@ class Factorization:
             )
         if block.dtype != self.dtype:
             block = block.astype(self.dtype)
-        X = self._refined(block) if block.n_cols else block
+        if self._is_on_host:
+            columns = self.solve_columns(np.asfortranarray(block.array), tolerance)
+            X = BlockVector(np.ascontiguousarray(columns))
+        else:
+            X = self._refined(block, tolerance) if block.n_cols else block
         if out is None:
             return X
         target = out if isinstance(out, BlockVector) else BlockVector(out)
         target[:, :] = X
         return target
 
-    def _refined(self, B: BlockVector) -> BlockVector:
-        if B.device != "cpu":
-            X: BlockVector = self._refine(B, self)
-            return X
-        columns = _Columns(self._factors, self._S, self._norm)
-        return BlockVector(np.ascontiguousarray(self._refine(np.asfortranarray(B.array), columns)))
+    def solve_columns(self, B: Array, tolerance: float = 0.0) -> Array:
+        """Solve S X = B for a column-major NumPy array; the shortest way to a few columns on the host.
 
-    def _refine(self, B: Any, solves: Any) -> Any:
-        """Solve for a block, or column-major array, by the operations of `solves`."""
+        Parameters
+        ----------
+        B : array, shape (n, M)
+            Column-major, of the type of S. Not checked.
+        tolerance : float
+            As for `solve`.
+
+        Returns
+        -------
+        array, shape (n, M)
+            X, column-major.
+
+        Raises
+        ------
+        BreakdownError
+            As `solve`.
+        """
+        return self._refined(B, tolerance) if B.size else B
+
+    # Blocks are column-major arrays on the host, and of BlockVector on a GPU.
+
+    @Profile.timed("products")
+    def _refined(self, B: Any, tolerance: float) -> Any:
+        """Solve for a block, refine and check."""
         if not self._factors.entries:
             raise BreakdownError(
                 f"solve: A - sigma M is singular for sigma = {self.sigma:.12g}; give another shift."
             )
-        X = solves._raw(B)
+        accurate = ACCURATE * self._unit
+        least = self._refinements
+        if tolerance > accurate * self._norm:
+            accurate, least = min(tolerance / self._norm, self._trusted), 0
+        X = self._raw(B)
         for step in range(REFINEMENTS + 1):
-            R = solves._residual(B, X)
-            error = solves._backward_error(B, X, R)
-            if step == REFINEMENTS or (step >= self._refinements and error <= ACCURATE * self._unit):
+            if step >= least and self._passes(B, X, accurate):
+                return X
+            R = self._residual(B, X)
+            error = self._backward_error(B, X, R)
+            if step == REFINEMENTS or (step >= least and error <= accurate):
                 break
             if np.isfinite(error):
-                X += solves._raw(R)
+                X += self._raw(R)
             else:
-                X = solves._raw(B)
+                X = self._raw(B)
         if not error <= self._trusted:
             raise BreakdownError(
                 f"solve: the relative residual is {error:.2g} after {REFINEMENTS} steps of refinement; the "
@@ -241,13 +284,34 @@ class Factorization:
             )
         return X
 
-    def _raw(self, B: BlockVector) -> BlockVector:
+    def _raw(self, B: Any) -> Any:
         """Solve without refinement."""
-        solved = self._factors.solve(B.array)
-        return BlockVector(np.ascontiguousarray(solved) if self.device == "cpu" else solved)
+        if self._is_on_host:
+            return np.asfortranarray(self._factors.solve(B))
+        return BlockVector(self._factors.solve(B.array))
 
-    def _residual(self, B: BlockVector, X: BlockVector) -> BlockVector:
-        """Compute B - S X."""
+    def _passes(self, B: Any, X: Any, accurate: float) -> bool:
+        """Check residuals without a product with S: by their inner products with a random vector r.
+
+        The standard deviation of r^H (b - S x) is the length of the residual. The limit is relative to ||S||
+        ||x|| + ||b||.
+        """
+        if self._probe is None:
+            return False
+        r, image = self._probe
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors = np.abs(r @ B - image @ X)
+            return bool((errors <= accurate * self._scale(B, X)).all())
+
+    def _residual(self, B: Any, X: Any) -> Any:
+        """Compute B - S X, on the host with the entries of S rounded.
+
+        That is an error of u (||A|| + abs(sigma) ||M||) ||x||.
+        """
+        if self._is_on_host:
+            R = np.zeros_like(B)
+            self._products[0].add_product(X, R)
+            return np.subtract(B, R, out=R)
         A, M = self._products
         R = B.copy()
         A.apply(X, out=R, alpha=-1, beta=1, shift=self.sigma if M is None else 0)
@@ -255,11 +319,18 @@ class Factorization:
             M.apply(X, out=R, alpha=self.sigma, beta=1)
         return R
 
-    def _backward_error(self, B: BlockVector, X: BlockVector, R: BlockVector) -> float:
+    def _lengths(self, B: Any) -> Any:
+        """Compute the norms of columns."""
+        return np.sqrt(np.vecdot(B.T, B.T).real) if self._is_on_host else B.norms()
+
+    def _scale(self, B: Any, X: Any) -> Any:
+        """Compute ||S|| ||x|| + ||b|| for each column, larger than zero."""
+        return self._norm * self._lengths(X) + self._lengths(B) + np.finfo(self.dtype).tiny
+
+    def _backward_error(self, B: Any, X: Any, R: Any) -> float:
         """Compute the largest residual of a column, relative to ||S|| ||x|| + ||b||."""
-        scale = self._norm * X.norms() + B.norms()
-        tiny = np.finfo(self.dtype).tiny
-        return float((R.norms() / (scale + tiny)).max())
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float((self._lengths(R) / self._scale(B, X)).max())
 
     def _is_accurate_after_trial(self, S: Any) -> bool:
         """Solve with a random right-hand side: count the refinements needed, look for a zero eigenvalue.
@@ -269,38 +340,45 @@ class Factorization:
         xp, magnitudes = self._backend.xp, abs(S)
         self._norm = self._row_sums(magnitudes)
         numbers = np.random.default_rng(0).standard_normal((self.shape[0], 1)).astype(self.dtype)
-        B = BlockVector(self._backend.from_host(numbers))
+        B = numbers if self._is_on_host else BlockVector(self._backend.from_host(numbers))
         X, self._refinements = self._raw(B), 0
 
-        def rounding(X: BlockVector, B: Any) -> float:
-            return self._unit * float(xp.linalg.norm(magnitudes @ xp.abs(X.array[:, 0]) + B))
+        def column(V: Any) -> Any:
+            return V[:, 0] if self._is_on_host else V.array[:, 0]
 
-        def length_of(X: BlockVector) -> float:
-            return float(X.norms()[0])
+        def rounding(X: Any, b: Any) -> float:
+            return self._unit * float(xp.linalg.norm(magnitudes @ xp.abs(column(X)) + b))
+
+        def length_of(X: Any) -> float:
+            return float(self._lengths(X)[0])
 
         R = self._residual(B, X)
         is_usable = self._backward_error(B, X, R) <= self._trusted
         error, first = length_of(R), length_of(X)  # their ratio is the pivots' error in this direction
-        limit = xp.abs(B.array[:, 0])
+        limit = xp.abs(column(B))
         while not (is_accurate := length_of(R) <= ACCURATE * rounding(X, limit)):
             if self._refinements == REFINEMENTS - 1:
                 break
             self._refinements += 1
-            X.axpy(1, self._raw(R))
+            X += self._raw(R)
             R = self._residual(B, X)
         with np.errstate(over="ignore", invalid="ignore"):
             length = length_of(X)
             if np.isfinite(length):
-                X = self._raw(X.scale(1 / length))
+                X *= 1 / length
+                X = self._raw(X)
                 length = length_of(X)
         self.is_singular = not np.isfinite(length)
         self.nearest = 1 / (length * self._norm) if 0 < length < math.inf else 0.0
-        if is_usable and self.inertia is None and CERTAIN * error * length <= first:
-            self.inertia = self._factors.negative
+        self._counts = self._inertia is None and is_usable and CERTAIN * error * length <= first
         if not self.is_singular:
-            size = xp.abs(X.array[:, 0]) / length
+            size = xp.abs(column(X)) / length
             scale = float(xp.vdot(size, magnitudes @ size))
             self.is_singular = bool(1 / length <= SINGULAR * self._unit * scale)
+        if self._is_on_host:
+            image = np.zeros_like(numbers)
+            self._products[0].add_product(numbers, image)
+            self._probe = numbers[:, 0], image[:, 0].conj()  # the numbers are real: r^H S = (S r)^H
         return bool(is_accurate)
 
     def _row_sums(self, magnitudes: Any) -> float:
@@ -320,7 +398,7 @@ class Factorization:
 
     def _applied(self, matrix: Any) -> Operator:
         """Form the operator of a matrix for residuals."""
-        return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix)
+        return as_operator(matrix.toarray() if is_nearly_full(matrix) else matrix, check_indices=False)
 
     def _identity(self) -> Any:
         import scipy.sparse as sp
@@ -333,28 +411,6 @@ class Factorization:
             f"Factorization({self.shape[0]}x{self.shape[1]}, {self.dtype.name}, sigma={self.sigma:g}, "
             f"{self.device})"
         )
-
-
-class _Columns:
-    """Operations of a refinement on column-major arrays of the host, without the calls of blocks."""
-
-    def __init__(self, factors: Any, S: Any, norm: float) -> None:
-        self._factors, self._S, self._norm = factors, S, norm
-
-    def _raw(self, B: Any) -> Any:
-        return np.asfortranarray(self._factors.solve(B))
-
-    def _residual(self, B: Any, X: Any) -> Any:
-        """Compute B - S X, with the entries of S rounded: an error of u (||A|| + |sigma| ||M||) ||x||."""
-        R = np.zeros_like(B)
-        self._S.add_product(X, R)
-        return np.subtract(B, R, out=R)
-
-    def _backward_error(self, B: Any, X: Any, R: Any) -> float:
-        """Compute the largest residual of a column, relative to ||S|| ||x|| + ||b||."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            b, x, r = (np.sqrt(np.vecdot(Y.T, Y.T).real) for Y in (B, X, R))
-            return float((r / (self._norm * x + b + np.finfo(B.dtype).tiny)).max())
 
 
 def _extents(matrix: Any) -> str:

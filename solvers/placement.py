@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from blockvec import Factorization
@@ -93,8 +94,10 @@ def _takes_too_long(A: Any, place: str | None) -> bool:
     if place is None or Factorization.is_small(*_size(A)):
         return False
     longest_s = LONGEST_HOST_S if place == "cpu" else LONGEST_GPU_S
+    n = int(A.shape[0])
     # The search of a long, thin graph takes longer than its factors.
-    return FactorWork.of_band(A).factor_s(place) > longest_s and FactorWork.of(A).factor_s(place) > longest_s
+    bounds = (partial(FactorWork.dense, n), partial(FactorWork.of_band, A), partial(FactorWork.of, A))
+    return all(bound().factor_s(place) > longest_s for bound in bounds)
 
 
 def factor_place(n: int, entries: int, device: str) -> str | None:

@@ -131,7 +131,7 @@ class Factors(Protocol):
         """Number of negative eigenvalues; None if the factors do not tell."""
 
     def solve(self, B: Array) -> Array:
-        """Solve for a row-major block of the matrix's type; returns a contiguous one."""
+        """Solve for a block of the matrix's type, on a GPU for a row-major one, which it returns."""
 
 
 class GraphRecorder(Protocol):

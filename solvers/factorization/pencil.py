@@ -59,8 +59,8 @@ class Pencil:
                     f"M is {M.shape[0]} x {M.shape[1]} but A is {operator.shape[0]} x {operator.shape[1]}."
                 )
             dtype = np.promote_types(dtype, M.dtype)
-            M = sp.csc_array(on_host(M)).astype(dtype)
-            rank = gram_factor("M", M).C.shape[1]
+            M = sp.csr_array(on_host(M)).astype(dtype)
+            rank = gram_factor("M", M).rank
             mass = as_operator(M, device=operator.device)
         if dtype != operator.dtype:
             A = A.astype(dtype)

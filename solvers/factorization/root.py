@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev as polynomials
-from scipy.sparse.linalg import LinearOperator
 
 from blockvec import BlockVector, Operator
 from blockvec.errors import OptionError
@@ -63,10 +62,8 @@ def root_factor(M: Operator, Minv: Operator | None = None) -> Factor:
     def root_of(X: Array) -> Array:
         return M.apply(BlockVector(inverse_root(X))).array
 
-    products: Any = dict.fromkeys(("matvec", "rmatvec", "matmat", "rmatmat"), root_of)
-    C: Any = LinearOperator(M.shape, dtype=M.dtype, **products)
     why = f"M^(-1/2) is a polynomial of degree {degree}, for eigenvalues of M from {low:.3g} to {high:.3g}"
-    return Factor(C, inverse_root, inverse_root, why)
+    return Factor(M.shape[0], root_of, root_of, inverse_root, inverse_root, why)
 
 
 def _bounds(M: Operator, Minv: Operator | None) -> tuple[float, float]:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from blockvec import BlockVector, Factorization, factorize
 from blockvec.errors import OptionError
 
@@ -23,13 +25,28 @@ class SingularError(OptionError):
     """Error for an A - sigma M that is singular for all sigma."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class ShiftedInverse:
-    """Solves with A - sigma M."""
+    """Solves with A - sigma M.
 
-    solve: Solve
-    sigma: float  # the shift, moved if A - sigma M was singular
-    why: str  # the factorisation, in words
+    Attributes
+    ----------
+    sigma : float
+        The shift, moved if A - sigma M was singular.
+    why : str
+        The factorisation, in words.
+    tolerance : float
+        Residuals of at most tolerance ||x|| need no refinement.
+    """
+
+    solver: Callable[[Array, float], Array]
+    sigma: float
+    why: str
+    tolerance: float = 0.0
+
+    def solve(self, B: Array) -> Array:
+        """Solve for a block; on the host also for a column-major one."""
+        return self.solver(B, self.tolerance)
 
 
 def shifted_inverse(
@@ -58,4 +75,10 @@ def shifted_inverse(
     if solves.sigma != sigma:
         where += f", moved from {sigma:g}, an eigenvalue to working precision"
     why = f"A - sigma M is factorised for {where}, with {solves.growth:.1f} times its entries"
-    return ShiftedInverse(lambda B: solves.solve(BlockVector(B)).array, solves.sigma, why)
+
+    def solver(B: Array, tolerance: float) -> Array:
+        if solves.device == "cpu":
+            return solves.solve_columns(np.asfortranarray(B), tolerance)
+        return solves.solve(BlockVector(B), tolerance=tolerance).array
+
+    return ShiftedInverse(solver, solves.sigma, why)

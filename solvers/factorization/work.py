@@ -88,12 +88,16 @@ class FactorWork:
         if pattern is not None and M is not None:
             mass = _pattern(M)
             pattern = None if mass is None else sp.csr_array(pattern + mass)
-        if pattern is None:  # dense
-            n = int(A.shape[0])
-            return cls(n, n * n, n**2 / 2, n**3 / 3)
+        if pattern is None:
+            return cls.dense(int(A.shape[0]))
         n, nnz = pattern.shape[0], int(pattern.nnz)
         entries, flops = _dissection(n, _middle_level(pattern))
         return cls(n, nnz, max(entries, nnz / 2), flops)
+
+    @classmethod
+    def dense(cls, n: int) -> FactorWork:
+        """Compute the work for a matrix without zeros: a bound for all of n rows."""
+        return cls(n, n * n, n**2 / 2, n**3 / 3)
 
     @classmethod
     def of_band(cls, A: Any) -> FactorWork:

@@ -428,6 +428,12 @@ class BlockKrylov:
         self._next = self._next if self._next is not None and self._next.shape[1] == w else None
         self._full_until = keep + w
 
+    def images(self, count: int) -> Block:
+        """Compute A V of the first columns of V, by the decomposition."""
+        self.settle()
+        used = self.columns(0, self.m + self.w)
+        return used.combine(small_matrix(self._H[: self.m + self.w, :count], used))
+
     def truncate(self, count: int) -> None:
         """Drop Q and all but the first `count` columns of V, which must be invariant."""
         H = np.zeros(self._H.shape, self._H.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, RealArray, to_host
+from ..blocks import Block, RealArray, column_factors, to_host
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov, Ritz
@@ -16,9 +16,7 @@ from .rayleigh_ritz import ranking_key, select
 from .verification import Found
 
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
-# A run stagnates if its true residuals were not halved by so many successive repairs, or, where steps are
-# costly, by a repair within so many restarts.
-MAX_REPAIRS, MAX_RESTARTS = 5, 10
+MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
 DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
 # The next look for convergence comes after this share of the steps that the rate since the last one predicts,
 # and before the basis has grown by this share.
@@ -46,8 +44,7 @@ class ThickRestart(Iteration):
         self.norm = 0.0  # lower bound of ||A||
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
-        self.halved_at = 0  # restarts when that was last halved
-        self.repairs = 0  # since then
+        self.repairs = 0  # since that was last halved
         self.next_look = 0  # columns of V from which on it is worth while to look for convergence
         self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
         self.seen: Ritz | None = None  # Ritz pairs of V that have just been computed
@@ -259,7 +256,19 @@ class ThickRestart(Iteration):
     # --- before the end ----------------------------------------------------------------------------
 
     def _vectors(self) -> Block:
-        return self.krylov.columns(0, min(self.problem.k, len(self.theta)))
+        theta = self.theta[: self.problem.k]
+        if self._is_inverse and theta.all():  # one more step of inverse iteration, without a solve
+            X = self.krylov.images(len(theta))
+            return X.scale(column_factors(1 / theta, X))
+        return self.krylov.columns(0, len(theta))
+
+    @property
+    def _is_inverse(self) -> bool:
+        """Whether the operator is an inverse, and its caller checks the residuals of what is inverted."""
+        return self.problem.has_costly_steps and self.krylov.degree == 1
+
+    def _true_residuals(self, theta: RealArray) -> RealArray:
+        return self.estimates[: len(theta)] if self._is_inverse else super()._true_residuals(theta)
 
     def _spans_space(self) -> bool:
         return self.krylov.room == 0 and self.krylov.complete
@@ -324,10 +333,9 @@ class ThickRestart(Iteration):
             krylov.couple(begin, S, coupling, count)
         self.repairs += 1
         if excess.max() < self.excess / 2:
-            self.excess, self.halved_at, self.repairs = float(excess.max()), self.counts.restarts, 0
+            self.excess, self.repairs = float(excess.max()), 0
         self.residuals = None
 
     def _stagnates(self) -> bool:
         """Check whether repairs no longer reduce the true residuals."""
-        restarts = self.counts.restarts - self.halved_at if self.problem.has_costly_steps else 0
-        return self.repairs >= MAX_REPAIRS or (self.repairs > 0 and restarts >= MAX_RESTARTS)
+        return self.repairs >= MAX_REPAIRS

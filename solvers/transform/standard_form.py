@@ -37,7 +37,7 @@ from blockvec import BlockVector, Factorization, Operator, array_namespace, as_o
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 
 from ..arguments import is_explicit, tall_block
-from ..blocks import Array, Block, to_host
+from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
 from ..combine import continued, staged, totals, within_time
 from ..drivers import solve
@@ -53,9 +53,10 @@ from .inner_product import InnerProductOperator, inner_product_blocks
 from .spectral_map import Norms, SpectralMap, TransformedTolerance, pair_floor, pair_limits
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
-SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals
+SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
 DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
+NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
@@ -74,6 +75,8 @@ class StandardForm:
     map: SpectralMap  # lambda of each theta
     why: str  # the factorisation, in words
     out_of: Solve | None = None  # C y of a block of vectors, where there is no shift and a C
+    is_direct: bool = False  # whether each y is an x already
+    inverse: ShiftedInverse | None = None
     blocks: type[BlockVector] = BlockVector  # of vectors, in the inner product that S is Hermitian in
 
     @property
@@ -123,20 +126,20 @@ def standard_form(
     if sigma is None or mode == "distance":
         if mass is None:
             return _without_inverse(operator, map, sigma or 0.0)
-        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0)
+        return _without_shift(operator, mass, mass_factor(), "M", map, sigma or 0.0, dtype)
     if sigma == 0 and mode != "normal":
         raise OptionError(f"sigma: got 0, which mode {mode!r} maps everything to one; give another shift.")
     factor = None
     if mode in ("buckling", "reciprocal"):
         factor = gram_factor("A", _host_matrix("A", A, dtype), "in buckling mode")
         if mode == "reciprocal":
-            return _without_shift(operator, mass, factor, "A", map, 1 / sigma)
+            return _without_shift(operator, mass, factor, "A", map, 1 / sigma, dtype)
     elif mass is not None:
         factor = mass_factor()
     if OPinv is None:
         if mass is not None:
             _explicit("M", M)
-        inverse = shifted_inverse(_host_matrix("A", A, dtype), mass_matrix, float(sigma), factors=factors)
+        inverse = shifted_inverse(_explicit("A", A), mass_matrix, float(sigma), factors=factors)
     else:
         inverse = _given(OPinv, operator, float(sigma))
     return _with_shift(operator, mass, factor, inverse, mode, np.dtype(dtype))
@@ -175,7 +178,7 @@ def _without_inverse(A: Operator, map: SpectralMap, offset: float) -> StandardFo
 def _given(OPinv: Any, A: Operator, sigma: float) -> ShiftedInverse:
     given = given_inverse(OPinv, A)
     why = f"with OPinv for sigma = {sigma:g}"
-    return ShiftedInverse(lambda X: given.apply(BlockVector(X)).array, sigma, why)
+    return ShiftedInverse(lambda X, _: given.apply(BlockVector(np.ascontiguousarray(X))).array, sigma, why)
 
 
 def in_inner_product(
@@ -207,7 +210,7 @@ def in_inner_product(
         if factored.inertia:
             raise OptionError("M is indefinite; it must be positive definite.")
 
-        why = "M is factorised"
+        why, shifted = "M is factorised", None
         vectors: Solve = _same
 
         def apply(Y: Array) -> Array:
@@ -219,7 +222,7 @@ def in_inner_product(
         else:
             inverse = _given(OPinv, A, float(sigma))
         sigma, why = inverse.sigma, inverse.why
-        vectors = inverse.solve if inner is None else _after(inverse.solve, inner)
+        shifted, vectors = inverse, inverse.solve if inner is None else _after(inverse.solve, inner)
         twice = 2 * sigma
 
         def apply(Y: Array) -> Array:
@@ -239,6 +242,8 @@ def in_inner_product(
         why=why,
         out_of=_same if sigma is None else None,
         blocks=blocks,
+        is_direct=True,
+        inverse=shifted,
     )
 
 
@@ -261,7 +266,7 @@ def _check_semidefinite(name: str, matrix: Any, operator: Operator, *, must_be: 
 
 
 def _without_shift(
-    A: Operator, M: Operator | None, factor: Factor, name: str, map: SpectralMap, offset: float
+    A: Operator, M: Operator | None, factor: Factor, name: str, map: SpectralMap, offset: float, dtype: Any
 ) -> StandardForm:
     """Form C^-1 B C^-H - offset I, with B = A for the factor C C^H of M, or B = M for that of A."""
     if factor.solve is None or factor.solve_adjoint is None:
@@ -269,24 +274,23 @@ def _without_shift(
             f"{name} is singular; give sigma and which='LM', with which infinite eigenvalues do no harm."
         )
     back, forth = factor.solve_adjoint, factor.solve
-    adjoint = factor.adjoint
     inner, middle = (M, A) if name == "M" else (A, M)
 
     def apply(Y: Array) -> Array:
         X = np.ascontiguousarray(back(Y))
-        product = forth(_times(middle, BlockVector(X)).array)
+        product = forth(BlockVector(X).array if middle is None else middle.apply(BlockVector(X)).array)
         return product - offset * Y if offset else product
 
     return StandardForm(
-        operator=as_operator(apply, shape=A.shape, dtype=np.promote_types(A.dtype, factor.C.dtype)),
+        operator=as_operator(apply, shape=A.shape, dtype=dtype),
         A=A,
         M=M,
         inner=inner,
-        into=lambda X: adjoint @ X,
+        into=factor.adjoint,
         vectors=back,
         map=map,
         why=factor.why or f"{name} is factorised",
-        out_of=lambda Y: factor.C @ Y,
+        out_of=factor.apply,
     )
 
 
@@ -294,23 +298,18 @@ def _with_shift(
     A: Operator, M: Operator | None, factor: Factor | None, inverse: ShiftedInverse, mode: str, dtype: Any
 ) -> StandardForm:
     """Form the operator of a shift, by solves with A - sigma M."""
-    sigma = inverse.sigma
-    C = None if factor is None else factor.C
-    size = A.shape[0] if C is None else C.shape[1]
-    adjoint = None if factor is None else factor.adjoint
+    sigma, size = inverse.sigma, A.shape[0] if factor is None else factor.rank
+    out_of, into = (_same, _same) if factor is None else (factor.apply, factor.adjoint)
 
     def vectors(Y: Array) -> Array:
-        return inverse.solve(Y if C is None else C @ Y)
-
-    def into(X: Array) -> Array:
-        return X if adjoint is None else adjoint @ X
+        return inverse.solve(out_of(Y))
 
     def apply(Y: Array) -> Array:
         product = into(vectors(Y))
         return Y + 2 * sigma * product if mode == "cayley" else product
 
     return StandardForm(
-        operator=as_operator(apply, shape=(size, size), dtype=dtype, device=A.device),
+        operator=as_operator(apply, shape=(size, size), dtype=dtype, device=A.device, order="A"),
         A=A,
         M=M,
         inner=A if mode == "buckling" else M,
@@ -318,6 +317,8 @@ def _with_shift(
         vectors=vectors,
         map=SpectralMap(sigma, mode),
         why=inverse.why,
+        is_direct=factor is None,
+        inverse=inverse,
     )
 
 
@@ -343,15 +344,15 @@ def _explicit(name: str, A: Any) -> Any:
     return A
 
 
-def _host_matrix(name: str, A: Any, dtype: Any = None) -> Any:
-    """Convert to compressed column form, which may share canonical arrays with A."""
-    matrix = sp.csc_array(_explicit(name, A))
+def _host_matrix(name: str, A: Any, dtype: Any) -> Any:
+    """Convert to compressed row form in canonical format, which may share arrays with A."""
+    matrix = sp.csr_array(_explicit(name, A)).astype(dtype, copy=False)
     if not np.isfinite(matrix.data).all():
         raise OptionError(f"{name} holds NaN or Inf; check its entries.")
-    if dtype is not None:
-        return matrix.astype(dtype)
-    # SciPy's abs() and splu() add up duplicates and sort in place: in a copy, not in the user's arrays.
-    return matrix if matrix.has_canonical_format else matrix.copy()
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    return matrix
 
 
 # --- there and back ---------------------------------------------------------------------------------
@@ -361,9 +362,12 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
     norms = _norms(form, problem.norm)
     inside = _inside(form, problem, norms)
+    inverse = form.inverse or ShiftedInverse(lambda B, _: B, 0.0, "")
+    inverse.tolerance = _solve_tolerance(form, problem.tolerance, norms)
     try:
         inner = solve(inside)
         result = _transformed_back(form, inner, problem, norms)
+        inverse.tolerance = 0.0
         improvable = inner.info["method"] != "dense" and inner.info["stopped"] in AT_THE_LIMIT
         if improvable and not result.converged.all():
             again = _transformed_back(form, _polished(inner, inside), problem, norms)
@@ -371,6 +375,17 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     except BreakdownError as error:
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
     return result
+
+
+def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> float:
+    """Choose the residuals of solves, per ||x||, that leave those of pairs near the shift below their limits.
+
+    A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
+    """
+    sigma = form.map.sigma
+    if sigma is None or (tolerance.convergence == "value" and form.M is not None):
+        return 0.0
+    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, 1.0)[0])
 
 
 def _excess(result: EigenResult) -> tuple[int, float]:
@@ -488,34 +503,55 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
 
 
 def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
-    """Transform eigenpairs of S back: M-orthonormal vectors, and residuals with A and M.
+    """Transform eigenpairs of S back: M-orthonormal vectors, and residuals with A and M."""
+    theta = to_host(result.eigenvalues).astype(np.float64)
+    # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
+    order = np.argsort(-np.abs(theta), kind="stable")
+    values = form.map.values(theta[order])
+    xp = array_namespace(result.eigenvectors)
+    Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
+    # Y may be accurate enough, without the solve of another step of inverse iteration.
+    for vectors in (_same, form.vectors) if form.is_direct else (form.vectors,):
+        X, residuals, limits = _pairs(form, values, vectors(Y), problem.tolerance, norms)
+        if (residuals <= SHARE * limits).all():
+            break
+    ascending = np.argsort(values, kind="stable")
+    info = result.info.copy()
+    info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
+    vectors_of = xp.ascontiguousarray(X.array[:, xp.asarray(ascending)])
+    values, residuals, limits = (part[ascending] for part in (values, residuals, limits))
+    return EigenResult.from_pairs(values, vectors_of, residuals, limits, info, result.history)
+
+
+def _pairs(
+    form: StandardForm, values: RealArray, vectors: Array, tolerance: Tolerance, norms: Norms
+) -> tuple[Block, RealArray, RealArray]:
+    """Orthonormalise vectors, and compute their residuals with A and M, and the limits of these.
 
     The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
     abs(lambda).
     """
-    values = form.map.values(to_host(result.eigenvalues).astype(np.float64))
-    xp = array_namespace(result.eigenvectors)
-    # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
-    order = np.argsort(-np.abs(to_host(result.eigenvalues)), kind="stable")
-    Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
-    X = BlockVector(xp.ascontiguousarray(form.vectors(Y)))
-    X.normalize()
+    is_on_host = form.A.device == "cpu"
+    X: Block = ColumnBlock(vectors) if is_on_host else BlockVector(vectors, copy=True)
+    X.scale(column_factors(1 / to_host(X.norms()), X))
     for _ in range(2):  # once is not enough for a basis far from orthonormal in M
         G = to_host(X.dot(_times(form.inner, X)))
         inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
-        X = X.combine(xp.asarray(inverse.astype(X.dtype)))
-    ascending = np.argsort(values[order], kind="stable")
-    values = values[order][ascending]
-    X = X[:, ascending]
+        X = X.combine(small_matrix(inverse, X))
+        if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
+            break
     MX = _times(form.M, X)
-    R = form.A.apply(X).axpy(xp.asarray(-values.astype(X.array.real.dtype)), MX)
+    R = _times(form.A, X).axpy(column_factors(-values, X), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
-    limits = pair_limits(problem.tolerance, values, norms, lengths, masses)
-    info = result.info.copy()
-    info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
-    return EigenResult.from_pairs(values, X.array, residuals, limits, info, result.history)
+    return X, residuals, pair_limits(tolerance, values, norms, lengths, masses)
 
 
-def _times(M: Operator | None, X: BlockVector) -> BlockVector:
-    """Compute M X."""
-    return X if M is None else M.apply(X)
+def _times(M: Operator | None, X: Block) -> Any:
+    """Compute M X; X itself for the identity."""
+    if M is None:
+        return X
+    if isinstance(X, ColumnBlock):
+        if M.dtype == X.dtype:
+            return ColumnOperator(M).apply(X)
+        return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
+    return M.apply(X)

@@ -153,6 +153,36 @@ def test_a_wrong_solve_is_mended_or_refused(wrong: float, device: str) -> None:
             F.solve(B)
 
 
+def test_solves_are_refined_as_far_as_their_tolerance_asks(device: str) -> None:
+    A = models.model("laplace3d:n=12")  # inside the spectrum, pivots on the diagonal cost four digits
+    F = factorize(A, sigma=6.0003, device=device)
+    B = block(A.shape[0], 3, "float64", device)
+    norm = float(abs(A).sum(axis=0).max())
+    residuals, solves = [], []
+    factors: Any = F._factors
+    for tolerance in (0.0, 1e-7 * norm):
+        counted = Broken(factors, 1.0, 100)
+        F._factors = counted
+        X = F.solve(B, tolerance=tolerance).to_host().array
+        R = A @ X - 6.0003 * X - B.to_host().array
+        residuals.append(float((np.linalg.norm(R, axis=0) / np.linalg.norm(X, axis=0)).max()) / norm)
+        solves.append(100 - counted.times)
+    assert residuals[0] <= 32 * np.finfo(float).eps
+    assert residuals[1] <= 1e-7
+    assert solves[1] == 1 or device != "cpu"
+    assert solves[1] <= solves[0]
+
+
+def test_columns_are_solved_for_as_blocks_are() -> None:
+    A = matrix("complex128")
+    F = factorize(A, sigma=2.3)
+    B = block(A.shape[0], 3, "complex128", "cpu")
+    X = F.solve_columns(np.asfortranarray(B.array))
+    assert X.flags.f_contiguous
+    assert np.array_equal(X, F.solve(B).array)
+    assert F.solve_columns(np.empty((A.shape[0], 0), complex, order="F")).shape == (A.shape[0], 0)
+
+
 def test_what_cannot_be_factorised_is_refused(device: str) -> None:
     A = matrix("float64")
     with pytest.raises(OptionError, match="A holds NaN or Inf"):

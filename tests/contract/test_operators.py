@@ -648,3 +648,23 @@ def test_products_of_blocks_without_columns_touch_no_memory(device: str) -> None
     A.apply(empty, out=guarded[12:, 1:1])
     assert (A @ empty).shape == (12, 0)
     assert bool((guarded == 7).all())
+
+
+def test_a_function_that_takes_columns_is_given_them_without_a_copy() -> None:
+    X, seen = np.asfortranarray(np.eye(4, 2)), []
+
+    def double(Y: Any) -> Any:
+        seen.append(Y)
+        return 2 * Y
+
+    for order in ("C", "A"):
+        operator = as_operator(double, shape=(4, 4), order=order)
+        Y = np.ones((4, 2), order="F")
+        operator.add_product(X, Y)
+        assert np.array_equal(Y, 1 + 2 * X)
+        assert np.shares_memory(seen[-1], X) == (order == "A")
+        assert np.array_equal(operator.apply(BlockVector(np.ones((4, 2)))).array, np.full((4, 2), 2.0))
+    with pytest.raises(OptionError, match="order: got 'F'"):
+        as_operator(double, shape=(4, 4), order="F")
+    with pytest.raises(OptionError, match="order: tells what a function takes"):
+        as_operator(np.eye(4), order="A")

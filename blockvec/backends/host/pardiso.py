@@ -152,11 +152,11 @@ class _System:
         return not self.count(REPLACED)
 
     def solve(self, B: Array) -> Array:
-        """Solve for a row-major block."""
+        """Solve for a block; the solution is column-major."""
         right = np.ascontiguousarray(B.T)
         solution = np.empty_like(right)
         self._call(SOLVE, right, solution)
-        return np.ascontiguousarray(solution.T)
+        return solution.T
 
     def _call(self, phase: int, right: Any = None, solution: Any = None) -> None:
         mkl = library()

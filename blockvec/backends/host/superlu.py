@@ -62,13 +62,14 @@ class SuperLuFactors(Factors):
 
     def __init__(self) -> None:
         self._lu: Any = None
-        self._element_bytes = 0
+        self._entries = self._element_bytes = 0
 
     def compute(self, matrix: Any, exchanges_rows: bool) -> bool:
         """Factorise; without exchanges of rows the pivots are on the diagonal."""
         # The columns of a Hermitian matrix are its rows, conjugated.
-        columns = sp.csc_array((matrix.data.conj(), matrix.indices, matrix.indptr), shape=matrix.shape)
-        self._lu, self._element_bytes = None, columns.dtype.itemsize + INDEX_BYTES
+        data = matrix.data.conj() if matrix.dtype.kind == "c" else matrix.data
+        columns = sp.csc_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+        self._lu, self._entries, self._element_bytes = None, 0, columns.dtype.itemsize + INDEX_BYTES
         if not exchanges_rows and not columns.diagonal().all():
             return False  # a zero would be a pivot
         symmetric: dict[str, Any] = {
@@ -80,12 +81,13 @@ class SuperLuFactors(Factors):
             self._lu = splu(columns, **({} if exchanges_rows else symmetric))
         except RuntimeError:  # a pivot is zero
             return False
+        self._entries = int(self._lu.nnz)
         return True
 
     @property
     def entries(self) -> int:
         """Stored elements of both factors."""
-        return 0 if self._lu is None else int(self._lu.nnz)
+        return self._entries
 
     @property
     def nbytes(self) -> int:
