@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator as python_operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -77,11 +77,15 @@ CHOICES: dict[str, tuple[str, ...]] = {
 def check_choices(callback: Any, **choices: Any) -> None:
     """Refuse unknown values of options with a few known ones, and a callback that cannot be called."""
     for name, value in choices.items():
-        if not isinstance(value, str) or value not in CHOICES[name]:
-            known = ", ".join(map(repr, CHOICES[name]))
-            raise OptionError(f"{name}: got {value!r}; give one of {known}.")
+        check_choice(name, value, CHOICES[name])
     if not (callback is None or callable(callback)):
         raise OptionError(f"callback: got {callback!r}; give a function of an IterationState.")
+
+
+def check_choice(name: str, value: Any, known: Sequence[str]) -> None:
+    """Refuse a value of an option that is not among the known ones."""
+    if not isinstance(value, str) or value not in known:
+        raise OptionError(f"{name}: got {value!r}; give one of {', '.join(map(repr, known))}.")
 
 
 def check_combination(

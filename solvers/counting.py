@@ -24,7 +24,7 @@ from blockvec import BlockVector, as_operator
 from blockvec.errors import OptionError
 from blockvec.interchange import ArrayKind
 
-from .arguments import device_of, generator, integer, is_explicit, natively, on_host, square
+from .arguments import check_choice, device_of, generator, integer, is_explicit, natively, on_host, square
 from .blocks import Operator, RealArray
 from .factorization.pencil import Pencil
 from .iterations.spectrum import Sketch, sketch_spectrum
@@ -137,8 +137,7 @@ def count_eigenvalues(
     >>> int(count_eigenvalues(A, 2.0, 4.0))
     2
     """
-    if method not in METHODS:
-        raise OptionError(f"method: got {method!r}; give one of {', '.join(map(repr, METHODS))}.")
+    check_choice("method", method, METHODS)
     low, high = ends((a, b))
     width, generated = integer("vectors", vectors, 2), generator(rng)
     A, M = natively(ArrayKind.of_caller(A), A, M)

@@ -2,55 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal, Unpack, cast, overload
+from typing import Any, Literal, Unpack, overload
 
 import numpy as np
 
-from blockvec import as_operator
-from blockvec.interchange import ArrayKind, is_function
-
-from .arguments import (
-    Options,
-    check_choices,
-    check_combination,
-    check_precision,
-    checkpoint_for,
-    device_of,
-    generator,
-    integer,
-    is_explicit,
-    natively,
-    on_host,
-    positive,
-    preconditioner_for,
-    real,
-    square,
-    tall_block,
-)
-from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
-from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
-from .counting import ends, farthest
-from .drivers import solve
-from .interval import check_with_interval, solve_interval
+from .arguments import Options
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.mixed_precision import Precision
-from .iterations.rayleigh_ritz import Selection, Tolerance
-from .placement import Placement
-from .problem import IterationState, Method, Problem, asks_for_corrections, excess
+from .preparation import prepare
+from .problem import IterationState, Method, excess
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence, counted
-from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split, together
-from .runtime.progress import logger, progress_bar
-from .transform.scaling import measured
-from .transform.standard_form import StandardForm, solve_transformed, standard_form
-
-# The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
-SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
+from .runtime.processes import together
 
 
 @overload
@@ -327,183 +293,19 @@ def eigsh(
     >>> w.round(6).tolist()
     [3.999911, 3.999961, 3.99999]
     """
+    given = locals()
     begin_s = time.perf_counter()
-    check_choices(
-        callback,
-        mode=mode,
-        method=method,
-        which=which,
-        convergence=convergence,
-        on_unconverged=on_unconverged,
-        verify=verify,
-        precision=precision,
-    )
-    if interval is not None:
-        unused = {"sigma": sigma, "v0": v0, "ncv": ncv, "maxiter": maxiter, "OPinv": OPinv, "Minv": Minv}
-        unused |= {"preconditioner": preconditioner, "jd_options": jd_options, "orthogonal_to": orthogonal_to}
-        check_with_interval(method=method, which=which, mode=mode, **unused)
-        low, high = ends(interval)
-    check_combination(
-        M=M,
-        sigma=sigma,
-        Minv=Minv,
-        OPinv=OPinv,
-        mode=mode,
-        method=method,
-        which=which,
-        preconditioner=preconditioner,
-        jd_options=jd_options,
-    )
-    caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
-    if caller is not None and is_function(A):
-        device = caller.device if device is None else device
-        dtype = caller.dtype if dtype is None else dtype
-    A, M, OPinv, preconditioner, v0, orthogonal_to = natively(
-        caller, A, M, OPinv, preconditioner, v0, orthogonal_to
-    )
-    whole = {"M": M, "OPinv": OPinv, "like": like, "interval": interval}
-    A = split(A, comm, shape=shape, dtype=dtype, device=device, mode=mode, **whole)
-    processes, split_rows = processes_of(A, comm), A
-    saved = checkpoint_for(checkpoint, checkpoint_interval, processes)
-    generated = same_generator(generator(0 if rng is None and v0 is not None else rng), processes)
-    sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
-    if which == "SM":
-        which = "LM"
-        if sigma is None:
-            sigma = 0.0
-        else:
-            mode, sigma = SMALLEST[mode], -sigma if mode == "cayley" else sigma
-    corrects = asks_for_corrections(method, preconditioner, jd_options)
-    limit = real("tol", tol, "a number of at least 0", lambda x: 0 <= x < math.inf)
-    placement = Placement.of(
-        *(A, M, device_of(A, device), sigma),
-        method="jd" if corrects else method,
-        mode=mode,
-        is_given=OPinv is not None,
-        needs_host=Minv is not None,
-        has_interval=interval is not None,
-    )
-    transforms, unfactored = placement.transforms, placement.unfactored
-    if transforms:
-        refuse_factorisation(processes, method)
-    if placement.is_on_host:
-        A, M = on_host(A), on_host(M)
-        device = device if placement.home is None else "cpu"
-    similar = None if OPinv is None else M
-    op = square(
-        as_operator(
-            A,
-            shape=getattr(similar, "shape", None) if shape is None else shape,
-            dtype=getattr(similar, "dtype", None) if dtype is None else dtype,
-            device=device,
-        )
-    )
-    if precision == "mixed":
-        others = M, sigma, interval, OPinv, preconditioner, jd_options
-        check_precision(op, method=method, is_plain=all(other is None for other in others))
-    if caller is not None:
-        caller.share(op.backend.empty((1, 1), op.dtype.name))  # refuses before the solve what it would after
-    if transforms:
-        if Minv is not None:
-            M = as_operator(M)  # which is not factorised
-        elif M is not None:
-            M = matrix_of("M", M, op)
-        if mode in ("buckling", "reciprocal") or not (
-            sigma is None or corrects or OPinv is not None or mode == "distance"
-        ):
-            A = matrix_of("A", A, op)
-    if interval is not None and M is not None:
-        M = matrix_of("M", M, op)
-    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
-    if (
-        transforms
-        and not are_explicit
-        and OPinv is None
-        and (method, mode, which) == ("auto", "normal", "LM")
-    ):
-        unfactored = unfactored or sigma is not None
-    size, draws = positive("norm", norm), 0 if transforms else generated
-    far = sigma if interval is None else farthest(low, high)
-    scaling = measured(op, A, M, far, mode, size, draws, check_hermitian)
-    shift = None if sigma is None else scaling.value(sigma)
-    with scaling.noted():
-        op, A, M, OPinv = scaling.operands(op, A, M, OPinv, device, check_hermitian)
-        form = None
-        if transforms:
-            form = standard_form(op, A, M, None if unfactored else shift, OPinv, mode, Minv=Minv)
-    problem = Problem(
-        operator=op,
-        k=6 if k is None else k,
-        which=cast(Selection, which),
-        tolerance=Tolerance(limit, convergence, float(np.finfo(op.dtype).eps) / 2),
-        rng=generated,
-        target=shift if unfactored else None,
-        norm=size,
-        start=None if v0 is None else tall_block("v0", v0, op),
-        locked=None if orthogonal_to is None else tall_block("orthogonal_to", orthogonal_to, op),
-        verify=verify,
-        callback=callback,
-        checkpoint=saved,
-        time_limit=positive("time_limit", time_limit),
-        begin_s=begin_s,
-        method=method,
-        precision=precision,
-        block_size=block_size,
-        ncv=ncv,
-        maxiter=maxiter,
-        preconditioner=None if preconditioner is None else preconditioner_for(preconditioner, op),
-        jd_options=jd_options,
-        may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
-    )
-    speaks = processes is None or processes.rank == 0
-    shows = progress and speaks
-    with scaling.noted(), progress_bar(callback) if shows else nullcontext(callback) as watched:
-        scaled = scaling.problem(replace(problem, callback=watched))
-        if interval is not None:
-            most = None if k is None else integer("k", k, 0)
-            wanted = A, M, scaling.value(low), scaling.value(high), most
-            result = solve_or_densify(
-                scaled,
-                lambda: solve_interval(scaled, *wanted),
-                lambda: solve_interval(replace(scaled, method="dense"), *wanted),
-            )
-            finite = [end if math.isfinite(end) else None for end in (low, high)]
-            result = result.with_info(interval=finite)
-        else:
-            result = solve_or_densify(
-                scaled,
-                lambda: _solve(scaled, form, A, M),
-                lambda: solve_densely(scaled, form, shift, mode, op, A, M),
-            )
-        result = scaling.result(result, sigma, limit)
-    if processes is not None:
-        result = result.with_info(processes=shares(split_rows))
-    if placement.home is not None:
-        result = result.moved(placement.home)
-    if speaks:
-        logger.info(result.summary())
-    if saved is not None and result.info["stopped"] == "converged":
-        saved.remove()
+    options = {name: given[name] for name in Options.__annotations__}
+    prepared = prepare(A, k, M, sigma, which, options, begin_s)
+    result = prepared.solve()
     if not return_eigenvectors:
         result = replace(result, eigenvectors=None)
-    if caller is not None:
-        result = result.shared(caller)
+    if prepared.caller is not None:
+        result = result.shared(prepared.caller)
     _report(result, on_unconverged)
     if return_info:
         return result
     return (result.eigenvalues, result.eigenvectors) if return_eigenvectors else result.eigenvalues
-
-
-def _solve(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> EigenResult:
-    """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
-    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
-    may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
-    if form is None:
-        return solve_or_factorise(problem, A) if may_factorise else solve(problem)
-    unrestricted = not form.is_shifted and problem.locked is None
-    if may_factorise and unrestricted and is_factorable_pair(form.A, A, M, problem.which):
-        return solve_pair(form, A, M, problem)
-    return solve_transformed(form, problem)
 
 
 def _report(result: EigenResult, on_unconverged: str) -> None:

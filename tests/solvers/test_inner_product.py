@@ -25,7 +25,7 @@ def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def form(operator: Any, A: Any, M: Any, *shift_and_mode: Any, Minv: Any = None) -> Any:
         return in_inner_product(operator, A, M, *shift_and_mode)
 
-    module = sys.modules["solvers.eigsh"]  # hidden behind the function
+    module = sys.modules["solvers.preparation"]  # hidden behind the function
     monkeypatch.setattr(module, "standard_form", form)
     monkeypatch.setattr(module, "fits_dense", lambda op: False)
 

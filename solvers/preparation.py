@@ -1,0 +1,307 @@
+"""From the arguments of `eigsh` to a problem that is ready to be solved, and from its solution back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from blockvec import Operator, as_operator
+from blockvec.interchange import ArrayKind, is_function
+from blockvec.parallel import Communicator
+
+from .arguments import (
+    check_choices,
+    check_combination,
+    check_precision,
+    checkpoint_for,
+    device_of,
+    generator,
+    integer,
+    is_explicit,
+    natively,
+    on_host,
+    positive,
+    preconditioner_for,
+    real,
+    square,
+    tall_block,
+)
+from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
+from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
+from .counting import ends, farthest
+from .drivers import solve
+from .interval import check_with_interval, solve_interval
+from .iterations.rayleigh_ritz import Selection, Tolerance
+from .placement import Placement
+from .problem import Problem, asks_for_corrections
+from .result import EigenResult
+from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
+from .runtime.progress import logger, progress_bar
+from .transform.scaling import Scaling, measured
+from .transform.standard_form import StandardForm, solve_transformed, standard_form
+
+# The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
+SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
+# Options that a problem has as they are given.
+PASSED_ON = (
+    *("verify", "callback", "method", "precision", "block_size", "ncv", "maxiter"),
+    "jd_options",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A scaled problem with its matrices, and what its result needs on the way back to the caller."""
+
+    problem: Problem
+    A: Any
+    M: Any
+    form: StandardForm | None  # of a problem that is transformed
+    scaling: Scaling
+    mode: str
+    sigma: float | None  # as given
+    shift: float | None  # scaled
+    interval: tuple[float, float] | None  # as given
+    most: int | None  # pairs of an interval
+    tol: float
+    home: str | None  # device of a result that the host computes
+    processes: Communicator | None
+    rows: Any  # the operator as it was split over these
+    caller: ArrayKind | None
+    shows_progress: bool
+
+    def solve(self) -> EigenResult:
+        """Solve the problem, and return the result for the matrices and the arrays of the caller."""
+        problem, is_first = self.problem, self.processes is None or self.processes.rank == 0
+        shown = progress_bar(problem.callback) if self.shows_progress and is_first else None
+        with self.scaling.noted(), shown or nullcontext(problem.callback) as callback:
+            scaled = self.scaling.problem(replace(problem, callback=callback))
+            result = self._solve(scaled) if self.interval is None else self._solve_interval(scaled)
+            result = self.scaling.result(result, self.sigma, self.tol)
+        if self.processes is not None:
+            result = result.with_info(processes=shares(self.rows))
+        if self.home is not None:
+            result = result.moved(self.home)
+        if is_first:
+            logger.info(result.summary())
+        if problem.checkpoint is not None and result.info["stopped"] == "converged":
+            problem.checkpoint.remove()
+        return result
+
+    def _solve(self, problem: Problem) -> EigenResult:
+        form, A, M = self.form, self.A, self.M
+
+        def densely() -> EigenResult:
+            return solve_densely(problem, form, self.shift, self.mode, cast(Operator, problem.operator), A, M)
+
+        return solve_or_densify(problem, lambda: _iterate(problem, form, A, M), densely)
+
+    def _solve_interval(self, problem: Problem) -> EigenResult:
+        assert self.interval is not None
+        wanted = self.A, self.M, *map(self.scaling.value, self.interval), self.most
+        result = solve_or_densify(
+            problem,
+            lambda: solve_interval(problem, *wanted),
+            lambda: solve_interval(replace(problem, method="dense"), *wanted),
+        )
+        return result.with_info(interval=[end if math.isfinite(end) else None for end in self.interval])
+
+
+def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> EigenResult:
+    """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
+    are_explicit = is_explicit(A) and (M is None or is_explicit(M))
+    may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
+    if form is None:
+        return solve_or_factorise(problem, A) if may_factorise else solve(problem)
+    unrestricted = not form.is_shifted and problem.locked is None
+    if may_factorise and unrestricted and is_factorable_pair(form.A, A, M, problem.which):
+        return solve_pair(form, A, M, problem)
+    return solve_transformed(form, problem)
+
+
+def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:
+    """Refuse options of `eigsh` that are unknown, not available, or do not go together."""
+
+    def named(*names: str) -> dict[str, Any]:
+        return {name: options[name] for name in names}
+
+    choices = named("mode", "method", "convergence", "on_unconverged", "verify", "precision")
+    check_choices(options["callback"], which=which, **choices)
+    together = {"which": which, "sigma": sigma} | named("method", "mode", "Minv", "OPinv")
+    together |= named("preconditioner", "jd_options")
+    if options["interval"] is not None:
+        check_with_interval(**together, **named("v0", "ncv", "maxiter", "orthogonal_to"))
+        ends(options["interval"])
+    check_combination(M=M, **together)
+
+
+def prepare(
+    A: Any, k: Any, M: Any, sigma: Any, which: str, options: Mapping[str, Any], begin_s: float
+) -> Prepared:
+    """Check and convert the arguments of `eigsh`: place the problem on a device, scale and transform it."""
+    check(M, sigma, which, options)
+    interval = None if options["interval"] is None else ends(options["interval"])
+    given = Operands.of(A, M, options)
+    processes = given.split(options, interval)
+    rows = given.A
+    checkpoint = checkpoint_for(options["checkpoint"], options["checkpoint_interval"], processes)
+    seed = 0 if options["rng"] is None and given.start is not None else options["rng"]
+    rng = same_generator(generator(seed), processes)
+    sigma = None if sigma is None else real("sigma", sigma, "a finite number", math.isfinite)
+    mode, sigma, which = _by_largest(options["mode"], sigma, which)
+    method = options["method"]
+    corrects = asks_for_corrections(method, given.preconditioner, options["jd_options"])
+    tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
+    placement = Placement.of(
+        *(given.A, given.M, device_of(given.A, given.device), sigma),
+        method="jd" if corrects else method,
+        mode=mode,
+        is_given=given.OPinv is not None,
+        needs_host=given.Minv is not None,
+        has_interval=interval is not None,
+    )
+    transforms, unfactored = placement.transforms, placement.unfactored
+    if transforms:
+        refuse_factorisation(processes, method)
+    if placement.is_on_host:
+        given.move_to_host(placement.home)
+    op = given.operator()
+    if options["precision"] == "mixed":
+        others = given.M, sigma, interval, given.OPinv, given.preconditioner, options["jd_options"]
+        check_precision(op, method=method, is_plain=all(other is None for other in others))
+    if transforms or interval is not None:
+        given.form_matrices(op, mode, is_factorised=transforms and not (sigma is None or corrects))
+    is_usual = given.OPinv is None and (method, mode, which) == ("auto", "normal", "LM")
+    if transforms and is_usual and not given.are_explicit:
+        unfactored = unfactored or sigma is not None
+    norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
+    is_checked = options["check_hermitian"]
+    scaling = measured(op, given.A, given.M, far, mode, norm, 0 if transforms else rng, is_checked)
+    shift, form = None if sigma is None else scaling.value(sigma), None
+    with scaling.noted():
+        operands = op, given.A, given.M, given.OPinv
+        op, A, M, OPinv = scaling.operands(*operands, given.device, is_checked)
+        if transforms:
+            form = standard_form(op, A, M, None if unfactored else shift, OPinv, mode, Minv=given.Minv)
+    problem = Problem(
+        operator=op,
+        k=6 if k is None else k,
+        which=cast(Selection, which),
+        tolerance=Tolerance(tol, options["convergence"], float(np.finfo(op.dtype).eps) / 2),
+        rng=rng,
+        target=shift if unfactored else None,
+        norm=norm,
+        **given.blocks(op),
+        checkpoint=checkpoint,
+        time_limit=positive("time_limit", options["time_limit"]),
+        begin_s=begin_s,
+        may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
+        **{name: options[name] for name in PASSED_ON},
+    )
+    return Prepared(
+        problem=problem,
+        A=A,
+        M=M,
+        form=form,
+        scaling=scaling,
+        mode=mode,
+        sigma=sigma,
+        shift=shift,
+        interval=interval,
+        most=None if k is None or interval is None else integer("k", k, 0),
+        tol=tol,
+        home=placement.home,
+        processes=processes,
+        rows=rows,
+        caller=given.caller,
+        shows_progress=options["progress"],
+    )
+
+
+def _by_largest(mode: str, sigma: float | None, which: str) -> tuple[str, float | None, str]:
+    """Ask for the largest values of another mode where the smallest ones are wanted ("SM")."""
+    if which != "SM":
+        return mode, sigma, which
+    if sigma is None:
+        return mode, 0.0, "LM"
+    return SMALLEST[mode], -sigma if mode == "cayley" else sigma, "LM"
+
+
+@dataclass(slots=True)
+class Operands:
+    """Matrices, functions and blocks of a call as blockvec takes them, and the caller's kind of arrays."""
+
+    caller: ArrayKind | None
+    A: Any
+    M: Any
+    Minv: Any
+    OPinv: Any
+    preconditioner: Any
+    start: Any
+    locked: Any
+    device: str | None
+    shape: Any
+    dtype: Any
+
+    @classmethod
+    def of(cls, A: Any, M: Any, options: Mapping[str, Any]) -> Operands:
+        """Convert arrays and functions of torch and JAX; a function A has their device and type."""
+        device, dtype, like = options["device"], options["dtype"], options["like"]
+        caller = ArrayKind.of_caller(A) if like is None else ArrayKind.of(like)
+        if caller is not None and is_function(A):
+            device = caller.device if device is None else device
+            dtype = caller.dtype if dtype is None else dtype
+        others = (options["OPinv"], options["preconditioner"], options["v0"], options["orthogonal_to"])
+        A, M, OPinv, preconditioner, start, locked = natively(caller, A, M, *others)
+        given = A, M, options["Minv"], OPinv, preconditioner, start, locked
+        return cls(caller, *given, device, options["shape"], dtype)
+
+    def split(self, options: Mapping[str, Any], interval: Any) -> Communicator | None:
+        """Split the rows of A over processes, if there are several; return these."""
+        whole = {"M": self.M, "OPinv": self.OPinv, "like": options["like"], "interval": interval}
+        kind = {"shape": self.shape, "dtype": self.dtype, "device": self.device, "mode": options["mode"]}
+        self.A = split(self.A, options["comm"], **kind, **whole)
+        return processes_of(self.A, options["comm"])
+
+    @property
+    def are_explicit(self) -> bool:
+        """Whether A and M have their entries in memory."""
+        return is_explicit(self.A) and (self.M is None or is_explicit(self.M))
+
+    def move_to_host(self, home: str | None) -> None:
+        """Copy the matrices to the host, which solves a problem of the device `home`, or of its own."""
+        self.A, self.M = on_host(self.A), on_host(self.M)
+        self.device = self.device if home is None else "cpu"
+
+    def operator(self) -> Operator:
+        """Make A an operator; a function has the shape and the type of M, if none are given."""
+        similar = None if self.OPinv is None else self.M
+        shape = getattr(similar, "shape", None) if self.shape is None else self.shape
+        dtype = getattr(similar, "dtype", None) if self.dtype is None else self.dtype
+        op = square(as_operator(self.A, shape=shape, dtype=dtype, device=self.device))
+        if self.caller is not None:  # refuses before the solve what it would after
+            self.caller.share(op.backend.empty((1, 1), op.dtype.name))
+        return op
+
+    def form_matrices(self, op: Operator, mode: str, *, is_factorised: bool) -> None:
+        """Form the matrices of operators that must be factorised or counted."""
+        if self.Minv is not None:
+            self.M = as_operator(self.M)  # which is not factorised
+        elif self.M is not None:
+            self.M = matrix_of("M", self.M, op)
+        is_factorised = is_factorised and self.OPinv is None and mode != "distance"
+        if mode in ("buckling", "reciprocal") or is_factorised:
+            self.A = matrix_of("A", self.A, op)
+
+    def blocks(self, op: Operator) -> dict[str, Any]:
+        """Convert the given blocks and the preconditioner to the type and the device of an operator."""
+        start = None if self.start is None else tall_block("v0", self.start, op)
+        locked = None if self.locked is None else tall_block("orthogonal_to", self.locked, op)
+        given = self.preconditioner
+        preconditioner = None if given is None else preconditioner_for(given, op)
+        return {"start": start, "locked": locked, "preconditioner": preconditioner}
