@@ -45,6 +45,7 @@ PAIR = 2
 # where a search for copies takes long, up to fewer.
 FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
+DENSE_ROWS_SHIFTED = 150  # with factors, some twenty steps of which take less time than so many solves
 DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
@@ -122,6 +123,8 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
     if all(value is None for value in iterative):
         most = DENSE_ROWS if problem.target is None else DENSE_ROWS_INSIDE
+        if problem.has_costly_steps:
+            most = DENSE_ROWS_SHIFTED
         if n <= most:
             return "dense", 1, f"n = {n} is at most {most}"
         if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:

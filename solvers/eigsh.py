@@ -222,7 +222,9 @@ def eigsh(
     verify : {"auto", "always", "never"}
         Whether to search for missed copies of multiple eigenvalues before the end. "auto" does so if an
         eigenvalue may have more copies than the block has columns, and in Jacobi-Davidson with "LM" or
-        around `sigma`.
+        around `sigma`. Where A - sigma M is factorised (mode "normal", which "LM", no `orthogonal_to`),
+        "always" proves by the inertia of two more factorisations that no value nearer to sigma than the
+        furthest one is missing, and ``info["verification"]`` says so.
     check_hermitian : bool
         Whether to check first, with random vectors, that A is Hermitian (two operator columns). The norm of
         A is measured by the same products.

@@ -43,7 +43,7 @@ from .result import EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
-from .transform.standard_form import StandardForm, solve_transformed, standard_form
+from .transform.standard_form import StandardForm, solve_proven, solve_transformed, standard_form
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
@@ -121,7 +121,8 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> Eig
     unrestricted = not form.is_shifted and problem.locked is None
     if may_factorise and unrestricted and is_factorable_pair(form.A, A, M, problem.which):
         return solve_pair(form, A, M, problem)
-    return solve_transformed(form, problem)
+    may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
+    return (solve_proven if may_prove and problem.verify == "always" else solve_transformed)(form, problem)
 
 
 def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:

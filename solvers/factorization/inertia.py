@@ -23,6 +23,7 @@ CLOSEST = 1e-13  # of ||A||: the least distance of a trial shift
 CLOSE = 0.1
 OUTWARDS, TRIES = 10.0, 15  # factor of the distance per trial, until no eigenvalue lies beyond the shift
 FURTHER, COUNTS = 30.0, 10  # the same for a count that is uncertain
+AROUND = 4  # pairs of counts around a shift
 
 
 def count_below(factors: Factorization, mu: float) -> int | None:
@@ -99,3 +100,34 @@ def proof(
     side = "below" if below else "above"
     text = f"proved by inertia: {beyond} eigenvalues lie {side} {counted_at:.8g}, {found} of them were found"
     return text, max(0, beyond - found)
+
+
+def proof_around(
+    factors: Factorization, sigma: float, theta: RealArray, limits: RealArray
+) -> tuple[str, int | None]:
+    """Count the eigenvalues nearer to a shift than the furthest of those found, and compare.
+
+    `theta` are the values found, `limits` bounds of their errors. Returns the outcome in words and the number
+    of eigenvalues that were not found, None where no count is certain.
+    """
+    distances = np.abs(theta - sigma)
+    last = int(np.argmax(distances))
+    text, missing, first = "not proved: no factorisation near the furthest value counts", None, -1
+    for attempt in range(AROUND):  # a shift too near to an eigenvalue has no certain count, or a wrong one
+        radius = float(distances[last] - 10 * FURTHER**attempt * limits[last])
+        found = int(np.count_nonzero(distances < radius))
+        if radius <= 0 or (attempt and found != first):
+            break
+        first = found
+        counts = [count_below(factors, end) for end in (sigma - radius, sigma + radius)]
+        if counts[0] is None or counts[1] is None:
+            continue
+        inside = counts[1] - counts[0]
+        missing = max(0, inside - found)
+        text = (
+            f"proved by inertia: {inside} eigenvalues lie between {sigma - radius:.12g} and "
+            f"{sigma + radius:.12g}, {found} of them were found"
+        )
+        if not missing:
+            break
+    return text, missing

@@ -37,12 +37,15 @@ class ShiftedInverse:
         The factorisation, in words.
     tolerance : float
         Residuals of at most tolerance ||x|| need no refinement.
+    factors : Factorization or None
+        None for a given inverse.
     """
 
     solver: Callable[[Array, float], Array]
     sigma: float
     why: str
     tolerance: float = 0.0
+    factors: Factorization | None = None
 
     def solve(self, B: Array) -> Array:
         """Solve for a block; on the host also for a column-major one."""
@@ -81,4 +84,4 @@ def shifted_inverse(
             return solves.solve_columns(np.asfortranarray(B), tolerance)
         return solves.solve(BlockVector(B), tolerance=tolerance).array
 
-    return ShiftedInverse(solver, solves.sigma, why)
+    return ShiftedInverse(solver, solves.sigma, why, factors=solves)

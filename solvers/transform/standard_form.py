@@ -27,6 +27,7 @@ Deviation: on the host, a factor of M in the operator instead of the M-inner pro
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -39,9 +40,10 @@ from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from ..arguments import is_explicit, tall_block
 from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
-from ..combine import continued, staged, totals, within_time
+from ..combine import continued, one_after_other, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.gram import Factor, gram_factor
+from ..factorization.inertia import proof_around
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
 from ..iterations.rayleigh_ritz import Tolerance
@@ -54,6 +56,7 @@ from .spectral_map import Norms, SpectralMap, TransformedTolerance, pair_floor, 
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
+SHARE_OF_FLOOR = 0.02  # the residuals of vectors from backward stable solves
 DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
 NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
@@ -78,6 +81,11 @@ class StandardForm:
     is_direct: bool = False  # whether each y is an x already
     inverse: ShiftedInverse | None = None
     blocks: type[BlockVector] = BlockVector  # of vectors, in the inner product that S is Hermitian in
+
+    @property
+    def factors(self) -> Factorization | None:
+        """The factors of A - sigma M, if values nearest to sigma are those of largest magnitude."""
+        return None if self.inverse is None or self.map.mode != "normal" else self.inverse.factors
 
     @property
     def is_shifted(self) -> bool:
@@ -377,6 +385,29 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     return result
 
 
+def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
+    """Solve a problem around a shift, and prove by two more factorisations that no nearer value is missing.
+
+    Where one is, the solve is repeated with a search for it.
+    """
+    factors, sigma = form.factors, form.map.sigma
+    assert factors is not None
+    assert sigma is not None
+    result = solve_transformed(form, replace(problem, verify="auto"))
+    for has_searched in (False, True):
+        if not result.converged.all():
+            break
+        text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), result.limits)
+        result = result.with_info(verification=text, missing=missing or 0)
+        if not missing or has_searched:
+            break
+        factors.refactorize(sigma)
+        start = tall_block("v0", result.eigenvectors, form.A)
+        again = replace(within_time(staged(problem, "searched")), start=start)
+        result = one_after_other(result, solve_transformed(form, again))
+    return result.with_info(time_s=time.perf_counter() - problem.begin_s)
+
+
 def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> float:
     """Choose the residuals of solves, per ||x||, that leave those of pairs near the shift below their limits.
 
@@ -510,10 +541,12 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     values = form.map.values(theta[order])
     xp = array_namespace(result.eigenvectors)
     Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
-    # Y may be accurate enough, without the solve of another step of inverse iteration.
+    # Y may be accurate enough, without the solve of another step of inverse iteration: at the rounding floor
+    # only where it is as good as what that would give.
+    share = SHARE if problem.tolerance.tol else SHARE_OF_FLOOR
     for vectors in (_same, form.vectors) if form.is_direct else (form.vectors,):
         X, residuals, limits = _pairs(form, values, vectors(Y), problem.tolerance, norms)
-        if (residuals <= SHARE * limits).all():
+        if (residuals <= share * limits).all():
             break
     ascending = np.argsort(values, kind="stable")
     info = result.info.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +16,10 @@ from scipy.sparse.linalg import eigsh as scipy_eigsh
 
 from blockvec import Factorization, as_operator, models
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
-from solvers import EigenResult, Interrupted, IterationState, eigsh
+from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
 from solvers.factorization.inertia import count_below, proof, shift_outside
 from solvers.factorization.shifted import shifted_inverse
+from solvers.transform import standard_form as standard_form_module
 from solvers.transform.standard_form import gram_factor, standard_form
 
 METHODS = ("auto", "lanczos")
@@ -428,3 +430,49 @@ def test_a_damaged_or_masked_mass_matrix_is_refused() -> None:
         eigsh(np.ma.masked_greater(A.toarray(), 1.0), 2)
     with pytest.raises(DTypeError, match=r"v0: .*masked"):
         eigsh(A, 2, v0=np.ma.masked_equal(np.ones(40), 1.0))
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_values_around_a_shift_are_proven_where_that_is_asked_for(pair: bool) -> None:
+    A = models.model("laplace3d:n=8")
+    n = A.shape[0]
+    M = sp.diags_array([0.1, np.linspace(1, 2, n), 0.1], offsets=[-1, 0, 1], shape=(n, n)) if pair else None
+    w = sl.eigh(A.toarray(), None if M is None else M.toarray(), eigvals_only=True)
+    result = eigsh(A, 20, M=M, sigma=3.87, rng=0, verify="always", return_info=True)
+    nearest = np.sort(np.abs(w - 3.87))[:20]
+    assert np.allclose(np.sort(np.abs(result.eigenvalues - 3.87)), nearest, atol=1e-10)
+    text = result.info["verification"]
+    found = re.fullmatch(
+        r"proved by inertia: (\d+) eigenvalues lie between (.*) and (.*), (\d+) .* found", text
+    )
+    assert found is not None
+    counted, low, high, known = (float(part) for part in found.groups())
+    assert counted == known == np.count_nonzero((w > low + 1e-9) & (w < high - 1e-9)) >= 10
+    assert result.info["missing"] == 0
+
+
+def test_a_value_that_inertia_counts_and_nobody_found_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = models.model("laplace2d:nx=20,ny=21")
+    answers = iter([("one is missing", 1), ("none is missing", 0)])
+    monkeypatch.setattr(standard_form_module, "proof_around", lambda *_: next(answers))
+    result = eigsh(A, 5, sigma=2.01, rng=0, verify="always", return_info=True)
+    assert result.info["verification"] == "none is missing"
+    assert result.info["verification_columns"] > 0
+    once = eigsh(A, 5, sigma=2.01, rng=0, return_info=True)
+    assert result.info["operator_columns"] > once.info["operator_columns"]
+    assert np.allclose(result.eigenvalues, once.eigenvalues, atol=1e-12)
+    monkeypatch.setattr(standard_form_module, "proof_around", lambda *_: ("one is missing", 1))
+    with pytest.raises(NoConvergence, match="At least 1 copy of a wanted value is known to be missing"):
+        eigsh(A, 5, sigma=2.01, rng=0, verify="always", method="lanczos")
+
+
+def test_a_matrix_whose_pivots_tell_nothing_is_not_proven() -> None:
+    rng = np.random.default_rng(1)
+    A = sp.random_array((600, 600), density=0.01, rng=rng)
+    A = sp.csr_array(A + A.T)
+    A.setdiag(0)
+    A.eliminate_zeros()
+    result = eigsh(A, 3, sigma=0.0, rng=0, verify="always", return_info=True)
+    w = np.linalg.eigvalsh(A.toarray())
+    assert np.allclose(np.sort(np.abs(result.eigenvalues)), np.sort(np.abs(w))[:3], atol=1e-10)
+    assert result.info["verification"].startswith(("not proved", "proved by inertia"))
