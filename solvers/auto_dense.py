@@ -22,8 +22,9 @@ from .problem import Problem
 from .result import EigenResult
 from .runtime.memory import SMALL_BYTES, available_bytes
 from .runtime.processes import largest
+from .transform.solution import solve_transformed
 from .transform.spectral_map import SpectralMap
-from .transform.standard_form import StandardForm, solve_transformed, standard_form
+from .transform.standard_form import StandardForm, standard_form
 
 # What an iteration did that ended for each of these reasons without all pairs; others hold for every method.
 FAILURES = {

@@ -28,7 +28,8 @@ from .iterations.filter_design import INDEX_BYTES
 from .placement import DENSE_ROWS, factor_place, is_affordable, shift_invert_s
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
-from .transform.standard_form import StandardForm, solve_transformed, standard_form
+from .transform.solution import solve_transformed
+from .transform.standard_form import StandardForm, standard_form
 
 SHARE = 1.0  # of the time of a factorisation with its solves, which an iteration may take before
 LEAST_S, ELEMENT_S = 0.05, 1e-7  # at least, and per stored element: several times that of the prediction

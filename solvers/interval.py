@@ -29,7 +29,8 @@ from .runtime.checkpoint import probe
 from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .slicing import PER_SHIFT, Slicing, basis_columns
-from .transform.standard_form import StandardForm, solve_transformed, standard_form
+from .transform.solution import solve_transformed
+from .transform.standard_form import StandardForm, standard_form
 
 METHODS = ("auto", "filter", "dense")
 SURE = 4.0  # standard errors within which an estimate is taken to be right

@@ -43,7 +43,8 @@ from .result import EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
-from .transform.standard_form import StandardForm, solve_proven, solve_transformed, standard_form
+from .transform.solution import solve_proven, solve_transformed
+from .transform.standard_form import StandardForm, standard_form
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}

@@ -1,4 +1,4 @@
-"""Generalised and shift-invert problems as standard Hermitian ones, and the way back.
+"""Generalised and shift-invert problems as standard Hermitian ones.
 
 With a factor C C^H of the matrix of the inner product (M, or A in buckling mode) and y = C^H x,
 
@@ -14,7 +14,8 @@ The smallest transformed values, of SciPy's which="SM" with a shift, need no inv
 
 C may have fewer columns than rows: a singular M (massless degrees of freedom) makes the space of y smaller,
 and infinite eigenvalues never appear. Vectors are transformed back by one more solve,
-x = (A - sigma M)^-1 C y, a step of inverse iteration that reduces their errors.
+x = (A - sigma M)^-1 C y, a step of inverse iteration that reduces their errors. Without a C, the
+decomposition of the iteration gives such a step, except for errors of rounding.
 
 On a GPU, which has no such C, the same operators run on x, in the inner product of C C^H: with
 (A - sigma M)^-1 C C^H, and M^-1 A without a shift (`inner_product`).
@@ -27,42 +28,22 @@ Deviation: on the host, a factor of M in the operator instead of the M-inner pro
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
 
-from blockvec import BlockVector, Factorization, Operator, array_namespace, as_operator, factorize
-from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
+from blockvec import BlockVector, Factorization, Operator, as_operator, factorize
+from blockvec.errors import DTypeError, OptionError, ShapeError
 
-from ..arguments import is_explicit, tall_block
-from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
-from ..column_block import ColumnBlock, ColumnOperator
-from ..combine import continued, one_after_other, staged, totals, within_time
-from ..drivers import solve
+from ..arguments import is_explicit
+from ..blocks import Array
 from ..factorization.gram import Factor, gram_factor
-from ..factorization.inertia import proof_around
 from ..factorization.root import root_factor
 from ..factorization.shifted import ShiftedInverse, Solve, shifted_inverse
-from ..iterations.rayleigh_ritz import Tolerance
-from ..iterations.spectrum import sketch_spectrum
-from ..linear.preconditioners import following
-from ..problem import Problem
-from ..result import EigenResult
 from .inner_product import InnerProductOperator, inner_product_blocks
-from .spectral_map import Norms, SpectralMap, TransformedTolerance, pair_floor, pair_limits
-
-DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
-SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
-SHARE_OF_FLOOR = 0.02  # the residuals of vectors from backward stable solves
-DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
-AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
-NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
-LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
-POLISHING = 20  # restarts for the last digits where those at first were not enough
-NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
+from .spectral_map import SpectralMap
 
 
 @dataclass(frozen=True)
@@ -86,6 +67,11 @@ class StandardForm:
     def factors(self) -> Factorization | None:
         """The factors of A - sigma M, if values nearest to sigma are those of largest magnitude."""
         return None if self.inverse is None or self.map.mode != "normal" else self.inverse.factors
+
+    def solve_within(self, tolerance: float) -> None:
+        """Let solves with A - sigma M have residuals of tolerance ||x||."""
+        if self.inverse is not None:
+            self.inverse.tolerance = tolerance
 
     @property
     def is_shifted(self) -> bool:
@@ -361,230 +347,3 @@ def _host_matrix(name: str, A: Any, dtype: Any) -> Any:
         matrix = matrix.copy()
         matrix.sum_duplicates()
     return matrix
-
-
-# --- there and back ---------------------------------------------------------------------------------
-
-
-def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
-    """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
-    norms = _norms(form, problem.norm)
-    inside = _inside(form, problem, norms)
-    inverse = form.inverse or ShiftedInverse(lambda B, _: B, 0.0, "")
-    inverse.tolerance = _solve_tolerance(form, problem.tolerance, norms)
-    try:
-        inner = solve(inside)
-        result = _transformed_back(form, inner, problem, norms)
-        inverse.tolerance = 0.0
-        improvable = inner.info["method"] != "dense" and inner.info["stopped"] in AT_THE_LIMIT
-        if improvable and not result.converged.all():
-            again = _transformed_back(form, _polished(inner, inside), problem, norms)
-            result = _as_rounding_allows(min(again, result, key=_excess), problem, norms)
-    except BreakdownError as error:
-        raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
-    return result
-
-
-def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
-    """Solve a problem around a shift, and prove by two more factorisations that no nearer value is missing.
-
-    Where one is, the solve is repeated with a search for it.
-    """
-    factors, sigma = form.factors, form.map.sigma
-    assert factors is not None
-    assert sigma is not None
-    result = solve_transformed(form, replace(problem, verify="auto"))
-    for has_searched in (False, True):
-        if not result.converged.all():
-            break
-        text, missing = proof_around(factors, sigma, to_host(result.eigenvalues), result.limits)
-        result = result.with_info(verification=text, missing=missing or 0)
-        if not missing or has_searched:
-            break
-        factors.refactorize(sigma)
-        start = tall_block("v0", result.eigenvectors, form.A)
-        again = replace(within_time(staged(problem, "searched")), start=start)
-        result = one_after_other(result, solve_transformed(form, again))
-    return result.with_info(time_s=time.perf_counter() - problem.begin_s)
-
-
-def _solve_tolerance(form: StandardForm, tolerance: Tolerance, norms: Norms) -> float:
-    """Choose the residuals of solves, per ||x||, that leave those of pairs near the shift below their limits.
-
-    A pair whose vectors are x = theta^-1 (A - sigma M)^-1 x has the residual of that solve.
-    """
-    sigma = form.map.sigma
-    if sigma is None or (tolerance.convergence == "value" and form.M is not None):
-        return 0.0
-    return float(SHARE * pair_limits(tolerance, np.array([sigma]), norms, 1.0, 1.0)[0])
-
-
-def _excess(result: EigenResult) -> tuple[int, float]:
-    """Count the pairs that have not converged, and compute the largest ratio of residual and limit."""
-    return int((~result.converged).sum()), float((result.residuals / result.limits).max())
-
-
-def _as_rounding_allows(result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
-    """Accept residuals a little above the rounding floor, which the errors of a given inverse can cause."""
-    values = to_host(result.eigenvalues).astype(np.float64)
-    lengths = to_host(BlockVector(result.eigenvectors).norms()).astype(np.float64)
-    floor = pair_floor(problem.tolerance.unit, values, norms, lengths)
-    if result.converged.all() or (result.residuals > np.maximum(result.limits, LOOSER * floor)).any():
-        return result
-    factor = float((result.residuals / floor).max())
-    why = f"{result.info['why']}; residuals end at {factor:.2g} times the floor, as good as rounding allows"
-    limits = np.maximum(result.limits, result.residuals)
-    accepted = replace(result, limits=limits, converged=np.ones(len(values), bool))
-    return accepted.with_info(why=why, stopped="converged")
-
-
-def _norms(form: StandardForm, norm: float | None) -> Norms:
-    """Estimate the norms of a form's matrices, that of A unless it is given."""
-
-    def estimate(operator: Operator | None) -> float:
-        if operator is None:
-            return 1.0
-        like: Block = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
-        applied: Any = operator
-        if operator.device == "cpu":
-            like, applied = ColumnBlock.of(like), ColumnOperator(operator)
-        return sketch_spectrum(applied, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm
-
-    A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
-    shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
-    return Norms(A, M, A if form.inner is form.A else M, shift)
-
-
-def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
-    """Transform a problem: its blocks, its preconditioner, and its tolerance."""
-    S, asked, preconditioner = form.operator, problem.tolerance, problem.preconditioner
-    unit = float(np.finfo(S.dtype).eps) / 2
-    tolerance: Tolerance
-    if problem.begins_with_corrections and asked.tol:
-        tolerance = Tolerance(SHARE * asked.tol, asked.convergence, unit)
-    elif form.is_shifted or form.blocks is not BlockVector:
-        tolerance = TransformedTolerance(asked.tol, asked.convergence, unit, form.map, norms)
-    else:  # the solve that transforms the vectors back is one more step of inverse iteration
-        tolerance = Tolerance(float(asked.unit**DIGITS), "value", unit)
-    if preconditioner is not None:
-        apply, out_of = preconditioner, form.out_of
-        assert out_of is not None
-
-        def precondition(R: Block) -> Block:  # C^H K^-1 C
-            X = BlockVector(np.ascontiguousarray(out_of(R.array)))
-            return BlockVector(form.into(apply(X).array), copy=True, dtype=S.dtype)
-
-        preconditioner = following(precondition, preconditioner)
-    start, locked = (
-        None if block is None else tall_block(name, form.into(block.array), S)
-        for name, block in (("v0", problem.start), ("orthogonal_to", problem.locked))
-    )
-    seen = problem.seen
-    return replace(
-        problem,
-        operator=S,
-        seen=None if seen is None else lambda theta: seen(form.map.values(theta)),
-        start=start,
-        locked=locked,
-        preconditioner=preconditioner,
-        tolerance=tolerance,
-        norm=None,
-        exponent=form.map.degree * problem.exponent,
-        has_costly_steps=form.is_shifted,
-        blocks=form.blocks,
-        method="lanczos" if form.blocks is not BlockVector else problem.method,
-    )
-
-
-def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
-    """Improve a result, in the complement of pairs near the shift, whose rounding errors limit the others."""
-    S, corrects = inside.operator, inside.begins_with_corrections
-    part = replace(
-        within_time(staged(inside, "polished")),
-        tolerance=replace(inside.tolerance, tol=0.0),
-        verify="never",
-        maxiter=inside.maxiter if corrects else POLISHING,
-    )
-    theta, V = to_host(inner.eigenvalues), inner.eigenvectors
-    k, size = len(theta), np.abs(theta)
-    near = np.flatnonzero(size > DOMINANT * size.min())
-    if len(near) == 0 or corrects:
-        return solve(replace(part, start=tall_block("v0", V, S)))
-    xp = array_namespace(V)
-    far = np.setdiff1d(np.arange(k), near)
-    Y, W = (V[:, xp.asarray(columns)] for columns in (near, far))
-    locked = [Y] if inside.locked is None else [Y, inside.locked.array]
-    part = replace(
-        part,
-        k=len(far),
-        start=tall_block("v0", xp.ascontiguousarray(W), S),
-        locked=tall_block("orthogonal_to", xp.hstack(locked), S),
-        norm=float(size[far].max()),  # of the operator in the complement
-    )
-    rest = solve(part)
-    costs = inner.with_info(**totals(inner, rest), stopped=rest.info["stopped"])
-    return EigenResult.from_pairs(
-        np.concatenate([theta[near], to_host(rest.eigenvalues)]),
-        xp.hstack([Y, rest.eigenvectors]),
-        np.concatenate([inner.residuals[near], rest.residuals]),
-        np.concatenate([inner.limits[near], rest.limits]),
-        costs.info,
-        continued(inner, rest),
-    )
-
-
-def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem, norms: Norms) -> EigenResult:
-    """Transform eigenpairs of S back: M-orthonormal vectors, and residuals with A and M."""
-    theta = to_host(result.eigenvalues).astype(np.float64)
-    # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
-    order = np.argsort(-np.abs(theta), kind="stable")
-    values = form.map.values(theta[order])
-    xp = array_namespace(result.eigenvectors)
-    Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
-    # Y may be accurate enough, without the solve of another step of inverse iteration: at the rounding floor
-    # only where it is as good as what that would give.
-    share = SHARE if problem.tolerance.tol else SHARE_OF_FLOOR
-    for vectors in (_same, form.vectors) if form.is_direct else (form.vectors,):
-        X, residuals, limits = _pairs(form, values, vectors(Y), problem.tolerance, norms)
-        if (residuals <= share * limits).all():
-            break
-    ascending = np.argsort(values, kind="stable")
-    info = result.info.copy()
-    info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
-    vectors_of = xp.ascontiguousarray(X.array[:, xp.asarray(ascending)])
-    values, residuals, limits = (part[ascending] for part in (values, residuals, limits))
-    return EigenResult.from_pairs(values, vectors_of, residuals, limits, info, result.history)
-
-
-def _pairs(
-    form: StandardForm, values: RealArray, vectors: Array, tolerance: Tolerance, norms: Norms
-) -> tuple[Block, RealArray, RealArray]:
-    """Orthonormalise vectors, and compute their residuals with A and M, and the limits of these.
-
-    The tolerance is for residuals ||A x - lambda M x||, relative to ||M x|| where it is relative to
-    abs(lambda).
-    """
-    is_on_host = form.A.device == "cpu"
-    X: Block = ColumnBlock(vectors) if is_on_host else BlockVector(vectors, copy=True)
-    X.scale(column_factors(1 / to_host(X.norms()), X))
-    for _ in range(2):  # once is not enough for a basis far from orthonormal in M
-        G = to_host(X.dot(_times(form.inner, X)))
-        inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
-        X = X.combine(small_matrix(inverse, X))
-        if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
-            break
-    MX = _times(form.M, X)
-    R = _times(form.A, X).axpy(column_factors(-values, X), MX)
-    residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
-    return X, residuals, pair_limits(tolerance, values, norms, lengths, masses)
-
-
-def _times(M: Operator | None, X: Block) -> Any:
-    """Compute M X; X itself for the identity."""
-    if M is None:
-        return X
-    if isinstance(X, ColumnBlock):
-        if M.dtype == X.dtype:
-            return ColumnOperator(M).apply(X)
-        return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
-    return M.apply(X)

@@ -19,7 +19,7 @@ from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
 from solvers.factorization.inertia import count_below, proof, shift_outside
 from solvers.factorization.shifted import shifted_inverse
-from solvers.transform import standard_form as standard_form_module
+from solvers.transform import solution
 from solvers.transform.standard_form import gram_factor, standard_form
 
 METHODS = ("auto", "lanczos")
@@ -454,14 +454,14 @@ def test_values_around_a_shift_are_proven_where_that_is_asked_for(pair: bool) ->
 def test_a_value_that_inertia_counts_and_nobody_found_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     A = models.model("laplace2d:nx=20,ny=21")
     answers = iter([("one is missing", 1), ("none is missing", 0)])
-    monkeypatch.setattr(standard_form_module, "proof_around", lambda *_: next(answers))
+    monkeypatch.setattr(solution, "proof_around", lambda *_: next(answers))
     result = eigsh(A, 5, sigma=2.01, rng=0, verify="always", return_info=True)
     assert result.info["verification"] == "none is missing"
     assert result.info["verification_columns"] > 0
     once = eigsh(A, 5, sigma=2.01, rng=0, return_info=True)
     assert result.info["operator_columns"] > once.info["operator_columns"]
     assert np.allclose(result.eigenvalues, once.eigenvalues, atol=1e-12)
-    monkeypatch.setattr(standard_form_module, "proof_around", lambda *_: ("one is missing", 1))
+    monkeypatch.setattr(solution, "proof_around", lambda *_: ("one is missing", 1))
     with pytest.raises(NoConvergence, match="At least 1 copy of a wanted value is known to be missing"):
         eigsh(A, 5, sigma=2.01, rng=0, verify="always", method="lanczos")
 
