@@ -21,7 +21,7 @@ from ...kernels.problem import SpmmvProblem, is_complex
 from ..base import Array, Fused
 from . import llvm
 from .panels import REAL_TYPES, quiet_arithmetic
-from .sparse_source import ARGUMENTS, Factor, RowKernel, source
+from .sparse_source import ARGUMENTS, LINE_BYTES, Factor, RowKernel, source
 from .threads import map_items, map_rows
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Rows plus entries, times real columns plus 4: proportional to the time of SciPy's kernel, 0.27 ns. From here
 # on, about a hundred products outweigh loading the compiler and compiling.
 LEAST_WORK = 1 << 22
-COLUMNS = range(2, 5)  # of column-major products: SciPy is as fast for one, and each takes another pointer
+COLUMNS = range(1, 5)  # of column-major products; each takes another pointer
 SHORT_ROWS = 8  # mean entries per row up to which rows of a view are read where they are
 _TYPES = [ctypes.c_int64 if word.startswith("i64") else ctypes.c_void_p for word in ARGUMENTS.split(", ")]
 
@@ -92,6 +92,7 @@ def spmmv(
         delta=problem.chain if problem.chain in ("none", "zero") else _class(factors[2]),
         eta=_class(factors[3]),
         dots=tuple(dots),
+        lines=_lines(S),
     )
     cuts = [0, n_rows] if Y.size == 0 else S.cuts(parts * width)
     most = (64 if llvm.has_long_registers() else 32) * 8 // real.itemsize // parts
@@ -115,6 +116,11 @@ def spmmv(
     for name, out in dots.items():
         parts_of_out = [_dot(kernel, total, name, out.dtype) for kernel, _, total in sums]
         out[...] = np.concatenate(parts_of_out) if parts_of_out else 0
+
+
+def _lines(S: RowBlocks) -> int:
+    """Compute the cache lines of values per row, at most 8."""
+    return min(max(round(S.nnz * S.data.itemsize / (LINE_BYTES * max(S.shape[0], 1))), 1), 8)
 
 
 def _class(factor: complex) -> Factor:
@@ -165,6 +171,7 @@ def columns_adder(S: RowBlocks, X: Array, Y: Array) -> Callable[[int, int], None
         width,
         *(Y.dtype.name, S.data.dtype.name, S.indptr.itemsize, S.indices.itemsize),
         beta="one",
+        lines=_lines(S),
         by_columns=True,
     )
     function, matrix = _function(kernel), tuple(map(_address, (S.indptr, S.indices, S.data)))
