@@ -21,6 +21,7 @@ from .errors import BreakdownError, DeviceError, DTypeError, LayoutError, Option
 from .fused import Applied, Extras, Sums
 from .kernels.problem import (
     MAX_ALIGNMENT,
+    BetaClass,
     Problem,
     ShiftClass,
     SpmmvProblem,
@@ -213,6 +214,47 @@ class Operator(ABC):
         [3.0, 0.0, 1.0]
         """
         Y += self.apply(np.ascontiguousarray(X)).array
+
+    def apply_columns(
+        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> None:
+        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major NumPy arrays; see `add_product`.
+
+        Parameters
+        ----------
+        X : array, shape (n_cols, M)
+            Column-major, of the operator's type. Not checked.
+        Y : array, shape (n_rows, M)
+            Column-major, of the same type, not sharing memory with X; not read with ``beta=0``. Not checked.
+        alpha, beta : scalar
+        shift : scalar or array, shape (M,)
+
+        Examples
+        --------
+        >>> from blockvec import as_operator, models
+        >>> import numpy as np
+        >>> X, Y = np.eye(3, 1, order="F"), np.ones((3, 1), order="F")
+        >>> as_operator(models.laplace1d(n=3)).apply_columns(X, Y, 2, -1, shift=0.5)
+        >>> Y[:, 0].tolist()
+        [2.0, -3.0, -1.0]
+        """
+        is_shifted = np.ndim(shift) or shift != 0
+        if alpha != 1:
+            product = np.zeros_like(Y)
+            self.apply_columns(X, product, shift=shift)
+            product *= alpha
+            Y[...] = product if beta == 0 else product + beta * Y
+            return
+        if beta != 0:
+            if beta != 1:
+                Y *= beta
+            if is_shifted:
+                Y -= shift * X
+        elif is_shifted:
+            np.multiply(X, -shift, out=Y)
+        else:
+            Y.fill(0)
+        self.add_product(X, Y)
 
     def __matmul__(self, X: Any) -> BlockVector:
         if not isinstance(X, BlockVector) and not hasattr(X, "ndim"):
@@ -454,6 +496,7 @@ class SparseOperator(Operator):
         self.prepared = backend.prepare_sparse(matrix)
         # Adds products to column-major arrays; on the host only.
         self._add_columns = getattr(self.prepared, "add_columns", None)
+        self._update = getattr(self.prepared, "update_columns", None)
         # On a GPU, a converted copy may replace the matrix.
         self._matrix: Any = matrix if backend.name == "cpu" else None
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
@@ -497,13 +540,32 @@ class SparseOperator(Operator):
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
         if self._add_columns is None:
             super().add_product(X, Y)
-            return
-        watch, profile = self.backend.stopwatch(), active_profile.get()
-        self._add_columns(X, Y)
-        if profile is not None:
-            width = X.shape[1]
-            problem = replace(self.sparse_product()[0], width=width, ldx=width, ldy=width, beta="one")
-            profile.record(self.backend, problem, "csr_columns", watch)
+        elif not self._update_columns(X, Y, 1, 1, 0):
+            watch = self.backend.stopwatch()
+            self._add_columns(X, Y)
+            self._record_columns("csr_columns", watch, X.shape[1], "one", 0)
+
+    def apply_columns(
+        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> None:
+        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major arrays; see the base class."""
+        if not self._update_columns(X, Y, alpha, beta, shift):
+            super().apply_columns(X, Y, alpha, beta, shift)
+
+    def _update_columns(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> bool:
+        """Update column-major arrays by a compiled kernel, if the product is large enough for one."""
+        watch = self.backend.stopwatch()
+        done = self._update is not None and self._update(X, Y, alpha, beta, shift)
+        if done:
+            self._record_columns("csr_compiled", watch, X.shape[1], beta_class(beta), shift)
+        return bool(done)
+
+    def _record_columns(self, kernel: str, watch: Any, width: int, beta: BetaClass, shift: Any) -> None:
+        if (profile := active_profile.get()) is not None:
+            shift_class: ShiftClass = "scalar" if np.any(shift) else "none"
+            changes: dict[str, Any] = {"width": width, "ldx": width, "ldy": width}
+            problem = replace(self.sparse_product()[0], **changes, beta=beta, shift=shift_class)
+            profile.record(self.backend, problem, kernel, watch)
 
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
         """Describe the product with one column; return it and the prepared matrix."""

@@ -230,19 +230,7 @@ class ColumnOperator:
         """Compute alpha (A - shift I) X + beta out."""
         if out is None:
             out = X.like()
-        Y = out.array
-        if alpha != 1 or np.ndim(shift) or shift != 0:
-            product = self.apply(X).array
-            if np.ndim(shift) or shift != 0:
-                product -= shift * X.array
-            product *= alpha
-            Y[...] = product if beta == 0 else product + beta * Y
-            return out
-        if beta == 0:
-            Y.fill(0)
-        elif beta != 1:
-            Y *= beta
-        self.operator.add_product(X.array, Y)
+        self.operator.apply_columns(X.array, out.array, alpha, beta, shift)
         return out
 
     def affine(self, alpha: float, shift: float) -> ShiftedColumns:
@@ -264,19 +252,8 @@ class ShiftedColumns:
     def __init__(self, operator: ColumnOperator, shift: float) -> None:
         self.operator, self.shift = operator, shift
 
-    @Profile.timed("products")
     def apply(
         self, X: ColumnBlock, out: ColumnBlock | None = None, alpha: complex = 1, beta: complex = 0
     ) -> ColumnBlock:
         """Compute alpha (B - shift I) X + beta out."""
-        if alpha != 1 or out is None:
-            return self.operator.apply(X, out, alpha, beta, self.shift)
-        Y = out.array
-        if beta == 0:
-            np.multiply(X.array, -self.shift, out=Y)
-        else:
-            if beta != 1:
-                Y *= beta
-            Y -= self.shift * X.array
-        self.operator.operator.add_product(X.array, Y)
-        return out
+        return self.operator.apply(X, out, alpha, beta, self.shift)

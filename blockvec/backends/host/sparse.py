@@ -60,13 +60,11 @@ class RowBlocks:
         """Count the entries of rows [begin, end)."""
         return int(self.indptr[end] - self.indptr[begin])
 
+    update_columns = sparse_kernel.update_columns
+
     def add_columns(self, X: Array, Y: Array) -> None:
         """Add the product with X to Y; both are column-major, and of the matrix's type."""
         extents, width = self.shape, X.shape[1]
-        if (rows_adder := sparse_kernel.columns_adder(self, X, Y)) is not None:
-            cuts = self.cuts(width * (2 if Y.dtype.kind == "c" else 1))
-            map_items(lambda block: rows_adder(cuts[block], cuts[block + 1]), len(cuts) - 1)
-            return
         stored = self.indptr, self.indices, self.data
         if width < ROW_MAJOR_COLUMNS:
 

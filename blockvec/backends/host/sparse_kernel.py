@@ -1,4 +1,4 @@
-"""Row-major SpMMV on the host by compiled kernels: all updates and sums in one pass over the rows.
+"""SpMMV on the host by compiled kernels: all updates and sums in one pass over the rows.
 
 The kernels run on the row blocks of `sparse.py`, on all cores; rows of Y and sums over a row block do not
 depend on the number of threads. Blocks wider than the registers are processed by groups of columns.
@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 # Rows plus entries, times real columns plus 4: proportional to the time of SciPy's kernel, 0.27 ns. From here
 # on, about a hundred products outweigh loading the compiler and compiling.
-LEAST_WORK = 1 << 22
+LEAST_WORK = 1 << 21
 COLUMNS = range(1, 5)  # of column-major products; each takes another pointer
 SHORT_ROWS = 8  # mean entries per row up to which rows of a view are read where they are
 _TYPES = [ctypes.c_int64 if word.startswith("i64") else ctypes.c_void_p for word in ARGUMENTS.split(", ")]
@@ -37,8 +36,8 @@ _TYPES = [ctypes.c_int64 if word.startswith("i64") else ctypes.c_void_p for word
 
 def refusal(problem: SpmmvProblem) -> str:
     """Return the reason why a product should not be compiled; empty if it should."""
-    lanes = problem.width * (2 if is_complex(problem.dtype) else 1)
-    return _refusal(problem.n_rows + problem.nnz, lanes)
+    parts = 2 if is_complex(problem.dtype) else 1
+    return _refusal(problem.n_rows + problem.nnz, parts * problem.width)
 
 
 def _refusal(size: int, lanes: int) -> str:
@@ -72,40 +71,26 @@ def spmmv(
 
     Y must not overlap X. Blocks X of another type than Y are converted first; so are views of long rows.
     """
-    n_rows, width = Y.shape
+    with quiet_arithmetic():
+        X = _operand(X, Y.dtype, S)
+    width, real = problem.width, REAL_TYPES[problem.dtype]
     Z, delta, eta = (Y, 0, 1) if fused is None or fused.Z is None else (fused.Z, fused.delta, fused.eta)
     dots = {} if fused is None else fused.dots
-    factors = np.array([alpha, beta, delta, eta], np.complex128)
-    shifts = np.broadcast_to(np.asarray(shift), (width,))
-    parts = 2 if is_complex(problem.dtype) else 1
-    real = REAL_TYPES[problem.dtype]
-    with quiet_arithmetic():
-        coefficients = factors.view(np.float64).astype(real)
-        offsets = [np.repeat(part, parts).astype(real) for part in (shifts.real, shifts.imag)]
-        X = _operand(X, Y.dtype, S)
-    whole = RowKernel(
-        width,
-        *(problem.dtype, problem.dtype_matrix, S.indptr.itemsize, S.indices.itemsize),
-        alpha=_class(factors[0]),
-        beta="zero" if problem.beta == "zero" else _class(factors[1]),
-        shift="none" if problem.shift == "none" else "complex" if np.any(shifts.imag) else "real",
-        delta=problem.chain if problem.chain in ("none", "zero") else _class(factors[2]),
-        eta=_class(factors[3]),
-        dots=tuple(dots),
-        lines=_lines(S),
-    )
-    cuts = [0, n_rows] if Y.size == 0 else S.cuts(parts * width)
-    most = (64 if llvm.has_long_registers() else 32) * 8 // real.itemsize // parts
-    calls, sums = [], []
-    matrix = tuple(map(_address, (S.indptr, S.indices, S.data)))
+    whole, factors, shifts = _kernel(S, Y, (alpha, beta, delta, eta), shift)
+    if problem.chain in ("none", "zero"):
+        whole = replace(whole, delta=problem.chain)
+    whole = replace(whole, dots=tuple(dots))
+    cuts = [0, len(Y)] if Y.size == 0 else S.cuts(whole.lanes)
+    most = (64 if llvm.has_long_registers() else 32) * 8 // real.itemsize // whole.parts
+    calls: list[tuple[Callable[..., None], tuple[int, ...], int, int]] = []
+    sums: list[tuple[RowKernel, Array, Array]] = []  # with what the calls hold addresses of
     for begin in range(0, width, most):
-        end = min(begin + most, width)
-        kernel = replace(whole, width=end - begin)
-        shifted = np.concatenate([part[parts * begin : parts * end] for part in offsets])
+        kernel = replace(whole, width=min(most, width - begin))
+        shifted = np.ascontiguousarray(shifts[:, whole.parts * begin :][:, : kernel.lanes])
         total = np.zeros((len(cuts) - 1, len(kernel.sums), kernel.lanes))
-        blocks = tuple(itertools.chain(*(_place(block, begin) for block in (X, Y, Z))))
-        arguments = (*matrix, *blocks, _address(coefficients), _address(shifted))
-        calls.append((_function(kernel), arguments, _address(total), total[:1].nbytes))
+        places = [number for block in (X, Y, Z) for number in _place(block, begin)]
+        arguments = (*_addresses(S.indptr, S.indices, S.data), *places, *_addresses(factors, shifted))
+        calls.append((_function(kernel), arguments, _addresses(total)[0], total[:1].nbytes))
         sums.append((kernel, shifted, total))
 
     def work(block: int) -> None:
@@ -114,17 +99,57 @@ def spmmv(
 
     map_items(work, len(cuts) - 1)
     for name, out in dots.items():
-        parts_of_out = [_dot(kernel, total, name, out.dtype) for kernel, _, total in sums]
-        out[...] = np.concatenate(parts_of_out) if parts_of_out else 0
+        found = [_dot(kernel, total, name, out.dtype) for kernel, _, total in sums]
+        out[...] = np.concatenate(found) if found else 0
 
 
-def _lines(S: RowBlocks) -> int:
-    """Compute the cache lines of values per row, at most 8."""
-    return min(max(round(S.nnz * S.data.itemsize / (LINE_BYTES * max(S.shape[0], 1))), 1), 8)
+def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> bool:
+    """Set Y = alpha (S - shift I) X + beta Y for column-major arrays of one type.
+
+    Return False, and do nothing, if that should not be compiled.
+    """
+    width, parts = Y.shape[1], 2 if Y.dtype.kind == "c" else 1
+    if width not in COLUMNS or _refusal(S.shape[0] + S.nnz, parts * width):
+        return False
+    kernel, factors, shifts = _kernel(S, Y, (alpha, beta, 0, 1), shift)
+    function = _function(replace(kernel, delta="none", by_columns=True))
+    columns = [(*_addresses(block), block.strides[1] * parts // block.itemsize) for block in (X, Y)]
+    places = [number for place in columns for number in place]
+    arguments = (*_addresses(S.indptr, S.indices, S.data), *places, 0, 0, *_addresses(factors, shifts), 0)
+    cuts = S.cuts(kernel.lanes)
+    map_items(lambda block: function(cuts[block], cuts[block + 1], *arguments), len(cuts) - 1)
+    return True
+
+
+def _kernel(S: RowBlocks, Y: Array, factors: Sequence[complex], shift: Any) -> tuple[RowKernel, Array, Array]:
+    """Describe the kernel of a product; return it, and the factors and shifts that it reads.
+
+    Shifts are two rows, real and imaginary parts, repeated for the parts of each column.
+    """
+    width, parts, real = Y.shape[1], 2 if Y.dtype.kind == "c" else 1, REAL_TYPES[Y.dtype.name]
+    alpha, beta, delta, eta = map(_class, factors)
+    shifts = np.broadcast_to(np.asarray(shift), (width,))
+    shift_kind: Factor = "none" if np.ndim(shift) == 0 and shift == 0 else "real"
+    with quiet_arithmetic():
+        values = np.array(factors, np.complex128).view(np.float64).astype(real)
+        both = np.stack([shifts.real, shifts.imag]).astype(real).repeat(parts, axis=1)
+    kernel = RowKernel(
+        width,
+        *(Y.dtype.name, S.data.dtype.name, S.indptr.itemsize, S.indices.itemsize),
+        alpha="real" if alpha == "zero" else alpha,
+        beta=beta,
+        shift="complex" if shifts.imag.any() else shift_kind,
+        delta=delta,
+        eta="real" if eta == "zero" else eta,
+        lines=min(max(round(S.nnz * S.data.itemsize / (LINE_BYTES * max(S.shape[0], 1))), 1), 8),
+    )
+    return kernel, values, both
 
 
 def _class(factor: complex) -> Factor:
-    return "one" if factor == 1 else "complex" if factor.imag != 0 else "real"
+    if complex(factor).imag != 0:
+        return "complex"
+    return "zero" if factor == 0 else "one" if factor == 1 else "real"
 
 
 def _operand(X: Array, dtype: np.dtype[Any], S: RowBlocks) -> Array:
@@ -136,14 +161,14 @@ def _operand(X: Array, dtype: np.dtype[Any], S: RowBlocks) -> Array:
     return copy
 
 
-def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
+def _addresses(*arrays: Array) -> list[int]:
+    return [int(array.__array_interface__["data"][0]) for array in arrays]
 
 
 def _place(block: Array, column: int) -> tuple[int, int]:
     """Determine the address of a column, and the distance between rows in real numbers."""
     real = block.itemsize // (2 if block.dtype.kind == "c" else 1)
-    return _address(block) + column * block.itemsize, block.strides[0] // real
+    return _addresses(block)[0] + column * block.itemsize, block.strides[0] // real
 
 
 def _dot(kernel: RowKernel, total: Array, name: str, dtype: np.dtype[Any]) -> Array:
@@ -157,28 +182,3 @@ def _dot(kernel: RowKernel, total: Array, name: str, dtype: np.dtype[Any]) -> Ar
     if dtype.kind != "c":
         return summed(name)
     return summed("xy") - 1j * summed("xiy")
-
-
-def columns_adder(S: RowBlocks, X: Array, Y: Array) -> Callable[[int, int], None] | None:
-    """Make a function that adds rows of S X to those of Y, both column-major.
-
-    None if it should not be compiled.
-    """
-    parts, width = (2 if Y.dtype.kind == "c" else 1), Y.shape[1]
-    if width not in COLUMNS or _refusal(S.shape[0] + S.nnz, parts * width):
-        return None
-    kernel = RowKernel(
-        width,
-        *(Y.dtype.name, S.data.dtype.name, S.indptr.itemsize, S.indices.itemsize),
-        beta="one",
-        lines=_lines(S),
-        by_columns=True,
-    )
-    function, matrix = _function(kernel), tuple(map(_address, (S.indptr, S.indices, S.data)))
-    real = Y.itemsize // parts
-    places = (_address(X), X.strides[1] // real, _address(Y), Y.strides[1] // real)
-
-    def add(begin: int, end: int) -> None:
-        function(begin, end, *matrix, *places, 0, 0, 0, 0, 0)
-
-    return add

@@ -56,7 +56,7 @@ def kernel_of(A: Any, width: int) -> str:
 
 
 def test_only_products_that_outweigh_the_compilation_are_compiled() -> None:
-    small, large = models.laplace1d(n=2000), models.laplace3d(n=40)
+    small, large = models.laplace1d(n=2000), models.laplace3d(n=30)
     with option_context(jit="auto"):
         assert [kernel_of(small, 8), kernel_of(large, 8)] == ["csr_row_blocks", "csr_compiled"]
         assert kernel_of(large, 1) == "csr_row_blocks"
@@ -179,6 +179,33 @@ def test_products_are_added_to_column_major_arrays(dtype: str, width: int, jit: 
         as_operator(A).add_product(X, guard[:70])
     assert np.array_equal(guard[:70], expected)
     assert (guard[70:] == 7).all()
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.integers(0, 5),
+    st.sampled_from([1, -2, 0.5]),
+    st.sampled_from([0, 1, -1, 3]),
+    st.sampled_from([0, 2, "column"]),
+    st.booleans(),
+    st.booleans(),
+)
+def test_updates_of_column_major_arrays_are_exact_where_the_terms_are(
+    dtype: str, width: int, alpha: float, beta: float, shift: Any, complex_factors: bool, explicit: bool
+) -> None:
+    rng = np.random.default_rng(7)
+    A = random_matrix((45, 45), dtype)
+    X, Y = (np.asfortranarray(exact_values(rng, (45, width), dtype)) for _ in range(2))
+    shifts = np.arange(width) if shift == "column" else shift
+    factors: list[Any] = [alpha, beta, shifts]
+    if complex_factors and np.dtype(dtype).kind == "c":
+        factors = [factor * (1 - 1j) for factor in factors]
+    expected = factors[0] * (A.toarray() @ X - factors[2] * X) + factors[1] * Y
+    if beta == 0:
+        Y[...] = np.nan
+    op = as_operator(A) if explicit else as_operator(lambda X: A @ X, shape=A.shape, dtype=dtype)
+    op.apply_columns(X, Y, *factors)
+    assert np.array_equal(Y, expected)
 
 
 def test_sums_over_many_rows_in_single_precision_have_short_chains() -> None:
