@@ -19,7 +19,7 @@ from .errors import DTypeError, OptionError, ShapeError
 from .interchange import ArrayKind, is_function, native
 from .models import RowGenerator
 from .operators import Operator, SparseOperator
-from .parallel import RowLayout, agreed, choose_gpu
+from .parallel import RowLayout, agreed, choose_gpu, require_same
 from .parallel.operator import DistributedOperator
 from .profile import Profile
 
@@ -207,6 +207,9 @@ def _distributed(
             f"A has shape {tuple(given)}; give a matrix of {(n, n)}, or the rows of this process, "
             f"{(n_local, n)}."
         )
+    assert layout.comm is not None
+    is_whole = sp.issparse(A) and given[0] == n != n_local
+    require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)
     device = choose_gpu(layout.comm) if device == "gpu" else device
     if is_function(A):
         local = as_operator(A, shape=(n_local, n_local), dtype=dtype, device=device, like=like)
@@ -221,6 +224,15 @@ def _distributed(
     matrix = _csr_matrix(sp.csr_array(matrix) if isinstance(matrix, np.ndarray) else matrix, check_indices)
     matrix = matrix if len(matrix.indptr) == n_local + 1 else matrix[rows]
     return DistributedOperator.of_rows(matrix, layout, backend_for(device or "cpu"))
+
+
+def _checksum(A: Any) -> str | None:
+    """Describe a sparse matrix by a sum over its entries; None for formats without an array of them."""
+    if A.format not in ("csr", "csc", "coo", "bsr"):
+        return None
+    data = np.ascontiguousarray(A.data).reshape(-1)
+    words = data.view(np.uint8 if data.itemsize % 4 else np.uint32)  # in any order: the sum is exact
+    return f"{A.nnz} entries of {data.dtype} with the checksum {int(words.sum(dtype=np.uint64)):x}"
 
 
 def _matrix_dtype(dtype: DTypeLike | None) -> np.dtype[Any]:

@@ -5,7 +5,7 @@ of them go through a `RowLayout` and its `Communicator`.
 """
 
 from ..traffic import Traffic, current_traffic, recorded_traffic
-from .communicator import Communicator, PeerError, agreed, communicator, share
+from .communicator import Communicator, PeerError, agreed, communicator, require_same, share
 from .devices import choose_gpu
 from .files import read_rows
 from .launch import launched, world
@@ -23,6 +23,7 @@ __all__ = [
     "launched",
     "read_rows",
     "recorded_traffic",
+    "require_same",
     "share",
     "world",
 ]

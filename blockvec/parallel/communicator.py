@@ -412,6 +412,25 @@ def share(comm: Communicator, value: Any) -> list[Any]:
     return [pickle.loads(part[:length]) for part, length in zip(comm.allgather(padded), lengths, strict=True)]
 
 
+def require_same(comm: Communicator, **values: str | None) -> None:
+    """Raise `OptionError` on all processes unless they have the same values; None is not compared."""
+    shared = share(comm, values)
+    others = [rank for rank, given in enumerate(shared) if given.keys() != shared[0].keys()]
+    if others:
+        raise OptionError(
+            f"process {others[0]} has called another function than process 0; all processes call those that "
+            "communicate, in the same order."
+        )
+    for name in values:
+        found = [(rank, given[name]) for rank, given in enumerate(shared) if given[name] is not None]
+        for rank, text in found[1:]:
+            if text != found[0][1]:
+                raise OptionError(
+                    f"{name}: process {found[0][0]} has {found[0][1]}, process {rank} has {text}; give the "
+                    "same to all processes."
+                )
+
+
 @contextmanager
 def agreed(comm: Communicator | None) -> Iterator[None]:
     """Raise an exception in the ``with`` block of one process on all processes, naming the rank.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,7 +13,15 @@ import blockvec
 from blockvec import BlockVector, RowLayout, as_operator
 from blockvec.errors import BreakdownError, OptionError
 from blockvec.models import RowGenerator
-from blockvec.parallel import Communicator, agreed, communicator, current_traffic, recorded_traffic, share
+from blockvec.parallel import (
+    Communicator,
+    agreed,
+    communicator,
+    current_traffic,
+    recorded_traffic,
+    require_same,
+    share,
+)
 
 from ..blocks import Array, RealArray
 
@@ -25,6 +34,8 @@ WHOLE = {
     "like": "selects arrays that hold whole vectors",
     "interval": "is counted",
 }
+# Options that processes may have different values of: the first one's count, or any, or only the own ones.
+OWN = ("comm", "rng", "callback", "progress", "time_limit", "return_info", "device", "checkpoint_interval")
 
 
 def processes_of(A: Any, comm: Any) -> Communicator | None:
@@ -38,17 +49,36 @@ def processes_of(A: Any, comm: Any) -> Communicator | None:
 
 
 def together(function: Function) -> Function:
-    """Raise an exception of one process in a function of ``(A, ..., comm=)`` on all; count communication."""
+    """Raise an exception of one process in a function of ``(A, ..., comm=)`` on all; count communication.
+
+    Different arguments are refused, with which processes would wait for each other forever.
+    """
+    signature = inspect.signature(function)
 
     @functools.wraps(function)
     def on_all(A: Any, *arguments: Any, **options: Any) -> Any:
         comm = options.get("comm")
         if comm is None and not isinstance(A, blockvec.Operator):
             return function(A, *arguments, **options)
-        with agreed(processes_of(A, comm)), recorded_traffic():
+        processes = processes_of(A, comm)
+        with agreed(processes), recorded_traffic():
+            if processes is not None:
+                given = signature.bind(A, *arguments, **options)
+                given.apply_defaults()
+                values = {name: value for name, value in given.arguments.items() if name not in OWN}
+                require_same(processes, **{name: _described(name, value) for name, value in values.items()})
             return function(A, *arguments, **options)
 
     return on_all  # type: ignore[return-value]
+
+
+def _described(name: str, value: Any) -> str:
+    """Describe an argument by what all processes must have in common."""
+    if value is None or isinstance(value, bool | int | float | complex | str | tuple | list | np.generic):
+        return "a file" if name == "checkpoint" and value is not None else repr(value)
+    if getattr(value, "shape", None):  # rows may be those of the process
+        return f"{' x '.join(map(str, value.shape[1:])) or 'one'} columns"
+    return f"a {type(value).__name__}"
 
 
 def split(A: Any, comm: Any, *, shape: Any, dtype: Any, device: str | None, mode: str, **whole: Any) -> Any:

@@ -24,6 +24,7 @@ FEW = (
     "every_method_finds_the_values_of_the_matrix",
     "a_checkpoint_that_does_not_fit_is_refused_on_all_processes",
     "limits_and_callbacks_stop_all_processes",
+    "different_arguments_are_refused_on_all_processes",
     "a_failure_anywhere_ends_the_solve_everywhere",
 )
 
