@@ -413,7 +413,19 @@ def share(comm: Communicator, value: Any) -> list[Any]:
 
 
 def require_same(comm: Communicator, **values: str | None) -> None:
-    """Raise `OptionError` on all processes unless they have the same values; None is not compared."""
+    """Raise an exception on all processes unless they have the same values.
+
+    Parameters
+    ----------
+    comm : Communicator
+    **values : str or None
+        Descriptions by name; None is not compared.
+
+    Raises
+    ------
+    OptionError
+        On all processes; the message has the values of two of them.
+    """
     shared = share(comm, values)
     others = [rank for rank, given in enumerate(shared) if given.keys() != shared[0].keys()]
     if others:
