@@ -29,6 +29,7 @@ from .kernels.problem import (
     promote,
     scalar_class,
 )
+from .kernels.sparse.chain_plan import Chain
 from .parallel import RowLayout
 from .profile import active_profile
 
@@ -489,7 +490,7 @@ class SparseOperator(Operator):
     `nnz` counts its stored entries; `prepared` is the matrix in the form that its backend's kernels take.
     """
 
-    def __init__(self, matrix: CsrMatrix, backend: Backend) -> None:
+    def __init__(self, matrix: CsrMatrix | Chain, backend: Backend) -> None:
         super().__init__(matrix.shape, matrix.dtype, backend)
         self.nnz = int(matrix.nnz)
         self._index_bytes = int(matrix.indices.dtype.itemsize)
@@ -626,7 +627,7 @@ class SparseOperator(Operator):
             raise DTypeError(
                 f"converted: A is {self.dtype.name}, got dtype={wanted.name}; give a complex one."
             )
-        return SparseOperator(self.backend.scaled_csr(self.prepared, factor, wanted), self.backend)
+        return type(self)(self.backend.scaled_csr(self.prepared, factor, wanted), self.backend)
 
     def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
         """Describe the problem that ``apply(X)`` dispatches."""

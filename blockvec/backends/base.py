@@ -171,9 +171,9 @@ class Backend(Protocol):
         """List the implementations of a problem, the preferred ones first."""
 
     def prepare_sparse(self, matrix: Any) -> PreparedMatrix:
-        """Convert a `CsrMatrix` to the form that the SpMMV candidates of this device take."""
+        """Convert a `CsrMatrix`, or a `Chain`, to the form that the SpMMV candidates of this device take."""
 
-    def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> CsrMatrix:
+    def scaled_csr(self, matrix: Any, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:

@@ -23,6 +23,8 @@ from .device import DeviceInfo
 from .family import AnyFamily
 from .problem import Problem, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .roofline import Ceilings
+from .sparse.chain import SpmmvChain
+from .sparse.chain_model import SpmmvChainModel
 from .sparse.csr import SpmmvCsr
 from .sparse.csr_model import SpmmvCsrModel
 from .sparse.family import SparseFamily
@@ -55,7 +57,12 @@ CSR = SpmmvCsr(SpmmvCsrModel(), SpmmvCsrModel(in_order=True))
 
 SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
     family.name: family
-    for family in (CSR, SpmmvPlanes(SpmmvPlanesModel(), CSR), SpmmvSell(SpmmvSellModel(), CSR))
+    for family in (
+        CSR,
+        SpmmvPlanes(SpmmvPlanesModel(), CSR),
+        SpmmvSell(SpmmvSellModel(), CSR),
+        SpmmvChain(SpmmvChainModel()),
+    )
 }
 """Families of sparse products, which launch several kernels or take the matrix in another form."""
 
@@ -74,7 +81,7 @@ def families_of(problem: Problem) -> list[DenseFamily[Any, Any]]:
 
 def sparse_families_of(problem: SpmmvProblem) -> list[SparseFamily[Any]]:
     """Order the families of sparse products by preference where nothing was tuned."""
-    families = SPARSE_FAMILIES.values()
+    families = (family for family in SPARSE_FAMILIES.values() if family.stored == problem.stored)
     return sorted(families, key=lambda family: not family.is_faster(problem))
 
 

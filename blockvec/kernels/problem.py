@@ -16,7 +16,7 @@ BetaClass = Literal["zero", "one", "general"]
 ShiftClass = Literal["none", "scalar", "column"]
 SweepOperation = Literal["combine_dot", "update_gram"]
 ChainClass = Literal["none", "zero", "one", "general"]
-Pattern = Literal["scattered", "uneven", "lines", "planes"]
+Pattern = Literal["scattered", "uneven", "lines", "planes", "spins", "electrons"]
 
 DOTS = ("xx", "xy", "yy")
 GRAMS = ("xy", "yy")
@@ -195,7 +195,8 @@ class SpmmvProblem:
     pattern : str
         Positions of the entries: most rows have some at a common distance from the diagonal, as on a grid
         (``"lines"``), or at two, as on one of three dimensions (``"planes"``); some rows have many times the
-        average (``"uneven"``); or unknown (``"scattered"``).
+        average (``"uneven"``); or unknown (``"scattered"``). A chain of ``"spins"`` or ``"electrons"`` is not
+        stored: its entries are computed in each product.
     longest : int
         Entries of the longest row of S, 0 if not counted; long rows are processed apart from the others.
     """
@@ -240,6 +241,11 @@ class SpmmvProblem:
             step = replace(self.plain, alpha="general", beta="general", shift="scalar")
             return replace(step, dots=("xy", "yy"))
         return self.plain
+
+    @property
+    def stored(self) -> bool:
+        """Whether the entries of S are in memory."""
+        return self.pattern not in ("spins", "electrons")
 
     @property
     def fused(self) -> bool:

@@ -90,7 +90,7 @@ def traffic(problem: Problem) -> Traffic:
             return Traffic(read, size_v + rows_s * N * itemsize(problem.dtype))
         case SpmmvProblem():
             matrix = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
-            matrix += (problem.n_rows + 1) * problem.index_bytes
+            matrix = (matrix + (problem.n_rows + 1) * problem.index_bytes) * problem.stored
             size_x = problem.n_cols * problem.width * itemsize(problem.dtype_x)
             size_y = problem.n_rows * problem.width * itemsize(problem.dtype)
             # Sums take no further bytes; Z has the size of Y.

@@ -1,12 +1,14 @@
 """Physics matrices, from a string, from a function, or row by row.
 
 ``model("laplace3d:n=64")`` and ``laplace3d(n=64)`` return the same ``scipy.sparse.csr_array``;
-``generator("laplace3d:n=64").rows(start, stop)`` returns a range of its rows. :func:`available` lists the
-models, :mod:`blockvec.models.spectra` contains spectra in closed form.
+``generator("laplace3d:n=64").rows(start, stop)`` returns a range of its rows.
+``operator("xxz:sites=30,up=15")`` makes a chain of spins or electrons an operator without a matrix.
+:func:`available` lists the models, :mod:`blockvec.models.spectra` contains spectra in closed form.
 """
 
 from . import spectra
 from .catalogue import available, generator, model
+from .chain import operator
 from .lattice import anderson, graphene, hofstadter, laplace1d, laplace2d, laplace3d, stencil27
 from .many_body import hubbard, xxz
 from .random_structure import banded, rmat
@@ -25,6 +27,7 @@ __all__ = [
     "laplace2d",
     "laplace3d",
     "model",
+    "operator",
     "rmat",
     "spectra",
     "stencil27",

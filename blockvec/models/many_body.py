@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
 
 from ..errors import OptionError
+from ..kernels.sparse.chain_plan import Chain
 from .catalogue import physics_model
 from .rows import Entry, RowGenerator
 from .sector import Sector
@@ -67,7 +69,8 @@ def xxz(*, sites: int, up: int, delta: float = 1.0, j: float = 1.0, periodic: bo
             yield Entry(numbers, j * delta / 4 * (n_bonds - 2 * antiparallel))
 
     row_entries = sector.exchanges_per_row(periodic=periodic) + bool(delta)
-    return RowGenerator(sector.dimension, entries, row_entries=row_entries)
+    chain = functools.partial(Chain, sites, (up,), j / 2, j * delta / 4, periodic)
+    return RowGenerator(sector.dimension, entries, row_entries=row_entries, chain=chain)
 
 
 @physics_model("Hubbard chain of electrons", example="hubbard:sites=10,up=5,down=5,U=8")
@@ -132,7 +135,8 @@ def hubbard(
             yield Entry(columns, _hop(t, down, bond.wraps), bond.differ)
 
     hops = ups.exchanges_per_row(periodic=periodic) + downs.exchanges_per_row(periodic=periodic)
-    return RowGenerator(ups.dimension * downs.dimension, entries, row_entries=hops + bool(u))
+    chain = functools.partial(Chain, sites, (down, up), -t, u, periodic)
+    return RowGenerator(ups.dimension * downs.dimension, entries, row_entries=hops + bool(u), chain=chain)
 
 
 def _hop(t: float, electrons: int, wraps: bool) -> float:

@@ -16,6 +16,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import OptionError
+from ..kernels.sparse.chain_plan import Chain
 from ..system.memory import available_memory
 
 Rows = NDArray[np.int64]
@@ -57,6 +58,8 @@ class RowGenerator:
         Element type of the matrix.
     row_entries : float, optional
         Mean number of elements per row, for the memory estimate. Default: the number of entries.
+    chain : callable, optional
+        Makes the `Chain` of the same matrix, for :func:`blockvec.models.operator`.
 
     Examples
     --------
@@ -74,6 +77,7 @@ class RowGenerator:
         *,
         dtype: Any = np.float64,
         row_entries: float | None = None,
+        chain: Callable[[], Chain] | None = None,
     ) -> None:
         if n_rows > np.iinfo(np.int64).max:
             raise OptionError(
@@ -81,6 +85,7 @@ class RowGenerator:
             )
         self.n_rows = n_rows
         self.dtype = np.dtype(dtype)
+        self.chain = chain
         self._entries = entries
         self._row_entries = row_entries
 

@@ -18,6 +18,7 @@ from ...kernels.families import FAMILIES, families_of, sparse_families_of
 from ...kernels.measure import CeilingProbe, Timing
 from ...kernels.problem import Problem, SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from ...kernels.roofline import Ceilings
+from ...kernels.sparse.chain_plan import Chain
 from ...kernels.tuning.selection import Outcome, Preparation, Variant, select_fastest
 from ...kernels.tuning.winners import Winner, find, representative, store
 from ...system.installation import install_command
@@ -26,7 +27,7 @@ from ..base import DeviceArray as Array
 from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
-from .device_csr import DeviceCsr, csr
+from .device_csr import DeviceChain, DeviceCsr, csr
 from .graphs import Graphs, replay
 from .tuning.dense import DenseOperands, is_view, with_rows
 from .tuning.sparse import SparseTuning
@@ -129,7 +130,7 @@ class CudaBackend:
         )
 
     def _spmmv(self, problem: SpmmvProblem) -> Sequence[Candidate]:
-        alone = "makes Y alone" if problem.fused else ""
+        alone = "takes stored matrices" if not problem.stored else "makes Y alone" if problem.fused else ""
         own = [sparse.candidate(self._gpu, family, problem) for family in sparse_families_of(problem)]
         vendor = self._candidate("cusparse", cusparse.spmmv, alone, vendor=True)
         return _winner_first(self._winner(problem), *own, vendor)
@@ -262,9 +263,10 @@ class CudaBackend:
 
         return dataclasses.replace(vendor, run=call)
 
-    def prepare_sparse(self, matrix: Any) -> DeviceCsr:
-        """Take a matrix in CSR form: a host matrix is copied, the arrays of a CuPy one are shared."""
-        return self._gpu.on_device(DeviceCsr)(matrix)  # type: ignore[no-any-return]
+    def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
+        """Take a chain, or a matrix in CSR form: of the host a copy, the arrays of a CuPy one are shared."""
+        make = DeviceChain if isinstance(matrix, Chain) else DeviceCsr
+        return self._gpu.on_device(make)(matrix)  # type: ignore[no-any-return]
 
     def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""

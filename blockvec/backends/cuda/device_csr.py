@@ -11,6 +11,8 @@ import numpy as np
 import scipy.sparse
 
 from ...kernels.problem import SpmmvProblem
+from ...kernels.sparse.chain import ChainPlan
+from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.csr_plan import Plan, structure_of
 from .. import is_cupy
 from ..base import DeviceArray as Array
@@ -94,6 +96,25 @@ class DeviceCsr:
             weakref.finalize(self, cusparse.destroySpMat, descriptor).atexit = False
             self._descriptors[dtype] = descriptor, values
         return self._descriptors[dtype][0]
+
+
+class DeviceChain:
+    """A chain on a GPU, in place of a `DeviceCsr`; the first product of a kind makes its tables."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.shape, self.scaled = chain.shape, chain.scaled
+        self.pattern, self.longest = chain.pattern, chain.longest
+        self.plan = ChainPlan(chain, _to_device)
+        self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+
+
+def _to_device(array: np.ndarray[Any, Any]) -> Array:
+    """Copy an array; other streams will read it, too."""
+    import cupy
+
+    copy = cupy.asarray(array)
+    cupy.cuda.get_current_stream().synchronize()
+    return copy
 
 
 def csr(matrix: Any, dtype: np.dtype[Any]) -> Any:

@@ -23,8 +23,10 @@ from ...kernels.problem import (
     is_complex,
 )
 from ...kernels.roofline import Ceilings, traffic
+from ...kernels.sparse.chain_plan import Chain
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
 from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
+from .chain import ChainBlocks
 from .sparse import RowBlocks, spmmv
 from .superlu import HostFactors
 from .threads import map_rows
@@ -65,6 +67,8 @@ class HostBackend(Backend):
             case SpmmvProblem():
                 # Gram matrices of short row blocks take longer than reading the whole blocks again.
                 refusal = "Gram matrices are faster on their own" if problem.gram else None
+                if not problem.stored:
+                    return (Candidate("chain_blocks", spmmv, refusal),)
                 compiled = Candidate(
                     "csr_compiled",
                     sparse_kernel.spmmv,
@@ -79,13 +83,15 @@ class HostBackend(Backend):
             case _:
                 return ()
 
-    def prepare_sparse(self, matrix: CsrMatrix) -> RowBlocks:
-        """Wrap a CSR matrix; its arrays are shared, not copied."""
-        return RowBlocks(matrix)
+    def prepare_sparse(self, matrix: CsrMatrix | Chain) -> RowBlocks | ChainBlocks:
+        """Wrap a CSR matrix, whose arrays are shared, not copied, or a chain."""
+        return ChainBlocks(matrix) if isinstance(matrix, Chain) else RowBlocks(matrix)
 
-    def scaled_csr(self, matrix: RowBlocks, factor: float, dtype: np.dtype[Any]) -> CsrMatrix:
+    def scaled_csr(
+        self, matrix: RowBlocks | ChainBlocks, factor: float, dtype: np.dtype[Any]
+    ) -> CsrMatrix | Chain:
         """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
-        scaled: CsrMatrix = matrix.scaled(factor, dtype)
+        scaled: CsrMatrix | Chain = matrix.scaled(factor, dtype)
         return scaled
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:

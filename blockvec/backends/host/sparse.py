@@ -50,7 +50,7 @@ class RowBlocks:
     def cuts(self, width: int) -> list[int]:
         """List the first row of each row block for so many columns, and the number of rows last."""
         if width not in self._cuts:
-            count = _block_count(self.shape[0] + self.nnz, width)
+            count = block_count(self.shape[0] + self.nnz, width)
             work = self.indptr + np.arange(len(self.indptr), dtype=np.int64)
             targets = np.linspace(0, work[-1], count + 1)
             self._cuts[width] = np.unique(np.searchsorted(work, targets)).tolist()
@@ -112,7 +112,7 @@ def _in_order(array: Array) -> Array:
     return np.ascontiguousarray(array, dtype)
 
 
-def _block_count(work: int, width: int) -> int:
+def block_count(work: int, width: int) -> int:
     """Compute the number of row blocks from rows plus entries and the number of real columns."""
     many = SHARES * -(-work // (SHARES * max(MOST_WORK // width, MIN_ROWS)))
     few = max(1, work // max(LEAST_WORK // width, MIN_ROWS))

@@ -7,7 +7,6 @@ are in `csr_model`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -27,7 +26,7 @@ from ..limits import (
     excess_registers,
     excess_threads,
 )
-from ..problem import DOTS, GRAMS, SpmmvProblem, in_class, is_complex, itemsize, promote
+from ..problem import SpmmvProblem, in_class, is_complex, itemsize, promote
 from ..source import constants_of, render
 from .csr_plan import TASK_ENTRIES, Plan, Units, Walk, address
 from .family import SparseFamily
@@ -36,11 +35,11 @@ from .interface import (
     constants,
     operands,
     pack_bytes,
-    real_type,
     refuse_alignment,
     row_entries,
     types_of,
 )
+from .totals import WORKSPACE_LOCK, add_totals, codes, n_sums, partial_bytes, totals_source
 
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_WARPS = 4  # per block: one per quadrant of a multiprocessor
@@ -56,12 +55,6 @@ _SLOT_ALIGN, _SWIZZLED_ALIGN = 4, 32  # entries, as in the kernel
 _L1_LEAST_BYTES = 32 << 10  # left to gathers by shared memory
 _LONG_WARPS = 2  # at most, per block that sums a part of a long row: most are little longer than others
 _LONG_LANES = 2  # per row of X, up to which one warp has enough loads in flight
-_TOTAL_THREADS, _TOTAL_LANES = 256, 4  # of the kernel that sums partial dots: 32 bytes of neighbouring ones
-# Held while kernels are queued that pass partial sums through a stream's workspace: those of another thread
-# would overwrite them.
-_WORKSPACE_LOCK = threading.Lock()
-_DOTS = {"xx": 1, "xy": 2, "yy": 4}
-_GRAM = {"xy": 1, "yy": 2}
 _CONSTANTS = (
     *("split", "unroll", "rows", "entries", "long_row", "stages", "warps", "blocks", "planes"),
     *("flat", "swizzle"),
@@ -225,22 +218,11 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     def source(self, problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, part: str = "rows") -> str:
         """Generate the CUDA source of one of the `parts`; see `SparseFamily.source`."""
         name = self.kernel_name(problem, part)
-        dots = sum(_DOTS[kind] for kind in problem.dots)
-        gram = sum(_GRAM[kind] for kind in problem.gram)
-        own: Constants
         if part == "totals":
-            own = {
-                "WIDTH": problem.width,
-                "DOTS": dots,
-                "GRAM": gram,
-                "COMPLEX": is_complex(problem.dtype),
-                "THREADS": _TOTAL_THREADS,
-                "LANES": _TOTAL_LANES,
-            }
-            types = {"XReal": real_type(problem.dtype_x), "YReal": real_type(problem.dtype)}
-            return render(name, "sparse/spmmv_totals.cu", own, types)
+            return totals_source(problem, name)
+        own: Constants
         if part == "rows":
-            own = constants(problem, config, dots, gram) | constants_of(config, *_CONSTANTS)
+            own = constants(problem, config, *codes(problem)) | constants_of(config, *_CONSTANTS)
             return render(name, "sparse/spmmv_csr.cu", own, types_of(problem))
         warps = _long_warps(problem, config)
         unroll = max(1, (8 if warps == 1 else 4) // config.vectors)
@@ -252,8 +234,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
     ) -> int:
         """Compute the workspace of a product in bytes, aligned to 16 bytes; most need none."""
         slots = _units(config, plan).slots * problem.width * itemsize(problem.dtype)
-        sums = _walk(problem, config, device, plan).blocks * _n_sums(problem)
-        return slots or sums * itemsize(promote(problem.dtype, "float64"))
+        return slots or _walk(problem, config, device, plan).blocks * partial_bytes(problem)
 
     def bind(
         self,
@@ -277,8 +258,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             missing.
         """
         units, tiles = _units(config, plan), ceil_div(problem.width, config.tile)
-        n_sums = _n_sums(problem)
-        if units.tasks is not None and n_sums:
+        if units.tasks is not None and n_sums(problem):
             raise ValueError(f"spmmv_csr: no sums beside rows of {plan.longest} entries, which are long")
         walk = _walk(problem, config, device, plan)
         needed = self.workspace_bytes(problem, config, device, plan)
@@ -294,7 +274,6 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             for part, tasks in (("tasks", units.tasks), ("sums", units.sums))
             if tasks is not None
         ]
-        total_blocks, walk_blocks = (ceil_div(n_sums, _TOTAL_LANES), 1), np.int32(walk.blocks)
 
         def launch(
             *addresses_and_factors: Any,
@@ -306,13 +285,12 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             if needed and not workspace_ptr:
                 raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
             given = operands(problem, *addresses_and_factors, **more)
-            with _WORKSPACE_LOCK if needed else nullcontext():
+            with WORKSPACE_LOCK if needed else nullcontext():
                 rows(blocks, threads, (*matrix, workspace_ptr, *given))
                 for kernel, long_blocks, tasks_ptr in long_rows:
                     kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
                 if totals is not None:
-                    results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
-                    totals(total_blocks, (_TOTAL_THREADS,), (workspace_ptr, walk_blocks, *results))
+                    add_totals(totals, problem, workspace_ptr, walk.blocks, dots, gram)
 
         return launch
 
@@ -449,11 +427,6 @@ def _parts(problem: SpmmvProblem, has_tasks: bool, has_sums: bool) -> tuple[str,
 
 def _units(config: CsrConfig, plan: Plan) -> Units:
     return plan.units(config.rows, config.entries, config.long_row)
-
-
-def _n_sums(problem: SpmmvProblem) -> int:
-    """Count the numbers in column dots and Gram matrices."""
-    return problem.width * (len(problem.dots) + len(problem.gram) * problem.width)
 
 
 def _walk(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan) -> Walk:

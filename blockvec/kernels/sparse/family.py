@@ -23,9 +23,12 @@ class SparseFamily(Family[SpmmvProblem, C]):
     ----------
     converts_after : int or None
         Products before the matrix is converted; None for a family that takes compressed rows.
+    stored : bool
+        Whether it takes stored matrices; otherwise chains, as `chain.ChainPlan` in place of a `Plan`.
     """
 
     problem_type = SpmmvProblem
+    stored: ClassVar[bool] = True
     converts_after: ClassVar[int | None] = None
 
     def kernel_name(self, problem: SpmmvProblem, part: str = "rows") -> str:

@@ -80,7 +80,7 @@ def representative(problem: Problem) -> TunedProblem | None:
     if not isinstance(problem, TunedProblem) or traffic(problem).total_bytes < LEAST_BYTES:
         return None
     if isinstance(problem, SpmmvProblem):
-        return _matrices_alike(problem)
+        return _matrices_alike(problem) if problem.stored else None
     in_place = isinstance(problem, TsmmProblem) and problem.inplace
     second = problem.M if in_place else problem.N
     lda = problem.M if problem.lda == problem.M else ANY_PITCH

@@ -1,0 +1,160 @@
+"""Products of chains without a matrix on the host, block by block; see `blockvec.kernels.sparse.chain_plan`.
+
+Hops inside a block are a product with a small sparse matrix, which stays in cache; hops among the upper bits
+add multiples of contiguous rows. SciPy's compiled kernels do both, without the interpreter lock.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from scipy.sparse import _sparsetools
+
+from ...kernels.problem import Pattern
+from ...kernels.sparse.chain_plan import Blocks, Chain, Kind, blocks_of
+from ..base import Array
+from .sparse import block_count
+
+# Elements of X in the largest block: for one column as many as the matrix of a block leaves in a second-level
+# cache, and enough for wider ones that a call takes longer than Python's part of it.
+BLOCK_ROWS, BLOCK_ELEMENTS = 1 << 13, 1 << 15
+
+_ONE_ROW = np.array([0, 1], np.int32)
+_FIRST = np.zeros(1, np.int32)
+
+
+class ChainBlocks:
+    """A chain as products on the host take it, in place of the rows of a matrix."""
+
+    def __init__(self, chain: Chain) -> None:
+        self.chain = chain
+        self.shape = chain.shape
+        self.pattern: Pattern = chain.pattern
+        self.longest = chain.longest
+        self.scaled = chain.scaled
+        self._plan = functools.cache(lambda low: _Plan(chain, low))
+
+    def plan(self, width: int) -> _Plan:
+        """Get the plan for so many real columns."""
+        rows = min(BLOCK_ROWS, max(1, BLOCK_ELEMENTS // max(1, width)))
+        return self._plan(self.chain.low_bits(rows))
+
+    def cuts(self, width: int) -> list[int]:
+        """List the first rows of groups of blocks for so many real columns, and the number of rows last."""
+        starts = self.plan(width).blocks.starts
+        count = block_count(self.chain.n_rows + self.chain.nnz, max(1, width))
+        targets = np.linspace(0, self.chain.n_rows, count + 1).astype(np.int64)
+        cuts: list[int] = np.unique(starts[np.searchsorted(starts, targets)]).tolist()
+        return cuts
+
+    def entries(self, begin: int, end: int) -> int:
+        """Count the stored entries of rows [begin, end), which a factor would have to multiply: none."""
+        return 0
+
+    def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
+        """Make a function that adds alpha times rows [begin, end) of H X to a one-dimensional array.
+
+        X is contiguous, and both are of one type; a range is one or several of `cuts`.
+        """
+        plan, width = self.plan(X.shape[1]), X.shape[1]
+        chain, blocks, x = self.chain, plan.blocks, X.reshape(-1)
+        hop = {sign: np.array([sign * alpha * chain.hop]).astype(x.dtype) for sign in (-1, 1)}
+        value = {sign: factor.item() for sign, factor in hop.items()}
+
+        @functools.cache
+        def scaled(kind: int) -> Array:
+            scaled_signs: Array = plan.inner[kind][2].astype(x.dtype) * value[1]
+            return scaled_signs
+
+        def add(begin: int, end: int, rows: Array) -> None:
+            first, last = np.searchsorted(blocks.starts, (begin, end)).tolist()
+            for block in range(first, last):
+                start, kind = plan.starts[block], plan.kind[block]
+                m = blocks.kinds[kind].rows
+                y, here = rows[(start - begin) * width : (start - begin + m) * width], start * width
+                own = x[here : here + m * width]
+                _add_product(m, m, width, *plan.inner[kind][:2], scaled(kind), own, y)
+                if chain.diagonal:
+                    values = (alpha * plan.diagonal(block)).astype(x.dtype, copy=False)
+                    _add_product(m, m, width, plan.places[: m + 1], plan.places, values, own, y)
+                for other, sign in plan.outer(block):
+                    part = x[other * width : (other + m) * width]
+                    _sparsetools.csr_matvecs(1, 1, m * width, _ONE_ROW, _FIRST, hop[sign], part, y)
+                for c, sign in plan.crossings:
+                    indptr, indices = plan.crossing(kind, c, bool(blocks.occupied[block, c]))
+                    if len(indices):
+                        there = int(blocks.crossings[block, c])
+                        other, end_of_other = plan.starts[there : there + 2]
+                        part = x[other * width : end_of_other * width]
+                        data = np.full(len(indices), value[sign], x.dtype)
+                        _add_product(m, end_of_other - other, width, indptr, indices, data, part, y)
+
+        return add
+
+
+class _Plan:
+    """Blocks of a chain, with the hops inside a block as compressed rows."""
+
+    def __init__(self, chain: Chain, low: int) -> None:
+        self._chain = chain
+        self.blocks: Blocks = blocks_of(chain, low)
+        self.starts: list[int] = self.blocks.starts.tolist()
+        self.kind: list[int] = self.blocks.kind.tolist()
+        self._outer_starts: list[int] = self.blocks.outer_starts.tolist()
+        self._outer: list[int] = self.blocks.outer.tolist()
+        self._outer_signs: list[int] = self.blocks.outer_signs.tolist()
+        self.inner = [_compressed(kind) for kind in self.blocks.kinds]
+        self.places = np.arange(chain.class_rows(low) + 1, dtype=np.int32)  # rows, columns of a diagonal
+        self.crossings = [(c, int(sign)) for c, sign in enumerate(self.blocks.crossing_signs) if sign]
+        self.crossing = functools.cache(self._crossing)
+        self._inside = functools.cache(self._with_crossings)
+
+    def outer(self, block: int) -> Iterator[tuple[int, int]]:
+        """Yield the first row of each block that a hop among the upper bits leads to, and its sign."""
+        hops = slice(*self._outer_starts[block : block + 2])
+        for other, sign in zip(self._outer[hops], self._outer_signs[hops], strict=True):
+            yield self.starts[other], sign
+
+    def _crossing(self, kind: int, c: int, occupied: bool) -> tuple[Array, Array]:
+        """Select the hops of a crossing from blocks whose upper bit is as given: row pointers, columns."""
+        of = self.blocks.kinds[kind]
+        exists = of.occupied[:, c] != occupied
+        return _pointers(exists), of.crossings[exists, c].astype(np.int32)
+
+    def _with_crossings(self, kind: int, occupied: tuple[bool, ...]) -> Array:
+        of = self.blocks.kinds[kind]
+        found: Array = of.inside.astype(np.float64)
+        if self._chain.pattern == "spins":
+            for (c, _), bit in zip(self.crossings, occupied, strict=True):
+                found += of.occupied[:, c] != bit
+        return found
+
+    def diagonal(self, block: int) -> Array:
+        """Compute the elements on the diagonal in a block."""
+        blocks, kind = self.blocks, self.kind[block]
+        q = self._inside(kind, tuple(bool(blocks.occupied[block, c]) for c, _ in self.crossings))
+        q = q + float(blocks.outside[block])
+        if self._chain.pattern == "electrons":
+            q += np.bitwise_count(blocks.kinds[kind].mark & blocks.mask[block])
+        return self._chain.value(q)
+
+
+def _compressed(kind: Kind) -> tuple[Array, Array, Array]:
+    exists = kind.inner >= 0
+    pointers = _pointers(np.count_nonzero(exists, axis=1))
+    return pointers, kind.inner[exists].astype(np.int32), kind.signs[exists]
+
+
+def _pointers(counts: Array) -> Array:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def _add_product(
+    n_rows: int, n_cols: int, width: int, indptr: Array, indices: Array, data: Array, x: Array, y: Array
+) -> None:
+    if width == 1:
+        _sparsetools.csr_matvec(n_rows, n_cols, indptr, indices, data, x, y)
+    else:
+        _sparsetools.csr_matvecs(n_rows, n_cols, width, indptr, indices, data, x, y)

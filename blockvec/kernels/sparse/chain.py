@@ -1,0 +1,278 @@
+"""Products with a chain of spins or electrons that is not stored: Y = alpha (H - shift I) X + beta Y.
+
+Thread blocks process blocks of rows (`chain_plan`), with the rows of X that a block shares in shared memory
+(``cuda/sparse/spmmv_chain.cu``). The search space and the time model are in `chain_model`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..device import DeviceInfo
+from ..limits import WARP, architecture_of, ceil_div, excess, round_up
+from ..problem import SpmmvProblem, itemsize, promote
+from ..source import constants_of, render
+from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of
+from .csr_plan import address
+from .family import SparseFamily
+from .interface import constants, operands, pack_bytes, refuse_alignment, types_of
+from .totals import WORKSPACE_LOCK, add_totals, codes, partial_bytes, totals_source
+
+MOST_BITS = 17  # of the lower bits: positions in a block take 15 bits
+_MAX_PITCH = 2**31  # bytes
+_NONE = 0xFFFF
+_LEAST_WARPS = 3  # their threads look up the other blocks of a block
+_STATIC_SHARED_BYTES = 66 * 24  # where the other blocks are
+_ROWS = np.dtype(
+    [
+        *(("first", np.int64), ("count", np.int32), ("record", np.int32), ("outer", np.int32)),
+        *(("outers", np.int32), ("mask", np.uint32), ("outside", np.int32)),
+        ("crossing", np.uint32, CROSSINGS),
+    ]
+)
+"""A block of rows, as the kernel reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainConfig:
+    """A configuration of the kernel.
+
+    Attributes
+    ----------
+    lanes, vectors, vector : int
+        Lanes that share the columns of a row, packs of columns per lane, and columns per pack.
+    low : int
+        Lower bits of a state, where the chain has so many: they determine the rows of a block.
+    unroll : int
+        Hops among the upper bits whose rows of X are in flight.
+    warps, blocks : int
+        Warps per block, blocks per multiprocessor.
+    aligned_x, aligned_y : bool
+        Whether packs of X and Y start at multiples of their size.
+    """
+
+    lanes: int
+    vectors: int
+    vector: int
+    low: int
+    unroll: int = 4
+    warps: int = 8
+    blocks: int = 2
+    aligned_x: bool = True
+    aligned_y: bool = True
+
+    @property
+    def tile(self) -> int:
+        """Columns of a launch."""
+        return self.lanes * self.vectors * self.vector
+
+    @property
+    def record(self) -> int:
+        """Numbers of a record: hops among the lower bits, crossings, one for the diagonal."""
+        return round_up(self.low + CROSSINGS + 1, 8)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest block."""
+        return math.comb(self.low, self.low // 2)
+
+
+class ChainTables(NamedTuple):
+    """The tables of a chain on a device, as the kernel reads them."""
+
+    blocks: Any
+    outer: Any
+    records: Any
+    n_blocks: int
+
+
+class ChainPlan:
+    """A chain and its tables for each number of lower bits.
+
+    Parameters
+    ----------
+    chain : Chain
+    asarray : callable
+        Copies a NumPy array to the device.
+    """
+
+    def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
+        self.chain, self._asarray = chain, asarray
+        self._tables: dict[int, ChainTables] = {}
+        self._lock = threading.Lock()
+
+    def tables(self, config: ChainConfig) -> ChainTables:
+        """Make the tables for a configuration, once."""
+        with self._lock:
+            if config.low not in self._tables:
+                blocks = blocks_of(self.chain, min(config.low, self.chain.sites))
+                packed, outer, records = map(self._asarray, pack(blocks, self.chain, config.record))
+                self._tables[config.low] = ChainTables(packed, outer, records, len(blocks.kind))
+            return self._tables[config.low]
+
+
+def pack(blocks: Blocks, chain: Chain, length: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Pack blocks, their hops and the records of all kinds, of `length` numbers each, for the kernel."""
+    spins, kinds = chain.pattern == "spins", blocks.kinds
+    records = np.full((sum(kind.rows for kind in kinds), length), _NONE, np.uint16)
+    starts = np.cumsum([0, *(kind.rows for kind in kinds)])
+    for kind, start in zip(kinds, starts, strict=False):
+        rows = records[start : start + kind.rows]
+        hops = kind.inner | (kind.signs < 0) << 15
+        rows[:, : hops.shape[1]] = np.where(kind.inner < 0, _NONE, hops)
+        rows[:, length - CROSSINGS - 1 : -1] = kind.crossings | kind.occupied << 15
+        rows[:, -1] = kind.inside if spins else kind.mark
+    packed = np.zeros(len(blocks.kind), _ROWS)
+    packed["first"], packed["count"] = blocks.starts[:-1], np.diff(blocks.starts)
+    packed["record"] = starts[blocks.kind]
+    packed["outer"], packed["outers"] = blocks.outer_starts[:-1], np.diff(blocks.outer_starts)
+    packed["mask"], packed["outside"] = blocks.mask, blocks.outside
+    packed["crossing"] = 4 * blocks.crossings + 2 * (blocks.crossing_signs < 0) + blocks.occupied
+    outer = (2 * blocks.outer + (blocks.outer_signs < 0)).astype(np.uint32)
+    return packed.view(np.uint8), outer, records
+
+
+class SpmmvChain(SparseFamily[ChainConfig]):
+    """The family ``spmmv_chain``: products with chains, whose elements the kernel computes."""
+
+    name = "spmmv_chain"
+    Config = ChainConfig
+    stored = False
+
+    def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
+        """Explain why the family cannot run a problem; None if it can."""
+        if device.kind != "cuda" or architecture_of(device) < 80:
+            return f"{device.name} has no asynchronous copies to shared memory"
+        if problem.stored:
+            return "takes chains of spins or electrons alone"
+        if min(problem.n_rows, problem.width) < 1:
+            return "has no rows or columns to multiply"
+        pitch = max(problem.ldx * itemsize(problem.dtype_x), problem.ldy * itemsize(problem.dtype))
+        if pitch >= _MAX_PITCH:
+            return f"rows are {pitch} bytes apart, at most {_MAX_PITCH - 1} are possible"
+        return "Gram matrices are made on their own" if problem.gram else None
+
+    def refuse(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
+        """Explain why a configuration is invalid for a problem; None if it is valid."""
+        return refuse(problem, config, device)
+
+    def conversion(self, problem: SpmmvProblem, config: ChainConfig) -> str:
+        """Describe the tables."""
+        return f"no matrix is stored; tables of blocks of up to {config.most_rows} rows are made once"
+
+    def chain_length(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
+        """Compute the longest chain of additions that makes an element of Y, for error bounds."""
+        return problem.longest + 3
+
+    def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block: rows of X, or the dots of its groups."""
+        return shared_bytes(problem, config)
+
+    def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
+        """List the kernels of a product: ``"rows"``, and one for sums."""
+        return ("rows", "totals") if problem.dots else ("rows",)
+
+    def sources(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> list[str]:
+        """Generate all sources that products may need, to compile them before the first product."""
+        return [self.source(problem, config, device, part) for part in self.parts(problem, config, None)]
+
+    def source(
+        self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, part: str = "rows"
+    ) -> str:
+        """Generate the CUDA source of one of the `parts`; see `SparseFamily.source`."""
+        name = self.kernel_name(problem, part)
+        if part == "totals":
+            return totals_source(problem, name)
+        values = constants(problem, config, *codes(problem))
+        values |= {"SHIFTED": values["SHIFT"], "SHIFT": 0, "ELECTRONS": problem.pattern == "electrons"}
+        values |= constants_of(config, "unroll", "warps", "blocks") | {"RECORD": config.record}
+        return render(name, "sparse/spmmv_chain.cu", values, types_of(problem))
+
+    def workspace_bytes(
+        self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any
+    ) -> int:
+        """Compute the workspace of a product in bytes: the sums of its blocks, if there are any."""
+        return _grid(config, device, plan) * partial_bytes(problem)
+
+    def bind(
+        self,
+        kernels: Mapping[str, Any],
+        problem: SpmmvProblem,
+        config: ChainConfig,
+        device: DeviceInfo,
+        plan: Any,
+        form: Any = None,
+    ) -> Callable[..., None]:
+        """Bind loaded kernels to a chain; see `SparseFamily.bind`, and `SpmmvCsr.bind` for sums."""
+        tables, chain, grid = plan.tables(config), plan.chain, _grid(config, device, plan)
+        needed, shared = self.workspace_bytes(problem, config, device, plan), shared_bytes(problem, config)
+        real = np.dtype(problem.dtype_matrix).type
+        arrays = map(address, (tables.blocks, tables.outer, tables.records))
+        elements = float(real(chain.hop)), float(real(chain.diagonal))
+        fixed = *arrays, np.int32(tables.n_blocks), np.int32(chain.n_bonds), *elements
+        tiles = [np.int32(tile) for tile in range(ceil_div(problem.width, config.tile))]
+        rows, totals, threads = kernels["rows"], kernels.get("totals"), (WARP * config.warps,)
+
+        def launch(
+            *addresses_and_factors: Any,
+            workspace_ptr: int = 0,
+            dots: Mapping[str, int] = MappingProxyType({}),
+            gram: Mapping[str, int] = MappingProxyType({}),
+            **more: Any,
+        ) -> None:
+            if needed and not workspace_ptr:
+                raise ValueError(f"spmmv_chain: {needed} bytes of workspace are needed, got none")
+            given = operands(problem, *addresses_and_factors, **more)
+            with WORKSPACE_LOCK if needed else nullcontext():
+                # One after the other, so that rows of X that L2 holds are those of one tile.
+                for tile in tiles:
+                    rows((grid, 1), threads, (*fixed, tile, workspace_ptr, *given), shared)
+                if totals is not None:
+                    add_totals(totals, problem, workspace_ptr, grid, dots, gram)
+
+        return launch
+
+
+def _grid(config: ChainConfig, device: DeviceInfo, plan: ChainPlan) -> int:
+    return min(plan.tables(config).n_blocks, device.multiprocessors * config.blocks)
+
+
+def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
+    """Compute the dynamic shared memory of a block: rows of X, or the dots of its groups."""
+    groups = config.warps * (WARP // config.lanes)
+    dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
+    return max(config.most_rows * config.tile * itemsize(problem.dtype_x), dots)
+
+
+def refuse(problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:
+    """Explain why a configuration is invalid for a problem; None if it is valid."""
+    if not 1 <= config.low <= MOST_BITS or config.warps < _LEAST_WARPS:
+        return (
+            f"{config.low} lower bits and {config.warps} warps; 1 to {MOST_BITS} and 3 or more are possible"
+        )
+    if config.lanes > WARP or problem.width % config.vector or pack_bytes(problem, config.vector)[0] > 16:
+        return f"packs of {config.vector} do not make up rows of {problem.width} columns"
+    if config.tile - config.lanes * config.vector >= problem.width and config.vectors > 1:
+        return f"{config.vectors} packs per lane for {problem.width} columns"
+    shared = shared_bytes(problem, config) + _STATIC_SHARED_BYTES
+    return refuse_alignment(problem, config) or excess(
+        WARP * config.warps, config.blocks, registers(problem, config), shared, device
+    )
+
+
+def registers(problem: SpmmvProblem, config: ChainConfig) -> int:
+    """Estimate the registers per thread."""
+    elements = config.vectors * config.vector
+    pack_x, pack_y = elements * itemsize(problem.dtype_x) // 4, elements * itemsize(problem.dtype) // 4
+    fused = pack_y * ((problem.beta != "zero") + (problem.chain in ("one", "general")))
+    fused += elements * sum(4 if kind == "xy" and pack_y > pack_x else 2 for kind in problem.dots)
+    partial = 4 + 4 * config.vectors if problem.width % config.tile else 0  # a lane may have fewer packs
+    return config.unroll * pack_x + 2 * pack_y + fused + partial + config.record // 2 + 44

@@ -1,0 +1,110 @@
+"""Products with chains that are not stored: the configurations worth measuring, and a model of their time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from ..device import DeviceInfo
+from ..family import Model
+from ..limits import (
+    CLOCK_HZ,
+    LAUNCH_S,
+    LINE_BYTES,
+    MEMORY_LATENCY_S,
+    QUADRANTS,
+    WARP,
+    ceil_div,
+    covered_rate,
+    smooth_max,
+)
+from ..problem import SpmmvProblem, itemsize
+from ..roofline import Ceilings, memory_time, traffic
+from .chain import MOST_BITS, ChainConfig, refuse
+from .interface import are_aligned, pack_bytes, row_entries, widest_pack
+from .model import H200_CEILINGS
+
+_TILE_BYTES = (64, 128)  # of X per row and launch
+_BLOCKS = (1, 2, 3, 4)
+_L2_BYTES_PER_S, _FAR_BYTES_PER_S = 8.5e12, 4.2e12  # reads from L2, and those that L2 misses, on an H200
+_L2_SHARE = 0.7  # of L2 that rows of X stay in, beside Y
+_HOPS = 0.52  # hops per bond: half of all bonds have unequal ends at half filling
+_L2_LATENCY_S = 0.5e-6  # of loads under load
+_LOADING = 0.6  # share of its time in which a thread has loads in flight
+_INSTRUCTIONS = 60, 6  # of a lane per row, and per hop
+
+
+class SpmmvChainModel(Model[SpmmvProblem, ChainConfig]):
+    """The search space of `spmmv_chain` and the modelled time of its configurations."""
+
+    def space(self, problem: SpmmvProblem, device: DeviceInfo) -> Iterator[ChainConfig]:
+        """Yield the configurations worth measuring; some may be refused."""
+        vector = widest_pack(problem)
+        aligned_x, aligned_y = are_aligned(problem, vector)
+        size = itemsize(problem.dtype_x)
+        tiles = {min(problem.width // vector, max(1, most // (vector * size))) for most in _TILE_BYTES}
+        for packs, vectors, low, blocks, unroll in itertools.product(
+            sorted(tiles), (1, 2, 4), range(6, MOST_BITS + 1), _BLOCKS, (2, 4)
+        ):
+            lanes = ceil_div(packs, vectors)
+            if lanes <= WARP:
+                shape = (lanes, vectors, vector, low, unroll)
+                yield ChainConfig(*shape, blocks=blocks, aligned_x=aligned_x, aligned_y=aligned_y)
+
+    def predict(
+        self,
+        problem: SpmmvProblem,
+        config: ChainConfig,
+        device: DeviceInfo,
+        ceilings: Ceilings | None = None,
+    ) -> float:
+        """Predict the time of a valid configuration in seconds.
+
+        The slowest of four resources, smoothed where two are close: memory, L2, shared memory, and the issue
+        of instructions; and the time in which a thread block has nothing to do but wait for its rows of X.
+        """
+        tiles = ceil_div(problem.width, config.tile)
+        row = problem.width * itemsize(problem.dtype_x) / tiles
+        hops = max(0.0, row_entries(problem) - 1)
+        inner = min(hops, _HOPS * (config.low - 1))
+        near = math.log2(max(2.0, _L2_SHARE * device.l2_bytes / row))  # upper bits whose hops L2 serves
+        far = min(hops - inner, _HOPS * max(0.0, math.log2(problem.n_rows) - near))
+        rows, threads = problem.n_rows * tiles, WARP * config.warps * config.blocks
+        pack = pack_bytes(problem, config.vector)[0]
+        memory = (
+            memory_time(traffic(problem), ceilings or H200_CEILINGS) + rows * far * row / _FAR_BYTES_PER_S
+        )
+        flight = _LOADING * threads * config.unroll * config.vectors * pack
+        l2_rate = covered_rate(_L2_BYTES_PER_S / device.multiprocessors, flight, _L2_LATENCY_S)
+        from_l2 = rows * ((1 + hops - inner) * row + 2 * config.record) / (device.multiprocessors * l2_rate)
+        lines = row / LINE_BYTES
+        cycles = lines * ((inner + 2) * _conflicts(config, pack) + (hops - inner) * config.vectors + 1)
+        once, each = _INSTRUCTIONS
+        issued = (
+            (once + each * (hops + 1) * config.vectors * config.vector) / (WARP // config.lanes) / QUADRANTS
+        )
+        per_s = device.multiprocessors * CLOCK_HZ
+        visits = ceil_div(
+            ceil_div(rows, round(0.6 * config.most_rows)), device.multiprocessors * config.blocks
+        )
+        waits = visits * 2 * MEMORY_LATENCY_S / config.blocks
+        busy = smooth_max(memory, from_l2, rows * cycles / per_s, rows * issued / per_s, sharpness=4)
+        return LAUNCH_S * tiles + busy + waits
+
+    def choose(
+        self, problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings | None = None
+    ) -> ChainConfig:
+        """Choose the valid configuration with the shortest predicted time; the problem is supported."""
+        valid = [c for c in dict.fromkeys(self.space(problem, device)) if not refuse(problem, c, device)]
+        return min(valid, key=lambda config: self.predict(problem, config, device, ceilings))
+
+
+def _conflicts(config: ChainConfig, pack: int) -> float:
+    """Estimate the cycles per 128 bytes of rows of X at random positions in shared memory.
+
+    The pieces of as many rows as make up 128 bytes are read at a time; a row begins at one of few banks.
+    """
+    together = max(1, LINE_BYTES // (config.lanes * pack))
+    places = LINE_BYTES // math.gcd(config.tile // config.vector * pack, LINE_BYTES)
+    return 1.0 if together == 1 else max(1.0, together / places) + 0.5

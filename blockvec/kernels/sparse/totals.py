@@ -1,0 +1,70 @@
+"""Column dots and Gram matrices in the pass of a sparse product: partial sums of blocks, and their totals.
+
+A kernel leaves the sums of each block in the workspace; ``cuda/sparse/spmmv_totals.cu`` adds them up in a
+fixed order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..limits import ceil_div
+from ..problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
+from ..source import render
+from .interface import real_type
+
+_THREADS, _LANES = 256, 4  # of the kernel: 32 bytes of neighbouring partial sums
+_DOTS = {"xx": 1, "xy": 2, "yy": 4}
+_GRAM = {"xy": 1, "yy": 2}
+
+# Held while kernels are queued that pass partial sums through a stream's workspace: those of another thread
+# would overwrite them.
+WORKSPACE_LOCK = threading.Lock()
+
+
+def codes(problem: SpmmvProblem) -> tuple[int, int]:
+    """Compute the constants DOTS and GRAM of a source."""
+    return sum(_DOTS[kind] for kind in problem.dots), sum(_GRAM[kind] for kind in problem.gram)
+
+
+def n_sums(problem: SpmmvProblem) -> int:
+    """Count the numbers in column dots and Gram matrices."""
+    return problem.width * (len(problem.dots) + len(problem.gram) * problem.width)
+
+
+def partial_bytes(problem: SpmmvProblem) -> int:
+    """Compute the workspace of a block: its sums, in double precision."""
+    return n_sums(problem) * itemsize(promote(problem.dtype, "float64"))
+
+
+def totals_source(problem: SpmmvProblem, name: str) -> str:
+    """Generate the CUDA source of the kernel that adds up the blocks."""
+    dots, gram = codes(problem)
+    values = {
+        "WIDTH": problem.width,
+        "DOTS": dots,
+        "GRAM": gram,
+        "COMPLEX": is_complex(problem.dtype),
+        "THREADS": _THREADS,
+        "LANES": _LANES,
+    }
+    types = {"XReal": real_type(problem.dtype_x), "YReal": real_type(problem.dtype)}
+    return render(name, "sparse/spmmv_totals.cu", values, types)
+
+
+def add_totals(
+    kernel: Any,
+    problem: SpmmvProblem,
+    workspace_ptr: int,
+    blocks: int,
+    dots: Mapping[str, int],
+    gram: Mapping[str, int],
+) -> None:
+    """Queue that kernel; `dots` and `gram` are the addresses of the results by name."""
+    results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
+    grid = ceil_div(n_sums(problem), _LANES), 1
+    kernel(grid, (_THREADS,), (workspace_ptr, np.int32(blocks), *results))

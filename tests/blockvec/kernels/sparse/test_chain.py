@@ -1,0 +1,286 @@
+"""Chains without a matrix: the division into blocks, the generated code, and the kernel run on the host."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blockvec import models
+from blockvec.arrays import memory_of
+from blockvec.kernels.device import H200, DeviceInfo, host_device
+from blockvec.kernels.families import SPARSE_FAMILIES, sparse_families_of
+from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
+from blockvec.kernels.roofline import traffic
+from blockvec.kernels.sparse.chain import ChainConfig as Config
+from blockvec.kernels.sparse.chain import ChainPlan, registers
+from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, patterns
+from blockvec.kernels.sparse.csr_plan import address
+from tests.contract.blocks import exact_values
+from tests.converted import assert_compiles_without_spills
+from tests.emulator.host import HostKernel, every_second, needs_host_compiler
+from tests.emulator.products import SparseProduct
+
+family: Any = SPARSE_FAMILIES["spmmv_chain"]
+TYPES = ("float32", "float64", "complex64", "complex128")
+FEW: DeviceInfo = replace(H200, multiprocessors=3)
+SPINS, ELECTRONS = "xxz:sites=10,up=5,delta=0.5", "hubbard:sites=5,up=3,down=2,u=2,t=0.5"
+
+
+def problem(width: int, dtype: str = "float64", **changes: Any) -> SpmmvProblem:
+    """A product with 24 spins or so."""
+    n, real = 2704156, "float32" if dtype in ("float32", "complex64") else "float64"
+    fields = {"index_bytes": 8, "pattern": "spins", "longest": 25} | changes
+    return replace(SpmmvProblem(n, n, 13 * n, width, real, dtype, width, width), **fields)
+
+
+def assembled(chain: Chain, blocks: Blocks) -> np.ndarray:
+    """The matrix, from the definition of every table."""
+    H = np.zeros((chain.n_rows, chain.n_rows))
+    for a, kind in enumerate(blocks.kind):
+        of, start = blocks.kinds[kind], blocks.starts[a]
+        assert blocks.starts[a + 1] == start + of.rows
+        here = np.arange(start, start + of.rows)
+        for e in range(blocks.outer_starts[a], blocks.outer_starts[a + 1]):
+            there = blocks.starts[blocks.outer[e]]
+            assert blocks.kind[blocks.outer[e]] == kind
+            H[here, there + np.arange(of.rows)] += blocks.outer_signs[e] * chain.hop
+        for row, place in itertools.product(range(of.rows), range(of.inner.shape[1])):
+            if of.inner[row, place] >= 0:
+                H[start + row, start + of.inner[row, place]] += of.signs[row, place] * chain.hop
+        q = np.bitwise_count(of.mark & blocks.mask[a]).astype(int) + of.inside + blocks.outside[a]
+        for c in np.flatnonzero(blocks.crossing_signs):
+            hops = np.flatnonzero(of.occupied[:, c] != blocks.occupied[a, c])
+            there = blocks.starts[blocks.crossings[a, c]] + of.crossings[hops, c]
+            H[here[hops], there] += blocks.crossing_signs[c] * chain.hop
+            q[hops] += chain.pattern == "spins"
+        H[here, here] += chain.value(q)
+    return H
+
+
+def check(spec: str) -> None:
+    """Compare all divisions of a chain with the matrix of the model, exactly."""
+    generator = models.generator(spec)
+    assert generator.chain is not None
+    chain, expected = generator.chain(), generator.matrix()
+    for low in range(1, chain.bits + 1):
+        blocks = blocks_of(chain, low)
+        np.testing.assert_array_equal(assembled(chain, blocks), expected.toarray(), err_msg=f"{spec}, {low}")
+        assert chain.class_rows(low) == max(kind.rows for kind in blocks.kinds)
+    assert chain.longest >= np.diff(expected.indptr).max()
+    if chain.sites > 2:  # both bonds of a ring of two are one entry of the matrix
+        assert chain.nnz == expected.nnz
+
+
+@pytest.mark.parametrize("sites", range(2, 8))
+def test_all_divisions_of_all_chains_of_spins_are_the_matrix(sites: int) -> None:
+    for up, periodic in itertools.product(range(sites + 1), ("true", "false")):
+        check(f"xxz:sites={sites},up={up},delta=0.5,j=3,periodic={periodic}")
+
+
+@pytest.mark.parametrize("sites", range(2, 5))
+def test_all_divisions_of_all_chains_of_electrons_are_the_matrix(sites: int) -> None:
+    for up, down, periodic in itertools.product(range(sites + 1), range(sites + 1), ("true", "false")):
+        check(f"hubbard:sites={sites},up={up},down={down},u=5,t=0.5,periodic={periodic}")
+
+
+def test_patterns_are_all_and_ascend() -> None:
+    for width, count in itertools.product(range(12), range(13)):
+        every = [number for number in range(1 << width) if number.bit_count() == count]
+        assert patterns(width, count).tolist() == every
+
+
+def test_the_largest_block_that_fits_is_chosen() -> None:
+    chain = Chain(20, (10,), 0.5, 0.25)
+    for most in (1, 70, 923, 924, 925, 10**9):
+        low = chain.low_bits(most)
+        assert low == 1 or chain.class_rows(low) <= most
+        assert low == chain.bits or chain.class_rows(low + 1) > most
+
+
+def test_a_chain_may_have_more_rows_than_32_bits_can_number() -> None:
+    blocks = blocks_of(Chain(34, (17,), 0.5, 0.25), 16)
+    assert blocks.starts[-1] == 2333606220
+    assert blocks.starts.dtype == np.int64
+    last = blocks.kinds[blocks.kind[-1]]
+    assert blocks.starts[-1] - blocks.starts[-2] == last.rows
+
+
+# ---- the kernel, run on the host
+
+SIMPLE: dict[str, Any] = {
+    **{"spec": SPINS, "types": ("float64", "float64"), "alpha": 1, "beta": 0, "shift": None},
+    **{"pitches": (0, 0), "align": 16, "delta": None, "eta": 1},
+}
+HOST_CASES: list[dict[str, Any]] = [
+    {"width": 1, "config": Config(1, 1, 1, 6, 2, 3, 1), "spec": ELECTRONS},
+    {"width": 2, "config": Config(1, 1, 2, 4, 3, 3, 1), "delta": 2, "eta": -1},
+    {
+        **{"width": 3, "config": Config(3, 1, 1, 5, 4, 4, 2), "spec": "xxz:sites=9,up=3,periodic=false"},
+        **{"alpha": 2, "beta": -1, "shift": "scalar", "align": 8},
+    },
+    {
+        **{"width": 4, "config": Config(2, 2, 1, 3, 2, 3, 1), "spec": "hubbard:sites=5,up=2,down=4,u=1"},
+        **{"types": ("float64", "complex128"), "alpha": 2j, "beta": 1, "shift": "column", "align": 16},
+    },
+    {
+        **{"width": 5, "config": Config(2, 3, 1, 12, 4, 3, 1), "types": ("float32", "float32")},
+        **{"pitches": (2, 1), "align": 4, "spec": "hubbard:sites=4,up=2,down=2,u=2,t=1"},
+    },
+    {"width": 7, "config": Config(4, 2, 1, 8, 3, 4, 1), "types": ("float64", "float32"), "align": 8},
+    {"width": 8, "config": Config(4, 1, 2, 5, 3, 4, 1), "beta": 2, "pitches": (2, 4), "shift": "scalar"},
+    {
+        **{"width": 9, "config": Config(3, 1, 1, 6, 2, 3, 1), "types": ("float64", "complex128")},
+        **{"shift": "column", "delta": 0, "spec": "xxz:sites=11,up=2,j=2"},
+    },
+    {
+        **{"width": 11, "config": Config(8, 1, 1, 4, 4, 5, 1), "types": ("float32", "complex64")},
+        **{"align": 8, "spec": "hubbard:sites=6,up=1,down=2,u=4,periodic=false"},
+    },
+    {"width": 12, "config": Config(2, 1, 4, 7, 2, 3, 1), "types": ("float32", "float32"), "alpha": 3},
+    {"width": 13, "config": Config(5, 1, 1, 5, 4, 3, 1), "align": 8, "spec": "xxz:sites=2,up=1,delta=3"},
+    {"width": 16, "config": Config(2, 2, 2, 10, 4, 3, 1), "shift": "column", "delta": 2},
+]
+
+
+@needs_host_compiler
+@pytest.mark.parametrize("case", every_second(HOST_CASES), ids=lambda case: str(case["width"]))
+def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any], tmp_path: Path) -> None:
+    case = SIMPLE | case
+    (dtype_s, dtype_x), align = case["types"], case["align"]
+    generator = models.generator(case["spec"])
+    assert generator.chain is not None
+    chain = generator.chain()
+    fields = {"pattern": chain.pattern, "longest": chain.longest}
+    S = generator.matrix().astype(dtype_s)
+    product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, **fields)
+    p = replace(product.problem, index_bytes=8)
+    sizes = {"x": min(16, case["config"].vector * itemsize(dtype_x))}
+    sizes["y"] = min(16, case["config"].vector * itemsize(p.dtype))
+    aligned = {
+        "aligned_x": p.align_x % sizes["x"] == 0,
+        "aligned_y": min(p.align_y, p.align_z) % sizes["y"] == 0,
+    }
+    config = replace(case["config"], **aligned)
+    assert family.refuse(p, config, FEW) is None
+    plan = ChainPlan(chain)
+    readable = [*plan.tables(config)[:3], *product.readable]
+    kernel = HostKernel(family.source(p, config, FEW), tmp_path, readable, product.writable)
+    product.check(family.bind({"rows": kernel}, p, config, FEW, plan))
+
+
+@needs_host_compiler
+@pytest.mark.parametrize(
+    ("spec", "dtype", "config"),
+    [(SPINS, "float64", Config(2, 2, 1, 5, 2, 3, 1)), (ELECTRONS, "complex128", Config(2, 1, 1, 3, 2, 4, 1))],
+)
+def test_sums_of_the_kernels_run_on_the_host_are_exact(
+    spec: str, dtype: str, config: Config, tmp_path: Path
+) -> None:
+    rng, generator = np.random.default_rng(5), models.generator(spec)
+    assert generator.chain is not None
+    chain, S, width = generator.chain(), generator.matrix(), 5
+    X, Y = exact_values(rng, (len(S.indptr) - 1, width), dtype), exact_values(rng, (S.shape[0], width), dtype)
+    given = Y.copy()
+    p = replace(
+        SpmmvProblem(*S.shape, S.nnz, width, "float64", dtype, width, width, 8),
+        **{"align_x": memory_of(X).align, "align_y": memory_of(Y).align, "dots": DOTS},
+        **{"pattern": chain.pattern, "longest": chain.longest, "beta": "one", "shift": "scalar"},
+    )
+    config = replace(config, aligned_x=p.align_x == 16, aligned_y=p.align_y == 16)
+    assert family.refuse(p, config, FEW) is None
+    plan = ChainPlan(chain)
+    workspace = np.full(family.workspace_bytes(p, config, FEW, plan) // 8, np.nan)
+    found = {kind: np.full(width, np.nan, dtype if kind == "xy" else "float64") for kind in DOTS}
+    readable, writable = [*plan.tables(config)[:3], X, Y], [Y, workspace, *found.values()]
+    kernels = {}
+    for part in family.parts(p, config, plan):
+        (tmp_path / part).mkdir()
+        kernels[part] = HostKernel(family.source(p, config, FEW, part), tmp_path / part, readable, writable)
+    launch = family.bind(kernels, p, config, FEW, plan)
+    dots = {kind: address(sums) for kind, sums in found.items()}
+    launch(address(X), address(Y), 1, 1, shift=2, workspace_ptr=address(workspace), dots=dots)
+    expected = S @ X - 2 * X + given
+    np.testing.assert_array_equal(Y, expected)
+    blocks = {"x": X, "y": expected}
+    for kind in DOTS:
+        np.testing.assert_array_equal(found[kind], (blocks[kind[0]].conj() * blocks[kind[1]]).sum(axis=0))
+    with pytest.raises(ValueError, match="bytes of workspace are needed, got none"):
+        launch(address(X), address(Y), 1, 1)
+
+
+# ---- choices and generated code
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_width_has_a_valid_choice(dtype: str) -> None:
+    for width in (*range(1, 18), 33, 64):
+        for p in (
+            problem(width, dtype),
+            problem(width, dtype, beta="general", shift="column", chain="one", ldz=width, dots=DOTS),
+            problem(width, dtype, ldy=width + 1, align_y=itemsize(dtype) % 16 or 16, pattern="electrons"),
+            problem(width, dtype, align_x=4, align_y=4, ldx=width + 1),
+        ):
+            assert family.supports(p, H200) is None
+            assert family.refuse(p, family.choose(p, H200), H200) is None
+
+
+def test_a_chain_has_no_bytes_of_a_matrix_and_one_family() -> None:
+    p = problem(8)
+    assert traffic(p).total_bytes == 2 * 8 * 8 * p.n_rows
+    assert sparse_families_of(p) == [family]
+    assert family not in sparse_families_of(replace(p, pattern="scattered"))
+
+
+def test_what_cannot_be_run_is_refused_with_a_reason() -> None:
+    refused = {
+        "asynchronous copies": (problem(8), host_device(2)),
+        "takes chains": (problem(8, pattern="scattered"), H200),
+        "no rows": (replace(problem(8), n_rows=0), H200),
+        "bytes apart": (problem(8, ldx=2**28), H200),
+        "on their own": (problem(8, gram=("xy",)), H200),
+    }
+    for reason, (p, device) in refused.items():
+        assert reason in str(family.supports(p, device)), reason
+    p, valid = problem(8), Config(4, 1, 2, 11)
+    assert family.refuse(p, valid, H200) is None
+    for reason, changes in {
+        "lower bits": {"low": 18},
+        "2 warps": {"warps": 2},
+        "do not make up rows": {"vector": 3},
+        "packs per lane": {"vectors": 2},
+        "shared memory": {"low": 14},
+        "registers": {"lanes": 1, "vectors": 4, "unroll": 16, "blocks": 3},
+    }.items():
+        assert reason in str(family.refuse(p, replace(valid, **changes), H200)), reason
+    assert "aligned" in str(family.refuse(problem(8, align_x=8), valid, H200))
+
+
+def test_larger_rows_of_X_make_smaller_blocks() -> None:
+    lows = [family.choose(problem(width, "complex128"), H200).low for width in (1, 8)]
+    assert lows == sorted(lows, reverse=True)
+    assert lows[0] > lows[-1]
+
+
+@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings to compile kernels")
+@pytest.mark.parametrize("dtype", TYPES)
+def test_kernels_compile_without_spills(dtype: str) -> None:
+    draw = random.Random(len(dtype))
+    cases: tuple[dict[str, Any], ...] = (
+        {"width": 1},
+        {"width": 2, "pattern": "electrons"},
+        {"width": 7, "beta": "one", "align_x": itemsize(dtype) % 16 or 16},
+        {"width": 8, "beta": "general", "shift": "scalar", "alpha": "general", "dots": ("xy", "yy")},
+        {"width": 16, "shift": "column", "chain": "one", "ldz": 16, "pattern": "electrons", "dots": DOTS},
+        {"width": 33, "beta": "general"},
+    )
+    for changes in cases:
+        p = problem(dtype=dtype, **changes)
+        others = [family.source(p, family.choose(p, H200), H200, "totals")] if p.dots else []
+        assert_compiles_without_spills(family, registers, p, H200, draw, others)
