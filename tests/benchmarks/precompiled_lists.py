@@ -69,7 +69,7 @@ def missed_and_wasted(solve: Solve, entries: Iterable[Entry]) -> tuple[set[Any],
 def spellings(value: int, sizes: Mapping[str, int], is_ranged: bool) -> list[str]:
     """Write a number of columns in the ways that the sizes of a solve allow."""
     units = [name for name in ("b", "p") if name in sizes]
-    found = [str(value)] if value <= 2 else []
+    found = [str(value)] if value <= 2 or not units else []  # the check of a matrix has fixed widths
     for unit in units:
         found += [f"{j}{unit}" for j in range(1, 4 if unit == "b" else 9) if value == j * sizes[unit]]
     for name in sizes:
@@ -115,7 +115,8 @@ def entries_for(request: Any, offsets: Mapping[str, int], solve: Solve) -> Itera
                 choices.append([{f"ld{letter}": named[width], f"offset_{letter}": "0"}])
             elif ld:
                 at = spellings(offsets.get(letter, 0), sizes, False)
-                pitches = [spelling for spelling in spellings(ld, sizes, False) if not spelling[0].isdigit()]
+                is_fixed = not {"b", "p"} & sizes.keys()
+                pitches = [text for text in spellings(ld, sizes, False) if is_fixed or not text[0].isdigit()]
                 choices.append(
                     [{f"ld{letter}": p, f"offset_{letter}": o} for p in pitches for o in at or ["1b"]]
                 )

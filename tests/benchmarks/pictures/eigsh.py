@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from blockvec.bench.pictures.shared import bars
 from blockvec.bench.records import Record
+from tests.benchmarks.pictures.bars import bars
 
 QUANTITIES = {"operator_columns": "operator columns", "time_s": "seconds"}
 
