@@ -21,6 +21,7 @@ from .models import RowGenerator
 from .operators import Operator, SparseOperator
 from .parallel import RowLayout, agreed, choose_gpu, require_same
 from .parallel.operator import DistributedOperator
+from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .profile import Profile
 
 
@@ -101,8 +102,9 @@ def as_operator(
     ----------
     A : sparse matrix, dense array, LinearOperator, RowGenerator, callable, or Operator
         Matrices are those of NumPy, SciPy, CuPy, torch (dense, CSR, CSC, COO) and JAX (dense, BCSR, BCOO);
-        they stay where they are. Integer and boolean matrices are promoted to float64. A sparse matrix must
-        not be modified afterwards, since a GPU may work on a converted copy of it. A linear operator should
+        they stay where they are. Those of petsc4py (``"aij"``) are copied, with their split of rows. Integer
+        and boolean matrices are promoted to float64. A sparse matrix must not be modified afterwards, since a
+        GPU may work on a converted copy of it. A linear operator should
         have ``matmat``: one with ``matvec`` only is called column by column, with a warning. A callable maps
         a row-major array of shape (n, M) to an array of the same shape; if it has a parameter ``out``, it
         receives an output array of the result's type and no copy is made.
@@ -150,6 +152,11 @@ def as_operator(
         raise OptionError(f"order: got {order!r}; give 'C' or 'A'.")
     if order != "C" and not is_function(A):
         raise OptionError(f"order: tells what a function takes, but A is a {type(A).__name__}; leave it out.")
+    if is_petsc(A):
+        A, held = petsc_rows(A, None if layout is None else layout.comm)
+        if held is not None and layout is not None:
+            A = held.redistribute(A, layout)
+        layout = layout or held
     if layout is not None and layout.comm is not None:
         with agreed(layout.comm):
             return _distributed(A, layout, shape, dtype, device, like, check_indices)

@@ -18,6 +18,7 @@ import scipy.sparse as sp
 from .arrays import as_array, check_dtype, device_of
 from .backends import Array, backend_for, backend_of, is_cupy
 from .errors import DTypeError, OptionError, ShapeError
+from .parallel.petsc_matrix import is_petsc, petsc_rows
 
 LIBRARIES = {"numpy": "numpy", "cupy": "cupy", "torch": "torch", "jax": "jax", "jaxlib": "jax"}  # by package
 FOREIGN = ("torch", "jax")
@@ -40,7 +41,8 @@ def is_function(A: Any) -> bool:
 def native(obj: Any) -> Any:
     """View an array or sparse matrix of torch or JAX as one of NumPy, CuPy or SciPy; return others unchanged.
 
-    Values are not copied; indices are where they fit a shorter type.
+    Values are not copied; indices are where they fit a shorter type. A matrix of petsc4py, all of whose rows
+    are in this process, is copied.
 
     Raises
     ------
@@ -55,6 +57,11 @@ def native(obj: Any) -> Any:
     >>> native(A) is A
     True
     """
+    if is_petsc(obj):
+        rows, split = petsc_rows(obj)
+        if split is not None:
+            raise OptionError("got a matrix of petsc4py with rows in several processes; give it as A only.")
+        return rows
     if library_of(obj) not in FOREIGN or not hasattr(obj, "dtype"):  # functions have none
         return obj
     layout = str(getattr(obj, "layout", "")).removeprefix("torch.")  # of a tensor

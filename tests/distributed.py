@@ -18,8 +18,9 @@ import scipy.io
 import scipy.sparse as sp
 
 from blockvec import BlockVector, DistributedOperator, Partition, RowLayout, as_operator, models, read_matrix
-from blockvec.errors import FormatError, OptionError, ShapeError
+from blockvec.errors import DTypeError, FormatError, OptionError, ShapeError
 from blockvec.parallel import agreed, communicator, read_rows, share
+from solvers import eigsh
 
 Work = Callable[[Any, Path], None]
 WORKS: dict[str, Work] = {}
@@ -222,6 +223,73 @@ def all_ways_to_give_an_operator_give_the_same(comm: Any, folder: Path) -> None:
             assert is_close((op @ V).gather().array, expected, A.dtype)
             assert as_operator(op, layout=layout) is op
         op.check_hermitian()
+
+
+class PetscMatrix:
+    """What is used of a matrix of petsc4py, for a given split of its rows."""
+
+    def __init__(self, A: Any, layout: RowLayout, kind: str = "mpiaij", is_assembled: bool = True) -> None:
+        self._A, self._layout, self._kind, self._is_assembled = A, layout, kind, is_assembled
+
+    def __call__(self, x: Any, y: Any = None) -> Any:
+        raise AssertionError("applies A to a vector of PETSc")
+
+    def getType(self) -> str:  # noqa: N802
+        return self._kind
+
+    def isAssembled(self) -> bool:  # noqa: N802
+        return self._is_assembled
+
+    def getSize(self) -> tuple[int, int]:  # noqa: N802
+        return (self._layout.n_global, self._A.shape[1])
+
+    def getOwnershipRange(self) -> tuple[int, int]:  # noqa: N802
+        return self._layout.rows.start, self._layout.rows.stop
+
+    def getValuesCSR(self) -> tuple[Any, Any, Any]:  # noqa: N802
+        rows = sp.csr_array(self._A[self._layout.rows])
+        return rows.indptr, rows.indices, rows.data
+
+    def getComm(self) -> Any:  # noqa: N802
+        layout = self._layout
+
+        class Comm:
+            def getSize(self) -> int:  # noqa: N802
+                return layout.size
+
+            def tompi4py(self) -> Any:
+                return layout.comm
+
+        return Comm()
+
+
+@work
+def a_matrix_of_petsc4py_brings_its_split_of_rows(comm: Any, folder: Path) -> None:
+    A = models.model("laplace2d:n=12")
+    X = integers((144, 3), A.dtype, 1)
+    for layout in layouts(144, comm):
+        P = PetscMatrix(A, layout)
+        op = as_operator(P)
+        assert op.layout.cuts == layout.cuts
+        assert is_close(
+            (op @ BlockVector(X[layout.rows], layout=op.layout)).array, (A @ X)[layout.rows], float
+        )
+        other = RowLayout.equal(144, comm)
+        assert as_operator(P, layout=other).layout == other
+        for options in ({}, {"comm": comm}):
+            w = eigsh(P, 3, which="SA", method="lanczos", rng=0, **options)[0]
+            assert np.abs(w - np.linalg.eigvalsh(A.toarray())[:3]).max() <= 1e-12
+    with pytest.raises(OptionError, match="with rows in several processes"):
+        eigsh(A, 3, M=P)
+    with pytest.raises(DTypeError, match=r"PETSc's type 'shell'; convert it by A.convert"):
+        as_operator(PetscMatrix(A, layout, "shell"))
+    with pytest.raises(OptionError, match=r"call A.assemble\(\)"):
+        eigsh(PetscMatrix(A, layout, is_assembled=False), 3, comm=comm)
+    alone = PetscMatrix(A, RowLayout.equal(144, None), "seqaij")
+    assert np.array_equal((as_operator(alone) @ X).array, A @ X)
+    sigma, M = 0.3, PetscMatrix(sp.eye_array(144, format="csr"), RowLayout.equal(144, None), "seqaij")
+    wanted = eigsh(A, 3, sigma=sigma, rng=0)[0]
+    assert np.abs(eigsh(alone, 3, M=M, sigma=sigma, rng=0)[0] - wanted).max() <= 1e-12
 
 
 @work

@@ -10,6 +10,7 @@ from .devices import choose_gpu
 from .files import read_rows
 from .launch import launched, world
 from .layout import RowLayout
+from .petsc_matrix import is_petsc, petsc_rows
 
 __all__ = [
     "Communicator",
@@ -20,7 +21,9 @@ __all__ = [
     "choose_gpu",
     "communicator",
     "current_traffic",
+    "is_petsc",
     "launched",
+    "petsc_rows",
     "read_rows",
     "recorded_traffic",
     "require_same",

@@ -18,6 +18,8 @@ from blockvec.parallel import (
     agreed,
     communicator,
     current_traffic,
+    is_petsc,
+    petsc_rows,
     recorded_traffic,
     require_same,
     share,
@@ -58,6 +60,9 @@ def together(function: Function) -> Function:
     @functools.wraps(function)
     def on_all(A: Any, *arguments: Any, **options: Any) -> Any:
         comm = options.get("comm")
+        if is_petsc(A):
+            rows, layout = petsc_rows(A, comm)
+            A = rows if layout is None else as_operator(rows, device=options.get("device"), layout=layout)
         if comm is None and not isinstance(A, blockvec.Operator):
             return function(A, *arguments, **options)
         processes = processes_of(A, comm)
