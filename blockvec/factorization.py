@@ -123,7 +123,24 @@ class Factorization:
     @staticmethod
     def is_available(device: str = "gpu") -> bool:
         """Check whether the library that factorises large matrices of a device is installed."""
-        return backend_for(device).can_factorize()
+        return bool(backend_for(device).factor_library())
+
+    @staticmethod
+    def library(device: str = "cpu", dtype: Any = "float64") -> str:
+        """Name the library that factorises large sparse matrices of a device and an element type.
+
+        Returns
+        -------
+        str
+            ``"SuperLU"``, ``"PARDISO"`` or ``"cuDSS"``; empty if none is installed.
+
+        Examples
+        --------
+        >>> from blockvec import Factorization
+        >>> Factorization.library("cpu", "complex128")
+        'SuperLU'
+        """
+        return backend_for(device).factor_library(np.dtype(dtype).name)
 
     @staticmethod
     def is_small(n: int, entries: int) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 from blockvec import Factorization
@@ -18,8 +17,8 @@ from .runtime.memory import available_bytes
 
 AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
-# graphs, where this matters, the prediction is some ten times too high.
-LONGEST_HOST_S, LONGEST_GPU_S = 3600.0, 600.0
+# graphs, where this matters, the prediction is some five times too high.
+LONGEST_S = 600.0
 DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
@@ -93,11 +92,9 @@ def _takes_too_long(A: Any, place: str | None) -> bool:
     """Predict whether a factorisation asked for takes many minutes."""
     if place is None or Factorization.is_small(*_size(A)):
         return False
-    longest_s = LONGEST_HOST_S if place == "cpu" else LONGEST_GPU_S
-    n = int(A.shape[0])
     # The search of a long, thin graph takes longer than its factors.
-    bounds = (partial(FactorWork.dense, n), partial(FactorWork.of_band, A), partial(FactorWork.of, A))
-    return all(bound().factor_s(place) > longest_s for bound in bounds)
+    bounds = FactorWork.dense, FactorWork.of_band, FactorWork.of
+    return all(bound(A).factor_s(place) > LONGEST_S for bound in bounds)
 
 
 def factor_place(n: int, entries: int, device: str) -> str | None:

@@ -182,8 +182,8 @@ class Backend(Protocol):
     def factors(self, matrix: Any) -> Factors:
         """Make an object that factorises Hermitian matrices of about the pattern of one from `csr`."""
 
-    def can_factorize(self) -> bool:
-        """Check whether the library that `factors` needs for large matrices is installed."""
+    def factor_library(self, dtype: str = "float64") -> str:
+        """Name the library by which `factors` factorises large matrices of a type; empty without one."""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an uninitialised row-major array."""

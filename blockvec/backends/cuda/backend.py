@@ -282,9 +282,9 @@ class CudaBackend:
             return CopiedFactors(self._gpu)
         return CudssFactors(self._gpu, matrix.dtype.name)
 
-    def can_factorize(self) -> bool:
-        """Check whether cuDSS is installed."""
-        return is_available()
+    def factor_library(self, dtype: str = "float64") -> str:
+        """Name cuDSS, if it is installed."""
+        return "cuDSS" if is_available() else ""
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Return uninitialised row-major memory."""

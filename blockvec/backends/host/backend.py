@@ -25,7 +25,7 @@ from ...kernels.problem import (
 from ...kernels.roofline import Ceilings, traffic
 from ...kernels.sparse.chain_plan import Chain
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
-from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
+from . import elementwise, llvm, panels, pardiso, small_matrices, sparse_kernel, sweeps
 from .chain import ChainBlocks
 from .sparse import RowBlocks, spmmv
 from .superlu import HostFactors
@@ -106,9 +106,9 @@ class HostBackend(Backend):
         """Make an object that factorises Hermitian matrices by SuperLU or LAPACK."""
         return HostFactors()
 
-    def can_factorize(self) -> bool:
-        """Return True."""
-        return True
+    def factor_library(self, dtype: str = "float64") -> str:
+        """Name PARDISO where it is installed and takes the type."""
+        return "PARDISO" if pardiso.accepts(dtype) else "SuperLU"
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:
         """Allocate an uninitialised row-major array."""

@@ -59,9 +59,9 @@ def library() -> Any:
     return None
 
 
-def accepts(matrix: Any) -> bool:
+def accepts(dtype: str) -> bool:
     """Check whether PARDISO is installed, and factorises matrices of a type."""
-    return matrix.dtype.name in SMALLEST and library() is not None
+    return dtype in SMALLEST and library() is not None
 
 
 class PardisoFactors(Factors):

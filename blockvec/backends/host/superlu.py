@@ -25,7 +25,7 @@ class HostFactors(Factors):
         """Factorise; False if a pivot is zero."""
         if is_nearly_full(matrix):
             return self._by(LapackFactors, matrix, exchanges_rows)
-        if pardiso.accepts(matrix):
+        if pardiso.accepts(matrix.dtype.name):
             has_pivots = self._by(pardiso.PardisoFactors, matrix, exchanges_rows)
             if has_pivots or not exchanges_rows:
                 return has_pivots
