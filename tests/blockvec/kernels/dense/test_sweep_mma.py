@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from blockvec.kernels.launch import partials_bytes
 from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from tests.blocks import address, aligned, counters_are_ready, draw, parts
+from tests.compiled import needs_compiler
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
 family = FAMILIES["sweep_mma"]
@@ -102,8 +102,6 @@ def test_rows_move_as_bulk_copies_where_their_alignment_allows() -> None:
 
 
 # ---- compiled for a Hopper GPU, without one
-
-needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs NVRTC")
 
 
 def assert_compiles_clean(p: Any, config: Config) -> None:

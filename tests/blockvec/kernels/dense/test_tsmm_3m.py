@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmmProblem, itemsize
 from blockvec.kernels.roofline import Ceilings, time_limit
 from tests.blocks import UNIT_ROUNDOFF, address, aligned, draw, parts
+from tests.compiled import needs_compiler
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
 family = FAMILIES["tsmm_3m"]
@@ -66,7 +66,7 @@ def test_the_validity_rule_says_what_is_wrong(warps: int, reason: str) -> None:
     assert reason in str(family.refuse(problem(48), Config(warps), H200))
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+@needs_compiler
 @pytest.mark.parametrize("width", [3, 24, 45, 49, 56, 57, 61, 64])
 @BOTH
 def test_kernels_compile_without_spills(width: int, dtype: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,9 @@ from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import run_rows
 from blockvec.kernels.problem import TsmmProblem, in_class, itemsize, promote
 from tests.blocks import address, asks_for_chunks, bind, describe_tsmm, draw, framed, parts
+from tests.compiled import A100, needs_compiler
 from tests.emulator.host import HostKernel, needs_host_compiler
 
-A100 = replace(
-    H200,
-    name="NVIDIA A100",
-    architecture="sm_80",
-    multiprocessors=108,
-    shared_bytes_per_block=166912,
-    shared_bytes_per_multiprocessor=167936,
-)
 TYPES = ("float32", "float64", "complex64", "complex128")
 OPERAND_BYTES = 2 << 30
 
@@ -160,8 +152,6 @@ def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> No
 
 
 # ---- compilation
-
-needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
 
 
 def assert_compiles_clean(p: TsmmProblem, config: Config, device: DeviceInfo = H200) -> None:

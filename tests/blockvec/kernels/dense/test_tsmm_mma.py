@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize
 from blockvec.kernels.roofline import Ceilings, time_limit
 from tests.blocks import address, aligned, bind, draw, parts
+from tests.compiled import needs_compiler
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
 family = FAMILIES["tsmm_mma"]
@@ -189,8 +189,6 @@ def test_a_chain_is_the_columns_of_A_and_the_output(dtype: str) -> None:
 
 
 # ---- compilation
-
-needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
 
 
 def assert_compiles_clean(p: TsmmProblem, config: Config) -> None:

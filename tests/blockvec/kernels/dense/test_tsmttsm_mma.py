@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,9 @@ from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize
 from tests.blocks import address, aligned, counters_are_ready, draw, parts
+from tests.compiled import A100, needs_compiler
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
-A100 = replace(
-    H200,
-    name="NVIDIA A100",
-    architecture="sm_80",
-    multiprocessors=108,
-    shared_bytes_per_block=166912,
-    shared_bytes_per_multiprocessor=167936,
-)
 OPERAND_BYTES = 2 << 30
 
 
@@ -149,8 +141,6 @@ def test_a_chain_covers_the_rows_of_a_warp(dtype: str) -> None:
 
 
 # ---- compilation
-
-needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
 
 
 def assert_compiles_clean(

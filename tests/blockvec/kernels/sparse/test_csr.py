@@ -6,7 +6,6 @@ import itertools
 import random
 import time
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +25,12 @@ from blockvec.kernels.sparse.csr import GRAM_WIDTH, block_bytes, registers
 from blockvec.kernels.sparse.csr import CsrConfig as Config
 from blockvec.kernels.sparse.csr_plan import TASK_ENTRIES, Plan, address
 from blockvec.models import model as model_matrix
+from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
 family = CSR
-A100 = replace(
-    H200,
-    name="NVIDIA A100",
-    architecture="sm_80",
-    multiprocessors=108,
-    shared_bytes_per_block=166912,
-    shared_bytes_per_multiprocessor=167936,
-)
 CEILINGS = Ceilings(4600.0, 3300.0, 4200.0)
 TYPES = ("float32", "float64", "complex64", "complex128")
 ROWS = 1_000_000
@@ -335,8 +327,6 @@ def test_what_a_launch_lacks_is_said() -> None:
 
 
 # ---- generated code
-
-needs_compiler = pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
 
 
 def assert_compiles_clean(p: SpmmvProblem, config: Config, device: Any, part: str = "rows") -> None:
