@@ -213,9 +213,8 @@ class Iteration(ABC):
         for name in self.PROGRESS:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
         self.rng.bit_generator.state = saved["rng"]
-        counted = {"single_columns": 0} | saved["counts"]  # which earlier versions did not count
         for name in asdict(self.counts):
-            setattr(self.counts, name, restored(0, counted[name], name))
+            setattr(self.counts, name, restored(0, saved["counts"][name], name))
         self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")
         self.history[:] = [IterationState.restored(state) for state in saved["history"]]
 

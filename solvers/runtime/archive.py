@@ -63,8 +63,8 @@ def write(file: IO[bytes], parts: Mapping[str, Part]) -> None:
 
 def read(
     archive: zipfile.ZipFile | None, layout: RowLayout | None, has_rows: Callable[[str], bool]
-) -> tuple[dict[str, Array], bool]:
-    """Read all parts of a file; return them, and whether it contains a digest.
+) -> dict[str, Array]:
+    """Read all parts of a file.
 
     Parameters
     ----------
@@ -96,9 +96,9 @@ def read(
             digest.update(np.ascontiguousarray(array).data)
             is_finite = array.dtype.kind in "iufc" and bool(np.isfinite(array).all())
         arrays[name], is_number = array, is_number and is_finite
-    if archive is not None and (not is_number or written not in (None, digest.digest())):
+    if archive is not None and not (is_number and written == digest.digest()):
         raise FormatError(ALTERED)
-    return arrays, written is not None
+    return arrays
 
 
 def array_of(archive: zipfile.ZipFile, name: str) -> Array:

@@ -38,7 +38,6 @@ from .processes import from_first, largest
 FORMAT = "blockvec checkpoint 1"
 STATE, IMAGE = "state/", "image"  # names of parts
 BLOCKS = {"basis", "next", "images", "preconditioned_from", "preconditioned_to"}  # of states: rows as A has
-EARLIER = {"filter_calls": 0}  # entries that files without a digest lack, those of earlier versions
 JSON_KINDS = {bool: (bool,), int: (int,), float: (float, int), str: (str,), tuple: (list,)}
 WRITING_SHARE = 0.05  # upper bound of the share of the time for writing
 REMEDY = "give another file, or delete this one to start anew"
@@ -107,17 +106,16 @@ class Checkpoint:
         if self.has_file:
             with self._opened() as (archive, header):
                 self._compare_problem(header["problem"])
-                arrays, has_digest = read(archive, self.layout, _has_rows)
+                arrays = read(archive, self.layout, _has_rows)
                 if IMAGE not in arrays:
                     raise FormatError(ALTERED)
         else:
-            arrays, has_digest = read(None, self.layout, _has_rows)
+            arrays = read(None, self.layout, _has_rows)
         header = from_first(self.comm, header)
         del arrays["header"]
         self._compare_image(arrays.pop(IMAGE))
         self._known = identity
-        earlier = {} if has_digest else EARLIER
-        return earlier | header["state"] | {name.removeprefix(STATE): arrays[name] for name in arrays}  # type: ignore[no-any-return]
+        return header["state"] | {name.removeprefix(STATE): arrays[name] for name in arrays}  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[zipfile.ZipFile, dict[str, Any]]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import io
 import json
 import random
@@ -232,7 +233,8 @@ def checkpoints(folder: Path) -> Draw:
 def _altered_members(draw: random.Random, data: bytes) -> bytes:
     with np.load(io.BytesIO(data)) as file:
         arrays = {name: file[name] for name in file.files}
-    if draw.random() < 0.7:  # as a file of an earlier version
+    is_signed = draw.random() < 0.7
+    if is_signed:
         del arrays["digest"]
     for _ in range(draw.choice((1, 1, 2))):
         name = draw.choice(sorted(arrays))
@@ -244,6 +246,11 @@ def _altered_members(draw: random.Random, data: bytes) -> bytes:
             header = json.loads(arrays["header"].tobytes())
             text = json.dumps(altered(draw, header)).encode()
             arrays["header"] = np.frombuffer(text, np.uint8)
+    if is_signed:
+        digest = hashlib.sha256()
+        for name, array in sorted(arrays.items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode() + array.tobytes())
+        arrays["digest"] = np.frombuffer(digest.digest(), np.uint8)
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", draw.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))) as archive:
         for name, array in arrays.items():
