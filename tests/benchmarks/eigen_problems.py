@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -24,10 +24,13 @@ from blockvec import array_namespace, as_operator, models
 from blockvec.errors import BlockvecError
 from blockvec.io import open_matrix
 
+from . import drawn_problems
+
 TARGET = 1e-8  # of ||A||
 ORTHONORMAL = 1e-6  # beyond, two vectors might be one
 CLOSED_FORMS = ("laplace3d", "graphene")  # named by their sizes alone
 KNOWN = 64  # eigenvalues of a closed form that are kept, of each end
+KEYS: dict[str, Callable[[float], float]] = {"SA": lambda w: -w, "LA": lambda w: w, "LM": abs}
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Source:
 
     @classmethod
     def of(cls, name: str, folder: Path | None) -> Source:
+        if drawn_problems.is_drawn(name):
+            return cls(drawn_problems.matrix(name), None)
         path = folder / f"{name}.mtx" if folder else None
         return cls(open_matrix(path if path and path.exists() else name), _known_spectrum(name, folder))
 
@@ -97,6 +102,8 @@ class Problem:
             lowest, highest = source.spectrum
             self.norm = float(max(abs(lowest[0]), abs(highest[-1])))
             self.reference = lowest[: task.k] if task.which == "SA" else highest[-task.k :]
+        wanted = [self.norm] if self.reference is None else self.reference
+        self.least = float(np.abs(wanted).min())  # of the wanted values; norm where they are not known yet
 
     def judge(self, run: Run) -> Judged:
         """Apply the common rule to true residuals."""
@@ -189,5 +196,5 @@ def union(found: Sequence[np.ndarray], task: Task, tolerance: float) -> np.ndarr
                 rest.remove(near)
             else:
                 merged.append(float(value))
-    merged.sort()
-    return np.array(merged[: task.k] if task.which == "SA" else merged[-task.k :])
+    merged.sort(key=KEYS[task.which], reverse=True)
+    return np.sort(merged[: task.k])

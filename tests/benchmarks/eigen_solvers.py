@@ -124,9 +124,8 @@ def blockvec_runs(problem: Problem, limit_s: float, **options: Any) -> Iterator[
 
 def arpack_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
     task = problem.task
-    # ARPACK's rule is relative to |theta|: begin where that is as loose as ours, if theta is known.
-    theta = problem.norm if problem.reference is None else float(np.abs(problem.reference).min())
-    start = round(math.log10(min(TARGET * problem.norm / max(theta, 1e-300), 1e-3)))
+    # ARPACK's rule is relative to |theta|: begin where that is as loose as ours.
+    start = round(math.log10(min(TARGET * problem.norm / max(problem.least, 1e-300), 1e-3)))
     for exponent in range(start, -13, -1):
         op = ScipyCounting(problem.matrix, limit_s=limit_s)
         v0 = np.random.default_rng(0).uniform(-1, 1, problem.n).astype(op.dtype)
@@ -146,6 +145,8 @@ def lobpcg_runs(
     problem: Problem, limit_s: float, preconditioner: Preconditioner | None = None
 ) -> Iterator[Run]:
     task = problem.task
+    if task.which == "LM":
+        return
     for share in (1.0, 0.2):
         op, M = ScipyCounting(problem.matrix, limit_s=limit_s), None
         if preconditioner is not None:
@@ -223,6 +224,8 @@ def cupyx_lobpcg_runs(
     from cupyx.scipy.sparse.linalg import LinearOperator, lobpcg
 
     task = problem.task
+    if task.which == "LM":
+        return
     columns = 0
 
     def product(X: Any) -> Any:
@@ -248,6 +251,25 @@ def cupyx_lobpcg_runs(
         yield Run(time.perf_counter() - begin, columns, _to_host(w), V, {"tol": share * TARGET})
 
 
+def raft_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
+    import cupy
+    from pylibraft.sparse.linalg import eigsh as raft_eigsh
+
+    task = problem.task
+    if problem.matrix.dtype.kind == "c":
+        return
+    for share in (1.0, 0.1, 1e-2, 1e-3, 1e-4):
+        v0 = cupy.asarray(np.random.default_rng(0).uniform(-1, 1, problem.n).astype(problem.matrix.dtype))
+        cupy.cuda.Device().synchronize()
+        begin = time.perf_counter()
+        with time_limit(limit_s):
+            tol = share * TARGET * problem.norm
+            w, V = raft_eigsh(problem.matrix, task.k, which=task.which, v0=v0, tol=tol)
+            cupy.cuda.Device().synchronize()
+        w, V = cupy.asarray(w), cupy.asarray(V)
+        yield Run(time.perf_counter() - begin, None, _to_host(w), V, {"tol": share * TARGET})
+
+
 def _to_host(array: Any) -> np.ndarray:
     return array.get() if hasattr(array, "get") else np.asarray(array)
 
@@ -256,6 +278,8 @@ HOST_PEERS: dict[str, Solver] = {"scipy eigsh": arpack_runs, "scipy lobpcg": lob
 if importlib.util.find_spec("primme"):
     HOST_PEERS["primme"] = primme_runs
 GPU_PEERS: dict[str, Solver] = {"cupyx eigsh": cupyx_eigsh_runs, "cupyx lobpcg": cupyx_lobpcg_runs}
+if importlib.util.find_spec("pylibraft"):
+    GPU_PEERS["raft"] = raft_runs
 
 
 def first_accepted(solver: Solver, problem: Problem, limit_s: float) -> Judged:

@@ -1,6 +1,10 @@
 """Time solvers.eigsh beside its peers: SciPy's eigsh and lobpcg and PRIMME, or CuPy's on a GPU.
 
     python -m tests.benchmarks.eigsh_beside_peers --json docs/results/host-2core/eigsh.json
+    python -m tests.benchmarks.eigsh_beside_peers --draw 1 --json docs/results/host-2core/eigsh_drawn.json
+
+The second form takes problems drawn from a seed; see `drawn_problems`. With --resume, problems whose records
+are in the file already are kept as they are.
 
 A peer may take `--patience` times as long as blockvec did, or as long as the fastest peer that was right:
 what is slower cannot be the best. Results are written as they come, and what the budget leaves no time for is
@@ -10,6 +14,7 @@ left out.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import sys
@@ -18,10 +23,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from blockvec.backends import backend_for
 from blockvec.bench import records as results
 from blockvec.profile import ceilings
 
+from .drawn_problems import draw
 from .eigen_problems import TARGET, Judged, Problem, Task, missed, problems, union
 from .eigen_solvers import GPU_PEERS, HOST_PEERS, Solver, blockvec_runs, first_accepted
 
@@ -61,6 +69,8 @@ def compare(
     judged = {"blockvec": first_accepted(blockvec_runs, problem, limit_s)}
     tolerance = 2 * TARGET * problem.norm  # each value is that near to one of the matrix, twice for a pair
     ours = judged["blockvec"].run
+    if ours and problem.reference is None:
+        problem.least = float(np.abs(ours.values).min())
     for name, solver in peers.items():
         allowed_s = min(limit_s, max(LEAST_LIMIT_S, patience * ours.time_s)) if ours else limit_s
         wanted = _wanted(problem, judged, tolerance)
@@ -154,16 +164,27 @@ def main() -> int:
     parser.add_argument("--patience", type=float, help="times blockvec's time for a peer (host 3, GPU 6)")
     parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="for everything")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
+    parser.add_argument("--resume", action="store_true", help="keep the records of this file")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="problems drawn from this seed instead")
+    parser.add_argument("--count", type=int, default=20, help="how many of them (20)")
+    parser.add_argument("--largest", type=float, default=1e5, metavar="N", help="rows of the largest (1e5)")
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.budget
     gpu = arguments.device == "gpu"
     patience = PATIENCE[arguments.device] if arguments.patience is None else arguments.patience
-    tasks = [t for t in (GPU_TASKS if gpu else HOST_TASKS) if t.matrix.startswith(arguments.only)]
-    tasks = [t for t in tasks if arguments.k in (None, t.k)]
+    tasks = GPU_TASKS if gpu else HOST_TASKS
+    if arguments.draw is not None:
+        tasks = [Task(*drawn) for drawn in draw(arguments.draw, arguments.count, arguments.largest)]
+    tasks = [t for t in tasks if t.matrix.startswith(arguments.only) and arguments.k in (None, t.k)]
+    records = []
+    if arguments.resume and arguments.json.exists():
+        records = json.loads(arguments.json.read_text())["records"]
+        done = {Task(*(record[name] for name in ("matrix", "k", "which"))) for record in records}
+        tasks = [task for task in tasks if task not in done]
+    wanted = len(records) + len(tasks)
     backend = backend_for(arguments.device)
     limits = ceilings(backend) if arguments.json else None
     print(f"{'problem':50} {'solver':13} {'s':>9} {'columns':>9} {'residual':>9} {'missed':>7}")
-    records = []
     source = problems(tasks, arguments.matrices, arguments.device)
     try:
         for problem in source:
@@ -177,8 +198,8 @@ def main() -> int:
     finally:
         source.close()
     print(summary(records))
-    if len(records) < len(tasks):
-        print(f"{len(tasks) - len(records)} of {len(tasks)} tasks were left out")
+    if len(records) < wanted:
+        print(f"{wanted - len(records)} of {wanted} tasks were left out")
     return 0
 
 

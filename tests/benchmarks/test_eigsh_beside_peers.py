@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.benchmarks.drawn_problems import KINDS, draw
 from tests.benchmarks.eigen_problems import TARGET, Problem, Run, Source, Task, missed, problems, union
 from tests.benchmarks.eigen_solvers import HOST_PEERS, arpack_runs, first_accepted
 from tests.benchmarks.eigsh_beside_peers import advantage, compare, lines, summary
@@ -76,3 +77,19 @@ def test_only_right_peers_count_and_stopped_ones_give_a_bound() -> None:
     assert advantage(bound) == (2.0, False)
     assert advantage({"time_s": 2.0, "missed": 1, "peers": peers}) is None
     assert "2.45 times as fast (geometric mean of 2, 1 of them lower bounds)" in summary([exact, bound])
+
+
+def test_a_drawn_problem_is_made_again_from_its_text_alone() -> None:
+    drawn = list(draw(5, len(KINDS), 2e3))
+    assert drawn == list(draw(5, len(KINDS), 2e3)) != list(draw(6, len(KINDS), 2e3))
+    assert {text.partition(":")[0] for text, *_ in drawn} == set(KINDS)
+    for text, k, which in drawn:
+        A, again = Source.of(text, None).matrix, Source.of(text, None).matrix
+        assert abs(A - A.conj().T).max() == 0
+        assert abs(A - again).max() == 0
+        assert k < A.shape[0] < 4e3
+        assert which in ("SA", "LA", "LM")
+
+
+def test_what_is_wanted_of_largest_magnitude_has_either_sign() -> None:
+    assert union([np.array([-3.0, 1.0, 2.0])], Task("m", 2, "LM"), 1e-8).tolist() == [-3.0, 2.0]
