@@ -147,7 +147,8 @@ def _block_size(problem: Problem) -> int:
     fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
     need a search for further copies that can take longer than the solve. For a few pairs on the
     host two short columns take half of the time of four, and a third fewer are needed. Single ones need
-    another third fewer, which a search for copies of every value takes.
+    another third fewer, which a search for copies of every value takes. For more pairs four short columns
+    take as long as two, and find more copies; eight need up to twice as many.
     """
     op, n, k = problem.operator, problem.n, problem.k
     is_sparse = getattr(op, "nnz", None) is not None
@@ -162,8 +163,8 @@ def _block_size(problem: Problem) -> int:
         filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
         is_usual = k <= few and wide <= PAIR and not filters
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
-        if is_usual and has_short_columns(problem):
-            b = min(k, PAIR)  # further copies of the only wanted value would not change the result
+        if has_short_columns(problem) and not (problem.has_costly_steps and not is_usual):
+            b = min(k, PAIR) if is_usual else min(b, 4)  # only copies of wanted values change the result
         if problem.ncv is not None:  # two steps between restarts
             b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)

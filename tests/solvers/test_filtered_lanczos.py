@@ -223,3 +223,42 @@ def test_copies_of_both_signs_are_found_where_there_are_more_than_columns(seed: 
     magnitudes = np.sort(np.abs(np.linalg.eigvalsh(A.toarray())))[::-1]
     w, _ = eigsh(A, 18, which="LM", tol=1e-8, convergence="norm", method="filter", rng=seed)
     assert np.allclose(np.sort(np.abs(w))[::-1], magnitudes[:18], rtol=0, atol=1e-7)
+
+
+def random_graph(n: int, degree: int, seed: int) -> Any:
+    rng = np.random.default_rng(seed)
+    ends = [rng.permutation(n) for _ in range(degree // 2)]
+    i, j = np.concatenate(ends), np.concatenate([np.roll(cycle, 1) for cycle in ends])
+    A = sp.coo_array((np.ones(len(i)), (i, j)), shape=(n, n)).tocsr()
+    return sp.csr_array(A + A.T)
+
+
+@pytest.mark.parametrize(
+    ("A", "k", "which", "restarts"),
+    [
+        (models.model("laplace2d:nx=60,ny=61"), 6, "SA", 15),  # 45 of plain Lanczos
+        (models.model("anderson:n=14,disorder=13"), 20, "SA", 10),
+        (models.model("laplace3d:n=18,periodic=True"), 20, "SA", 15),  # up to 24 copies, blocks of four
+        (random_graph(4000, 6, 1), 40, "LM", 15),  # values of both signs beside one far outside
+    ],
+)
+def test_a_long_solve_on_short_columns_is_filtered_after_few_restarts(
+    A: Any, k: int, which: str, restarts: int
+) -> None:
+    options = {"which": which, "tol": 1e-8, "convergence": "norm", "rng": 0, "return_info": True}
+    result = eigsh(A, k, **options)
+    plain = eigsh(A, k, method="lanczos", verify="always", **options)
+    assert result.info["method"] == "filter"
+    assert 3 < result.info["restarts"] <= restarts
+    assert np.allclose(result.eigenvalues, plain.eigenvalues, atol=1e-6)
+    assert result.info["reductions"] < plain.info["reductions"]
+
+
+@pytest.mark.parametrize("k", [3, 20])
+def test_a_short_solve_on_short_columns_is_not_filtered(k: int) -> None:
+    rng = np.random.default_rng(k)
+    values = np.r_[rng.uniform(0, 1, 3000), 2 + np.arange(2 * k) / k]
+    result = eigsh(sp.diags_array(values, format="csr"), k, which="LA", tol=1e-8, rng=0, return_info=True)
+    assert result.info["method"] == "lanczos"
+    assert np.allclose(result.eigenvalues, np.sort(values)[-k:])
+    assert result.info["operator_columns"] < 250
