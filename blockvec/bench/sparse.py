@@ -227,6 +227,17 @@ class _Sets:
             call()
             self.backend.synchronize()
 
+    def _uncompiled(self, function: Callable[..., object]) -> dict[str, Call]:
+        """Call a function without the kernels that LLVM compiles, where it has one."""
+        if choose(self.problem, self.backend).name != "csr_compiled":
+            return {}
+
+        def call(*operands: Any) -> object:
+            with option_context(jit="never"):
+                return function(*operands)
+
+        return {"uncompiled": self._turns(call)}
+
     def _case(self, operation: str, calls: dict[str, Call], **more: Any) -> Case:
         if self.backend.name == "cpu":  # the first product of each operator is not timed
             for call in calls.values():
@@ -239,6 +250,7 @@ class _Sets:
         """Make the case of Y = A X, with the libraries as peers."""
         calls = {"blockvec": self._turns(_product)}
         if self.backend.name == "cpu":
+            calls |= self._uncompiled(_product)
             calls["scipy"] = turns(operator.matmul, self.copies, arrays(self.X))
         else:
             from .sparse_peers import peers
@@ -264,7 +276,7 @@ class _Sets:
             "plain": self._turns(lambda S, V, W: S.apply(V, out=W, beta=BETA)),
             "separate": turns(separate, self.operators, self.X, self.Y, [block.like() for block in self.Y]),
         }
-        return self._case("apply_fused", calls, **FUSED)
+        return self._case("apply_fused", calls | self._uncompiled(together), **FUSED)
 
     def gram(self) -> Case:
         """Make the case of both Gram matrices in the call of the product, with three separate calls."""
