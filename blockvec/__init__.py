@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import errors, models
 from .adapters import as_operator
-from .backends import array_namespace, single_threaded_blas
+from .backends import array_namespace, run_in_threads, single_threaded_blas
 from .blockvector import BlockVector
 from .config import Options, option_context, options, set_default_options
 from .explanation import explain
@@ -73,6 +73,7 @@ __all__ = [
     "precompiled",
     "profile",
     "read_matrix",
+    "run_in_threads",
     "set_default_options",
     "single_threaded_blas",
     "solvers",

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import DeviceError
 from .base import Array, Backend, Candidate, DeviceArray
 from .host.backend import HOST
-from .host.threads import single_threaded_blas
+from .host.threads import run_in_threads, single_threaded_blas
 
 __all__ = [
     "Array",
@@ -22,6 +22,7 @@ __all__ = [
     "backend_for",
     "backend_of",
     "is_cupy",
+    "run_in_threads",
     "single_threaded_blas",
 ]
 

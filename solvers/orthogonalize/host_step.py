@@ -9,12 +9,13 @@ limits of `Adaptive`; if not, the general algorithm continues with what is left 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from blockvec import Profile, RowLayout
+from blockvec import Profile, RowLayout, run_in_threads, single_threaded_blas
 
 from ..blocks import Array, Block
 from ..column_block import ColumnBlock, add_product, adjoint_product, both_summed, summed
@@ -22,6 +23,7 @@ from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE
 from .gram_schmidt import AMPLIFIED
 from .intrablock import ENOUGH
 
+Result = TypeVar("Result")
 CHUNK_BYTES = 512 << 10  # rows of the basis that stay in a second-level cache from one product to the next
 LEAST_ROWS = 256
 UNIT = float(np.finfo(np.float64).eps) / 2
@@ -38,7 +40,7 @@ def is_on_host(W: Block) -> bool:
 
 
 class _Rows:
-    """Row-major W and V: products and updates chunk by chunk."""
+    """Row-major W and V: products and updates chunk by chunk, on all cores."""
 
     def __init__(self, W: Array, V: Array, layout: RowLayout | None) -> None:
         self._layout = layout
@@ -47,35 +49,55 @@ class _Rows:
             [(W[i : i + rows], V[i : i + rows]) for i in range(0, n, rows)] if n > rows else [(W, V)]
         )
 
+    def _map(self, work: Callable[[Array, Array], Result]) -> list[Result]:
+        """Call a function of each chunk of W and V; return its results in their order."""
+        if len(self._chunks) == 1:
+            return [work(*self._chunks[0])]
+        found: dict[int, Result] = {}
+
+        def run(index: int) -> None:
+            found[index] = work(*self._chunks[index])
+
+        with single_threaded_blas:
+            run_in_threads(run, len(self._chunks))
+        return [found[index] for index in range(len(self._chunks))]
+
     def dot(self, begin: int, end: int) -> Array:
         """Compute V^H W for columns of V."""
-        return summed(self._layout, _added([U[:, begin:end].conj().T @ X for X, U in self._chunks]))
+        return summed(self._layout, _added(self._map(lambda X, U: U[:, begin:end].conj().T @ X)))
 
     def project(self, ranges: Sequence[tuple[int, int]], S: Array) -> tuple[Array, Array]:
         """Set W = W - V S, where S is not zero in these rows only; compute V^H W and W^H W."""
-        products, grams = [], []
-        for X, U in self._chunks:
+
+        def work(X: Array, U: Array) -> tuple[Array, Array]:
             for i, j in ranges:
                 X -= U[:, i:j] @ S[i:j]
-            products.append(U.conj().T @ X)
-            grams.append(X.conj().T @ X)
+            return U.conj().T @ X, X.conj().T @ X
+
+        products, grams = zip(*self._map(work), strict=True)
         return both_summed(self._layout, _added(products), _added(grams))
 
     def subtract(self, S: Array, T: Array | None) -> None:
         """Set W = W - V S, and W = W T."""
-        for X, U in self._chunks:
+
+        def work(X: Array, U: Array) -> None:
             X -= U @ S
             if T is not None:
                 X[:] = X @ T
 
+        self._map(work)
+
     def multiply(self, T: Array) -> None:
         """Set W = W T."""
-        for X, _ in self._chunks:
+
+        def work(X: Array, _: Array) -> None:
             X[:] = X @ T
+
+        self._map(work)
 
     def gram(self) -> Array:
         """Compute W^H W."""
-        return summed(self._layout, _added([X.conj().T @ X for X, _ in self._chunks]))
+        return summed(self._layout, _added(self._map(lambda X, _: X.conj().T @ X)))
 
 
 def host_step(
@@ -212,6 +234,6 @@ def _factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, float, f
     return R, T, again, whole, math.nan if failed or singular else square(T)
 
 
-def _added(parts: list[Array]) -> Array:
+def _added(parts: Sequence[Array]) -> Array:
     """Add up arrays in their order."""
     return parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector
+from blockvec import BlockVector, option_context
 from blockvec.errors import BreakdownError, ShapeError
 from solvers.orthogonalize import Adaptive, BCGSIPlus, orthogonalize
+from solvers.orthogonalize.host_step import host_step
 
 N, M, B = 1500, 24, 4
 DTYPES = ("float32", "float64", "complex64", "complex128")
@@ -250,3 +251,20 @@ def test_small_pivots_do_not_let_rounding_grow_without_end(seed: int) -> None:
     result = orthogonalize(X, rng=0, scale=1e-3)
     assert np.linalg.norm(X.array.T @ X.array - np.eye(20)) < 1e-13
     assert np.linalg.norm(X.array @ result.R - W) < 1e-13 * np.linalg.norm(W)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_steps_over_many_chunks_of_rows_have_the_same_bits_on_any_number_of_threads(dtype: str) -> None:
+    rng, rows = np.random.default_rng(11), 20_000
+    V, W = orthonormal(rng, rows, 12, dtype), numbers(rng, rows, 4, dtype=dtype)
+    found = []
+    for threads in (1, 2, 5):
+        X, into = BlockVector(W.copy()), np.zeros_like(W)
+        with option_context(threads=threads):
+            S, R, _, _ = host_step(X, V, [(4, 12)], 0.0, into)
+        assert R is not None
+        assert np.allclose(V @ S + into @ R, W, atol=1e-12)
+        assert np.linalg.norm(V.conj().T @ into) < 1e-13
+        found.append((S, R, into))
+    for other in found[1:]:
+        assert all(map(np.array_equal, found[0], other))

@@ -19,7 +19,7 @@ from ...kernels.problem import Pattern, SpmmvProblem, is_complex
 from ..base import Array, CsrMatrix, Fused
 from . import elementwise, sparse_kernel
 from .panels import quiet_arithmetic, real_view
-from .threads import map_items
+from .threads import run_in_threads
 
 # Rows plus entries of a row block, times real columns: at most about 1.2 ms of work, whose result fits a
 # third-level cache, and at least a time that is long against waking a thread. Shorter blocks return more
@@ -72,7 +72,7 @@ class RowBlocks:
                 _sparsetools.csr_matvec(*extents, *stored, X[:, j], Y[:, j])
 
             if self.nnz > LEAST_WORK:
-                map_items(add, width)
+                run_in_threads(add, width)
             else:
                 for j in range(width):
                     add(j)
@@ -155,7 +155,7 @@ def spmmv(
             parts[block] = dots_of(begin, end)
 
     with quiet_arithmetic():
-        map_items(work, len(cuts) - 1)
+        run_in_threads(work, len(cuts) - 1)
         for _, parts, out in sums:  # added up in the order of the blocks
             elementwise.store_dots(parts, out)
 

@@ -21,7 +21,7 @@ from ..base import Array, Fused
 from . import llvm
 from .panels import REAL_TYPES, quiet_arithmetic
 from .sparse_source import ARGUMENTS, LINE_BYTES, Factor, RowKernel, source
-from .threads import map_items, map_rows
+from .threads import map_rows, run_in_threads
 
 if TYPE_CHECKING:
     from .sparse import RowBlocks
@@ -97,7 +97,7 @@ def spmmv(
         for function, arguments, total, size in calls:
             function(cuts[block], cuts[block + 1], *arguments, total + block * size)
 
-    map_items(work, len(cuts) - 1)
+    run_in_threads(work, len(cuts) - 1)
     for name, out in dots.items():
         found = [_dot(kernel, total, name, out.dtype) for kernel, _, total in sums]
         out[...] = np.concatenate(found) if found else 0
@@ -117,7 +117,7 @@ def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: compl
     places = [number for place in columns for number in place]
     arguments = (*_addresses(S.indptr, S.indices, S.data), *places, 0, 0, *_addresses(factors, shifts), 0)
     cuts = S.cuts(kernel.lanes)
-    map_items(lambda block: function(cuts[block], cuts[block + 1], *arguments), len(cuts) - 1)
+    run_in_threads(lambda block: function(cuts[block], cuts[block + 1], *arguments), len(cuts) - 1)
     return True
 
 

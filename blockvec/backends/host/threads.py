@@ -42,15 +42,30 @@ def map_rows(work: Callable[[int, int], Result], n_rows: int, ranges_per_thread:
         results[index] = work(*ranges[index])
 
     with single_threaded_blas:
-        map_items(run, len(ranges))
+        run_in_threads(run, len(ranges))
     return [results[index] for index in range(len(ranges))]
 
 
-def map_items(work: Callable[[int], None], n_items: int) -> None:
-    """Run ``work(i)`` for every item; each free thread takes the next one.
+def run_in_threads(work: Callable[[int], None], n_items: int) -> None:
+    """Run ``work(i)`` for i from 0 to ``n_items - 1`` on `Options.threads` threads.
 
-    For items of unequal cost that write disjoint results, so that the order does not matter. Items that call
-    BLAS on long operands need `single_threaded_blas` around this call.
+    Each free thread takes the next item. For items that write disjoint results, so that the order does not
+    matter. Items that call BLAS on long operands need `single_threaded_blas` around this call.
+
+    Parameters
+    ----------
+    work : callable
+        Function of an index; the first exception that it raises is raised again.
+    n_items : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import run_in_threads
+    >>> squares = np.zeros(4)
+    >>> run_in_threads(lambda i: squares.__setitem__(i, i * i), 4)
+    >>> squares.tolist()
+    [0.0, 1.0, 4.0, 9.0]
     """
     n_threads = min(options().threads, n_items) if n_items > 1 else 1
     if n_threads == 1:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import blockvec
 from blockvec.backends.host import threads
-from blockvec.backends.host.threads import map_items, map_rows, row_ranges
+from blockvec.backends.host.threads import map_rows, row_ranges, run_in_threads
 
 
 @given(st.integers(0, 5000), st.integers(1, 40), st.sampled_from([1, 64, 100]))
@@ -41,7 +41,7 @@ def test_results_come_in_the_order_of_rows_whoever_is_first(count: int, per_thre
 def test_several_threads_work_at_a_time() -> None:
     barrier = threading.Barrier(3)  # passes only where three are in it together
     with blockvec.option_context(threads=3):
-        map_items(lambda index: barrier.wait(timeout=60), 3)
+        run_in_threads(lambda index: barrier.wait(timeout=60), 3)
 
 
 def test_a_thread_that_is_held_up_leaves_the_rest_to_the_others() -> None:
@@ -56,7 +56,7 @@ def test_a_thread_that_is_held_up_leaves_the_rest_to_the_others() -> None:
             others_done.set()
 
     with blockvec.option_context(threads=2):
-        map_items(work, 8)
+        run_in_threads(work, 8)
     assert len(set(done[:7])) == 1
 
 
@@ -72,7 +72,7 @@ def test_an_error_in_any_thread_reaches_the_caller(failing: int) -> None:
             raise ZeroDivisionError
 
     with blockvec.option_context(threads=2), pytest.raises(ZeroDivisionError):
-        map_items(work, 2)
+        run_in_threads(work, 2)
 
 
 def test_blas_is_single_threaded_inside_and_as_before_after() -> None:
@@ -173,7 +173,7 @@ def test_threads_are_used_again() -> None:
             found.add(str(threading.get_ident()))
 
         with blockvec.option_context(threads=3):
-            map_items(work, 3)
+            run_in_threads(work, 3)
         return found
 
     assert names() == names()
@@ -182,7 +182,7 @@ def test_threads_are_used_again() -> None:
 def test_items_may_spread_items_of_their_own() -> None:
     found: list[int] = []
     with blockvec.option_context(threads=2):
-        map_items(lambda i: map_items(lambda j: found.append(10 * i + j), 3), 2)
+        run_in_threads(lambda i: run_in_threads(lambda j: found.append(10 * i + j), 3), 2)
     assert sorted(found) == [0, 1, 2, 10, 11, 12]
 
 
@@ -196,5 +196,5 @@ def test_work_is_done_by_fewer_threads_where_the_system_allows_no_more(
     monkeypatch.setattr(threads._Worker, "__init__", refuse)
     done: list[int] = []
     with blockvec.option_context(threads=4):
-        threads.map_items(done.append, 9)
+        threads.run_in_threads(done.append, 9)
     assert done == list(range(9))
