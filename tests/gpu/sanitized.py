@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, as_operator, inverse_factor, products
+from blockvec import BlockVector, as_operator, inverse_factor, models, products
 from blockvec.backends import backend_for
 from blockvec.kernels.compile import function
 from blockvec.kernels.dense.tsmm_3m import ROWS as ROWS_3M
@@ -131,6 +131,18 @@ def run_sparse(width: int) -> int:
     return 1
 
 
+def run_chain(spec: str, width: int) -> int:
+    """Run a product with a chain that is not stored, with its fused sums."""
+    A = models.model(spec)
+    values = exact_values(np.random.default_rng(width), (A.shape[0], width + LD), "float64")
+    x, X = values[:, 1 : 1 + width], on("gpu", values)[:, 1 : 1 + width]
+    applied = models.operator(spec, device="gpu").apply(BlockVector(X), shift=2, dots=("xy", "yy"))
+    y = A @ x - 2 * x
+    check("spmmv_chain", applied.Y, y)
+    check("spmmv_chain dots", applied.dots["xy"], (x * y).sum(axis=0))
+    return 1
+
+
 def run_small(width: int, dtype: str) -> int:
     """Run the inverse of a Cholesky factor that is bidiagonal, with ones."""
     R = np.eye(width, dtype=dtype) + np.eye(width, k=1, dtype=dtype)
@@ -155,6 +167,7 @@ def main() -> None:
         count += run_sweeps(M, N, dtype)
     count += run_dealt(5, 3, "float64") + run_dealt(16, 16, "complex64")
     count += run_sparse(4) + run_sparse(7)
+    count += run_chain("xxz:sites=14,up=6", 7) + run_chain("hubbard:sites=7,up=3,down=4,u=2", 16)
     count += run_small(5, "float32") + run_small(40, "complex128")
     print(f"{count} kernels")
 

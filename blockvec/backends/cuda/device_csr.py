@@ -109,7 +109,7 @@ class DeviceChain:
 
 
 def _to_device(array: np.ndarray[Any, Any]) -> Array:
-    """Copy an array; other streams will read it, too."""
+    """Copy an array, and wait: other streams will read it, too."""
     import cupy
 
     copy = cupy.asarray(array)

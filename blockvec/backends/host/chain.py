@@ -60,12 +60,11 @@ class ChainBlocks:
         """
         plan, width = self.plan(X.shape[1]), X.shape[1]
         chain, blocks, x = self.chain, plan.blocks, X.reshape(-1)
-        hop = {sign: np.array([sign * alpha * chain.hop]).astype(x.dtype) for sign in (-1, 1)}
-        value = {sign: factor.item() for sign, factor in hop.items()}
+        hops = {sign: np.full(len(plan.places), sign * alpha * chain.hop).astype(x.dtype) for sign in (-1, 1)}
 
         @functools.cache
         def scaled(kind: int) -> Array:
-            scaled_signs: Array = plan.inner[kind][2].astype(x.dtype) * value[1]
+            scaled_signs: Array = plan.inner[kind][2] * hops[1][0]
             return scaled_signs
 
         def add(begin: int, end: int, rows: Array) -> None:
@@ -81,15 +80,14 @@ class ChainBlocks:
                     _add_product(m, m, width, plan.places[: m + 1], plan.places, values, own, y)
                 for other, sign in plan.outer(block):
                     part = x[other * width : (other + m) * width]
-                    _sparsetools.csr_matvecs(1, 1, m * width, _ONE_ROW, _FIRST, hop[sign], part, y)
+                    _sparsetools.csr_matvecs(1, 1, m * width, _ONE_ROW, _FIRST, hops[sign], part, y)
                 for c, sign in plan.crossings:
                     indptr, indices = plan.crossing(kind, c, bool(blocks.occupied[block, c]))
                     if len(indices):
                         there = int(blocks.crossings[block, c])
                         other, end_of_other = plan.starts[there : there + 2]
                         part = x[other * width : end_of_other * width]
-                        data = np.full(len(indices), value[sign], x.dtype)
-                        _add_product(m, end_of_other - other, width, indptr, indices, data, part, y)
+                        _add_product(m, end_of_other - other, width, indptr, indices, hops[sign], part, y)
 
         return add
 
@@ -109,7 +107,7 @@ class _Plan:
         self.places = np.arange(chain.class_rows(low) + 1, dtype=np.int32)  # rows, columns of a diagonal
         self.crossings = [(c, int(sign)) for c, sign in enumerate(self.blocks.crossing_signs) if sign]
         self.crossing = functools.cache(self._crossing)
-        self._inside = functools.cache(self._with_crossings)
+        self.inside = functools.cache(self._inside)
 
     def outer(self, block: int) -> Iterator[tuple[int, int]]:
         """Yield the first row of each block that a hop among the upper bits leads to, and its sign."""
@@ -123,22 +121,23 @@ class _Plan:
         exists = of.occupied[:, c] != occupied
         return _pointers(exists), of.crossings[exists, c].astype(np.int32)
 
-    def _with_crossings(self, kind: int, occupied: tuple[bool, ...]) -> Array:
+    def _inside(self, kind: int, occupied: tuple[bool, ...]) -> Array:
+        """Compute the elements on the diagonal in blocks whose upper bits count nothing."""
         of = self.blocks.kinds[kind]
-        found: Array = of.inside.astype(np.float64)
+        q = of.inside.astype(np.float64)
         if self._chain.pattern == "spins":
             for (c, _), bit in zip(self.crossings, occupied, strict=True):
-                found += of.occupied[:, c] != bit
-        return found
+                q += of.occupied[:, c] != bit
+        return self._chain.value(q)
 
     def diagonal(self, block: int) -> Array:
         """Compute the elements on the diagonal in a block."""
-        blocks, kind = self.blocks, self.kind[block]
-        q = self._inside(kind, tuple(bool(blocks.occupied[block, c]) for c, _ in self.crossings))
-        q = q + float(blocks.outside[block])
+        blocks, kind, step = self.blocks, self.kind[block], self._chain.step
+        occupied = tuple(bool(blocks.occupied[block, c]) for c, _ in self.crossings)
+        values = self.inside(kind, occupied) + step * int(blocks.outside[block])
         if self._chain.pattern == "electrons":
-            q += np.bitwise_count(blocks.kinds[kind].mark & blocks.mask[block])
-        return self._chain.value(q)
+            values += step * np.bitwise_count(blocks.kinds[kind].mark & blocks.mask[block])
+        return values
 
 
 def _compressed(kind: Kind) -> tuple[Array, Array, Array]:

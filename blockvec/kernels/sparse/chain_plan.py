@@ -121,10 +121,14 @@ class Chain:
             raise DTypeError(f"converted: A is a chain, whose elements are real, got dtype={dtype.name}.")
         return replace(self, hop=factor * self.hop, diagonal=factor * self.diagonal, dtype=dtype)
 
+    @property
+    def step(self) -> float:
+        """Difference of elements on the diagonal whose counts q differ by one."""
+        return self.diagonal * (-2 if self.pattern == "spins" else 1)
+
     def value(self, q: Numbers) -> Numbers:
         """Compute elements of the diagonal."""
-        value: Numbers = self.diagonal * (self.n_bonds - 2.0 * q if self.pattern == "spins" else 1.0 * q)
-        return value
+        return self.step * q + (self.diagonal * self.n_bonds if self.pattern == "spins" else 0.0)
 
     def bonds(self) -> list[tuple[int, int]]:
         """List the bits of the two sites of each bond and the sign of its hop, species by species."""

@@ -1,0 +1,104 @@
+"""Compare chains without a matrix with their matrices: time of a product, and solves of long chains.
+
+    python tests/benchmarks/chains.py                                    # on the host
+    python tests/benchmarks/chains.py --device gpu xxz:sites=24,up=12 hubbard:sites=13,up=6,down=6,u=8
+    python tests/benchmarks/chains.py --device gpu --solve -k 10 xxz:sites=30,up=15
+    python tests/benchmarks/chains.py --device gpu --solve -k 4 xxz:sites=32,up=16
+
+Prints a record per matrix and width, or per solve, as a line of JSON. Products with and without a matrix
+alternate, and the fastest ones count. `shift` times the step of a recurrence: a factor, a shift and an update
+in the same pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from blockvec import BlockVector, as_operator, models
+from solvers import eigsh
+from tests.benchmarks.mixed_precision import clock, facts
+
+MATRICES = ("xxz:sites=20,up=10", "hubbard:sites=10,up=5,down=5,u=8")
+WIDTHS = (1, 2, 3, 4, 7, 8, 16, 32)
+WARM, ROUNDS = 25, 7  # products before the measurement, while a GPU converts the matrix; measurements
+
+
+def seconds(call: Callable[[], object], device: str, count: int) -> float:
+    """Time one of several calls."""
+    begin = clock(device)
+    for _ in range(count):
+        call()
+    return (clock(device) - begin) / count
+
+
+def products(name: str, width: int, device: str, steps: int) -> dict[str, Any]:
+    """Measure the products with one matrix and width."""
+    forms = {
+        "chain": models.operator(name, device=device),
+        "matrix": as_operator(models.model(name), device=device),
+    }
+    X = BlockVector.random(forms["chain"].shape[0], width, device=device, rng=0)
+    Y = X.copy()
+    plain = {form: (lambda S=S: S.apply(X, out=Y)) for form, S in forms.items()}
+    update = {
+        form: (lambda S=S: S.apply(X, out=Y, alpha=0.1, beta=-1, shift=0.3)) for form, S in forms.items()
+    }
+    record: dict[str, Any] = {"operation": "chain", "matrix": name, "n": X.n_rows, "width": width}
+    for kind, calls in {"plain": plain, "shift": update}.items():
+        best = dict.fromkeys(calls, float("inf"))
+        for call in calls.values():
+            seconds(call, device, WARM if device == "gpu" else 1)
+        for _ in range(ROUNDS):
+            for form, call in calls.items():
+                best[form] = min(best[form], seconds(call, device, steps))
+        record[kind] = {**best, "speedup": best["matrix"] / best["chain"]}
+    return record
+
+
+def solve(name: str, k: int, device: str, **options: Any) -> dict[str, Any]:
+    """Measure one solve; all copies are in the values."""
+    A = models.operator(name, device=device)
+    begin = time.perf_counter()
+    result: Any = eigsh(A, k, which="SA", tol=1e-8, convergence="norm", rng=0, return_info=True, **options)
+    record = {"operation": "eigsh", "matrix": name, "n": A.shape[0], "k": k, "which": "SA", "nnz": A.nnz}
+    record |= {"time_s": time.perf_counter() - begin, **facts(result)}
+    names = ("method", "block_size")
+    return (
+        record
+        | {key: result.info.get(key) for key in names}
+        | {"values": A.backend.to_host(result.eigenvalues).tolist()}
+    )
+
+
+def main() -> None:
+    """Print the records."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("matrices", nargs="*", default=MATRICES)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
+    parser.add_argument("--solve", action="store_true", help="solve, instead of timing products")
+    parser.add_argument("-k", type=int, default=10)
+    parser.add_argument("--block-size", type=int)
+    parser.add_argument("--ncv", type=int)
+    parser.add_argument("--method", default="auto")
+    parser.add_argument("--steps", type=int, default=5, help="products per measurement")
+    arguments = parser.parse_args()
+    sizes = {"block_size": arguments.block_size, "ncv": arguments.ncv, "method": arguments.method}
+    for name in arguments.matrices:
+        if arguments.solve:
+            print(json.dumps(solve(name, arguments.k, arguments.device, **sizes)), flush=True)
+            continue
+        for width in WIDTHS:
+            print(json.dumps(products(name, width, arguments.device, arguments.steps)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
