@@ -503,6 +503,11 @@ class SparseOperator(Operator):
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
 
     @property
+    def n_stored(self) -> int:
+        """Entries in memory."""
+        return self.nnz
+
+    @property
     def is_recordable(self) -> bool:
         """Whether `Recorder` can record `apply`: not inside a `profile`, which times each call."""
         return active_profile.get() is None

@@ -55,6 +55,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add = root.add_argument
     add("matrix", metavar="MATRIX", help="a model such as laplace3d:n=64, a file, or - (see below)")
+    add(
+        "--matrix-free",
+        action="store_true",
+        help="store no matrix; for the models of many particles, xxz and hubbard",
+    )
     add("-k", type=int, metavar="K", help="wanted eigenpairs (default 6; with --interval at most so many)")
     add(
         "--which",
@@ -197,7 +202,13 @@ def _run_together(arguments: argparse.Namespace, comm: Communicator | None) -> i
     if is_first:
         _check_outputs(arguments)
     device = _device(arguments)
-    A = _opened(arguments.matrix) if comm is None else _opened_together(arguments.matrix, device, comm)
+    A: Any
+    if arguments.matrix_free:
+        if comm is not None:
+            raise OptionError("--matrix-free: one process computes without a matrix; leave out --comm.")
+        A = blockvec.models.operator(arguments.matrix, device=device)
+    else:
+        A = _opened(arguments.matrix) if comm is None else _opened_together(arguments.matrix, device, comm)
     M = None if arguments.mass is None else _opened(arguments.mass)
     interrupted = False
     with blockvec.profile() if arguments.profile else nullcontext() as profile:

@@ -16,6 +16,8 @@ class ChainOperator(SparseOperator):
     `nnz` counts the entries that its matrix would have.
     """
 
+    n_stored = 0
+
 
 def operator(spec: str, *, device: str = "cpu") -> ChainOperator:
     """Create a chain of spins or electrons as an operator that stores no matrix.

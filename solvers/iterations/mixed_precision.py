@@ -68,9 +68,9 @@ def copy_bytes(operator: Operator, block_size: int) -> int:
     """
     size = SINGLE[operator.dtype.char].itemsize
     entry = size + (0 if operator.device == "cpu" else size + INDEX_BYTES)
-    nnz: int = operator.nnz  # type: ignore[attr-defined]
+    stored: int = getattr(operator, "n_stored", getattr(operator, "nnz", 0))
     processes = 1 if operator.layout is None else operator.layout.size
-    return (nnz * entry + 2 * operator.shape[0] * block_size * size) // processes
+    return (stored * entry + 2 * operator.shape[0] * block_size * size) // processes
 
 
 def saves_time(operator: Operator, block_size: int) -> bool:

@@ -66,6 +66,16 @@ def test_counts_are_in_singular_or_plural(capsys: pytest.CaptureFixture[str]) ->
         assert text in capsys.readouterr().out
 
 
+def test_a_chain_is_solved_without_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    values = []
+    for options in ([], ["--matrix-free"]):
+        assert main(["xxz:sites=12,up=6", "-k", "3", "--device", "cpu", "--json", *options]) == 0
+        values.append(json.loads(capsys.readouterr().out)["eigenvalues"])
+    np.testing.assert_allclose(*values, atol=1e-7)
+    assert main(["laplace1d:n=9", "--matrix-free"]) == 2
+    assert "laplace1d:n=9 is stored as a matrix" in capsys.readouterr().err
+
+
 def test_json_is_one_document_and_nothing_else(tmp_path: Path) -> None:
     saved = tmp_path / "out.npz"
     done = run("laplace2d:n=24", "-k", "3", "--json", "--save", str(saved), "--rng", "5")

@@ -283,3 +283,10 @@ def test_mixed_solves_on_a_gpu_have_the_pairs_of_double_precision(case: str) -> 
     assert result.info["single_columns"] > 0
     assert (np.linalg.norm(A @ X - X * w, axis=0) <= 1.01 * result.limits).all()
     assert np.abs(w - values).max() <= result.limits.max()
+
+
+def test_a_copy_of_a_chain_takes_memory_for_blocks_alone() -> None:
+    spec = "xxz:sites=12,up=6"
+    chain, matrix = models.operator(spec), as_operator(models.model(spec))
+    assert mixed_precision.copy_bytes(chain, 2) == 2 * 924 * 2 * 4
+    assert mixed_precision.copy_bytes(matrix, 2) > mixed_precision.copy_bytes(chain, 2) + 4 * chain.nnz - 1
