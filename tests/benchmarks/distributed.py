@@ -217,7 +217,7 @@ def main() -> None:
     begin, is_first = time.monotonic(), comm.rank == 0
     choose_gpu(processes)
     clock = Clock(comm)
-    document: dict[str, Any] = {"environment": environment(backend_for("gpu")), "records": []}
+    document: dict[str, Any] = {"environment": environment(backend_for("gpu")), "ceilings": {}, "records": []}
     if arguments.json.exists():
         document = json.loads(arguments.json.read_text())
     done = {(record["row"], record["processes"]) for record in document["records"]}

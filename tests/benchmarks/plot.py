@@ -13,7 +13,15 @@ from pathlib import Path
 
 from blockvec.bench.pictures.draw import Paint, draw_files, of_products
 from blockvec.bench.records import Record
-from tests.benchmarks.pictures import accuracy, eigsh, jacobi_davidson, latency, orthogonality, paper
+from tests.benchmarks.pictures import (
+    accuracy,
+    eigsh,
+    jacobi_davidson,
+    latency,
+    orthogonality,
+    paper,
+    processes,
+)
 
 
 def of_tables(document: Record) -> Iterator[tuple[Paint, list[Record]]]:
@@ -27,6 +35,8 @@ def of_tables(document: Record) -> Iterator[tuple[Paint, list[Record]]]:
     of_corrections = [r for r in solves if r.get("table") in jacobi_davidson.TABLES]
     yield partial(paper.paint, ceilings=document["ceilings"]), [r for r in records if "figure" in r]
     yield accuracy.paint, of("accuracy")
+    yield processes.paint_host, of("processes")
+    yield processes.paint_scaling, records if all("efficiency" in r for r in records) else []
     yield orthogonality.paint_loss, of("orthogonality")
     yield orthogonality.paint_times, of("orthogonalize")
     yield latency.paint, [r for r in records if "replay_s" in r]

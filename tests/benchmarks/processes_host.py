@@ -107,6 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="store the records")
     parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--only", default="", help="problems whose name contains this text; keep the others")
     parser.add_argument("--solve", metavar="MODEL", help=argparse.SUPPRESS)
     parser.add_argument("--comm", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -121,7 +122,11 @@ def main() -> int:
             print(json.dumps(found))
         return 0
     rows = []
+    if arguments.only and arguments.json and arguments.json.exists():
+        rows = [row for row in results.read(arguments.json)["records"] if arguments.only not in row["matrix"]]
     for model in PROBLEMS:
+        if arguments.only not in model:
+            continue
         for row in measured(model, arguments.turns):
             rows.append(row)
             ratio = f", {row['ratio']:.2f} and {row['cpu_ratio']:.2f}" if "ratio" in row else ""
