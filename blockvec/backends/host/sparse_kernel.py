@@ -26,9 +26,11 @@ from .threads import map_rows, run_in_threads
 if TYPE_CHECKING:
     from .sparse import RowBlocks
 
-# Rows plus entries, times real columns plus 4: proportional to the time of SciPy's kernel, 0.27 ns. From here
-# on, about a hundred products outweigh loading the compiler and compiling.
-LEAST_WORK = 1 << 21
+# Rows plus entries, times real columns plus 4, plus the elements of further passes for factors and sums: in
+# units of 0.27 ns of SciPy's kernel and NumPy. From here on, about a hundred products outweigh loading the
+# compiler and compiling.
+LEAST_WORK = 3 << 20
+PASS_WORK = 4  # per element
 COLUMNS = range(1, 5)  # of column-major products; each takes another pointer
 SHORT_ROWS = 8  # mean entries per row up to which rows of a view are read where they are
 _TYPES = [ctypes.c_int64 if word.startswith("i64") else ctypes.c_void_p for word in ARGUMENTS.split(", ")]
@@ -36,15 +38,17 @@ _TYPES = [ctypes.c_int64 if word.startswith("i64") else ctypes.c_void_p for word
 
 def refusal(problem: SpmmvProblem) -> str:
     """Return the reason why a product should not be compiled; empty if it should."""
-    parts = 2 if is_complex(problem.dtype) else 1
-    return _refusal(problem.n_rows + problem.nnz, parts * problem.width)
+    passes = (problem.shift != "none") + (problem.beta == "general") + 2 * (problem.chain != "none")
+    lanes = problem.width * (2 if is_complex(problem.dtype) else 1)
+    return _refusal(problem.n_rows, problem.nnz, lanes, passes + len(problem.dots))
 
 
-def _refusal(size: int, lanes: int) -> str:
+def _refusal(n_rows: int, nnz: int, lanes: int, passes: int) -> str:
     choice = options().jit
     if choice == "never":
         return "option jit='never'"
-    if choice == "auto" and size * (lanes + 4) < LEAST_WORK:
+    work = (n_rows + nnz) * (lanes + 4) + n_rows * lanes * passes * PASS_WORK
+    if choice == "auto" and work < LEAST_WORK:
         return "a small product: compiling takes longer"
     reason = llvm.missing()
     if choice == "always" and reason:
@@ -109,7 +113,8 @@ def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: compl
     Return False, and do nothing, if that should not be compiled.
     """
     width, parts = Y.shape[1], 2 if Y.dtype.kind == "c" else 1
-    if width not in COLUMNS or _refusal(S.shape[0] + S.nnz, parts * width):
+    passes = int(np.ndim(shift) > 0 or shift != 0) + (beta not in (0, 1))
+    if width not in COLUMNS or _refusal(S.shape[0], S.nnz, parts * width, passes):
         return False
     kernel, factors, shifts = _kernel(S, Y, (alpha, beta, 0, 1), shift)
     function = _function(replace(kernel, delta="none", by_columns=True))
