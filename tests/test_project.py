@@ -225,3 +225,12 @@ def test_packages_say_they_are_typed() -> None:
 def test_tests_are_no_package() -> None:
     # A package tests/blockvec would be imported in place of the library.
     assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_the_map_of_modules_names_those_that_there_are() -> None:
+    text = (ROOT / "docs/develop.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\b[a-z]\w*\.py\b", text.partition("## Modules")[2].partition("\ntests/")[0]))
+    there = {path.name for package in ("blockvec", "solvers", "tests") for path in modules(package)}
+    assert not named - there
+    shown = [*(ROOT / "solvers").glob("*.py"), *(ROOT / "blockvec").glob("*.py")]
+    assert not {path.name for path in shown if not path.name.startswith("__")} - named
