@@ -13,7 +13,6 @@ Examples
 import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
 
 from .counting import EigenvalueCount, count_eigenvalues
-from .drivers import memory_needed
 from .eigsh import eigsh
 from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
 from .linear import (
@@ -27,6 +26,7 @@ from .linear import (
 from .problem import IterationState
 from .replacement import replace_eigsh
 from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+from .storage import memory_needed
 
 __all__ = [
     "ConvergenceWarning",

@@ -25,7 +25,7 @@ from blockvec.system.files import check_apart, check_output, check_picture, repl
 
 from .arguments import CHOICES
 from .blocks import to_host
-from .drivers import DENSE_ROWS
+from .choice import DENSE_ROWS
 from .eigsh import eigsh
 from .iterations.rayleigh_ritz import WHICH
 from .result import EigenResult, Interrupted, ProcessInfo

@@ -16,12 +16,13 @@ from blockvec.errors import BreakdownError, OptionError
 from .arguments import is_explicit
 from .combine import one_after_other
 from .costs import FEW_ROWS
-from .drivers import dense_bytes, solve
+from .drivers import solve
 from .iterations.rayleigh_ritz import dense_matrix
 from .problem import Problem
 from .result import EigenResult
 from .runtime.memory import SMALL_BYTES, available_bytes
 from .runtime.processes import largest
+from .storage import dense_bytes
 from .transform.solution import solve_transformed
 from .transform.spectral_map import SpectralMap
 from .transform.standard_form import StandardForm, standard_form

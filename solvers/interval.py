@@ -19,9 +19,10 @@ from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError
 
 from .blocks import pick, to_host
+from .choice import DENSE_MAX_ROWS, DENSE_ROWS, DENSE_SHARE
 from .combine import one_after_other, staged, within_time
 from .counting import can_factorise, estimate
-from .drivers import DENSE_MAX_ROWS, DENSE_ROWS, DENSE_SHARE, solve
+from .drivers import solve
 from .factorization.pencil import Pencil, eigenvalue_rounding
 from .problem import Problem
 from .result import EigenResult, SolveInfo

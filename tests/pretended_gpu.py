@@ -183,7 +183,7 @@ def pretended_gpu(
         patch.setattr(cuda, "find_device", lambda name: 0)
         patch.setattr(HostBackend, "device_id", 0, raising=False)
         patch.setattr(graphs, "Graphs", _Graphs)
-        patch.setattr("solvers.drivers.require_memory", lambda *_: None)
+        patch.setattr("solvers.storage.require_memory", lambda *_: None)
         for module in modules:
             patch.setattr(f"{module}.precompiled", watch.precompiled)
         dispatch.forget()

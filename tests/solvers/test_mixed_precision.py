@@ -153,11 +153,11 @@ def test_auto_stays_in_double_precision_where_a_copy_does_not_fit(monkeypatch: p
     monkeypatch.setattr("solvers.runtime.memory.SMALL_BYTES", 0)
     A = models.model("laplace2d:n=34")
     asked: list[int] = []
-    monkeypatch.setattr("solvers.drivers.require_memory", lambda op, needed, *text: asked.append(needed))
+    monkeypatch.setattr("solvers.storage.require_memory", lambda op, needed, *text: asked.append(needed))
     solve(A, 6, method="filter", precision="double")
     copy = mixed_precision.copy_bytes(as_operator(A), 4)
     for free, precision, mixes in ((asked[0] + copy, "auto", True), (asked[0] + copy - 1, "auto", False)):
-        monkeypatch.setattr("solvers.drivers.available_bytes", lambda op, free=free: free)
+        monkeypatch.setattr("solvers.storage.available_bytes", lambda op, free=free: free)
         result = solve(A, 6, method="filter", precision=precision)
         assert (result.info["single_columns"] > 0) == mixes
         assert asked[-1] == asked[0] + copy * mixes

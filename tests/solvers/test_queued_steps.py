@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.errors import BreakdownError
-from solvers import drivers, eigsh
+from solvers import choice, eigsh
 from solvers.iterations import krylov
 from solvers.iterations.krylov import BlockKrylov, Counts
 from solvers.iterations.recorded_step import RecordedStep
@@ -23,7 +23,7 @@ DTYPES = ("float64", "complex128", "float32")
 def queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queue steps on the host, too."""
     monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
-    monkeypatch.setattr(drivers, "SHORT_ROWS", 0)  # row-major blocks, as on a GPU
+    monkeypatch.setattr(choice, "SHORT_ROWS", 0)  # row-major blocks, as on a GPU
 
 
 @pytest.fixture

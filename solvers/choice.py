@@ -1,0 +1,188 @@
+"""The method and the sizes of an iteration, chosen from the size and the costs of a problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from blockvec import BlockVector
+from blockvec import Operator as ArrayOperator
+from blockvec.errors import OptionError, ShapeError
+
+from .arguments import integer
+from .costs import most_calls
+from .iterations.filter_design import choose_degree
+from .problem import Chosen, IterationOptions, Problem
+from .runtime.progress import logger
+
+MAX_RESTARTS = 5000
+MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
+SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
+PAIR = 2
+# Up to so many wanted eigenpairs, blocks of two short columns take less time than larger ones; with solves,
+# where a search for copies takes long, up to fewer.
+FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
+DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
+DENSE_ROWS_SHIFTED = 150  # with factors, some twenty steps of which take less time than so many solves
+DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
+DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
+DENSE_MAX_ROWS = 10000
+MIN_DEGREE = 6  # below this the sketch and the Rayleigh-Ritz steps of a filter cost what it saves
+MANY_PAIRS = 20
+LEAST_STEPS = 8  # steps of a large block for which a basis needs room
+SHORT_COLUMN = 1 << 11  # rows per wanted pair up to which the number of calls decides about the time
+# Upper bounds of the basis of a window, in vectors and bytes: in the middle of a spin chain's spectrum
+# (12 870 rows) 256 took half of the time and a third of the columns of 82, on a sheet of graphene the same.
+WINDOW_BASIS, WINDOW_BYTES = 256, 1 << 30
+
+
+def choose_options(problem: Problem, asked: Problem) -> IterationOptions:
+    """Choose method and sizes; `asked` has its locked columns as given: zero ones count for the method."""
+    b = _block_size(problem)
+    ncv = _basis_size(problem, b)
+    method, degree, why = choose_method(asked, b, ncv)
+    logger.debug("method %s: %s; block size %d, ncv %d, degree %d", method, why, b, ncv, degree)
+    maxiter = MAX_OUTER if problem.begins_with_corrections else MAX_RESTARTS
+    if problem.maxiter is not None:
+        maxiter = integer("maxiter", problem.maxiter, 1)
+    options = IterationOptions(b, ncv, maxiter, degree, method, why)
+    return replace(options, most_calls=most_calls(problem, options))
+
+
+def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, int, str]:
+    """Choose the method, the degree of its filter, and give the reason.
+
+    The `start`, `locked`, `block_size` and `checkpoint` of a problem are honoured by iterations only.
+    """
+    method, n, k = problem.method, problem.n, problem.k
+    cost = problem.operator, block_size, (k + ncv) // 2
+    if method == "dense" and problem.checkpoint is not None:
+        raise OptionError("checkpoint: not available with method='dense'; use method='lanczos'.")
+    if method == "auto" and problem.precision == "mixed":
+        return "filter", max(choose_degree(*cost), MIN_DEGREE), "precision='mixed' asks for it"
+    if method != "auto":
+        degree = max(choose_degree(*cost), MIN_DEGREE) if method == "filter" else 1
+        return method, degree, "asked for"
+    for name in ("preconditioner", "jd_options"):
+        if getattr(problem, name) is not None:
+            return "jd", 1, f"{name} is given"
+    iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
+    if all(value is None for value in iterative):
+        most = DENSE_ROWS if problem.target is None else DENSE_ROWS_INSIDE
+        if problem.has_costly_steps:
+            most = DENSE_ROWS_SHIFTED
+        if n <= most:
+            return "dense", 1, f"n = {n} is at most {most}"
+        if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
+            return "dense", 1, f"k = {k} is more than 1/{DENSE_SHARE} of n = {n}"
+    if problem.target is not None:
+        return "jd", 1, "sigma is given, and A is no matrix of the host that could be factorised"
+    degree = choose_degree(*cost)
+    if degree < MIN_DEGREE:
+        return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
+    return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
+
+
+def _block_size(problem: Problem) -> int:
+    """Choose the block size, or check the one given.
+
+    Four columns at a time halve the cost per column against one (basis and matrix are read once for all),
+    and cost a tenth more columns as long as a restart leaves room for a dozen steps. Eight are a little
+    cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
+    where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
+    fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
+    need a search for further copies that can take longer than the solve. For a few pairs on the
+    host two short columns take half of the time of four, and a third fewer are needed. Single ones need
+    another third fewer, which a search for copies of every value takes. For more pairs four short columns
+    take as long as two, and find more copies; eight need up to twice as many.
+    """
+    op, n, k = problem.operator, problem.n, problem.k
+    is_sparse = getattr(op, "nnz", None) is not None
+    if problem.block_size is not None:
+        b = integer("block_size", problem.block_size, 1, n)
+    elif problem.begins_with_corrections:
+        guided = problem.preconditioner is not None or (problem.target is not None and is_sparse)
+        b = _correction_block_size(op.device != "cpu" or n <= SHORT_COLUMN * k, k, problem.ncv, guided)
+    else:
+        few = FEW_COSTLY_PAIRS if problem.has_costly_steps else FEW_PAIRS
+        wide = 0 if problem.start is None else problem.start.shape[1]
+        filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
+        is_usual = k <= few and wide <= PAIR and not filters
+        b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
+        if has_short_columns(problem) and not (problem.has_costly_steps and not is_usual):
+            b = min(k, PAIR) if is_usual else min(b, 4)  # only copies of wanted values change the result
+        if problem.ncv is not None:  # two steps between restarts
+            b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
+    return min(b, n - problem.n_locked)
+
+
+def _correction_block_size(is_short: bool, k: int, ncv: Any, guided: bool) -> int:
+    """Choose the block size of Jacobi-Davidson, for a basis of `ncv` vectors if given.
+
+    Blocks take more columns and fewer calls. Calls decide about the time while columns are short
+    (`is_short`: on a GPU up to a million rows at least), the more the more pairs are wanted: on two cores ten
+    pairs of 900 to 14 000 rows took 0.43 to 0.74 of the time of blocks of two in blocks of eight, five pairs
+    0.4 to 0.6 on about 1000 rows, but 1.0 to 1.4 on 8000 to 14 000. For longer columns, many pairs pay for a
+    block of four, and few do where a preconditioner or a filter around a target guides them (`guided`).
+    """
+    if k < 4:
+        return 2
+    if is_short and (ncv is None or integer("ncv", ncv, 1) >= k + 8 * LEAST_STEPS):
+        return 8
+    return 4 if guided or k >= MANY_PAIRS else 2
+
+
+def _basis_size(problem: Problem, b: int) -> int:
+    """Choose the basis size for blocks of b columns, or check the one given.
+
+    A preconditioner makes do with a smaller basis: 8 steps instead of 14 took a twentieth more of its
+    applications and a fifth less of all other work.
+    """
+    k, room = problem.k, problem.n - problem.n_locked
+    wide = 0 if problem.start is None else problem.start.shape[1]
+    if wide > room:
+        raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
+    if problem.ncv is None:
+        steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else 20
+        if (
+            problem.has_costly_steps
+        ):  # it ends when the pairs have converged: rather a large basis than restarts
+            steps = 20
+        # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
+        ncv = min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
+        if problem.target is None or problem.method != "filter":
+            return ncv
+        row_bytes = problem.operator.dtype.itemsize
+        return max(ncv, min(WINDOW_BASIS, WINDOW_BYTES // (problem.n * row_bytes), problem.n // 8))
+    least = min(room, max(k, wide) + b)
+    if integer("ncv", problem.ncv, 1) < least:
+        columns = f", {wide} columns of v0" if wide else ""
+        raise OptionError(
+            f"ncv: got {problem.ncv}; k = {k}{columns} and block_size = {b} need at least {least}."
+        )
+    return min(room, int(problem.ncv))
+
+
+def has_short_columns(problem: Problem) -> bool:
+    """Check whether Lanczos runs on column-major blocks: steps take as long as their calls."""
+    op = problem.operator
+    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | DescribedOperator)
+    is_usual = problem.blocks is BlockVector and problem.target is None and op.dtype.char in "dD"
+    return is_here and is_usual and op.shape[0] <= SHORT_ROWS
+
+
+@dataclass(frozen=True)
+class DescribedOperator:
+    """The properties of an operator that the choice of method and sizes depends on."""
+
+    n: int
+    nnz: int
+    dtype: np.dtype[Any]
+    device: str = "cpu"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.n, self.n
