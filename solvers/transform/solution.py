@@ -27,7 +27,6 @@ from .standard_form import StandardForm
 
 DIGITS = 0.7  # share of the digits of the first solve: the way back adds the others
 SHARE = 0.1  # of a tolerance, where the transformation changes the norm of residuals, or for its errors
-SHARE_OF_FLOOR = 0.02  # the residuals of vectors from backward stable solves
 DOMINANT = 30.0  # times the least wanted magnitude: larger values limit the accuracy of that one
 AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which rounding errors limit residuals
 NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
@@ -210,12 +209,11 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     values = form.map.values(theta[order])
     xp = array_namespace(result.eigenvectors)
     Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
-    # Y may be accurate enough, without the solve of another step of inverse iteration: at the rounding floor
-    # only where it is as good as what that would give.
-    share = SHARE if problem.tolerance.tol else SHARE_OF_FLOOR
-    for vectors in (lambda V: V, form.vectors) if form.is_direct else (form.vectors,):
+    # For a given tolerance Y may be accurate enough, without the solve of another step of inverse iteration.
+    may_end = form.is_direct and problem.tolerance.tol > 0
+    for vectors in (lambda V: V, form.vectors) if may_end else (form.vectors,):
         X, residuals, limits = _pairs(form, values, vectors(Y), problem.tolerance, norms)
-        if (residuals <= share * limits).all():
+        if (residuals <= SHARE * limits).all():
             break
     ascending = np.argsort(values, kind="stable")
     info = result.info.copy()
