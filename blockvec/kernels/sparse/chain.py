@@ -18,7 +18,7 @@ import numpy as np
 
 from ..device import DeviceInfo
 from ..limits import WARP, architecture_of, ceil_div, excess, round_up
-from ..problem import SpmmvProblem, itemsize, promote
+from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from ..source import constants_of, render
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of
 from .csr_plan import address
@@ -52,7 +52,7 @@ class ChainConfig:
     low : int
         Lower bits of a state, where the chain has so many: they determine the rows of a block.
     unroll : int
-        Hops among the upper bits whose rows of X are in flight.
+        Hops whose rows of X are in flight, at least two.
     warps, blocks : int
         Warps per block, blocks per multiprocessor.
     aligned_x, aligned_y : bool
@@ -273,6 +273,7 @@ def registers(problem: SpmmvProblem, config: ChainConfig) -> int:
     elements = config.vectors * config.vector
     pack_x, pack_y = elements * itemsize(problem.dtype_x) // 4, elements * itemsize(problem.dtype) // 4
     fused = pack_y * ((problem.beta != "zero") + (problem.chain in ("one", "general")))
-    fused += elements * sum(4 if kind == "xy" and pack_y > pack_x else 2 for kind in problem.dots)
+    fused += elements * sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots)
     partial = 4 + 4 * config.vectors if problem.width % config.tile else 0  # a lane may have fewer packs
-    return config.unroll * pack_x + 2 * pack_y + fused + partial + config.record // 2 + 44
+    around = 40 + 4 * config.vectors + 6 * bool(problem.dots) + 4 * is_complex(problem.dtype)
+    return config.unroll * pack_x + 2 * pack_y + fused + partial + config.record // 2 + around

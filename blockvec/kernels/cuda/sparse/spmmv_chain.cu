@@ -3,8 +3,8 @@
 //   for each block of rows, those with equal upper bits, assigned in turn to the thread blocks
 //     the block's rows of X are copied to shared memory
 //     for each row i of the block, each by a group of LANES lanes
-//       sum[:]  = X[first row of the other block + i][:]             for each hop among the upper bits: contiguous over the groups
-//       sum[:] += X[first row of the other block + position][:]      for a hop between the halves, at most CROSSINGS
+//       sum[:]  = X[first row of the other block + position][:]      for a hop between the halves, at most CROSSINGS
+//       sum[:] += X[first row of the other block + i][:]             for each hop among the upper bits: contiguous over the groups
 //       sum[:] += X[position][:] of the block, in shared memory      for each hop among the lower bits
 //       Y[i][:] = alpha (hop sum[:] + (diagonal - shift) X[i][:]) + beta Y[i][:]
 //
@@ -16,7 +16,7 @@
 // the hop inverts the sign.
 //
 // Types and problem: see spmmv.cuh; SHIFTED is its SHIFT, which is 0 there: X is in shared memory when the shift is subtracted. ELECTRONS.
-// Config:  LANES, VECTORS, VECTOR; UNROLL: hops among the upper bits in flight; RECORD; MOST_ROWS a block; WARPS per block, BLOCKS per multiprocessor.
+// Config:  LANES, VECTORS, VECTOR; UNROLL >= CROSSINGS: hops in flight; RECORD; MOST_ROWS a block; WARPS per block, BLOCKS per multiprocessor.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, RECORD / 2 of the record, as many of doubles a kind of dots, and ~40 more.
 // Shared:  MOST_ROWS rows of a tile of X; at the end the dots of all groups.
 #include "sparse/spmmv.cuh"
@@ -28,7 +28,7 @@ constexpr int PACK_BYTES = VECTOR * sizeof(X);
 constexpr int CROSSINGS = 2, INNER = RECORD - CROSSINGS - 1;
 constexpr int MOST_OUTER = 64;  // hops among the upper bits: as many as there are bits
 constexpr u32 NONE = 0xffff;
-static_assert(RECORD % 8 == 0 && GRAM == 0 && SHIFT == 0);
+static_assert(RECORD % 8 == 0 && UNROLL >= CROSSINGS && GRAM == 0 && SHIFT == 0);
 using Real = typename Kind<Y>::Real;
 
 // A block of rows, as the host packs it. Hops lead to blocks: 2 block + (1 if the hop inverts the sign).
@@ -66,13 +66,6 @@ __device__ __forceinline__ void take(const Lane& lane, Sums& sums, Real sign, co
                 sums.at[v][i] = ELECTRONS ? multiply_add(sums.at[v][i], sign, x[v].at[i]) : add(sums.at[v][i], convert<Y>(x[v].at[i]));
 }
 
-__device__ __forceinline__ void take_from(const Lane& lane, Sums& sums, Real sign, const char* row) {
-    PackX x[VECTORS];
-#pragma unroll
-    for (int v = 0; v < VECTORS; ++v) x[v].load_constant(Lane::x_at(row, v), lane.has(v));
-    take(lane, sums, sign, x);
-}
-
 // Copies the rows of a block to shared memory.
 __device__ __forceinline__ void fetch(char* shared, const char* rows, i64 pitch, int count, int columns) {
     for (int at = threadIdx.x; at < count * PACKS; at += THREADS) {
@@ -107,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     KERNEL(const Rows* blocks, const u32* outer, const unsigned short* records, int n_blocks, int bonds, double hop, double diagonal, int tile, Dot* parts,
            const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
     DYNAMIC_SHARED(shared, 16);
-    SHARED_ARRAY(Other, others, [MOST_OUTER + CROSSINGS]);
+    SHARED_ARRAY(Other, others, [CROSSINGS + MOST_OUTER]);
     const int thread = threadIdx.x, lane = thread % 32 % LANES, in_warp = thread % 32 / LANES, group = thread / 32 * GROUPS + in_warp;
     const bool busy = in_warp < GROUPS;
     const Lane mine = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane);
@@ -124,13 +117,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         __syncthreads();  // no warp works on the previous block
         fetch(shared, reinterpret_cast<const char*>(x + tile * TILE) + first * pitch, pitch, count, columns);
         async_commit();
-        if (thread < outers) {
-            const u32 hop_to = __ldg(outer + rows.outer + thread);
+        if (thread < CROSSINGS) {
+            const u32 hop_to = rows.crossing[thread];
+            others[thread] = {blocks[hop_to >> 2].first * pitch, hop_to & 2 ? Real(-1) : Real(1), hop_to & 1};
+        } else if (thread < CROSSINGS + outers) {
+            const u32 hop_to = __ldg(outer + rows.outer + thread - CROSSINGS);
             others[thread] = {blocks[hop_to >> 1].first * pitch, hop_to & 1 ? Real(-1) : Real(1), 0};
-        } else if (thread >= THREADS - CROSSINGS) {
-            const int c = thread - (THREADS - CROSSINGS);
-            const u32 hop_to = rows.crossing[c];
-            others[MOST_OUTER + c] = {blocks[hop_to >> 2].first * pitch, hop_to & 2 ? Real(-1) : Real(1), hop_to & 1};
         }
         async_wait<0>();
         __syncthreads();
@@ -139,41 +131,48 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             Record record;
             record.load(records + static_cast<i64>(rows.record + i) * RECORD);
             Sums sums;
-            const char* below = mine.x + i * pitch;
-#pragma unroll 1
-            for (int e = 0; e < outers; e += UNROLL) {
-                PackX other[UNROLL][VECTORS];
-#pragma unroll
-                for (int u = 0; u < UNROLL; ++u)
-#pragma unroll
-                    for (int v = 0; v < VECTORS; ++v)
-                        other[u][v].load_constant(Lane::x_at(below + others[min(e + u, outers - 1)].offset, v), e + u < outers && mine.has(v));
-#pragma unroll
-                for (int u = 0; u < UNROLL; ++u)
-                    if (e + u < outers) take(mine, sums, others[e + u].sign, other[u]);
-            }
             int crossings = 0;
+#pragma unroll 1
+            for (int e = 0; e < CROSSINGS + outers; e += UNROLL) {
+                PackX other[UNROLL][VECTORS];
+                bool wanted[UNROLL];
 #pragma unroll
-            for (int c = 0; c < CROSSINGS; ++c) {
-                const Other& other = others[MOST_OUTER + c];
-                const u32 position = record.at(INNER + c);
-                if (position >> 15 != other.bit) {
-                    ++crossings;
-                    take_from(mine, sums, other.sign, mine.x + other.offset + (position & 0x7fff) * pitch);
+                for (int u = 0; u < UNROLL; ++u) {
+                    u32 position = i;
+                    wanted[u] = e + u < CROSSINGS + outers;
+                    const Other& to = others[wanted[u] ? e + u : 0];
+                    if (u < CROSSINGS && e == 0) {
+                        position = record.at(INNER + u) & 0x7fff;
+                        wanted[u] = record.at(INNER + u) >> 15 != to.bit;
+                        crossings += wanted[u];
+                    }
+                    const char* from = address_of(mine.x + to.offset, position, mine.x_pitch);
+#pragma unroll
+                    for (int v = 0; v < VECTORS; ++v) other[u][v].load_constant(Lane::x_at(from, v), wanted[u] && mine.has(v));
                 }
+#pragma unroll
+                for (int u = 0; u < UNROLL; ++u)
+                    if (wanted[u]) take(mine, sums, others[e + u].sign, other[u]);
             }
             Lane::Own own;
             mine.load(own, first + i);
 #pragma unroll
-            for (int k = 0; k < INNER; ++k) {
-                const u32 position = record.at(k);
-                if (position == NONE) break;
-                PackX other[VECTORS];
-                const int from = static_cast<int>(ELECTRONS ? position & 0x7fff : position) * PACKS * PACK_BYTES;
+            for (int k = 0; k < INNER; k += UNROLL) {
+                if (record.at(k) == NONE) break;
+                PackX other[UNROLL][VECTORS];
 #pragma unroll
-                for (int v = 0; v < VECTORS; ++v)
-                    if (mine.has(v)) other[v].load(Lane::x_at(own_columns + from, v));
-                take(mine, sums, position >> 15 ? Real(-1) : Real(1), other);
+                for (int u = 0; u < UNROLL; ++u) {
+                    const u32 position = k + u < INNER ? record.at(k + u) : NONE;
+                    const char* from = own_columns + (ELECTRONS ? position & 0x7fff : position) * (PACKS * PACK_BYTES);
+#pragma unroll
+                    for (int v = 0; v < VECTORS; ++v)
+                        if (position != NONE && mine.has(v)) other[u][v].load(Lane::x_at(from, v));
+                }
+#pragma unroll
+                for (int u = 0; u < UNROLL; ++u) {
+                    const u32 position = k + u < INNER ? record.at(k + u) : NONE;
+                    if (position != NONE) take(mine, sums, position >> 15 ? Real(-1) : Real(1), other[u]);
+                }
             }
             const int number = static_cast<int>(record.at(RECORD - 1));
             const int q = ELECTRONS ? __popc(number & mask) + outside : bonds - 2 * (number + outside + crossings);
