@@ -42,6 +42,7 @@ class FunctionOperator(Operator):
     ) -> None:
         super().__init__(shape, dtype, backend)
         self._function, self._takes_columns = function, takes_columns
+        self.matrix: Array | None = None  # the dense matrix that the function multiplies by
         self._writes = _has_parameter(function, "out")
 
     @Profile.timed("products")
@@ -310,7 +311,9 @@ def _dense_operator(A: Array, device: str | None) -> FunctionOperator:
         backend.xp.matmul(A, X, out=out)
         return out
 
-    return FunctionOperator(product, A.shape, A.dtype, backend)
+    operator = FunctionOperator(product, A.shape, A.dtype, backend)
+    operator.matrix = A
+    return operator
 
 
 def _has_parameter(function: Callable[..., Any], name: str) -> bool:

@@ -21,6 +21,7 @@ MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
 PAIR = 2
+SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
 # Up to so many wanted eigenpairs, blocks of two short columns take less time than larger ones; with solves,
 # where a search for copies takes long, up to fewer.
 FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
@@ -93,10 +94,10 @@ def _block_size(problem: Problem) -> int:
     cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
     where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
     fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
-    need a search for further copies that can take longer than the solve. For a few pairs on the
-    host two short columns take half of the time of four, and a third fewer are needed. Single ones need
-    another third fewer, which a search for copies of every value takes. For more pairs four short columns
-    take as long as two, and find more copies; eight need up to twice as many.
+    need a search for further copies that can take longer than the solve. For a few pairs of short columns on
+    the host, single columns need two thirds of those of blocks of two, hardly any orthogonalisation, and half
+    as many again for the proof that no copy is missing. For more pairs four short columns take as long as
+    two, and find more copies; eight need up to twice as many.
     """
     op, n, k = problem.operator, problem.n, problem.k
     is_sparse = getattr(op, "nnz", None) is not None
@@ -112,7 +113,9 @@ def _block_size(problem: Problem) -> int:
         is_usual = k <= few and wide <= PAIR and not filters
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
         if has_short_columns(problem) and not (problem.has_costly_steps and not is_usual):
-            b = min(k, PAIR) if is_usual else min(b, 4)  # only copies of wanted values change the result
+            is_single = problem.locked is None and not problem.has_costly_steps
+            narrow = 1 if is_single else min(k, PAIR)  # only copies of wanted values change the result
+            b = narrow if is_usual else min(b, 4)
         if problem.ncv is not None:  # two steps between restarts
             b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)
@@ -145,7 +148,7 @@ def _basis_size(problem: Problem, b: int) -> int:
     if wide > room:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
-        steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else 20
+        steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else SINGLE_STEPS
         if (
             problem.has_costly_steps
         ):  # it ends when the pairs have converged: rather a large basis than restarts

@@ -20,6 +20,9 @@ from .blocks import Array, Scalars
 
 # For complex vectors OpenBLAS multiplies one column at a time twice as fast as two, while both are in cache.
 COMPLEX_COLUMNS = 2
+SYMMETRIC_COLUMNS = (
+    2  # up to which products with one triangle of a dense matrix take less time than with both
+)
 _quiet = np.errstate(over="ignore", invalid="ignore")  # as in BLAS: callers look at the results
 _ADJOINT = {"f": 1, "d": 1, "F": 2, "D": 2}  # BLAS's op(A): transposed or conjugated
 _GEMM = {"f": blas.sgemm, "d": blas.dgemm, "F": blas.cgemm, "D": blas.zgemm}
@@ -206,9 +209,10 @@ class ColumnBlock:
 
 
 class ColumnOperator:
-    """An operator of the host on column-major blocks; see `solvers.blocks.Operator`.
+    """A Hermitian operator of the host on column-major blocks; see `solvers.blocks.Operator`.
 
-    `apply` returns `out` where it is given, and never changes X.
+    `apply` returns `out` where it is given, and never changes X. ``add(X, Y)`` adds A X to Y for column-major
+    arrays.
     """
 
     device = "cpu"
@@ -217,6 +221,18 @@ class ColumnOperator:
         self.operator = operator
         self.shape, self.dtype, self.layout = operator.shape, operator.dtype, operator.layout
         self.nnz = getattr(operator, "nnz", None)
+        self._triangle: Array | None = None  # of a dense symmetric matrix, half of which is read then
+        matrix = getattr(operator, "matrix", None)
+        if matrix is not None and matrix.dtype.char == "d" and matrix.flags.forc:
+            self._triangle = matrix if matrix.flags.f_contiguous else matrix.T
+        self.add = operator.add_product if self._triangle is None else self._add_symmetric
+
+    def _add_symmetric(self, X: Array, Y: Array) -> None:
+        if X.shape[1] > SYMMETRIC_COLUMNS:
+            self.operator.add_product(X, Y)
+            return
+        for j in range(X.shape[1]):
+            blas.dsymv(1.0, self._triangle, X[:, j], 1.0, Y[:, j], overwrite_y=1)
 
     @Profile.timed("products")
     def apply(
@@ -230,7 +246,11 @@ class ColumnOperator:
         """Compute alpha (A - shift I) X + beta out."""
         if out is None:
             out = X.like()
-        self.operator.apply_columns(X.array, out.array, alpha, beta, shift)
+        if self._triangle is not None and alpha == 1 and beta == 0 and np.ndim(shift) == 0 and shift == 0:
+            out.array.fill(0)
+            self.add(X.array, out.array)
+        else:
+            self.operator.apply_columns(X.array, out.array, alpha, beta, shift)
         return out
 
     def affine(self, alpha: float, shift: float) -> ShiftedColumns:

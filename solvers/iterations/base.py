@@ -20,14 +20,16 @@ import numpy as np
 from blockvec import precompiled
 
 from ..blocks import Block, RealArray, column_factors, project_out, to_host
+from ..column_block import ColumnOperator
 from ..problem import IterationOptions, IterationState, Problem
 from ..runtime.checkpoint import restored
 from ..runtime.processes import largest, same_values
 from ..runtime.progress import describe, logger
 from ..transform.fold import FoldedOperator
 from .krylov import Counts
+from .probe import probe
 from .rayleigh_ritz import Which
-from .verification import Found, Search, may_have_missed
+from .verification import Found, Search, Verdict, least_doubtful, may_have_missed
 
 MIN_SEARCH = 200  # degree of a search that is always allowed
 NORM_SLACK = 1e6  # ||A|| / ||A z|| for random z; exceeded with a probability of 1e-6
@@ -273,7 +275,8 @@ class Iteration(ABC):
 
     def _limits(self, theta: RealArray) -> RealArray:
         """Compute the residual limits of values."""
-        return np.broadcast_to(self.problem.tolerance.limits(theta, self._norm()), theta.shape)
+        limits = self.problem.tolerance.limits(theta, self._norm())
+        return limits if np.ndim(limits) else np.broadcast_to(limits, theta.shape)
 
     def _residual_block(self, theta: RealArray, begin: int, end: int) -> Block:
         """Compute A X - X theta for a range of the wanted vectors."""
@@ -316,6 +319,7 @@ class Iteration(ABC):
             return True
         if not self._doubtful(state.eigenvalues, state.limits):
             self.verification = f"not needed: no eigenvalue before the last has {b} copies, the block size"
+            self.missing = 0
             return True
         return self._verified(state)
 
@@ -323,8 +327,11 @@ class Iteration(ABC):
         """Check whether copies of wanted values may have been missed, or shall be looked for anyway."""
         if self.problem.verify != "auto":
             return self.problem.verify == "always"
-        in_order = self.random_start and not self.found_missed and self._converges_in_order()
-        return not in_order or may_have_missed(theta, limits, self.which, self.block_size)
+        return not self._is_in_order() or may_have_missed(theta, limits, self.which, self.block_size)
+
+    def _is_in_order(self) -> bool:
+        """Check whether only values with as many copies as a block has columns can have more."""
+        return self.random_start and not self.found_missed and self._converges_in_order()
 
     def _verified(self, state: IterationState) -> bool:
         """Search for missed eigenvalues; extend the basis by what is found."""
@@ -332,7 +339,9 @@ class Iteration(ABC):
         folded = self.operator if target is None else FoldedOperator(self.operator, target, self.locked)
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
-        verdict = Search(folded, found, self.search_width, budget, self.rng, self._stopped).run()
+        probed = self._probed(found, budget)
+        search = Search(folded, found, self.search_width, budget, self.rng, self._stopped)
+        verdict = search.run() if probed is None else probed
         counts.add(verdict.counts, each)
         counts.verification_columns += each * verdict.counts.operator_columns
         self.filter_calls += each * verdict.counts.block_applications
@@ -340,10 +349,22 @@ class Iteration(ABC):
         self.missing = 0 if verdict.missed is None else verdict.missed.shape[1]
         if verdict.missed is None:
             return True
-        self.found_missed += self.missing
-        self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
+        if probed is None:
+            self.found_missed += self.missing
+            self.search_width = min(2 * self.search_width, MAX_SEARCH_WIDTH)
         self._add_missed(verdict.missed)
         return False
+
+    def _probed(self, found: Found, budget: int) -> Verdict | None:
+        """Look for missed eigenvalues by a Lanczos run where that is cheap; None if that decides nothing."""
+        operator = self.operator
+        if not isinstance(operator, ColumnOperator) or found.locked is not None:
+            return None
+        value = found.wanted + float(found.limits[-1])
+        if self._is_in_order():
+            theta = found.theta[: found.k]
+            value = least_doubtful(theta, found.limits, self.which, self.block_size) or value
+        return probe(operator, found, value, budget, self.rng, self._stopped)
 
     def _result(self, state: IterationState, reason: str) -> IterationResult:
         if reason != "converged" and self.verification == "not reached":

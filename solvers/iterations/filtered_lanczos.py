@@ -56,8 +56,10 @@ from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .spectrum import Sketch, sketch_spectrum
 
-# Predicted cycles of Lanczos steps up to which no filter is designed, and of those on column-major blocks.
-CYCLES_WITHOUT, CHEAP_CYCLES = 2.0, 10.0
+# Predicted cycles of Lanczos steps up to which no filter is designed, of those on column-major blocks, and
+# of those of single columns: a hundred of them took as long as a filter on lattices of 10 000 to 21 000 rows.
+CYCLES_WITHOUT, CHEAP_CYCLES, SINGLE_CYCLES = 2.0, 10.0, 100.0
+PAIR = 2  # columns of a filter's block after single columns
 CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
 CYCLES_TO_PREDICT = 20  # before residuals predict their number: the first cycles converge slowly
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
@@ -176,7 +178,11 @@ class FilteredRestart(ThickRestart):
         state, b = self.history[-1], self.block_size
         steps = (self.krylov.capacity - len(self.theta)) // b
         if self._is_cheap:
-            cycles, left = len(self.history), self._columns_left()[1] / (steps * b)
+            cycles = len(self.history)
+            if self.krylov.takes_single_columns:
+                most = SINGLE_CYCLES * steps
+                return cycles < CYCLES_TO_PREDICT or self._columns_left(CYCLES_TO_PREDICT // 2)[1] <= most
+            left = self._columns_left()[1] / (steps * b)
             if cycles == CYCLES_TO_SKETCH and left > CYCLES_WITHOUT:
                 self._drawn = self._draw_sketch()
                 return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
@@ -292,7 +298,8 @@ class FilteredRestart(ThickRestart):
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
         krylov = self.krylov
         operator = ChebyshevOperator(self._single() if self.is_mixed else self.operator, filter, self.locked)
-        size = self.options.block_size
+        # Single columns are for cheap steps; a filter reads the matrix once for all columns.
+        size = self.block_size = max(self.options.block_size, min(self.problem.k, PAIR))
         return BlockKrylov(
             operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
         )
@@ -410,7 +417,7 @@ class FilteredRestart(ThickRestart):
         return super()._keep(m, w) if self.filter is None else self._keep_filtered(m, w)
 
     def _keep_filtered(self, m: int, w: int) -> int:
-        k, b = self.problem.k, self.options.block_size
+        k, b = self.problem.k, self.block_size
         full = self.krylov.capacity - w
         keep = max(k + b, int(KEPT_SHARE * full))
         keep = full - max(1, (full - keep) // b) * b
@@ -514,7 +521,7 @@ class FilteredRestart(ThickRestart):
         # The worst vectors get the largest weights; all are needed, because the old space is discarded.
         largest = max(float(self.estimates.max()), np.finfo(float).tiny)
         weights = np.minimum(1.0, self.estimates / largest) + 1e-3
-        mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.options.block_size))
+        mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.block_size))
         return krylov.columns(0, len(weights)).combine(small_matrix(mixture, krylov.buffer))
 
     def _retire(self) -> None:
@@ -524,6 +531,7 @@ class FilteredRestart(ThickRestart):
         self.filter, self.retired, self.is_mixed = None, True, False
         if plain:
             return
+        self.block_size = b
         width = min(krylov.m, self.problem.k + b)
         fits = 2 * (width + b) <= krylov.capacity
         start = krylov.columns(0, width).copy() if fits else self._mixture()

@@ -15,8 +15,9 @@ is T and its lower part is B.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +34,12 @@ from ..blocks import (
     small_matrix,
     to_host,
 )
-from ..column_block import ColumnBlock
+from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalize import orthogonalize
 from ..orthogonalize.host_step import column_step, square
 from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, StepReport, queue_step
 from ..runtime.checkpoint import restored
+from .partial import LEAST_LOSS, PartialRecurrence
 from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
 from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 
@@ -151,12 +153,17 @@ class BlockKrylov:
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
+        self.loss = 0.0  # of orthogonality that single columns may have
+        self._partial: PartialRecurrence | None = None
+        is_single = block_size == 1 and n_locked == 0 and self._is_by_columns
+        if is_single and isinstance(operator, ColumnOperator):
+            self._partial = PartialRecurrence(operator.add, cast(ColumnBlock, buffer))
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._queues = M is None and is_queued(operator, buffer)
         self._reports: list[tuple[int, int, StepReport]] = []  # of queued steps: m and m + w before each
         self._recorder = recorder_for(operator, buffer)
         self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
-        self._most = 0.0  # largest norm of A x so far
+        self.most = 0.0  # largest norm of A x so far, until `norm` is known
         self._next: Block | None = None  # a contiguous copy of the pending columns, if available
         self._full_until = 0  # while m is below this, the next columns couple to all of V
 
@@ -171,6 +178,11 @@ class BlockKrylov:
     def complete(self) -> bool:
         """Whether V is invariant: no columns are pending."""
         return self.w == 0
+
+    @property
+    def takes_single_columns(self) -> bool:
+        """Whether steps are those of a recurrence of single vectors."""
+        return self._partial is not None
 
     def columns(self, begin: int, end: int) -> Block:
         """Return a view of columns of [V Q]."""
@@ -206,8 +218,7 @@ class BlockKrylov:
         if not keep_random and width:
             count -= int(result.lost.sum())
         self.w += count
-        self._next = None
-        self._full_until = max(self._full_until, self.m + self.w)
+        self._changed(max(self._full_until, self.m + self.w))
         return result.S[self.n_locked :], result.R[:count], count
 
     def promote(self, count: int) -> None:
@@ -218,8 +229,7 @@ class BlockKrylov:
         permutation = np.eye(self.w)[:, order - begin]
         pending[:, :] = pending.combine(small_matrix(permutation, pending))
         self._H[begin:end, :begin] = self._H[order, :begin]
-        self._next = None
-        self._full_until = end
+        self._changed(end)
 
     def append_random(self, width: int) -> int:
         """Append random directions to Q, not coupled to V; return the number appended."""
@@ -230,10 +240,11 @@ class BlockKrylov:
         step = min(self.block_size, self.w)
         return self.w > 0 and self.m + self.w + min(step, self.room) <= self.capacity
 
-    def expand(self) -> None:
+    def expand(self, until: int = 0, stop: Callable[[], object] = bool) -> None:
         """Apply the operator to the next pending columns and append new directions.
 
-        On a GPU this queues the step and does not wait for it; `settle` does.
+        On a GPU this queues the step and does not wait for it; `settle` does. Steps of single vectors go on
+        until V has `until` columns, or `stop`, called after each, returns a true value.
         """
         if self._queues and min(self.w, self.room) >= self.block_size:
             X, W, into = self._operands()
@@ -243,10 +254,30 @@ class BlockKrylov:
             if len(self._reports) > MAX_QUEUED:
                 self._settle_first()
         elif self._is_by_columns and self.room >= min(self.block_size, self.w):
-            self._expand_in_place()
+            if not self._expand_partially(until, stop):
+                self._expand_in_place()
         else:
             self.settle()
             self._expand_carefully()
+
+    @Profile.timed("orthogonalisation")
+    def _expand_partially(self, until: int, stop: Callable[[], object]) -> bool:
+        """Take steps of the recurrence of single vectors, where that is permitted and enough."""
+        begin, partial = self.m, self._partial
+        if partial is None or self.w != 1 or self.loss < LEAST_LOSS:
+            return False
+        end = min(max(until, begin + 1), self.capacity - 1, begin + self.room)
+        H, scale, loss = self._H, self.norm or self.most, self.loss
+        while self.m < end:
+            reductions = partial.step(H, self.m, scale, loss)
+            if not reductions:
+                break
+            self.counts.reductions += reductions
+            self.m += 1
+            if stop():
+                break
+        self.counts.apply(1, self.m - begin)
+        return self.m > begin
 
     def _expand_in_place(self) -> None:
         """Apply the operator to column-major columns of the buffer, and orthonormalise the result there.
@@ -255,7 +286,7 @@ class BlockKrylov:
         """
         step = min(self.block_size, self.w)
         begin, end = self.n_locked + self.m, self.n_locked + self.m + self.w
-        columns, scale, layout = self.buffer.array, self.norm or self._most, self.buffer.layout
+        columns, scale, layout = self.buffer.array, self.norm or self.most, self.buffer.layout
         X, W = (ColumnBlock(columns[:, i : i + step], layout) for i in (begin, end))
         self.operator.apply(X, out=W)
         S, R, length, reductions = column_step(W.array, columns[:, :end], self._window(), scale, layout)
@@ -264,6 +295,8 @@ class BlockKrylov:
             S, R, reductions = S + result.S, result.R, reductions + result.reductions
         self._note(self.m, self.m + self.w, S, R, reductions)
         self._advance(step, W)
+        if self._partial is not None and self.w == 1:
+            self._partial.began(self._H, self.m)
 
     def _expand_carefully(self) -> None:
         """Take a step for which nothing is assumed."""
@@ -274,7 +307,7 @@ class BlockKrylov:
             W,
             self.basis,
             M=self.M,
-            scale=self.norm or self._most,
+            scale=self.norm or self.most,
             first=self._window(),
             max_rank=new,
             into=into,
@@ -299,7 +332,7 @@ class BlockKrylov:
     def _settle_first(self) -> None:
         """Wait for the first queued step; if it was not enough, discard all and take it again."""
         m, known, report = self._reports.pop(0)
-        S, R = report.wait(self.norm or self._most)
+        S, R = report.wait(self.norm or self.most)
         if R is not None:
             self._note(m, known, S, R, REDUCTIONS)
             return
@@ -323,7 +356,7 @@ class BlockKrylov:
         new, step = R.shape
         if self.norm == 0:
             # The norm of all columns together is at most that of the longest one times sqrt(b).
-            self._most = max(self._most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
+            self.most = max(self.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
         self._H[:known, m : m + step] = S[self.n_locked :]
         self._H[known : known + new, m : m + step] = R
 
@@ -368,6 +401,16 @@ class BlockKrylov:
         self._H[: end - count, columns] += S
         self._H[end - count : end, columns] = R
         self._H[columns, : self.m] = self._H[: self.m, columns].conj().T
+        self._changed(end)
+
+    def _changed(self, full_until: int, following: Block | None = None) -> None:
+        """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V.
+
+        `following` is a contiguous copy of the pending columns, if available.
+        """
+        self._full_until, self._next = full_until, following
+        if self._partial is not None:
+            self._partial.stop()
 
     def _take(self, step: int) -> Block:
         """Return the next pending columns as a contiguous block."""
@@ -425,8 +468,8 @@ class BlockKrylov:
         H[keep : keep + w, :keep] = ritz.B[:, kept]
         self._H = H
         self.m = keep
-        self._next = self._next if self._next is not None and self._next.shape[1] == w else None
-        self._full_until = keep + w
+        following = self._next if self._next is not None and self._next.shape[1] == w else None
+        self._changed(keep + w, following)
 
     def images(self, count: int) -> Block:
         """Compute A V of the first columns of V, by the decomposition."""
@@ -438,8 +481,9 @@ class BlockKrylov:
         """Drop Q and all but the first `count` columns of V, which must be invariant."""
         H = np.zeros(self._H.shape, self._H.dtype)
         H[:count, :count] = self._H[:count, :count]
-        self._H, self._next = H, None
-        self.m, self.w, self._full_until = count, 0, count
+        self._H = H
+        self.m, self.w = count, 0
+        self._changed(count)
 
     def snapshot(self) -> dict[str, Any]:
         """Return V, Q, H and the state that the next step depends on, on the host."""
@@ -452,16 +496,16 @@ class BlockKrylov:
             "m": self.m,
             "w": self.w,
             "krylov_norm": self.norm,
-            "most": self._most,
+            "most": self.most,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         self.m, self.w = (restored(0, saved[name], name) for name in ("m", "w"))
-        self.norm, self._most = (restored(0.0, saved[name], name) for name in ("krylov_norm", "most"))
+        self.norm, self.most = (restored(0.0, saved[name], name) for name in ("krylov_norm", "most"))
         end = self._full_until = self.m + self.w
-        if not all(0 <= scale < LARGEST_SCALE for scale in (self.norm, self._most)):
-            raise ValueError(f"its norms are {self.norm:.1e} and {self._most:.1e}")
+        if not all(0 <= scale < LARGEST_SCALE for scale in (self.norm, self.most)):
+            raise ValueError(f"its norms are {self.norm:.1e} and {self.most:.1e}")
         if end > self.capacity:
             raise ValueError(f"it has {self.m} + {self.w} columns")
         assign(self.columns(0, end), saved["basis"])
@@ -494,11 +538,22 @@ class BlockKrylov:
         m, end = self.m, self.m + self.w
         V = self.columns(0, m or end)
         V.combine(small_matrix(U, V), out=V)
+        self._changed(self._full_until, self._next if m else None)
         if m == 0:
-            self._next = None
             return
         self._H[:end, :m] = self._H[:end, :m] @ U
         self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
+
+    def rotate_first(self, U: Array, theta: RealArray) -> Block:
+        """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns."""
+        k, end = len(U), self.m + self.w
+        V = self.columns(0, k)
+        V.combine(small_matrix(U, V), out=V)
+        self._H[k:end, :k] = self._H[k:end, :k] @ U
+        self._H[:k, k : self.m] = U.conj().T @ self._H[:k, k : self.m]
+        self._H[:k, :k] = np.diag(theta)
+        self._changed(self._full_until)
+        return V
 
     @Profile.timed("orthogonalisation")
     def reorthonormalize(self) -> None:
@@ -516,4 +571,4 @@ class BlockKrylov:
         m, end = self.m, self.m + self.w
         # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
         self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]
-        self._next = None
+        self._changed(end)

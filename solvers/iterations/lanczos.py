@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, RealArray, column_factors, to_host
+from ..blocks import Block, RealArray, column_factors, small_matrix, to_host
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov, Ritz
-from .rayleigh_ritz import ranking_key, select
+from .partial import MOST_LOSS
+from .rayleigh_ritz import ranking_key, ritz_pairs, select
 from .verification import Found
 
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
@@ -22,7 +24,9 @@ DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
 # and before the basis has grown by this share.
 EAGERNESS, PATIENCE = 0.8, 0.5
 LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
-RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many u
+RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
+LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
+LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
 
 
 class ThickRestart(Iteration):
@@ -148,8 +152,11 @@ class ThickRestart(Iteration):
         first_look = not self.random_start and not self.history and krylov.m >= self.problem.k
         queued = krylov.m + krylov.w
         self._plan_looks()
+        krylov.loss = self._loss()
         while krylov.can_expand() and not first_look:
-            krylov.expand()
+            krylov.expand(self.next_look, self._stopped)
+            if krylov.m == LOOK_AT_NORM:
+                krylov.loss = self._loss()
             reason = self._stopped()
             if reason == "interrupted" or (reason and krylov.m >= self.problem.k):
                 return reason  # with a vector for every wanted pair, except after Ctrl-C
@@ -158,25 +165,36 @@ class ThickRestart(Iteration):
                 break
         return ""
 
+    def _loss(self) -> float:
+        """Choose the loss of orthogonality that single vectors may have, for limits that are known."""
+        theta, scale = self.theta[: self.problem.k], max(self._norm(), self.krylov.most)
+        if not len(theta):
+            theta = np.zeros(1)
+            if self.problem.tolerance.convergence == "value":
+                return 0.0
+        return min(MOST_LOSS, LOSS * float(self._limits(theta).min()) / scale) if scale else 0.0
+
     def _plan_looks(self) -> None:
         """Choose when to look for convergence first in a cycle, by the rate of the one before."""
         krylov = self.krylov
-        self.next_look, self.last_look = 0, (0, np.inf)
+        # Not soon after a restart, as long as steps take less time than a look.
+        room = krylov.capacity - krylov.m if krylov.takes_single_columns and krylov.m else 0
+        self.next_look, self.last_look = krylov.m + room // 2, (0, np.inf)
         digits, columns = self._columns_left()
         if columns < np.inf and not self.problem.has_costly_steps:
             self.next_look = krylov.m + int(EAGERNESS * min(columns, krylov.capacity))
             self.last_look = krylov.m, digits
 
-    def _columns_left(self) -> tuple[float, float]:
-        """Count digits above the limits, and predict the columns that they take by the rate of a cycle.
+    def _columns_left(self, cycles: int = 1) -> tuple[float, float]:
+        """Count digits above the limits, and predict the columns that they take by the rate of some cycles.
 
         The columns are infinite where there is no rate.
         """
-        if len(self.history) < 2:
+        if len(self.history) <= cycles:
             return np.inf, np.inf
-        earlier = self.history[-2:]
-        before, now = (self._digits(state.residuals, state.limits) for state in earlier)
-        columns = earlier[1].operator_columns - earlier[0].operator_columns
+        first, last = self.history[-1 - cycles], self.history[-1]
+        before, now = (self._digits(state.residuals, state.limits) for state in (first, last))
+        columns = last.operator_columns - first.operator_columns
         return now, now * columns / (before - now) if now < before else np.inf
 
     @staticmethod
@@ -268,7 +286,38 @@ class ThickRestart(Iteration):
         return self.problem.has_costly_steps and self.krylov.degree == 1
 
     def _true_residuals(self, theta: RealArray) -> RealArray:
-        return self.estimates[: len(theta)] if self._is_inverse else super()._true_residuals(theta)
+        if self._is_inverse:
+            return self.estimates[: len(theta)]
+        if not self.krylov.takes_single_columns:
+            return super()._true_residuals(theta)
+        return self._refined(len(theta))
+
+    def _refined(self, k: int) -> RealArray:
+        """Take a Rayleigh-Ritz step with A itself on the first vectors; return the norms of residuals.
+
+        What separate runs found of the copies of a value is coupled by as much as their residuals, which the
+        projected matrix does not hold.
+        """
+        krylov = self.krylov
+        X = krylov.columns(0, k)
+        AX = self.operator.apply(X)
+        self.counts.apply(k)
+        theta, U = ritz_pairs(X.dot(AX))
+        order = select(theta, self.which)
+        theta, U = theta[order], U[:, order]
+        AX = AX.combine(U).axpy(-theta, krylov.rotate_first(U, theta))
+        norms = np.asarray(AX.norms(), np.float64)
+        self.counts.reductions += 2
+        self.theta, self.estimates = self.theta.copy(), self.estimates.copy()
+        self.theta[:k], self.estimates[:k] = theta, norms
+        return norms
+
+    def _result(self, state: IterationState, reason: str) -> IterationResult:
+        if self.krylov.takes_single_columns and len(self.theta) >= len(state.eigenvalues):
+            if self.residuals is None:
+                self.residuals = self._true_residuals(state.eigenvalues)
+            state = self._current_state()
+        return super()._result(state, reason)
 
     def _spans_space(self) -> bool:
         return self.krylov.room == 0 and self.krylov.complete
@@ -281,9 +330,14 @@ class ThickRestart(Iteration):
         return max(self.counts.operator_columns, least)
 
     def _settled(self, state: IterationState) -> bool:
-        if self.counts.restarts:  # otherwise V has been rotated once
+        if self.counts.restarts or self.krylov.loss:  # otherwise V has been rotated once
             self.krylov.reorthonormalize()
-        return super()._settled(state)
+        is_over = super()._settled(state)
+        if not is_over and self.krylov.takes_single_columns:  # they have been refined
+            k = self.problem.k
+            values, residuals = self.theta[:k], self.estimates[:k]
+            self.history[-1] = replace(self.history[-1], eigenvalues=values, residuals=residuals)
+        return is_over
 
     def _found(self, state: IterationState) -> Found:
         return Found(
@@ -301,13 +355,19 @@ class ThickRestart(Iteration):
 
     def _add_missed(self, missed: Block) -> None:
         """Append missed vectors to the pending columns; the operator is applied to them next."""
-        krylov = self.krylov
-        self.repairs = 0
+        krylov, k = self.krylov, self.problem.k
+        self.repairs, self.residuals = 0, None
+        if krylov.takes_single_columns:
+            # A mixture of all preserves the recurrence of single vectors, in the complement of the others.
+            weights = self.rng.standard_normal((self.missing, 1))
+            krylov.truncate(k)
+            self.theta, self.estimates = self.theta[:k], self.estimates[:k]
+            krylov.append(missed.combine(small_matrix(weights, missed)))
+            return
         # The next search finds those again for which there is no room.
         room = self._room_for(self.missing)
         _, _, count = krylov.append(missed[:, : min(room, self.missing)])
         krylov.promote(count)
-        self.residuals = None
 
     def _room_for(self, columns: int) -> int:
         """Count the columns that may be appended so that a step still fits; if too few, drop all others.

@@ -110,9 +110,18 @@ def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_siz
     >>> [may_have_missed(theta, np.full(4, 1e-9), "LA", b) for b in (2, 3)]
     [True, False]
     """
-    values = ranking_key(theta, which)
-    groups = clusters(values, SAME_VALUE * limits)
-    return any(end - begin >= block_size and values[begin] > values[-1] + limits[-1] for begin, end in groups)
+    return least_doubtful(theta, limits, which, block_size) is not None
+
+
+def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> float | None:
+    """Return the smallest ranking key of the values that can have further copies, or None; see above."""
+    values, slack = ranking_key(theta, which), SAME_VALUE * limits
+    least = [
+        float((values - slack)[begin:end].min())
+        for begin, end in clusters(values, slack)
+        if end - begin >= block_size and values[begin] > values[-1] + limits[-1]
+    ]
+    return max(min(least), float(values[-1] + limits[-1])) if least else None
 
 
 def choose_interval(found: Found, growth: float, budget: int) -> Interval:
@@ -122,9 +131,23 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
     would not grow. Where computed values within it may have missed copies, the edge moves behind the last
     value by that distance.
     """
-    values = ranking_key(found.theta, found.which)
-    k, wanted = found.k, found.wanted
-    edge, deflated = wanted, k
+    values, k, wanted = ranking_key(found.theta, found.which), found.k, found.wanted
+    edge, deflated = deflation(found)
+    interval = _interval(found, edge, deflated, growth, budget)
+    unseen = values[:k] < interval.target
+    if may_have_missed(found.theta[:k][unseen], found.limits[unseen], found.which, found.block_size):
+        interval = _interval(found, edge - (interval.target - wanted), deflated, growth, budget)
+    return interval
+
+
+def deflation(found: Found) -> tuple[float, int]:
+    """Choose how many vectors to project out: those before the widest gap behind the last wanted value.
+
+    Returns the ranking key behind that gap and the number of vectors, of which unconverged ones are close to
+    eigenvectors.
+    """
+    values, k = ranking_key(found.theta, found.which), found.k
+    edge, deflated = found.wanted, k
     for d in range(k, len(values)):
         # Upper bound of the eigenvalue near the first Ritz value that is not deflated.
         candidate = float(values[d] + found.residuals[d])
@@ -132,11 +155,7 @@ def choose_interval(found: Found, growth: float, budget: int) -> Interval:
         trusted = found.residuals[extra] <= TRUSTED * (values[extra] - candidate)
         if candidate < edge and trusted.all():
             edge, deflated = candidate, d
-    interval = _interval(found, edge, deflated, growth, budget)
-    unseen = values[:k] < interval.target
-    if may_have_missed(found.theta[:k][unseen], found.limits[unseen], found.which, found.block_size):
-        interval = _interval(found, edge - (interval.target - wanted), deflated, growth, budget)
-    return interval
+    return edge, deflated
 
 
 def _interval(found: Found, edge: float, deflated: int, growth: float, budget: int) -> Interval:

@@ -1,0 +1,141 @@
+"""Lanczos steps of single column-major vectors with partial reorthogonalisation.
+
+The three-term recurrence alone loses the orthogonality of its vectors. How much it has lost follows from a
+recurrence of small vectors, and only where that exceeds what the tolerance of a solve permits are two
+successive vectors orthogonalised against the others. A step therefore reads three vectors, not the whole
+basis.
+
+References
+----------
+Simon, Math. Comp. 42 (1984) 115 (partial reorthogonalisation); Wu, Simon, SIAM J. Matrix Anal. Appl. 22
+(2000) 602 (thick restart). Deviation: inner products are estimated with the whole projected matrix, whose
+first rows are an arrow after a restart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy.linalg import blas
+
+from ..blocks import Array
+from ..column_block import ColumnBlock, summed
+
+UNIT = float(np.finfo(np.float64).eps) / 2
+# Bounds of the permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to
+# rounding; with hardly more than UNIT, every step would be one of full orthogonalisation.
+MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12
+FIRST = 0.1  # share of the permitted loss from which on a vector is orthogonalised where another exceeds it
+NORM_DROP = 0.5  # of a vector by an orthogonalisation, after which another one would be needed
+LEAST_NORM = 1e-6  # of a remainder relative to the operator: shorter ones need more care
+# Inner product, update, scaling and product with a matrix.
+VECTOR_CALLS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "d": (blas.ddot, blas.daxpy, blas.dscal, blas.dgemv),
+    "D": (blas.zdotc, blas.zaxpy, blas.zscal, blas.zgemv),
+}
+_product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # of the estimates
+
+
+def vector_calls(like: ColumnBlock) -> tuple[Callable[..., Any], ...]:
+    """Return the functions of `VECTOR_CALLS`, with inner products over the rows of all processes."""
+    dot, *others = VECTOR_CALLS[like.dtype.char]
+    layout = like.layout
+    if layout is None:
+        return (dot, *others)
+    return (lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
+
+
+class PartialRecurrence:
+    """Steps A v_j = beta_j v_(j-1) + alpha_j v_j + beta_(j+1) v_(j+1) in the columns of an array.
+
+    A step is possible once two successive vectors have been orthogonalised against all others (`began`).
+
+    Parameters
+    ----------
+    product : callable
+        ``product(X, Y)`` adds A X to Y, column-major arrays of one column.
+    columns : ColumnBlock, shape (n, c)
+        Column j holds v_j.
+    """
+
+    def __init__(self, product: Callable[[Array, Array], None], columns: ColumnBlock) -> None:
+        c, layout, array = columns.shape[1], columns.layout, columns.array
+        self.product, self.array, self._layout = product, array, layout
+        self._vectors = [array[:, j] for j in range(c)]
+        self._blocks = [array[:, j : j + 1] for j in range(c)]
+        self._dot, self._axpy, self._scale, self._gemv = vector_calls(columns)
+        self._adjoint = 2 if columns.dtype.kind == "c" else 1
+        self._T = np.zeros((c, c), order="F")
+        self._now, self._before = np.zeros(c), np.zeros(c)  # inner products of the two last vectors
+        self._rounding = UNIT * math.sqrt(columns.n_global)
+        self.stop()
+
+    def stop(self) -> int:
+        """Forget everything, where vectors have changed or a step needs more care; return 0."""
+        self._full_steps, self._m = 0, -1
+        self._again: tuple[int, int] | None = None
+        return 0
+
+    def began(self, H: Array, m: int) -> None:
+        """Note that v_m has been orthogonalised against all others, with the projected matrix H."""
+        self._full_steps = self._full_steps + 1 if m == self._m + 1 else 1
+        self._m = m
+        if self._full_steps == 2:
+            self._T[...] = 0
+            self._T[: m + 1, :m] = H[: m + 1, :m].real
+            self._beta = float(self._T[m, m - 1])
+            self._T[m - 1, m] = self._beta
+            for products, j in ((self._before, m - 1), (self._now, m)):
+                products[:] = 0
+                products[:j] = self._rounding
+                products[j] = 1.0
+
+    def step(self, H: Array, m: int, norm: float, loss: float) -> int:
+        """Compute v_(m+1) and column m of H; return the number of reductions, or 0 if that needs more care.
+
+        `norm` is that of A, or a lower bound; `loss` bounds the inner products of different vectors.
+        """
+        if self._full_steps < 2 or m != self._m:
+            return 0
+        v, w, T, beta, dot = self._vectors[m], self._vectors[m + 1], self._T, self._beta, self._dot
+        np.multiply(self._vectors[m - 1], -beta, out=w)
+        self.product(self._blocks[m], self._blocks[m + 1])
+        alpha = dot(v, w).real
+        self._axpy(v, w, a=-alpha)
+        rest = math.sqrt(dot(w, w).real)
+        if not rest > LEAST_NORM * norm:
+            return self.stop()
+        # With v_i^H A = (A v_i)^H: beta_(j+1) w_(j+1) = T^T w_j - alpha_j w_j - beta_j w_(j-1).
+        T[m, m] = alpha
+        now, later, noise = self._now, self._before, self._rounding * max(norm / rest, 1.0)
+        _product(1 / rest, T, now, -beta / rest, later, trans=1, overwrite_y=1)
+        _update(now, later, a=-alpha / rest)
+        np.add(later, noise, out=later)
+        later[m] = noise
+        later[m + 1 :] = 0.0
+        reductions = 2
+        if self._again is not None or abs(later[_largest(later)]) > loss:
+            begin, end = self._again or self._range(later[: m + 1], FIRST * loss)
+            V = self.array[:, begin:end]
+            part = summed(self._layout, self._gemv(1.0, V, w, trans=self._adjoint))
+            self._gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
+            later[begin:end] = self._rounding
+            before, rest = rest, math.sqrt(dot(w, w).real)
+            if not rest > NORM_DROP * before:
+                return self.stop()
+            self._again = (begin, end) if self._again is None else None
+            reductions = 4
+        self._scale(1 / rest, w)
+        later[m + 1] = 1.0
+        T[m + 1, m] = T[m, m + 1] = rest
+        H[m, m], H[m + 1, m], H[m - 1, m] = alpha, rest, beta
+        self._now, self._before, self._beta, self._m = later, now, rest, m + 1
+        return reductions
+
+    def _range(self, products: Array, limit: float) -> tuple[int, int]:
+        """Return the range of vectors whose inner products exceed a limit."""
+        large = np.flatnonzero(np.abs(products) > limit)
+        return int(large[0]), int(large[-1]) + 1

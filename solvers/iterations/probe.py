@@ -1,0 +1,206 @@
+"""Proof by one more Lanczos run that no copy of an eigenvalue is missing, for short columns on the host.
+
+The run starts from a random vector z in the complement of the computed vectors and needs no
+orthogonalisation. Its coefficients define polynomials p_j, orthonormal for the weights |u_i^H z|^2 of the
+eigenvectors there. No measure with the same 2d - 1 moments has more weight at x than 1 / sum_(j<d) p_j(x)^2
+(Christoffel). Once that is less than a random vector has along any direction but with a small probability,
+there is no eigenvalue at x; and none beyond x, where the polynomials are larger still. If there is one, a
+Ritz value moves beyond x instead: p_j(x) changes its sign. In contrast to a filter, this needs no bounds of
+the spectrum.
+
+References
+----------
+Szegő, Orthogonal Polynomials (1939), theorem 3.41.1; Kuczynski, Wozniakowski, SIAM J. Matrix Anal. Appl. 13
+(1992) 1094 (random starts).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg import lapack
+
+from blockvec import Profile
+from blockvec.errors import BreakdownError
+
+from ..blocks import Array, RealArray
+from ..column_block import ColumnBlock, ColumnOperator, summed
+from .krylov import Counts
+from .partial import vector_calls
+from .rayleigh_ritz import Which, ranking_key
+from .verification import UNLUCKY, Found, Verdict, deflation
+
+MOST_BYTES = 64 << 20  # of the vectors of a run
+CHUNK = 32  # vectors that are allocated at a time
+FURTHER = 0.25  # share of the steps so far that follow when a missed value appears, for its vector
+NEGLIGIBLE = 0.1  # change of a value in units of the limits of residuals
+EXHAUSTED = 1e-12  # remainder relative to the operator that ends a run: its space is invariant
+
+
+@Profile.timed("verification")
+def probe(
+    operator: ColumnOperator, found: Found, value: float, budget: int, rng: Any, stop: Callable[[], object]
+) -> Verdict | None:
+    """Look for eigenvalues in the complement of the computed vectors with ranking keys from `value` on.
+
+    Parameters
+    ----------
+    value : float
+        Larger than that of the last wanted value by its limit at least.
+    budget : int
+        Maximum number of steps.
+    stop : callable
+        Called after every step; a true value ends the run.
+
+    Returns
+    -------
+    Verdict or None
+        None where the budget was not enough.
+    """
+    value, deflated = _deflated(found, value)
+    X = cast(ColumnBlock, found.X)[:, :deflated]
+    run = _Run(operator, X, float(found.norm), rng)
+    signs = (1.0, -1.0) if found.which == "LM" else (-1.0 if found.which == "SA" else 1.0,)
+    ends = [_End(sign * value, sign) for sign in signs]
+    least = (operator.shape[0] - X.shape[1]) / UNLUCKY**2
+    most = min(budget, MOST_BYTES // (operator.shape[0] * operator.dtype.itemsize))
+    while run.steps < most:
+        alpha, before, after = run.step()
+        if stop():
+            return Verdict(None, run.counts, "cut short")
+        is_over = not after > EXHAUSTED * run.norm
+        sums = [end.add(alpha, before, after if not is_over else run.norm) for end in ends]
+        is_resolved = is_over or min(sums) > least
+        # At a converged Ritz value the polynomials fall to rounding errors, which then grow with any sign.
+        highest = run.highest(found.which) if is_resolved else -math.inf
+        if any(end.is_exceeded for end in ends) or highest >= value:
+            for _ in range(0 if is_over else int(FURTHER * run.steps)):
+                if not run.step()[2] > EXHAUSTED * run.norm:
+                    break
+            missed = run.ritz_vectors(found.which, found.wanted + float(found.limits[-1]))
+            if missed is None:  # not beyond the limit of the last wanted value after all
+                return None
+            return Verdict(missed, run.counts, f"found {missed.shape[1]} more")
+        if is_resolved:
+            is_whole = value <= found.wanted + found.limits[-1]
+            beyond = "" if is_whole else f" (looked for values from {value:.6g} on)"
+            text = "passed: a random vector in the complement has no component beyond what was found"
+            return Verdict(None, run.counts, text + beyond)
+    return None
+
+
+def _deflated(found: Found, value: float) -> tuple[float, int]:
+    """Choose how many vectors to project out, and the value that is then looked for.
+
+    An unconverged vector has components of missed ones. Without these, their values are lower, by
+    residual^2 / distance at most; that must not exceed half of the distance to the last wanted value.
+    """
+    keys, room = ranking_key(found.theta, found.which), (value - found.wanted - float(found.limits[-1])) / 2
+    lowered, most, deflated = 0.0, max(room, NEGLIGIBLE * float(found.limits[-1])), found.k
+    for d in range(found.k, deflation(found)[1]):
+        more = float(found.residuals[d] ** 2 / max(value - keys[d], np.finfo(float).tiny))
+        if lowered + more > most:
+            break
+        lowered, deflated = lowered + more, d + 1
+    return value - min(lowered, max(room, 0.0)), deflated
+
+
+class _End:
+    """The polynomials p_j at a point of one end of the spectrum, and the sum of their squares."""
+
+    def __init__(self, point: float, sign: float) -> None:
+        self.point, self.sign = point, sign
+        self._now, self._before, self._sum = 1.0, 0.0, 1.0
+        self.is_exceeded = False  # whether a Ritz value lies beyond the point
+
+    def add(self, alpha: float, before: float, after: float) -> float:
+        """Take a step of their recurrence; return the sum of the squares."""
+        following = ((self.point - alpha) * self._now - before * self._before) / after
+        self.is_exceeded = self.is_exceeded or following * self._now * self.sign <= 0
+        self._now, self._before = following, self._now
+        self._sum += following * following
+        return self._sum
+
+
+class _Run:
+    """The Lanczos recurrence in the complement of orthonormal columns X, from a random vector."""
+
+    def __init__(self, operator: ColumnOperator, X: ColumnBlock, norm: float, rng: Any) -> None:
+        self._product, self._X, self._layout = operator.add, X.array, X.layout
+        self._dot, self._axpy, self._scale, self._gemv = vector_calls(X)
+        self._adjoint = 2 if X.dtype.kind == "c" else 1
+        self._chunks: list[Array] = []
+        self.steps, self.norm = 0, norm
+        self.alphas: list[float] = []
+        self.betas: list[float] = []
+        self.counts = Counts()
+        z = self._column(0)
+        z[...] = X.random_like(1, rng).array
+        for _ in range(2):
+            self._project(z[:, 0])
+            self._scale(1 / math.sqrt(self._dot(z[:, 0], z[:, 0]).real), z[:, 0])
+
+    def step(self) -> tuple[float, float, float]:
+        """Take a step; return its coefficients alpha, the beta before and that after it."""
+        j, before = self.steps, self.betas[-1] if self.betas else 0.0
+        V, W = self._column(j), self._column(j + 1)
+        v, w = V[:, 0], W[:, 0]
+        if j:
+            np.multiply(self._column(j - 1)[:, 0], -before, out=w)
+        else:
+            w.fill(0)
+        self._product(V, W)
+        alpha = self._dot(v, w).real
+        self._axpy(v, w, a=-alpha)
+        self._project(w)  # last: what v has along X would return with a factor of alpha / beta
+        after = math.sqrt(self._dot(w, w).real)
+        if not math.isfinite(after):
+            raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
+        if after:
+            self._scale(1 / after, w)
+        self.alphas.append(alpha)
+        self.betas.append(after)
+        self.steps += 1
+        self.counts.apply(1)
+        self.counts.reductions += 3
+        return alpha, before, after
+
+    def highest(self, which: Which) -> float:
+        """Compute the largest ranking key of a Ritz value."""
+        if self.steps == 1:
+            return float(ranking_key(self.alphas[0], which))
+        theta, failed = lapack.dsterf(*self._tridiagonal)
+        return math.inf if failed else float(ranking_key(theta[[0, -1]], which).max())
+
+    @property
+    def _tridiagonal(self) -> tuple[RealArray, RealArray]:
+        return np.array(self.alphas), np.array(self.betas[:-1])
+
+    def ritz_vectors(self, which: Which, least: float) -> ColumnBlock | None:
+        """Compute the Ritz vectors whose values have ranking keys above `least`."""
+        theta, S = scipy.linalg.eigh_tridiagonal(*self._tridiagonal)
+        S = S[:, ranking_key(theta, which) > least]
+        if not S.shape[1]:
+            return None
+        parts = [
+            V[:, : self.steps - i * CHUNK] @ S[i * CHUNK : (i + 1) * CHUNK]
+            for i, V in enumerate(self._chunks)
+            if i * CHUNK < self.steps
+        ]
+        return ColumnBlock(sum(parts[1:], start=parts[0]), self._layout)
+
+    def _project(self, w: Array) -> None:
+        if self._X.shape[1]:
+            part = summed(self._layout, self._gemv(1.0, self._X, w, trans=self._adjoint))
+            self._gemv(-1.0, self._X, part, 1.0, w, overwrite_y=1)
+
+    def _column(self, j: int) -> Array:
+        """Return column j of the run."""
+        if j >= CHUNK * len(self._chunks):
+            self._chunks.append(np.empty((self._X.shape[0], CHUNK), self._X.dtype, order="F"))
+        begin = j % CHUNK
+        return self._chunks[j // CHUNK][:, begin : begin + 1]

@@ -1,0 +1,105 @@
+"""Single columns of the host: partial reorthogonalisation, and the Lanczos run in search of copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import as_operator, models
+from solvers import eigsh
+from solvers.column_block import ColumnBlock, ColumnOperator
+from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.probe import probe
+from solvers.iterations.verification import Found
+
+UNIT = np.finfo(np.float64).eps / 2
+
+
+def krylov_space(A: Any, capacity: int, loss: float) -> BlockKrylov:
+    """Return a decomposition of single columns that fills its buffer."""
+    operator = ColumnOperator(as_operator(A))
+    start = ColumnBlock.random(A.shape[0], 1, A.dtype, rng=0)
+    space = BlockKrylov(operator, start.like(capacity), 0, 1, np.random.default_rng(0), Counts())
+    space.append(start)
+    space.loss = loss
+    while space.can_expand():
+        space.expand(capacity)
+    return space
+
+
+def hermitian(n: int, is_complex: bool) -> Any:
+    rng = np.random.default_rng(1)
+    A = sp.random_array((n, n), density=4 / n, rng=rng, data_sampler=rng.standard_normal)
+    if is_complex:
+        A = A + 1j * sp.random_array((n, n), density=4 / n, rng=rng, data_sampler=rng.standard_normal)
+    return sp.csr_array(A + A.conj().T)
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("loss", [1e-9, 1e-11])
+def test_the_decomposition_holds_and_its_vectors_lose_no_more_than_permitted(
+    loss: float, is_complex: bool
+) -> None:
+    A = hermitian(800, is_complex)
+    space = krylov_space(A, 120, loss)
+    for _ in range(3):  # also after restarts
+        m = space.m
+        V, H = space.columns(0, m + 1).array, space._H[: m + 1, :m]
+        norm = np.linalg.norm(H, 2)
+        deviation = np.abs(V.conj().T @ V - np.eye(m + 1))
+        assert deviation.max() <= 10 * loss  # kept Ritz vectors are sums of many
+        assert np.linalg.norm(A @ V[:, :m] - V @ H, axis=0).max() <= 10 * m**0.5 * loss * norm
+        ritz = space.ritz()
+        space.restart(ritz, np.argsort(-ritz.theta)[:30])
+        while space.can_expand():
+            space.expand(120)
+
+
+def test_few_vectors_are_read_again() -> None:
+    A = models.model("laplace2d:nx=70,ny=60")
+    partial, full = krylov_space(A, 100, 1e-9), krylov_space(A, 100, 0.0)
+    assert partial.counts.operator_columns == full.counts.operator_columns == 99
+    theta = [space.ritz().theta for space in (partial, full)]
+    assert np.abs(theta[0] - theta[1]).max() <= 1e3 * UNIT * 8
+    assert partial.counts.reductions < 2.5 * 99  # two are those of the recurrence
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+def test_a_run_in_the_complement_finds_a_copy_or_proves_that_there_is_none(which: Any, seed: int) -> None:
+    n, k = 600, 4
+    sign = -1 if which == "SA" else 1
+    values = sign * np.r_[2.0, 2.0, 1.9, 1.8, 1.7, np.linspace(-1, 1.5, n - 5)]
+    A = sp.diags_array(values, format="csr")
+    operator = ColumnOperator(as_operator(A))
+    rng = np.random.default_rng(seed)
+    for missed in (True, False):
+        known = np.r_[0, 2:5] if missed else np.r_[0:4]
+        X = ColumnBlock(np.asfortranarray(np.eye(n)[:, known]))
+        theta, limits = values[known], np.full(k, 1e-8)
+        found = Found(X, theta, np.zeros(k), k, which, limits, 2.0, -1.0, None, 1)
+        lowest = 1.8 if missed else 1.9
+        verdict = probe(operator, found, lowest - 1e-7, 300, rng, bool)
+        assert verdict is not None
+        assert verdict.counts.operator_columns < 100
+        if missed:
+            assert verdict.missed is not None
+            assert np.linalg.norm(verdict.missed.array[1]) > 0.9
+        else:
+            assert verdict.missed is None
+            assert verdict.text.startswith("passed")
+
+
+@pytest.mark.parametrize("spec", ["laplace2d:n=40", "laplace3d:n=12", "hofstadter:nx=24,ny=24"])
+def test_results_are_complete_and_orthonormal_to_rounding(spec: str) -> None:
+    A = models.model(spec).tocsr()
+    values = np.linalg.eigvalsh(A.toarray())
+    for k in (3, 8):
+        result = eigsh(A, k, which="SA", tol=1e-8, convergence="norm", rng=0, return_info=True)
+        X = result.eigenvectors
+        assert result.info["block_size"] == 1
+        assert np.linalg.norm(X.conj().T @ X - np.eye(k)) <= 100 * UNIT
+        assert np.abs(result.eigenvalues - values[:k]).max() <= 1e-12 * np.abs(values).max()
