@@ -36,7 +36,7 @@ def operator(spec: str, *, device: str = "cpu") -> ChainOperator:
     Returns
     -------
     ChainOperator
-        In double precision; :meth:`ChainOperator.converted` makes one in single precision.
+        In double precision; its method ``converted`` makes one in single precision.
 
     Raises
     ------
@@ -51,7 +51,7 @@ def operator(spec: str, *, device: str = "cpu") -> ChainOperator:
     ChainOperator(3432x3432, float64, cpu)
     >>> w, X = eigsh(A, k=2, which="SA")
     >>> [round(float(value), 6) for value in w]
-    [-6.263549, -5.910829]
+    [-6.26355, -5.956444]
     """
     make = generator(spec).chain
     if make is None:
