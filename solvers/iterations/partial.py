@@ -45,7 +45,13 @@ def vector_calls(like: ColumnBlock) -> tuple[Callable[..., Any], ...]:
     layout = like.layout
     if layout is None:
         return (dot, *others)
+    if not layout.n_local:  # BLAS refuses vectors without elements
+        dot, *others = np.vdot, _nothing, _nothing, lambda alpha, V, *_, **__: np.zeros(V.shape[1], V.dtype)
     return (lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Change a vector without elements."""
 
 
 class PartialRecurrence:
