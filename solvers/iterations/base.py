@@ -313,7 +313,7 @@ class Iteration(ABC):
             self.verification = "not needed: the basis spans the space"
             self.missing = 0
             return True
-        verify, b = self.problem.verify, self.block_size
+        verify, b = self.problem.verify, self._copies_together
         if verify == "never":
             self.verification = "switched off"
             return True
@@ -327,7 +327,15 @@ class Iteration(ABC):
         """Check whether copies of wanted values may have been missed, or shall be looked for anyway."""
         if self.problem.verify != "auto":
             return self.problem.verify == "always"
-        return not self._is_in_order() or may_have_missed(theta, limits, self.which, self.block_size)
+        return not self._is_in_order() or may_have_missed(theta, limits, self.which, self._copies_together)
+
+    @property
+    def _copies_together(self) -> int:
+        """Number of copies of every eigenvalue that converge together: random columns of the start.
+
+        A wider block that is made from their Krylov space later contains no more.
+        """
+        return min(self.options.block_size, self.block_size)
 
     def _is_in_order(self) -> bool:
         """Check whether only values with as many copies as a block has columns can have more."""
@@ -363,7 +371,7 @@ class Iteration(ABC):
         value = found.wanted + float(found.limits[-1])
         if self._is_in_order():
             theta = found.theta[: found.k]
-            value = least_doubtful(theta, found.limits, self.which, self.block_size) or value
+            value = least_doubtful(theta, found.limits, self.which, self._copies_together) or value
         return probe(operator, found, value, budget, self.rng, self._stopped)
 
     def _result(self, state: IterationState, reason: str) -> IterationResult:

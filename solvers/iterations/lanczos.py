@@ -350,7 +350,7 @@ class ThickRestart(Iteration):
             norm=self._norm(),
             least=self.least,
             locked=self.locked,
-            block_size=self.block_size,
+            block_size=self._copies_together,
         )
 
     def _add_missed(self, missed: Block) -> None:

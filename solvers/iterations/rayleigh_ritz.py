@@ -152,9 +152,9 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
 
 
 def _eigh(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
-    """Compute all eigenpairs of a Hermitian matrix; NumPy's call takes twice as long for twenty rows."""
+    """Compute all eigenpairs of a Hermitian matrix; NumPy's call takes twice as long for few rows."""
     driver = _EIGH.get(T.dtype.char)
-    if driver is None:
+    if driver is None or len(T) > UNTHREADED:
         return np.linalg.eigh(T)
     theta, Y, failed = driver(T.T, lower=0, overwrite_a=1)
     if failed:

@@ -40,8 +40,8 @@ def test_a_profile_records_every_operation_with_its_bytes(device: str) -> None:
     for row in rows.values():
         assert row["device"] == V.device
         assert row["time_s"] > 0
-        assert row["bandwidth_gb_s"] > 0
-        assert row["fraction"] > 0
+        is_counted = row["operation"] != "product"  # a dense matrix is multiplied by a function
+        assert (row["bandwidth_gb_s"] > 0) == (row["fraction"] > 0) == is_counted
     assert all(name in p.table() for name in rows)
 
 

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from solvers import eigsh
 from solvers.column_block import ColumnBlock, ColumnOperator
+from solvers.iterations import filtered_lanczos
 from solvers.iterations.krylov import BlockKrylov, Counts
 from solvers.iterations.probe import probe
 from solvers.iterations.verification import Found
@@ -103,3 +104,19 @@ def test_results_are_complete_and_orthonormal_to_rounding(spec: str) -> None:
         assert result.info["block_size"] == 1
         assert np.linalg.norm(X.conj().T @ X - np.eye(k)) <= 100 * UNIT
         assert np.abs(result.eigenvalues - values[:k]).max() <= 1e-12 * np.abs(values).max()
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5])
+def test_a_wider_filter_after_single_columns_finds_all_copies(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its start, two mixtures of one Krylov space, has one copy of every value, not two.
+    monkeypatch.setattr(filtered_lanczos, "SINGLE_CYCLES", 0.0)
+    monkeypatch.setattr(filtered_lanczos, "CYCLES_TO_PREDICT", 2)
+    place = np.abs(np.arange(48) - 23.5)
+    inside = np.flatnonzero(np.hypot(place[:, None], place[None, :]) < 24)
+    A = sp.csr_array(models.model("laplace2d:n=48")[inside][:, inside]) * 24**2  # has many double values
+    result = eigsh(A, 10, which="SA", tol=1e-9, convergence="norm", rng=seed, return_info=True)
+    assert result.info["method"] == "filter"
+    assert result.info["block_size"] == 1
+    assert np.allclose(result.eigenvalues, np.linalg.eigvalsh(A.toarray())[:10], rtol=0, atol=1e-6)

@@ -100,7 +100,7 @@ def test_a_rough_mesh_is_factorised_before_it_is_iterated_on(shift: float, k: in
     expected = eigsh(A, k, sigma=shift - 1e-9, rng=0, return_eigenvectors=False)
     assert result.info["method"] == "shift-invert"
     assert result.info["verification"].startswith("proved by inertia")
-    assert result.info["operator_columns"] < 5000  # iterations take a hundred times as many
+    assert result.info["operator_columns"] < 6000  # iterations take a hundred times as many
     assert np.allclose(result.eigenvalues, expected, rtol=1e-9, atol=1e-12 * abs(A).max())
 
 
