@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +21,8 @@ from ..source import constants_of, render
 from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of
 from .csr_plan import address
 from .family import SparseFamily
-from .interface import constants, operands, pack_bytes, refuse_alignment, types_of
-from .totals import WORKSPACE_LOCK, add_totals, codes, partial_bytes, totals_source
+from .interface import constants, pack_bytes, refuse_alignment, types_of
+from .totals import bind_with_sums, codes, partial_bytes, totals_source
 
 MOST_BITS = 17  # of the lower bits: positions in a block take 15 bits
 _MAX_PITCH = 2**31  # bytes
@@ -219,26 +217,14 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         elements = float(real(chain.hop)), float(real(chain.diagonal))
         fixed = *arrays, np.int32(tables.n_blocks), np.int32(chain.n_bonds), *elements
         tiles = [np.int32(tile) for tile in range(ceil_div(problem.width, config.tile))]
-        rows, totals, threads = kernels["rows"], kernels.get("totals"), (WARP * config.warps,)
+        rows, threads = kernels["rows"], (WARP * config.warps,)
 
-        def launch(
-            *addresses_and_factors: Any,
-            workspace_ptr: int = 0,
-            dots: Mapping[str, int] = MappingProxyType({}),
-            gram: Mapping[str, int] = MappingProxyType({}),
-            **more: Any,
-        ) -> None:
-            if needed and not workspace_ptr:
-                raise ValueError(f"spmmv_chain: {needed} bytes of workspace are needed, got none")
-            given = operands(problem, *addresses_and_factors, **more)
-            with WORKSPACE_LOCK if needed else nullcontext():
-                # One after the other, so that rows of X that L2 holds are those of one tile.
-                for tile in tiles:
-                    rows((grid, 1), threads, (*fixed, tile, workspace_ptr, *given), shared)
-                if totals is not None:
-                    add_totals(totals, problem, workspace_ptr, grid, dots, gram)
+        def queue(workspace_ptr: int, given: tuple[Any, ...]) -> None:
+            # One after the other, so that rows of X that L2 holds are those of one tile.
+            for tile in tiles:
+                rows((grid, 1), threads, (*fixed, tile, workspace_ptr, *given), shared)
 
-        return launch
+        return bind_with_sums("spmmv_chain", problem, needed, grid, kernels.get("totals"), queue)
 
 
 def _grid(config: ChainConfig, device: DeviceInfo, plan: ChainPlan) -> int:

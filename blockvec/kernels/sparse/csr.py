@@ -8,9 +8,7 @@ are in `csr_model`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,13 +31,12 @@ from .family import SparseFamily
 from .interface import (
     Constants,
     constants,
-    operands,
     pack_bytes,
     refuse_alignment,
     row_entries,
     types_of,
 )
-from .totals import WORKSPACE_LOCK, add_totals, codes, n_sums, partial_bytes, totals_source
+from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_source
 
 MAX_ROWS = 32  # per unit: one per lane
 LEAST_WARPS = 4  # per block: one per quadrant of a multiprocessor
@@ -266,7 +263,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         entries = address(plan.indices), address(plan.data)
         matrix = address(plan.indptr), *entries, index(plan.n_rows)
         matrix = *matrix, address(units.cuts), index(units.n_units), *walk.arguments()
-        rows, totals = kernels["rows"], kernels.get("totals")
+        rows = kernels["rows"]
         blocks, threads = (walk.blocks * tiles, 1), (WARP * config.warps,)
         long_threads = (WARP * _long_warps(problem, config),)
         long_rows = [
@@ -275,24 +272,12 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
             if tasks is not None
         ]
 
-        def launch(
-            *addresses_and_factors: Any,
-            workspace_ptr: int = 0,
-            dots: Mapping[str, int] = MappingProxyType({}),
-            gram: Mapping[str, int] = MappingProxyType({}),
-            **more: Any,
-        ) -> None:
-            if needed and not workspace_ptr:
-                raise ValueError(f"spmmv_csr: {needed} bytes of workspace are needed, got none")
-            given = operands(problem, *addresses_and_factors, **more)
-            with WORKSPACE_LOCK if needed else nullcontext():
-                rows(blocks, threads, (*matrix, workspace_ptr, *given))
-                for kernel, long_blocks, tasks_ptr in long_rows:
-                    kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
-                if totals is not None:
-                    add_totals(totals, problem, workspace_ptr, walk.blocks, dots, gram)
+        def queue(workspace_ptr: int, given: tuple[Any, ...]) -> None:
+            rows(blocks, threads, (*matrix, workspace_ptr, *given))
+            for kernel, long_blocks, tasks_ptr in long_rows:
+                kernel(long_blocks, long_threads, (tasks_ptr, *entries, workspace_ptr, *given))
 
-        return launch
+        return bind_with_sums("spmmv_csr", problem, needed, walk.blocks, kernels.get("totals"), queue)
 
 
 def refuse(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo) -> str | None:

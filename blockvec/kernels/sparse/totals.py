@@ -7,7 +7,9 @@ fixed order.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from ..limits import ceil_div
 from ..problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
 from ..source import render
-from .interface import real_type
+from .interface import operands, real_type
 
 _THREADS, _LANES = 256, 4  # of the kernel: 32 bytes of neighbouring partial sums
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
@@ -23,7 +25,7 @@ _GRAM = {"xy": 1, "yy": 2}
 
 # Held while kernels are queued that pass partial sums through a stream's workspace: those of another thread
 # would overwrite them.
-WORKSPACE_LOCK = threading.Lock()
+_workspace_lock = threading.Lock()
 
 
 def codes(problem: SpmmvProblem) -> tuple[int, int]:
@@ -56,15 +58,45 @@ def totals_source(problem: SpmmvProblem, name: str) -> str:
     return render(name, "sparse/spmmv_totals.cu", values, types)
 
 
-def add_totals(
-    kernel: Any,
+def bind_with_sums(
+    name: str,
     problem: SpmmvProblem,
-    workspace_ptr: int,
+    needed: int,
     blocks: int,
-    dots: Mapping[str, int],
-    gram: Mapping[str, int],
-) -> None:
-    """Queue that kernel; `dots` and `gram` are the addresses of the results by name."""
-    results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
-    grid = ceil_div(n_sums(problem), _LANES), 1
-    kernel(grid, (_THREADS,), (workspace_ptr, np.int32(blocks), *results))
+    totals: Any,
+    queue: Callable[[int, tuple[Any, ...]], None],
+) -> Callable[..., None]:
+    """Make the launch of a product, as of `SparseFamily.bind`, that leaves sums of blocks in a workspace.
+
+    Parameters
+    ----------
+    name : str
+        The family, for the message of a `ValueError` at a launch without a workspace.
+    needed : int
+        Bytes of the workspace.
+    blocks : int
+        Blocks that leave sums there.
+    totals : kernel or None
+        The kernel that adds them up.
+    queue : callable
+        ``queue(workspace_ptr, operands)`` queues the kernels of the product.
+    """
+
+    def launch(
+        *addresses_and_factors: Any,
+        workspace_ptr: int = 0,
+        dots: Mapping[str, int] = MappingProxyType({}),
+        gram: Mapping[str, int] = MappingProxyType({}),
+        **more: Any,
+    ) -> None:
+        if needed and not workspace_ptr:
+            raise ValueError(f"{name}: {needed} bytes of workspace are needed, got none")
+        given = operands(problem, *addresses_and_factors, **more)
+        with _workspace_lock if needed else nullcontext():
+            queue(workspace_ptr, given)
+            if totals is not None:
+                results = *(dots.get(kind, 0) for kind in DOTS), *(gram.get(kind, 0) for kind in GRAMS)
+                grid = ceil_div(n_sums(problem), _LANES), 1
+                totals(grid, (_THREADS,), (workspace_ptr, np.int32(blocks), *results))
+
+    return launch
