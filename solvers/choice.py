@@ -22,8 +22,8 @@ MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a singl
 SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
 PAIR = 2
 SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
-# Up to so many wanted eigenpairs, blocks of two short columns take less time than larger ones; with solves,
-# where a search for copies takes long, up to fewer.
+# Up to so many wanted eigenpairs, single short columns take less time than blocks of four; with solves, where
+# a search for copies takes long, blocks of two up to fewer.
 FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 DENSE_ROWS_SHIFTED = 150  # with factors, some twenty steps of which take less time than so many solves
@@ -112,10 +112,11 @@ def _block_size(problem: Problem) -> int:
         filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
         is_usual = k <= few and wide <= PAIR and not filters
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
-        if has_short_columns(problem) and not (problem.has_costly_steps and not is_usual):
+        if has_short_columns(problem) and is_usual:
             is_single = problem.locked is None and not problem.has_costly_steps
-            narrow = 1 if is_single else min(k, PAIR)  # only copies of wanted values change the result
-            b = narrow if is_usual else min(b, 4)
+            b = 1 if is_single else min(k, PAIR)  # only copies of wanted values change the result
+        elif has_short_columns(problem) and not problem.has_costly_steps:
+            b = min(b, 4)
         if problem.ncv is not None:  # two steps between restarts
             b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)
@@ -149,9 +150,7 @@ def _basis_size(problem: Problem, b: int) -> int:
         raise ShapeError(f"v0 has {wide} columns, the space they live in only {room} dimensions.")
     if problem.ncv is None:
         steps = 8 if b > 4 or problem.preconditioner is not None else 14 if b > 1 else SINGLE_STEPS
-        if (
-            problem.has_costly_steps
-        ):  # it ends when the pairs have converged: rather a large basis than restarts
+        if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
         ncv = min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
