@@ -8,7 +8,7 @@ another one, drawn afterwards, show what it does elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,13 +142,14 @@ KINDS = {
 }
 
 
-def draw(seed: int, count: int, largest: float) -> Iterator[tuple[str, int, str]]:
-    """Draw problems with up to `largest` rows, as matrix, k, which.
+def draw(seed: int, count: int, largest: float) -> list[tuple[str, int, str]]:
+    """Draw problems with up to `largest` rows, as matrix, k, which; those with the fewest rows times k first.
 
-    All kinds come up before one comes again.
+    No kind comes up again before all others have.
     """
     rng = np.random.default_rng(seed)
     names: list[str] = []
+    drawn = []
     for _ in range(count):
         names = names or list(rng.permutation(sorted(KINDS)))
         name = names.pop()
@@ -157,7 +158,8 @@ def draw(seed: int, count: int, largest: float) -> Iterator[tuple[str, int, str]
         parameters = kind.sized(rng, n) | {"seed": int(rng.integers(1000))}
         text = ",".join(f"{key}={value}" for key, value in parameters.items())
         k = int(rng.choice([k for k in COUNTS if k * LEAST_PER_PAIR <= n]))
-        yield f"{name}:{text}", k, str(rng.choice(kind.ends))
+        drawn.append((n * k, f"{name}:{text}", k, str(rng.choice(kind.ends))))
+    return [problem for _, *problem in sorted(drawn)]  # type: ignore[misc]
 
 
 def matrix(text: str) -> Any:

@@ -8,8 +8,9 @@ reference beside the matrix file, or all that the solvers found together.
 from __future__ import annotations
 
 import json
-import os
+import pickle
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from . import drawn_problems
 TARGET = 1e-8  # of ||A||
 ORTHONORMAL = 1e-6  # beyond, two vectors might be one
 CLOSED_FORMS = ("laplace3d", "graphene")  # named by their sizes alone
+MAKERS = 8  # processes that make matrices
 KNOWN = 64  # eigenvalues of a closed form that are kept, of each end
 KEYS: dict[str, Callable[[float], float]] = {"SA": lambda w: -w, "LA": lambda w: w, "LM": abs}
 
@@ -124,34 +126,45 @@ def _norm(matrix: Any, device: str) -> float:
 
 
 def problems(tasks: Sequence[Task], folder: Path | None, device: str) -> Iterator[Problem]:
-    """Yield the problems one by one; for a GPU matrices are made ahead by other processes meanwhile."""
+    """Yield the problems one by one; for a GPU other processes make matrices ahead, into files."""
     names = list(dict.fromkeys(task.matrix for task in tasks))
-    ahead: dict[str, Future[Source]] = {}
+    ahead: dict[str, Future[Path]] = {}
     pool = None
-    if device != "cpu" and names:
-        pool = ProcessPoolExecutor(min(len(names), os.cpu_count() or 1), mp_context=get_context("spawn"))
-        ahead = {name: pool.submit(Source.of, name, folder) for name in names}
     sources: dict[str, Source | None] = {}
-    try:
-        for task in tasks:
-            if task.matrix not in sources:
-                if device == "cpu":
-                    sources.clear()  # the one before is let go
-                sources[task.matrix] = _source(task.matrix, folder, ahead)
-            source = sources[task.matrix]
-            if source is not None:
-                yield Problem(task, source, device)
-    finally:
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+    with tempfile.TemporaryDirectory() as made:
+        if device != "cpu" and names:
+            pool = ProcessPoolExecutor(min(len(names), MAKERS), mp_context=get_context("spawn"))
+            files = (Path(made, f"{i}.pickle") for i in range(len(names)))
+            ahead = {name: pool.submit(_make, name, folder, next(files)) for name in names}
+        try:
+            for task in tasks:
+                if task.matrix not in sources:
+                    if device == "cpu":
+                        sources.clear()  # the one before is let go
+                    sources[task.matrix] = _source(task.matrix, folder, ahead)
+                source = sources[task.matrix]
+                if source is not None:
+                    yield Problem(task, source, device)
+        finally:
+            if pool is not None:
+                pool.shutdown(cancel_futures=True)
 
 
-def _source(name: str, folder: Path | None, ahead: dict[str, Future[Source]]) -> Source | None:
+def _make(name: str, folder: Path | None, path: Path) -> Path:
+    """Write a source to a file: received from a process, it would hold up the thread that is timed."""
+    path.write_bytes(pickle.dumps(Source.of(name, folder)))
+    return path
+
+
+def _source(name: str, folder: Path | None, ahead: dict[str, Future[Path]]) -> Source | None:
     try:
-        return ahead.pop(name).result() if ahead else Source.of(name, folder)
+        if not ahead:
+            return Source.of(name, folder)
+        source: Source = pickle.loads(ahead.pop(name).result().read_bytes())
     except (BlockvecError, OSError) as error:
         print(f"{name}: left out: {error}", file=sys.stderr)
         return None
+    return source
 
 
 def _known_spectrum(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray] | None:

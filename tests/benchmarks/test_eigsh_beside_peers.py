@@ -80,8 +80,8 @@ def test_only_right_peers_count_and_stopped_ones_give_a_bound() -> None:
 
 
 def test_a_drawn_problem_is_made_again_from_its_text_alone() -> None:
-    drawn = list(draw(5, len(KINDS), 2e3))
-    assert drawn == list(draw(5, len(KINDS), 2e3)) != list(draw(6, len(KINDS), 2e3))
+    drawn = draw(5, len(KINDS), 2e3)
+    assert drawn == draw(5, len(KINDS), 2e3) != draw(6, len(KINDS), 2e3)
     assert {text.partition(":")[0] for text, *_ in drawn} == set(KINDS)
     for text, k, which in drawn:
         A, again = Source.of(text, None).matrix, Source.of(text, None).matrix
