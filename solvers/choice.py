@@ -26,7 +26,8 @@ SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice a
 # a search for copies takes long, blocks of two up to fewer.
 FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
-DENSE_ROWS_SHIFTED = 150  # with factors, some twenty steps of which take less time than so many solves
+# On the host the Lanczos steps for few pairs take less time from so many rows on, and so do those with factors.
+DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
 DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space
 DENSE_MAX_ROWS = 10000
@@ -71,9 +72,7 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
             return "jd", 1, f"{name} is given"
     iterative = (problem.start, problem.block_size, problem.locked, problem.checkpoint)
     if all(value is None for value in iterative):
-        most = DENSE_ROWS if problem.target is None else DENSE_ROWS_INSIDE
-        if problem.has_costly_steps:
-            most = DENSE_ROWS_SHIFTED
+        most = _most_dense_rows(problem)
         if n <= most:
             return "dense", 1, f"n = {n} is at most {most}"
         if k * DENSE_SHARE > n and n <= DENSE_MAX_ROWS:
@@ -84,6 +83,17 @@ def choose_method(problem: Problem, block_size: int, ncv: int) -> tuple[Chosen, 
     if degree < MIN_DEGREE:
         return "lanczos", 1, "applying A costs as much as orthogonalising, or is of unknown cost"
     return "filter", degree, f"a step of Lanczos costs as much as {degree} applications of A"
+
+
+def _most_dense_rows(problem: Problem) -> int:
+    """Choose the number of rows up to which dense LAPACK is taken."""
+    if problem.has_costly_steps:
+        return DENSE_ROWS_HOST
+    if problem.target is not None:
+        return DENSE_ROWS_INSIDE
+    if problem.operator.device != "cpu":
+        return DENSE_ROWS
+    return min(DENSE_ROWS, DENSE_ROWS_HOST + DENSE_ROWS_PER_PAIR * problem.k)
 
 
 def _block_size(problem: Problem) -> int:

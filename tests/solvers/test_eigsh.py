@@ -554,7 +554,7 @@ def test_columns_to_be_orthogonal_to_need_not_be_invariant() -> None:
 def test_dense_lapack_is_taken_where_it_is_cheap_and_info_says_why() -> None:
     small = models.model("laplace2d:n=10")
     result = eigsh(small, 4, which="SA", return_info=True)
-    assert (result.info["method"], result.info["why"]) == ("dense", "n = 100 is at most 500")
+    assert (result.info["method"], result.info["why"]) == ("dense", "n = 100 is at most 170")
     check(result, small)
     many = eigsh(models.model("laplace1d:n=600"), 300, which="SA", return_info=True)
     assert many.info["method"] == "dense"
