@@ -26,7 +26,7 @@ SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice a
 # a search for copies takes long, blocks of two up to fewer.
 FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
-# On the host the Lanczos steps for few pairs take less time from so many rows on, and so do those with factors.
+# On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
 DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
 DENSE_ROWS_INSIDE = 1500  # iterations inside a spectrum apply A to more columns than this
 DENSE_SHARE = 3  # with k > n / DENSE_SHARE the basis of an iteration would be the whole space

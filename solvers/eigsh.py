@@ -158,8 +158,9 @@ def eigsh(
         selects dense LAPACK if n is at most 150 + 5 k (500 on a GPU and with `interval`) or k is more than a
         third of n, unless an option that only iterations support is given (`v0`, `block_size`,
         `orthogonal_to`). In all other cases it compares the cost of applying A, which is known for sparse
-        matrices, with the cost of orthogonalisation, and allows the filter if that is cheaper. It begins with Lanczos steps, and designs a filter only if these
-        are predicted to take long. ``info["why"]`` contains the reason.
+        matrices, with the cost of orthogonalisation, and allows the filter if that is cheaper. It begins with
+        Lanczos steps, and designs a filter only if these are predicted to take long. ``info["why"]`` contains
+        the reason.
         If one end of the spectrum of an explicit matrix is predicted to take longer by iteration than by a
         factorisation, as for a stiffness matrix, or has taken as long, the run continues by shift-invert with
         a shift just outside the spectrum, and an inertia count proves that no eigenvalue is missing (unless

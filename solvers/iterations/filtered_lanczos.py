@@ -132,7 +132,7 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked", "rate", "is_mixed", "mixes", "refined"),
+        *("promised", "doubt", "looked", "is_mixed", "mixes", "refined"),
     )
 
     filter: Filter | None = None
@@ -181,8 +181,8 @@ class FilteredRestart(ThickRestart):
             cycles = len(self.history)
             if self.krylov.takes_single_columns:
                 most = SINGLE_CYCLES * steps
-                return cycles < CYCLES_TO_PREDICT or self._columns_left(CYCLES_TO_PREDICT // 2)[1] <= most
-            left = self._columns_left()[1] / (steps * b)
+                return cycles < CYCLES_TO_PREDICT or self._columns_left(CYCLES_TO_PREDICT // 2) <= most
+            left = self._columns_left() / (steps * b)
             if cycles == CYCLES_TO_SKETCH and left > CYCLES_WITHOUT:
                 self._drawn = self._draw_sketch()
                 return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)

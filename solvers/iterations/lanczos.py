@@ -24,6 +24,9 @@ DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
 # and before the basis has grown by this share.
 EAGERNESS, PATIENCE = 0.8, 0.5
 LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
+# Of steps of single columns: elements of the matrix and of vectors that are read in the time of a look,
+# vectors per step, and the largest number of steps that a look may be put off in order to save others.
+LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 16, 8, 8
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
 LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
@@ -32,7 +35,7 @@ LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative 
 class ThickRestart(Iteration):
     """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator."""
 
-    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates")
+    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates", "rate")
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -180,22 +183,24 @@ class ThickRestart(Iteration):
         # Not soon after a restart, as long as steps take less time than a look.
         room = krylov.capacity - krylov.m if krylov.takes_single_columns and krylov.m else 0
         self.next_look, self.last_look = krylov.m + room // 2, (0, np.inf)
-        digits, columns = self._columns_left()
+        if not self.history:
+            return
+        last, columns = self.history[-1], self._columns_left()
+        digits = self._digits(last.residuals, last.limits)
+        self.last_look = krylov.m, digits
+        if columns == np.inf and 0 < self.rate < np.inf:
+            columns = digits / self.rate * self.block_size
         if columns < np.inf and not self.problem.has_costly_steps:
             self.next_look = krylov.m + int(EAGERNESS * min(columns, krylov.capacity))
-            self.last_look = krylov.m, digits
 
-    def _columns_left(self, cycles: int = 1) -> tuple[float, float]:
-        """Count digits above the limits, and predict the columns that they take by the rate of some cycles.
-
-        The columns are infinite where there is no rate.
-        """
+    def _columns_left(self, cycles: int = 1) -> float:
+        """Predict the columns up to convergence by the rate of some cycles; infinitely many without one."""
         if len(self.history) <= cycles:
-            return np.inf, np.inf
+            return np.inf
         first, last = self.history[-1 - cycles], self.history[-1]
         before, now = (self._digits(state.residuals, state.limits) for state in (first, last))
         columns = last.operator_columns - first.operator_columns
-        return now, now * columns / (before - now) if now < before else np.inf
+        return now * columns / (before - now) if now < before else np.inf
 
     @staticmethod
     def _digits(residuals: RealArray, limits: RealArray) -> float:
@@ -205,7 +210,7 @@ class ThickRestart(Iteration):
     def _seems_done(self) -> bool:
         """Check whether the wanted pairs have converged, looking now and then: a cycle may end early."""
         krylov, k, b = self.krylov, self.problem.k, self.block_size
-        least = k + b if self.problem.has_costly_steps else k + 4 * b
+        least = k + b if self.problem.has_costly_steps else k + max(4 * b, self._steps_of_a_look())
         if krylov.m < max(least, self.next_look):
             return False
         ritz = krylov.ritz()
@@ -217,11 +222,20 @@ class ThickRestart(Iteration):
         else:
             m, before = self.last_look
             self.rate = rate = (before - digits) * b / (krylov.m - m)  # infinite at the first look
-            steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, PATIENCE * krylov.m / b))
-        least = 1 if krylov.buffer.n_global * b > LONG_BLOCK else 2
-        self.next_look, self.last_look = krylov.m + b * max(steps, least), (krylov.m, digits)
-        self.seen = ritz if digits == 0 else None
+            patience = krylov.m if krylov.takes_single_columns else PATIENCE * krylov.m / b
+            steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, patience))
+        self.next_look = krylov.m + b * max(steps, self._steps_of_a_look())
+        self.last_look, self.seen = (krylov.m, digits), ritz if digits == 0 else None
         return digits == 0
+
+    def _steps_of_a_look(self) -> int:
+        """Return the number of steps that take as long as a look for convergence, about."""
+        n = self.krylov.buffer.n_global
+        least = 1 if n * self.block_size > LONG_BLOCK else 2
+        if not self.krylov.takes_single_columns:
+            return least
+        entries = getattr(self.operator, "nnz", None) or n * n
+        return max(least, min(LOOK_WORK // (entries + STEP_VECTORS * n), MOST_PUT_OFF))
 
     def _keep(self, m: int, w: int) -> int:
         """Count the Ritz vectors of m that a restart keeps besides w pending columns, in whole steps."""

@@ -67,15 +67,11 @@ class RowBlocks:
         extents, width = self.shape, X.shape[1]
         stored = self.indptr, self.indices, self.data
         if width < ROW_MAJOR_COLUMNS:
-
-            def add(j: int) -> None:
-                _sparsetools.csr_matvec(*extents, *stored, X[:, j], Y[:, j])
-
             if self.nnz > LEAST_WORK:
-                run_in_threads(add, width)
+                run_in_threads(lambda j: _sparsetools.csr_matvec(*extents, *stored, X[:, j], Y[:, j]), width)
             else:
-                for j in range(width):
-                    add(j)
+                for x, y in zip(X.T, Y.T, strict=True):
+                    _sparsetools.csr_matvec(*extents, *stored, x, y)
             return
         rows = np.zeros(Y.shape, Y.dtype)
         _sparsetools.csr_matvecs(*extents, width, *stored, X.ravel(), rows.reshape(-1))

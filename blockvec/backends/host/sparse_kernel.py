@@ -113,7 +113,8 @@ def update_columns(S: RowBlocks, X: Array, Y: Array, alpha: complex, beta: compl
     Return False, and do nothing, if that should not be compiled.
     """
     width, parts = Y.shape[1], 2 if Y.dtype.kind == "c" else 1
-    passes = int(np.ndim(shift) > 0 or shift != 0) + (beta not in (0, 1))
+    is_plain = type(shift) is int and shift == 0  # NumPy takes longer to find out
+    passes = int(not is_plain and (np.ndim(shift) > 0 or shift != 0)) + (beta not in (0, 1))
     if width not in COLUMNS or _refusal(S.shape[0], S.nnz, parts * width, passes):
         return False
     kernel, factors, shifts = _kernel(S, Y, (alpha, beta, 0, 1), shift)
