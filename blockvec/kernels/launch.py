@@ -6,7 +6,10 @@ import ctypes
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from ..errors import LayoutError
 from .limits import ceil_div
@@ -44,12 +47,17 @@ def run_rows(problem: TsmmProblem) -> int:
     return max((16 << 10) // max(row_a, row_b), min((8 << 10) // row_b, (64 << 10) // row_a))
 
 
+_FIELDS: dict[type, str] = {  # of a kernel's arguments by Python's and NumPy's types
+    **{int: "q", np.int64: "q", np.uint64: "Q", float: "d", np.float64: "d"},
+    **{np.int32: "i4x", np.uint32: "I4x", np.float32: "f4x"},
+}
+
+
 class Kernel:
     """A loaded kernel: ``kernel(grid, block, arguments, shared_mem)`` queues it on CuPy's current stream.
 
-    CuPy takes a quarter of a microsecond per argument. Integers and floats of Python, of 8 bytes each, are
-    therefore packed here into memory that the driver reads, where the grid has one dimension; all other
-    launches are CuPy's.
+    CuPy takes a quarter of a microsecond per argument. Numbers, arrays and None are therefore packed here
+    into memory that the driver reads; launches with other arguments are CuPy's.
 
     Parameters
     ----------
@@ -57,15 +65,14 @@ class Kernel:
         The kernel on CuPy's current device.
     """
 
-    __slots__ = ("_current_stream", "_error", "_free", "_function", "_launch", "_packers")
+    __slots__ = ("_current_stream", "_error", "_function", "_launch", "_packers")
 
     def __init__(self, function: Any) -> None:
         from cupy.cuda import driver, get_current_stream
 
         self._function, self._launch, self._current_stream = function, driver.launchKernel, get_current_stream
         self._error = driver.CUDADriverError
-        self._packers: dict[tuple[type, ...], Callable[..., None] | None] = {}
-        self._free: list[tuple[Any, Any, int]] = []  # argument memory that no thread is using
+        self._packers: dict[tuple[type, ...], _Packer | None] = {}
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
@@ -73,39 +80,63 @@ class Kernel:
         """Queue the kernel."""
         kinds = tuple(map(type, arguments))
         try:
-            pack = self._packers[kinds]
+            packer = self._packers[kinds]
         except KeyError:
-            pack = self._packers[kinds] = _packer(kinds)
-        if pack is None or len(grid) > 1 or len(block) > 1:
+            packer = self._packers[kinds] = _packer(kinds)
+        if packer is None:
             self._function(grid, block, arguments, shared_mem)
             return
+        pack, sizes, free = packer
         try:
-            memory = self._free.pop()
+            memory = free.pop()
         except IndexError:
-            memory = _argument_memory(len(arguments))
+            memory = _argument_memory(sizes)
         values, _, pointers = memory
-        pack(values, 0, *arguments)
+        pack(values, *arguments)
         stream = self._current_stream().ptr
+        # CuPy launches a block where a grid has none, as that of a process without rows.
+        x, y, z = (grid[0] or 1, 1, 1) if len(grid) == 1 else (*(extent or 1 for extent in grid), 1)[:3]
+        threads = (*block, 1, 1)[:3]
         try:
-            self._launch(self._function.ptr, grid[0], 1, 1, block[0], 1, 1, shared_mem, stream, pointers, 0)
+            self._launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, 0)
         except self._error as error:
             if error.status != NO_CONTEXT:
                 raise
             # The first CUDA call of this thread: CuPy's own launch creates its context.
             self._function(grid, block, arguments, shared_mem)
-        self._free.append(memory)
+        free.append(memory)
 
 
-def _packer(kinds: tuple[type, ...]) -> Callable[..., None] | None:
-    if not all(kind in (int, float) for kind in kinds):
-        return None
-    return struct.Struct("".join("q" if kind is int else "d" for kind in kinds)).pack_into
+_Packer: TypeAlias = tuple[Callable[..., None], tuple[int, ...], list[tuple[Any, Any, int]]]
+"""Writes arguments into memory; bytes of each argument there; memory that no thread is using."""
 
 
-def _argument_memory(count: int) -> tuple[Any, Any, int]:
-    """Allocate memory for arguments of 8 bytes, pointers to each, and the address of the pointers."""
-    values = (ctypes.c_int64 * count)()
-    pointers = (ctypes.c_void_p * count)(*(ctypes.addressof(values) + 8 * i for i in range(count)))
+def _packer(kinds: tuple[type, ...]) -> _Packer | None:
+    fields, values, sizes = "=", [], []
+    for i, kind in enumerate(kinds):
+        field, value = _FIELDS.get(kind, ""), f"a{i}"
+        if kind is complex:
+            field, value = "dd", f"a{i}.real, a{i}.imag"
+        elif kind is type(None):
+            field, value = "q", "0"
+        elif hasattr(kind, "__cuda_array_interface__"):
+            field, value = "q", f"a{i}.data.ptr"
+        elif not field:
+            return None
+        fields += field
+        values.append(value)
+        sizes.append(struct.calcsize("=" + field))
+    # One expression, since a loop over the arguments takes as long as CuPy.
+    names = "".join(f", a{i}" for i in range(len(kinds)))
+    text = f"lambda into{names}: write(into, 0, {', '.join(values)})"
+    return eval(text, {"write": struct.Struct(fields).pack_into}), tuple(sizes), []
+
+
+def _argument_memory(sizes: tuple[int, ...]) -> tuple[Any, Any, int]:
+    """Allocate memory for arguments of some bytes each, pointers to them, and the address of the pointers."""
+    values = (ctypes.c_int64 * (sum(sizes) // 8))()
+    places = (ctypes.addressof(values) + offset for offset in accumulate((0, *sizes)))
+    pointers = (ctypes.c_void_p * (len(sizes) + 1))(*places)
     return values, pointers, ctypes.addressof(pointers)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from typing import Any
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,49 +26,110 @@ class _Function:
         self.calls.append(call)
 
 
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    cuda = pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
-    launches: list[tuple[Any, ...]] = []
+class _Array:
+    """What kernels take of a CuPy array."""
 
-    def launch(*call: Any) -> None:
+    __cuda_array_interface__: ClassVar[dict[str, Any]] = {}
+
+    def __init__(self, address: int) -> None:
+        self.data = SimpleNamespace(ptr=address)
+
+
+KINDS: dict[type, Any] = {  # of arguments, as C sees them
+    **{int: ctypes.c_int64, np.int64: ctypes.c_int64, np.uint64: ctypes.c_uint64, _Array: ctypes.c_void_p},
+    **{float: ctypes.c_double, np.float64: ctypes.c_double, complex: ctypes.c_double * 2},
+    **{np.int32: ctypes.c_int32, np.uint32: ctypes.c_uint32, np.float32: ctypes.c_float},
+    type(None): ctypes.c_void_p,
+}
+
+
+def of_c(value: Any) -> Any:
+    """Convert an argument to what a kernel is given."""
+    if type(value) is complex:
+        return [value.real, value.imag]
+    return value.data.ptr if isinstance(value, _Array) else value
+
+
+class Driver:
+    """Reads arguments as the driver does."""
+
+    def __init__(self) -> None:
+        self.kinds: list[type] = []
+        self.launches: list[tuple[Any, ...]] = []
+        self.memory: list[int] = []
+
+    def launch(self, *call: Any) -> None:
         *how, pointers, extra = call
-        addresses = (ctypes.c_void_p * 4).from_address(pointers)
-        numbers = [ctypes.c_int64.from_address(int(address or 0)).value for address in addresses[:3]]
-        last = ctypes.c_double.from_address(int(addresses[3] or 0)).value
-        launches.append((*how, numbers, last, extra, pointers))
-
-    monkeypatch.setattr(cuda.driver, "launchKernel", launch)
-    monkeypatch.setattr(cuda, "get_current_stream", lambda: type("Stream", (), {"ptr": 5}))
-    return launches
+        assert extra == 0
+        addresses = (ctypes.c_void_p * len(self.kinds)).from_address(pointers)
+        given = [KINDS[kind].from_address(at) for kind, at in zip(self.kinds, addresses, strict=True)]
+        numbers = [list(value) if hasattr(value, "__len__") else value.value for value in given]
+        self.launches.append((*how, numbers))
+        self.memory.append(pointers)
 
 
-def test_integers_and_floats_are_packed_into_memory_that_is_used_again(driver: list[tuple[Any, ...]]) -> None:
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    recorded = Driver()
+    cuda: Any = ModuleType("cupy.cuda")
+    cuda.driver = SimpleNamespace(launchKernel=recorded.launch, CUDADriverError=RuntimeError)
+    cuda.get_current_stream = lambda: SimpleNamespace(ptr=5)
+    cupy: Any = ModuleType("cupy")
+    cupy.cuda = cuda
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
+    return recorded
+
+
+ARGUMENTS = {
+    "integers and floats": (1 << 40, -2, 3, 0.5),
+    "NumPy's": (
+        np.int32(-7),
+        2,
+        np.uint32(1 << 31),
+        np.int64(-(1 << 40)),
+        np.uint64(1 << 63),
+        np.float32(0.5),
+    ),
+    "complex": (np.int32(1), 0.25 - 3j, np.float64(1.5), 2j, 9),
+    "arrays": (_Array(1 << 40), None, np.int32(4), _Array(0), 1.0),
+    "none": (),
+}
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_are_packed_into_memory_that_is_used_again(
+    arguments: tuple[Any, ...], driver: Driver
+) -> None:
     function = _Function()
     kernel = Kernel(function)
-    kernel((7,), (64,), (1 << 40, 2, 3, 0.5), 1024)
+    driver.kinds = [*map(type, arguments)]
+    kernel((7,), (64,), arguments, 1024)
     others = [(ctypes.c_void_p * 4)() for _ in range(100)]  # would get memory that is free
-    kernel((7,), (64,), (-3, 2, 3, 0.5), 1024)
-    (*launch, memory), (*next_launch, memory_again) = driver
-    assert launch == [77, 7, 1, 1, 64, 1, 1, 1024, 5, [1 << 40, 2, 3], 0.5, 0]
-    assert next_launch == [77, 7, 1, 1, 64, 1, 1, 1024, 5, [-3, 2, 3], 0.5, 0]
-    assert memory == memory_again
-    assert memory not in map(ctypes.addressof, others)
+    kernel((7, 2), (64,), arguments)
+    kernel((0, 3, 2), (8, 4), arguments)
+    expected = [of_c(value) or None if isinstance(value, _Array) else of_c(value) for value in arguments]
+    assert driver.launches == [
+        (77, 7, 1, 1, 64, 1, 1, 1024, 5, expected),
+        (77, 7, 2, 1, 64, 1, 1, 0, 5, expected),
+        (77, 1, 3, 2, 8, 4, 1, 0, 5, expected),
+    ]
+    assert len(set(driver.memory)) == 1
+    assert driver.memory[0] not in map(ctypes.addressof, others)
     assert function.calls == []
 
 
-@pytest.mark.parametrize("arguments", [(np.int32(1), 2), (True, 2), (np.zeros(1), 2)], ids=str)
-def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: list[tuple[Any, ...]]) -> None:
+@pytest.mark.parametrize("arguments", [(np.bool_(1), 2), (True, 2), (np.zeros(1), 2)], ids=str)
+def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: Driver) -> None:
     function = _Function()
-    Kernel(function)((7,), (64,), arguments)
-    Kernel(function)((7, 2), (64,), (1, 2))
-    assert function.calls == [((7,), (64,), arguments, 0), ((7, 2), (64,), (1, 2), 0)]
-    assert driver == []
+    Kernel(function)((7, 2), (64,), arguments)
+    assert function.calls == [((7, 2), (64,), arguments, 0)]
+    assert driver.launches == []
 
 
 @pytest.mark.parametrize(("status", "left_to_cupy"), [(201, True), (700, False)])
 def test_a_thread_without_a_context_gets_one_from_cupy(
-    driver: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, status: int, left_to_cupy: bool
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, status: int, left_to_cupy: bool
 ) -> None:
     import cupy.cuda
 
