@@ -65,6 +65,7 @@ class Stream:
     """Runs what is queued, one after the other, with pauses."""
 
     known: ClassVar[list[Stream]] = []
+    current: ClassVar[list[Stream]] = []
 
     def __init__(self, non_blocking: bool = True) -> None:
         self._work: queue.Queue[Callable[[], object]] = queue.Queue()
@@ -80,6 +81,12 @@ class Stream:
             work()
             self._work.task_done()
 
+    def __enter__(self) -> None:
+        self.current.append(self)
+
+    def __exit__(self, *_raised: object) -> None:
+        self.current.pop()
+
     def put(self, work: Callable[[], object]) -> None:
         self._work.put(work)
 
@@ -92,6 +99,7 @@ class Stream:
 
 
 STREAM = Stream()
+Stream.current.append(STREAM)
 
 
 class Device(contextlib.nullcontext[None]):
@@ -270,7 +278,7 @@ def cupy(place: str) -> Any:
         empty=lambda shape, dtype: device_array(np.full(shape, 7, dtype)),
         dtype=np.dtype,
         ndarray=array_at,
-        take=lambda a, rows, axis, out: STREAM.put(lambda: np.take(a, rows, axis, out)),
+        take=lambda a, rows, axis, out: Stream.current[-1].put(lambda: np.take(a, rows, axis, out)),
         cuda=SimpleNamespace(
             nccl=nccl,
             Device=Device,

@@ -22,6 +22,8 @@ from .communicator import share
 from .halo import Halo
 from .layout import RowLayout
 
+EMPTY_ROWS = 1 << 14  # a product passes over so many rows without entries in the time of another call
+
 
 class DistributedOperator(Operator):
     """A square operator whose rows are split over processes; made by `as_operator` with a layout.
@@ -207,10 +209,10 @@ def _csr(starts: NDArray[Any], columns: NDArray[Any], data: NDArray[Any], n_colu
 
 
 def _ranges(rows: NDArray[Any]) -> list[tuple[int, int]]:
-    """Cover ascending row numbers by one range, or by two on both sides of the widest gap between them."""
+    """Cover ascending row numbers by one range, or by two on both sides of a gap that is wide."""
     if not len(rows):
         return []
     gaps = np.diff(rows)
-    cut = int(np.argmax(gaps)) + 1 if len(gaps) and gaps.max() > 1 else len(rows)
+    cut = int(np.argmax(gaps)) + 1 if len(gaps) and gaps.max() > EMPTY_ROWS else len(rows)
     parts = [part for part in (rows[:cut], rows[cut:]) if len(part)]
     return [(int(part[0]), int(part[-1]) + 1) for part in parts]
