@@ -85,17 +85,24 @@ def _variant(point: Point) -> Variant:
 def _time_beside(
     figure: str, problem: Any, group: Sequence[Point], backend: Any
 ) -> Iterator[tuple[Point, Timing, dict[str, Timing]]]:
-    """Time the points of one problem that compute the right product; for the roofline also cuBLAS."""
+    """Time the points of one problem that compute the right product; over the widths also the peers.
+
+    These are cuBLAS, and beside the paper's kernels the one that is selected for the problem.
+    """
     setup = backend.tuning_operands(problem)
     right = [p for p in group if p.setting.get("reduction") == "none" or not setup.check(_variant(p))]
-    vendors = [c.name for c in backend.candidates(problem) if c.vendor and not c.refusal]
-    names = vendors if figure == "roofline" else []
+    accepted = [c for c in backend.candidates(problem) if not c.refusal]
+    names = [c.name for c in accepted if c.vendor] if figure in ("roofline", "widths") else []
+    if figure == "widths":
+        names.insert(0, accepted[0].name)
     field = [*map(_variant, right), *map(Variant, names)]
     if isinstance(problem, TsmttsmProblem) and problem.K * problem.M * 16 < FEW_BYTES:
         timings = [setup.replay(variant, REPLAYS) for variant in field]
     else:
         timings = setup.time_in_turns(field, BUDGET_S * len(field))
     peers = dict(zip(names, timings[len(right) :], strict=True))
+    if figure == "widths":
+        peers["blockvec"] = peers.pop(names[0])
     for point, timing in zip(right, timings, strict=False):
         yield point, timing, peers
 

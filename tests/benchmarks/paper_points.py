@@ -24,6 +24,7 @@ OPERAND_BYTES = 1 << 30
 WIDTHS = (*range(1, 17), *range(18, 33, 2), 31, 33, *range(36, 65, 4), 57)
 SAMPLED_WIDTHS = (4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 48, 56, 64)
 TILES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 16)
+BEST = 3  # kernels per width beside ours, in the order of the model
 COMBINED_WIDTHS = (2, 7, 8, 12, 16, 24, 32, 48, 64)
 MAP_WIDTH = 32
 TILINGS = 4  # per permutation and width, in the order of the model
@@ -95,6 +96,37 @@ def _permutations(device: DeviceInfo) -> Iterator[Point]:
                     yield Point("permutations", problem, "tsmttsm_fma", config, options)
 
 
+def _widths(device: DeviceInfo) -> Iterator[Point]:
+    """Yield the paper's kernels at every width, with the best tiles and options by the model."""
+    for dtype, widths in (("float64", range(1, 65)), ("complex128", WIDTHS)):
+        for width in widths:
+            sides = [t for t in TILES if t <= min(width, 8 if dtype == "float64" else 6)]
+            tall, found = _tsmttsm(width, dtype), []
+            for tm, tn, leapfrog in itertools.product(sides, sides, (False, True)):
+                found.append(_direct_tsmttsm(tall, tm, tn, device, leapfrog=leapfrog, interleaved=leapfrog))
+            yield from _by_model(tall, found, device)
+            wide = _tsmm(width, dtype)
+            places: tuple[Coefficients, ...] = ("cache", "shared")
+            yield from _by_model(
+                wide,
+                [
+                    _direct_tsmm(wide, device, spread=spread, coefficients=place, unroll=2)
+                    for spread, place in itertools.product((1, 2, 4, 8), places)
+                ],
+                device,
+            )
+
+
+def _by_model(
+    problem: TsmttsmProblem | TsmmProblem, configs: Sequence[Any], device: DeviceInfo
+) -> Iterator[Point]:
+    """Yield the few configurations that the model predicts to be the fastest."""
+    family = FAMILIES["tsmttsm_fma" if isinstance(problem, TsmttsmProblem) else "tsmm_fma"]
+    known = [config for config in dict.fromkeys(configs) if config]
+    for config in sorted(known, key=lambda config: family.predict(problem, config, device))[:BEST]:
+        yield Point("widths", problem, family.name, config)
+
+
 def _tiles(device: DeviceInfo) -> Iterator[Point]:
     """Yield tiles of TM x TN at one width, with leap frog and interleaved."""
     problem = _tsmttsm(MAP_WIDTH)
@@ -151,6 +183,7 @@ def _direct_tsmm(
 
 FIGURES: dict[str, Callable[[DeviceInfo], Iterator[Point]]] = {
     "roofline": _roofline,
+    "widths": _widths,
     "permutations": _permutations,
     "tiles": _tiles,
     "reductions": _reductions,

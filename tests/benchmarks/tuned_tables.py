@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from blockvec.backends import backend_for
+from blockvec.backends.cuda.tuning.dense import COOL_S, is_hot
 from blockvec.bench.records import Book, Record, environment, read
 from blockvec.bench.tuning import Todo, Tuned, heading, problems, tune_all
 from blockvec.errors import FormatError
@@ -84,10 +85,10 @@ def todo(names: Sequence[str]) -> Iterator[Todo]:
     for table in names:
         for part in TABLES[table]:
             choose = {"first": part.first, "sample": part.sample, "families": part.families}
-            budget_s = 0.007 * (part.first + part.sample)
             operations = part.operations.split()
             for problem in problems(operations, part.dtypes, part.shapes, ld=part.ld, beta=part.beta):
-                yield Todo(problem, budget_s, choose, table)
+                each_s = 0.007 + 2 * COOL_S * is_hot(problem)
+                yield Todo(problem, each_s * (part.first + part.sample), choose, table)
 
 
 class Ledger:

@@ -23,7 +23,7 @@ from ..families import FAMILIES, families_of, ranked
 from ..measure import Timing
 from ..problem import Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from ..roofline import Ceilings, fraction
-from .winners import Winner
+from .winners import Winner, find
 
 FINALISTS = 4
 CLOSE = 1.10  # within this factor of the best, a few runs do not tell
@@ -101,10 +101,12 @@ def variants(
     sample: int = 0,
     seed: int = 0,
     families: str = "",
+    known: Winner | None = None,
 ) -> list[Variant]:
     """List the configurations worth measuring, in the order of their predicted times.
 
-    The first is the untuned choice: that of the first family that supports the problem.
+    The first is the untuned choice: that of the first family that supports the problem. The `known` winner
+    comes next, wherever the models place it.
 
     Takes the `first` by the models' order, and `sample` more drawn from the rest by `seed`, which show what
     the order is worth. Only families whose names end with `families` count.
@@ -122,8 +124,11 @@ def variants(
     choice = supporting and (supporting[0].name, supporting[0].choose(problem, device, ceilings))
     timed.sort(key=lambda entry: (entry[1:] != choice, entry[0]))
     order = [Variant(name, config, time_s, place) for place, (time_s, name, config) in enumerate(timed)]
-    rest = order[first:]
-    return order[:first] + random.Random(seed).sample(rest, min(sample, len(rest)))
+    best = (known.kernel, known.config) if known else None
+    earlier = [variant for variant in order[1:] if (variant.kernel, variant.config) == best]
+    kept = list(dict.fromkeys([*order[:1], *earlier, *order[1:first]]))
+    rest = [variant for variant in order if variant not in kept]
+    return kept + random.Random(seed).sample(rest, min(sample, len(rest)))
 
 
 class Preparation:
@@ -146,7 +151,9 @@ class Preparation:
         self._how = device, cache_dir, executor
         self._jobs: dict[Variant, concurrent.futures.Future[str]] = {}
         self._submitted = threading.Event()
-        self._field = executor.submit(variants, problem, device, ceilings, **choose)
+        self._field = executor.submit(
+            variants, problem, device, ceilings, known=find(problem, device, cache_dir), **choose
+        )
         self._field.add_done_callback(self._compile)
 
     def _compile(self, field: concurrent.futures.Future[list[Variant]]) -> None:

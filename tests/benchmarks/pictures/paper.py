@@ -66,6 +66,11 @@ def _roofline(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
     _finish(axes, title, "M = N", "fraction of the roofline", ncols=2, loc="lower left")
 
 
+def _widths(axes: Any, records: Sequence[Record], ceilings: Record) -> None:
+    """Draw the same for the fastest of the paper's kernels, beside the kernel that is selected."""
+    _roofline(axes, list(_best(records, "M").values()), ceilings)
+
+
 def _gflops(record: Record) -> float:
     work = float(_FLOPS[record["dtype"]] * record["K"] * record["M"] * record["N"])
     return work / float(record["time_s"]) * 1e-9
@@ -156,6 +161,10 @@ _PANELS: tuple[tuple[str, tuple[str, str] | None, Callable[[Any, Sequence[Record
     ("roofline", ("tsmttsm", "complex128"), _roofline),
     ("roofline", ("tsmm", "float64"), _roofline),
     ("roofline", ("tsmm", "complex128"), _roofline),
+    ("widths", ("tsmttsm", "float64"), _widths),
+    ("widths", ("tsmttsm", "complex128"), _widths),
+    ("widths", ("tsmm", "float64"), _widths),
+    ("widths", ("tsmm", "complex128"), _widths),
     ("permutations", None, _permutations),
     ("tiles", None, _tiles),
     ("occupancy", None, _occupancy),

@@ -15,6 +15,7 @@ from ....kernels.families import FAMILIES
 from ....kernels.measure import Stopwatch, Timing, measure, measure_beside
 from ....kernels.probes import view_probe
 from ....kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
+from ....kernels.roofline import flops, traffic
 from ....kernels.tuning.selection import Variant
 from ...base import Candidate
 from ...base import DeviceArray as Array
@@ -30,6 +31,9 @@ EXACT_BYTES = 48 << 20  # of the wider operand, while it is checked
 RAGGED_ROWS = 37  # so that no tile height divides the rows
 SHIFT, SPARE_NUMBERS = 1009, 8192  # exact operands begin at different places of one sequence, which is longer
 SMALL_BYTES = 1 << 20  # results up to here are compared on the host
+# Tensor products reach the power limit of a GPU within milliseconds. Its clock then depends on the kernels
+# before, and bursts cannot be compared unless the GPU rests in between.
+HOT, COOL_S = 9.0, 0.02  # flops per byte; seconds of rest
 
 
 class DenseOperands:
@@ -90,7 +94,8 @@ class DenseOperands:
 
     def time_in_turns(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
         """Time variants in turns on rotating operands."""
-        return time_in_turns([self._call(variant) for variant in field], self._stopwatch, seconds)
+        calls, pause_s = [self._call(variant) for variant in field], COOL_S * is_hot(self.problem)
+        return time_in_turns(calls, self._stopwatch, seconds, pause_s=pause_s)
 
     def plain_s(self) -> float:
         """Measure the seconds of plain loads and stores of the elements of the product."""
@@ -135,6 +140,11 @@ def time_in_turns(
     budget_s = seconds / len(calls)
     timings = measure_beside(by_place, stopwatch, budget_s=budget_s, min_rounds=1, max_rounds=8, **how)
     return list(timings.values())
+
+
+def is_hot(problem: Product) -> bool:
+    """Check whether a product takes much power."""
+    return flops(problem) > HOT * traffic(problem).total_bytes
 
 
 def is_view(problem: Product) -> bool:

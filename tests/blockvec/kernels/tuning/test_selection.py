@@ -19,6 +19,7 @@ from blockvec.kernels.problem import SpmmvProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.roofline import Ceilings
 from blockvec.kernels.tuning import selection as tuner
 from blockvec.kernels.tuning.selection import Preparation, Variant, build_ahead, select_fastest, variants
+from blockvec.kernels.tuning.winners import Winner
 
 D8 = TsmttsmProblem(1 << 24, 8, 8, "float64", "float64", 8, 8)
 PROBLEMS = [
@@ -128,6 +129,16 @@ def test_variants_are_valid_differ_and_begin_with_the_models_choices(problem: Ts
     assert chosen[0].config == supporting[0].choose(problem, H200)
     assert chosen == variants(problem, H200, first=3, sample=2)
     assert chosen != variants(problem, H200, first=3, sample=2, seed=1)
+
+
+def test_the_winner_on_record_comes_second_wherever_the_model_places_it() -> None:
+    last = variants(D8, H200, first=40)[-1]
+    known = Winner(last.kernel, last.config, 1, 1.0, 0.5, "")
+    chosen = variants(D8, H200, first=3, known=known)
+    assert [variant.place for variant in chosen] == [0, 39, 1, 2]
+    assert variants(D8, H200, first=40, known=known)[1] == last
+    absent = Winner("cublas", None, 1, 1.0, 0.5, "")
+    assert variants(D8, H200, first=3, known=absent) == variants(D8, H200, first=3)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
