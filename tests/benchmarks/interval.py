@@ -1,12 +1,12 @@
 """All eigenvalues of an interval by spectrum slicing, beside shift-invert with one shift in its middle.
 
-    OMP_NUM_THREADS=1 python -m tests.benchmarks.interval --json FILE
+    OMP_NUM_THREADS=1 python -m tests.benchmarks.interval --json FILE [--device gpu] [--points 100]
 
 The spectra are known in closed form: the Laplacian of a square, with many double values, and the bending
 modes of a simply supported square plate by finite differences with a consistent mass matrix. Shift-invert
-with one shift, by `solvers.eigsh` and by SciPy's, is asked for a hundred values nearest to it: the time per
-value grows with their number. All use one thread; times are of the wall clock and of the processor, which
-other processes of a busy machine do not add to.
+with one shift, by `solvers.eigsh` and, on the host, by SciPy's, is asked for a hundred values nearest to it:
+the time per value grows with their number. All use one thread, and on a GPU the second call is measured;
+times are of the wall clock and of the processor, which other processes of a busy machine do not add to.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from blockvec.backends import backend_for
 from blockvec.bench import records as results
 from blockvec.profile import ceilings
 from solvers import count_eigenvalues, eigsh
+from solvers.blocks import to_host
 
 PEER_VALUES = 100
 
@@ -63,35 +64,33 @@ def case(name: str, A: Any, M: Any, values: np.ndarray, first: int, last: int) -
     return Case(name, A, M, (ends[0], ends[1]), values[low + 1 : high + 1])
 
 
-def cases() -> Iterator[Case]:
-    """About 500 values inside the spectrum and at its lower end."""
-    square = models.spectra.laplace_eigenvalues([100, 100])
-    A = models.model("laplace2d:nx=100,ny=100")
-    yield case("laplace2d 100 x 100, inside", A, None, square, 1500, 2000)
-    yield case("laplace2d 100 x 100, lower end", A, None, square, 0, 500)
-    K, M, modes = plate(100)
-    yield case("plate 100 x 100, lower end", K, M, modes, 0, 500)
-    yield case("plate 100 x 100, inside", K, M, modes, 1500, 2000)
+def cases(n: int) -> Iterator[Case]:
+    """About 500 values inside the spectrum and at its lower end, on n x n points."""
+    square = models.spectra.laplace_eigenvalues([n, n])
+    A = models.model(f"laplace2d:nx={n},ny={n}")
+    yield case(f"laplace2d {n} x {n}, inside", A, None, square, 1500, 2000)
+    yield case(f"laplace2d {n} x {n}, lower end", A, None, square, 0, 500)
+    K, M, modes = plate(n)
+    yield case(f"plate {n} x {n}, lower end", K, M, modes, 0, 500)
+    yield case(f"plate {n} x {n}, inside", K, M, modes, 1500, 2000)
 
 
-def record(case: Case) -> dict[str, Any]:
+def record(case: Case, device: str) -> dict[str, Any]:
     """Solve a case by slices and with one shift."""
     count, middle = len(case.exact), float(np.mean(case.ends))
     with option_context(threads=1), threadpoolctl.threadpool_limits(1):
-        counted, count_times = _timed(lambda: count_eigenvalues(case.A, *case.ends, case.M))
-        result, times = _timed(
-            lambda: eigsh(
-                case.A, M=case.M, interval=case.ends, rng=0, return_info=True, on_unconverged="return"
-            )
-        )
+        options: dict[str, Any] = {"M": case.M, "device": device, "rng": 0, "on_unconverged": "return"}
+        counted, count_times = _timed(lambda: count_eigenvalues(case.A, *case.ends, case.M, device=device))
+        for _ in range(1 if device == "cpu" else 2):
+            result, times = _timed(lambda: eigsh(case.A, interval=case.ends, return_info=True, **options))
         few = min(count, PEER_VALUES)
-        _, one = _timed(lambda: eigsh(case.A, few, case.M, middle, rng=0, on_unconverged="return"))
-        _, arpack = _timed(lambda: scipy_eigsh(case.A, few, M=case.M, sigma=middle))
+        spent = {"one shift": _timed(lambda: eigsh(case.A, few, sigma=middle, **options))[1]}
+        if device == "cpu":
+            spent["scipy, one shift"] = _timed(lambda: scipy_eigsh(case.A, few, M=case.M, sigma=middle))[1]
         peers = {
-            name: {"k": few, **spent, "cpu_per_value_s": spent["cpu_s"] / few}
-            for name, spent in (("one shift", one), ("scipy, one shift", arpack))
+            name: {"k": few, **each, "cpu_per_value_s": each["cpu_s"] / few} for name, each in spent.items()
         }
-    X = result.eigenvectors
+    w, X = (to_host(part) for part in (result.eigenvalues, result.eigenvectors))
     G = X.T @ (X if case.M is None else case.M @ X)
     return {
         "operation": "eigsh",
@@ -102,9 +101,9 @@ def record(case: Case) -> dict[str, Any]:
         "k": count,
         "counted": int(counted),
         "count_cpu_s": count_times["cpu_s"],
-        "found": len(result.eigenvalues),
+        "found": len(w),
         "converged": int(result.converged.sum()),
-        **_errors(case, result.eigenvalues),
+        **_errors(case, w),
         "orthogonality": float(np.abs(G - np.eye(len(G))).max()),
         "excess": float((result.residuals / result.limits).max()),
         **times,
@@ -139,23 +138,24 @@ def line(one: dict[str, Any]) -> str:
     """Return a row of the table."""
     peers = "".join(f" {1e3 * peer['cpu_per_value_s']:8.2f}" for peer in one["peers"].values())
     head = f"{one['matrix']:32} {one['k']:5d} {one['counted']:5d} {one['found']:5d} {one['missed']:3d}"
-    return f"{head} {one['orthogonality']:.1e} {one['cpu_s']:8.2f} {1e3 * one['cpu_per_value_s']:6.2f}{peers}"
+    times = f"{one['time_s']:7.2f} {one['cpu_s']:7.2f} {1e3 * one['cpu_per_value_s']:6.2f}{peers}"
+    return f"{head} {one['orthogonality']:.1e} {times}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to this file")
     parser.add_argument("--only", default="", help="part of the names of the cases to run")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--points", type=int, default=100, help="along each side")
     arguments = parser.parse_args()
-    backend = backend_for("cpu")
+    backend = backend_for(arguments.device)
     environment, walls = results.environment(backend), ceilings(backend)
-    print(
-        f"{'matrix':32} {'exact':>5} {'count':>5} {'found':>5} mis    orth    CPU s ms/val one shift, SciPy"
-    )
+    print(f"{'matrix':32} exact count found mis    orth       s   CPU s CPU ms/value, one shift, SciPy")
     records = []
-    for each in cases():
+    for each in cases(arguments.points):
         if arguments.only in each.name:
-            records.append(record(each))
+            records.append(record(each, arguments.device))
             print(line(records[-1]), flush=True)
             if arguments.json:
                 results.write(arguments.json, environment, walls, records)
