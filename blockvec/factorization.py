@@ -185,7 +185,7 @@ class Factorization:
         return self._unit * ((A / M + abs(sigma)) or 1.0)
 
     @Profile.timed("factorisation")
-    def refactorize(self, sigma: float) -> None:
+    def refactorize(self, sigma: float, *, only_counts: bool = False) -> None:
         """Replace the factors by those for another shift.
 
         What depends on the pattern of S only is computed once, where the library can: orderings, symbolic
@@ -193,7 +193,8 @@ class Factorization:
 
         Pivots on the diagonal keep the factors of a symmetric matrix several times sparser than exchanges of
         rows, and refinement makes up for the digits that small pivots cost. Where it cannot, rows are
-        exchanged.
+        exchanged, unless `only_counts` tells that no solves follow: then `sigma` is NaN afterwards, and
+        `inertia` may be certain all the same.
         """
         self.sigma = float(sigma)
         if not np.isfinite(self.sigma):
@@ -210,6 +211,9 @@ class Factorization:
                 break
             self._inertia = self.inertia  # before other factors replace these
             self.is_singular |= not has_pivots
+            if only_counts:
+                self.sigma = math.nan
+                break
 
     def solve(self, B: BlockLike, out: BlockLike | None = None, *, tolerance: float = 0.0) -> BlockVector:
         """Solve S X = B for a block; the residual of each column is checked, and refined where needed.

@@ -37,7 +37,7 @@ MOST_ENTRIES = 100_000_000  # of a matrix that is factorised unasked
 PAIR_RESTARTS = {"host": 40, "gpu": 2}  # with solves in each step, that locate the end of a pair's spectrum
 SHIFTS = 6
 NEAR = 10.0  # times its least distance: a shift that is closer to the wanted values need not be moved
-STEPS = 16  # of shift-invert before a restart, and between two shifts that locate an end
+STEPS, FEW_STEPS = 16, 4  # of shift-invert before a restart, and to locate an end for more pairs than a block
 SOON = 10  # restarts at a shift that seems to be near
 ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-invert may succeed
 # Seconds of an iteration: per call of a product, byte that it moves, step, and element that a step
@@ -163,7 +163,7 @@ def _from_shifts(
     norm = first.info["norm"] / (1.0 if mass is None else factors.largest_mass)
     op = cast(blockvec.Operator, problem.operator)
     b = 4 if op.device == "cpu" else 8
-    few = 1 if problem.k > b else 2  # a start that is as wide as wanted is checked first
+    is_wide = problem.k > b  # then a block of pairs locates the end, else the start is checked first
     sigma, form, locates = None, None, True
     for attempt in range(SHIFTS):
         theta = to_host(result.eigenvalues).astype(np.float64)
@@ -177,19 +177,27 @@ def _from_shifts(
             form = standard_form(op, matrix, mass, sigma, factors=factors)
         is_last = attempt == SHIFTS - 1
         locates = not (is_near or is_last)
+        is_rough = locates and is_wide
+        k, steps = (b, FEW_STEPS) if is_rough else (problem.k, STEPS)
         inverted = replace(
             within_time(staged(problem, f"shift{attempt + 1}")),
             operator=form.A,
             which="LM",
             method="lanczos",
-            start=_mixture(tall_block("v0", result.eigenvectors, form.A), b, problem.rng),
-            ncv=min((-(-problem.k // b) + STEPS) * b, problem.n),
+            k=k,
+            # The vectors of a rough look are too few, and too accurate, for the start of all.
+            start=_mixture(
+                tall_block("v0", first.eigenvectors if is_wide else result.eigenvectors, form.A),
+                b,
+                problem.rng,
+            ),
+            ncv=min((-(-k // b) + steps) * b, problem.n),
             block_size=b,
-            maxiter=None if is_last else few if locates else SOON,
+            maxiter=None if is_last else (1 if is_wide else 2) if locates else SOON,
         )
         latest = solve_transformed(form, inverted)
         result, why = one_after_other(result, latest), form.why
-        if latest.info["stopped"] != "maxiter":
+        if latest.info["stopped"] not in (("maxiter", "converged") if is_rough else ("maxiter",)):
             break
     values = to_host(result.eigenvalues)
     text, missing = proof(factors, values, result.limits, end, problem.deflated)

@@ -87,8 +87,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         problem.checkpoint.layout = op.layout
     iterations: dict[Chosen, type[Iteration]]
     iterations = {"lanczos": ThickRestart, "filter": FilteredRestart, "jd": JacobiDavidson}
-    is_explicit = op.device == "cpu" and getattr(op, "nnz", None) is not None  # products need no BLAS
-    threads = single_threaded_blas if is_explicit else contextlib.nullcontext()
+    is_sparse = problem.has_factors or getattr(op, "nnz", None) is not None  # products need no BLAS
+    threads = single_threaded_blas if is_sparse and op.device == "cpu" else contextlib.nullcontext()
     with threads, deferred_interrupt() as interrupted:
         try:
             outcome = iterations[options.method](problem, options, start, interrupted).run()

@@ -124,6 +124,7 @@ class Problem:
     preconditioner: Preconditioner | None = None
     jd_options: JacobiDavidsonOptions | None = None
     has_costly_steps: bool = False  # a step of Lanczos takes longer than a Rayleigh-Ritz step
+    has_factors: bool = False  # the operator applies sparse factors: threads of BLAS would only wait for them
     blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
 

@@ -159,6 +159,7 @@ def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
         norm=None,
         exponent=form.map.degree * problem.exponent,
         has_costly_steps=form.is_shifted,
+        has_factors=form.inverse is not None and form.inverse.factors is not None,
         blocks=form.blocks,
         method="lanczos" if form.blocks is not BlockVector else problem.method,
     )
