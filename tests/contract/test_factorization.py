@@ -136,6 +136,18 @@ class Broken:
         return X
 
 
+def test_factors_that_only_count_are_replaced_before_solves(device: str) -> None:
+    pairs = np.kron(np.eye(30), [[0.0, 1.0], [1.0, 0.0]])
+    A = sp.csr_array(pairs + 0.1 * np.eye(60, k=2) + 0.1 * np.eye(60, k=-2))
+    F = Factorization(A, device=device)
+    F.refactorize(0.0, only_counts=True)
+    assert F.inertia in (30, None)
+    F.refactorize(0.0)
+    assert F.sigma == 0
+    B = block(60, 2, "float64", device)
+    assert np.allclose(A @ F.solve(B).to_host().array, B.to_host().array)
+
+
 @pytest.mark.parametrize("wrong", [1 + 1e-6, 0.0, 1.9, np.nan, np.inf])
 def test_a_wrong_solve_is_mended_or_refused(wrong: float, device: str) -> None:
     A = matrix("float64")

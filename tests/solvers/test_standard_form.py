@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import scipy.linalg as sl
 import scipy.sparse as sp
+import threadpoolctl
 from scipy.sparse.linalg import LinearOperator, splu
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec import Factorization, as_operator, models
+from blockvec import Factorization, as_operator, factorize, models
+from blockvec.backends.host.superlu import HostFactors
 from blockvec.errors import BreakdownError, DTypeError, OptionError, ShapeError
 from solvers import EigenResult, Interrupted, IterationState, NoConvergence, eigsh
 from solvers.factorization.inertia import count_below, proof, shift_outside
@@ -384,6 +386,24 @@ def test_auto_factorises_at_a_stiff_end_and_proves_that_nothing_is_missing(
     assert upper.info["verification"].startswith("proved by inertia")
 
 
+def test_an_end_is_located_by_few_solves(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved, solve_columns = [], Factorization.solve_columns
+
+    def count(factors: Factorization, B: Any, tolerance: float = 0.0) -> Any:
+        solved.append(B.shape[1])
+        return solve_columns(factors, B, tolerance)
+
+    monkeypatch.setattr(Factorization, "solve_columns", count)
+    A = models.model("laplace2d:nx=50,ny=51")
+    scale = sp.diags_array(np.exp(2 * np.random.default_rng(0).standard_normal(A.shape[0])))
+    A = sp.csr_array(scale @ A @ scale)
+    given = solve(A, 30, sigma=0.0, block_size=4)
+    least, found = sum(solved), solve(A, 30, which="SA")
+    assert found.info["method"] == "shift-invert"
+    assert np.allclose(found.eigenvalues, given.eigenvalues, rtol=1e-8)
+    assert sum(solved) - least <= 1.5 * least
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_inertia_counts_eigenvalues(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -449,6 +469,37 @@ def test_values_around_a_shift_are_proven_where_that_is_asked_for(pair: bool) ->
     counted, low, high, known = (float(part) for part in found.groups())
     assert counted == known == np.count_nonzero((w > low + 1e-9) & (w < high - 1e-9)) >= 10
     assert result.info["missing"] == 0
+
+
+@pytest.mark.parametrize("n", [8, 9])
+def test_proofs_count_apart_from_eigenvalues_where_factors_are_accurate(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanged, factorised = [], HostFactors.compute
+
+    def compute(factors: HostFactors, matrix: Any, exchanges_rows: bool) -> bool:
+        exchanged.append(exchanges_rows)
+        return factorised(factors, matrix, exchanges_rows)
+
+    monkeypatch.setattr(HostFactors, "compute", compute)
+    result = solve(models.model(f"laplace3d:n={n}"), 20, sigma=6.0003, verify="always")
+    assert result.info["verification"].startswith("proved by inertia")
+    assert exchanged == [False] * 3
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_threads_of_blas_do_not_wait_beside_sparse_factors(given: bool) -> None:
+    A = models.model("laplace2d:nx=40,ny=41")
+    threads = set()
+
+    def note(_: Any) -> None:
+        pools = threadpoolctl.threadpool_info()
+        threads.update(pool["num_threads"] for pool in pools if pool["user_api"] == "blas")
+
+    inverse = (lambda X: factorize(A).solve(X).array) if given else None
+    with threadpoolctl.threadpool_limits(2, "blas"):
+        eigsh(A, 6, sigma=0.0, OPinv=inverse, rng=0, callback=note)
+    assert threads == ({2} if given else {1})
 
 
 def test_a_value_that_inertia_counts_and_nobody_found_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
