@@ -18,11 +18,12 @@ from .backends import Array, Backend, array_namespace, backend_for, backend_of, 
 from .errors import DTypeError, OptionError, ShapeError
 from .interchange import ArrayKind, is_function, native
 from .models import RowGenerator
-from .operators import Operator, SparseOperator
+from .operators import Operator
 from .parallel import RowLayout, agreed, choose_gpu, require_same
 from .parallel.operator import DistributedOperator
 from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .profile import Profile
+from .sparse_operator import SparseOperator
 
 
 class FunctionOperator(Operator):

@@ -25,6 +25,7 @@ LAYERS = [
     {"dispatch", "profile", "precompile"},
     {
         "arrays",
+        "block_storage",
         "blockvector",
         "elementwise",
         "fused",
@@ -36,6 +37,7 @@ LAYERS = [
         "parallel",
         "products",
         "small_matrices",
+        "sparse_operator",
     },
     {"adapters", "explanation"},
     {"factorization"},

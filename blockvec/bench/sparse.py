@@ -34,7 +34,7 @@ from ..kernels.families import SPARSE_FAMILIES
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
 from ..kernels.sparse.csr_plan import Plan
 from ..kernels.tuning.winners import configure_sparse
-from ..operators import SparseOperator
+from ..sparse_operator import SparseOperator
 from .case import Call, Case, arrays, case, turns
 from .dense import Sizes
 

@@ -11,7 +11,7 @@ from ..arrays import memory_of
 from ..backends.cuda.cusparse import SPMM_CSR_ALG2
 from ..backends.cuda.device_csr import CUDA_TYPES, DeviceCsr
 from ..blockvector import BlockVector
-from ..operators import SparseOperator
+from ..sparse_operator import SparseOperator
 from .case import Call, arrays, turns
 
 # Values of cusparseSpMMAlg_t that CuPy's binding lacks.

@@ -19,7 +19,7 @@ from ..kernels.problem import GRAMS, SpmmvProblem
 from ..kernels.roofline import Ceilings
 from ..kernels.tuning.selection import Outcome
 from ..kernels.tuning.winners import representative
-from ..operators import SparseOperator
+from ..sparse_operator import SparseOperator
 from .sparse import FUSED, FUSED_WIDTHS
 from .tuning import columns, outcome_record
 

@@ -15,8 +15,9 @@ from ..blockvector import BlockVector
 from ..errors import ShapeError
 from ..fused import Extras, Sums
 from ..kernels.problem import SpmmvProblem
-from ..operators import SHORT_ROWS, Operator, SparseOperator
+from ..operators import Operator
 from ..products import FactorKind
+from ..sparse_operator import SHORT_ROWS, SparseOperator
 from ..traffic import current_traffic
 from .communicator import share
 from .halo import Halo

@@ -19,7 +19,7 @@ from scipy.sparse.linalg import LinearOperator
 from blockvec import BlockVector, adapters, as_operator, read_matrix
 from blockvec.arrays import overlaps
 from blockvec.errors import BreakdownError, DeviceError, DTypeError, LayoutError, OptionError, ShapeError
-from blockvec.operators import SparseOperator
+from blockvec.sparse_operator import SparseOperator
 from tests.contract.blocks import (
     DTYPES,
     Guarded,

@@ -1,0 +1,183 @@
+"""Sparse matrices as operators: products that dispatch to kernels, on rows or on columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import DTypeLike
+
+from . import arrays, dispatch
+from .arrays import Memory
+from .backends import Array, Backend
+from .backends.base import CsrMatrix
+from .blockvector import BlockVector
+from .errors import DTypeError
+from .fused import Extras, Sums
+from .kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
+from .kernels.sparse.chain_plan import Chain
+from .operators import Operator
+from .profile import active_profile
+
+MAX_PROBLEMS = 256  # problem descriptions cached per operator
+SHORT_ROWS = 16  # mean entries per row up to which a copy of the matrix takes no more memory than 24 columns
+
+
+class SparseOperator(Operator):
+    """A sparse matrix in compressed row form, applied by row-major SpMMV kernels.
+
+    `nnz` counts its stored entries; `prepared` is the matrix in the form that its backend's kernels take.
+    """
+
+    def __init__(self, matrix: CsrMatrix | Chain, backend: Backend) -> None:
+        super().__init__(matrix.shape, matrix.dtype, backend)
+        self.nnz = int(matrix.nnz)
+        self._index_bytes = int(matrix.indices.dtype.itemsize)
+        self.prepared = backend.prepare_sparse(matrix)
+        # Adds products to column-major arrays; on the host only.
+        self._add_columns = getattr(self.prepared, "add_columns", None)
+        self._update = getattr(self.prepared, "update_columns", None)
+        # On a GPU, a converted copy may replace the matrix.
+        self._matrix: Any = matrix if backend.name == "cpu" else None
+        self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
+
+    @property
+    def n_stored(self) -> int:
+        """Entries in memory."""
+        return self.nnz
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether `Recorder` can record `apply`: not inside a `profile`, which times each call."""
+        return active_profile.get() is None
+
+    def _problem(
+        self, x: Memory, ldy: int, align_y: int, factors: tuple[Any, ...], extras: Extras | None = None
+    ) -> SpmmvProblem:
+        """Describe a product; always by the same object, since dispatch caches by identity."""
+        alpha, beta, shift = factors
+        shift_class: ShiftClass = "none"
+        if getattr(shift, "ndim", 0):
+            shift_class = "column"
+        elif shift != 0:
+            shift_class = "scalar"
+        classes = scalar_class(alpha), beta_class(beta), shift_class
+        fused = extras.classes() if extras else {}
+        key = x.n_cols, x.dtype, x.ld, x.align, ldy, align_y, *classes, *fused.values()
+        if key not in self._problems:
+            if len(self._problems) >= MAX_PROBLEMS:
+                self._problems.clear()
+            self._problems[key] = SpmmvProblem(
+                *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
+                *(self._index_bytes, x.align, align_y),
+                *classes,
+                **fused,
+                pattern=self.prepared.pattern,
+                longest=self.prepared.longest,
+            )
+        return self._problems[key]
+
+    def _run(self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any) -> None:
+        problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift))
+        dispatch.run(problem, self.backend, self.prepared, X.array, Y.array, alpha, beta, shift)
+
+    def add_product(self, X: Array, Y: Array) -> None:
+        """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
+        if self._add_columns is None:
+            super().add_product(X, Y)
+        elif active_profile.get() is None:  # by few calls: short columns take microseconds
+            if self._update is None or not self._update(X, Y, 1, 1, 0):
+                self._add_columns(X, Y)
+        elif not self._update_columns(X, Y, 1, 1, 0):
+            watch = self.backend.stopwatch()
+            self._add_columns(X, Y)
+            self._record_columns("csr_columns", watch, X.shape[1], "one", 0)
+
+    def apply_columns(
+        self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
+    ) -> None:
+        """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major arrays; see the base class."""
+        if not self._update_columns(X, Y, alpha, beta, shift):
+            super().apply_columns(X, Y, alpha, beta, shift)
+
+    def _update_columns(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> bool:
+        """Update column-major arrays by a compiled kernel, if the product is large enough for one."""
+        watch = self.backend.stopwatch()
+        done = self._update is not None and self._update(X, Y, alpha, beta, shift)
+        if done:
+            self._record_columns("csr_compiled", watch, X.shape[1], beta_class(beta), shift)
+        return bool(done)
+
+    def _record_columns(self, kernel: str, watch: Any, width: int, beta: BetaClass, shift: Any) -> None:
+        if (profile := active_profile.get()) is not None:
+            shift_class: ShiftClass = "scalar" if np.any(shift) else "none"
+            changes: dict[str, Any] = {"width": width, "ldx": width, "ldy": width}
+            problem = replace(self.sparse_product()[0], **changes, beta=beta, shift=shift_class)
+            profile.record(self.backend, problem, kernel, watch)
+
+    def sparse_product(self) -> tuple[SpmmvProblem, Any]:
+        """Describe the product with one column; return it and the prepared matrix."""
+        dtype, S = self.dtype.name, self.prepared
+        fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, self._index_bytes)
+        return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest), S
+
+    def _run_fused(
+        self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras
+    ) -> tuple[Sums, Sums]:
+        for part in extras.fusible():
+            problem = self._problem(X, Y.ld, Y.align, (alpha, beta, shift), part)
+            if dispatch.accepts(problem, self.backend):
+                fused = part.outputs(X, Y, self.backend)
+                operands = (self.prepared, X.array, Y.array, alpha, beta, shift, fused)
+                dispatch.run(problem, self.backend, *operands)
+                if part is extras:
+                    return dict(fused.dots), dict(fused.gram)
+                dots, gram = extras.without(part).separately(X, Y)
+                return {**fused.dots, **dots}, {**fused.gram, **gram}
+        return super()._run_fused(X, Y, alpha, beta, shift, extras)
+
+    def _affine(self, alpha: complex, shift: complex) -> Operator:
+        n = self.shape[0]
+        if type(self) is not SparseOperator or self._matrix is None or self.nnz > SHORT_ROWS * n:
+            return super()._affine(alpha, shift)
+        matrix: Any = sp.csr_array(self._matrix, copy=False)
+        if shift != 0:
+            identity: Any = sp.eye_array(n, dtype=self.dtype, format="csr")
+            matrix = matrix - shift * identity
+        matrix.data = alpha * matrix.data
+        return SparseOperator(matrix, self.backend)
+
+    def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
+        """Make ``factor A`` with entries of another type an operator of its own.
+
+        The entries are multiplied first, then converted. Both operators share the row pointers and columns.
+
+        Parameters
+        ----------
+        dtype : dtype
+            float32, float64, complex64 or complex128.
+        factor : float
+
+        Raises
+        ------
+        DTypeError
+            For another type, or a real one for a complex matrix.
+
+        Examples
+        --------
+        >>> from blockvec import as_operator, models
+        >>> as_operator(models.laplace1d(n=5)).converted("float32")
+        SparseOperator(5x5, float32, cpu)
+        """
+        wanted = arrays.check_dtype(dtype)
+        if self.dtype.kind == "c" and wanted.kind != "c":
+            raise DTypeError(
+                f"converted: A is {self.dtype.name}, got dtype={wanted.name}; give a complex one."
+            )
+        return type(self)(self.backend.scaled_csr(self.prepared, factor, wanted), self.backend)
+
+    def explain(self, X: BlockVector) -> tuple[SpmmvProblem, Backend]:
+        """Describe the problem that ``apply(X)`` dispatches."""
+        return self._problem(X.memory, X.n_cols, MAX_ALIGNMENT, (1, 0, 0)), self.backend
