@@ -206,6 +206,11 @@ def _distributed(
     n, n_local = layout.n_global, layout.n_local
     given = getattr(A, "shape", None) if shape is None else shape
     if isinstance(A, Operator):
+        if A.layout is None:
+            raise OptionError(
+                f"layout: got {layout!r}, but the operator A has all rows in each process; give a matrix, or "
+                "rows by number, as models.generator(...) does."
+            )
         if A.layout != layout:
             raise OptionError(f"layout: got {layout!r}, but the operator A has {A.layout!r}; give A's.")
         return A

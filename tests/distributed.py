@@ -319,6 +319,8 @@ def what_does_not_fit_is_refused_on_all_processes(comm: Any, folder: Path) -> No
         as_operator(lambda X: X, layout=layout)
     with pytest.raises(OptionError, match=r"give A's"):
         as_operator(op, layout=other)
+    with pytest.raises(OptionError, match=r"models\.generator"):
+        as_operator(as_operator(A), layout=layout)
 
 
 # --- failures -----------------------------------------------------------------------------------------------

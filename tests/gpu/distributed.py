@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import BlockVector, RowLayout, as_operator, models, option_context
-from blockvec.errors import FormatError
+from blockvec import BlockVector, Recorder, RowLayout, as_operator, models, option_context
+from blockvec.errors import BreakdownError, FormatError, OptionError
 from blockvec.parallel import agreed, choose_gpu, communicator, share
 from blockvec.parallel.communicator import MpiCommunicator
 from solvers import eigsh
@@ -180,6 +180,47 @@ def complex_matrices_and_copies_of_multiple_values_are_solved(comm: Any, folder:
     assert np.allclose(host(only), host(again), rtol=1e-9)
 
 
+@work
+def chains_and_filters_in_single_precision_are_solved(comm: Any, folder: Path) -> None:
+    chain = "xxz:sites=14,up=7"
+    options: dict[str, Any] = {"which": "SA", "rng": 1, "device": "gpu", "return_info": True}
+    with pytest.raises(OptionError, match=r"models\.generator"):
+        eigsh(models.operator(chain, device="gpu"), 5, comm=comm, **options)
+    alone = eigsh(models.operator(chain, device="gpu"), 5, **options)
+    for matrix, more in (
+        (chain, {"method": "lanczos", "block_size": 4}),
+        ("laplace3d:n=24", {"method": "filter", "precision": "mixed", "tol": 1e-8, "convergence": "norm"}),
+    ):
+        generator = models.generator(matrix)
+        result = eigsh(generator, 5, comm=comm, **options, **more)
+        expected = alone if matrix == chain else eigsh(generator, 5, **options, **more)
+        check(generator.matrix(), result, comm, host(expected.eigenvalues), 1e-6 if more.get("tol") else 1e-9)
+        assert "precision" not in more or result.info["single_columns"] > 0
+
+
+@work
+def recorded_sums_and_updates_are_repeated(comm: Any, folder: Path) -> None:
+    choose_gpu(communicator(comm))
+    whole = np.random.default_rng(4).standard_normal((4001, 4))
+    unit, layout = whole / np.linalg.norm(whole, axis=0), RowLayout.equal(4001, comm)
+    V = on_gpu(whole, layout)
+    G, scales = V.gram(), V.norms()
+
+    def step() -> None:
+        G[...] = V.gram()
+        scales[...] = V.norms()
+        V.scale(1 / scales)
+
+    with Recorder(V.device) as recorder:
+        step()
+        recorded = recorder.record(step)
+        for _ in range(3):
+            V.array[...] *= 2
+            recorded()
+    assert np.abs(host(G) - 4 * unit.T @ unit).max() <= 1e-13
+    assert np.abs(host(scales) - 2).max() <= 1e-14
+
+
 def fail_after(steps: int, op: Any, V: BlockVector, error: Exception | None) -> None:
     """Queue products with sums, raise an exception if there is one, and wait for the GPU."""
     for step in range(2 * steps):
@@ -206,6 +247,23 @@ def a_failure_anywhere_ends_the_solve_everywhere(comm: Any, folder: Path) -> Non
     layout = RowLayout.equal(A.shape[0], comm)
     V = BlockVector.random(A.shape[0], 8, rng=0, device="gpu", layout=layout)
     op = as_operator(A, device="gpu", layout=layout)
+
+    def product(X: Any) -> Any:
+        """Apply A; on one process memory ends, or a number is lost."""
+        calls.append(time.monotonic())
+        Y = op @ X
+        if rank == 0 and len(calls) == 7 and ends == "memory":
+            Y.backend.empty((1 << 40, 8), "float64")
+        if rank == 1 and len(calls) == 7 and ends == "number":
+            Y.array[0] = np.nan
+        return Y.array
+
+    for ends, error in (("memory", MemoryError), ("number", BreakdownError)):
+        for method in ("lanczos", "filter", "jd"):
+            calls: list[float] = []
+            with pytest.raises(error, match="rank 0: " if ends == "memory" else "NaN"):
+                eigsh(product, 8, shape=A.shape, dtype="float64", **options | {"method": method})
+            assert time.monotonic() - calls[-1] < 20
     begin = time.monotonic()
     with pytest.raises(OSError, match="rank 0: no more data"), agreed(layout.comm):
         fail_after(25, op, V, OSError("no more data") if rank == 0 else None)
