@@ -25,6 +25,7 @@ from ..backends import Array, array_namespace, backend_of, is_cupy
 from ..config import options
 from ..errors import BlockvecError, OptionError
 from . import nccl
+from .launch import await_all
 from .peer_copies import PeerCopies, refusal
 
 Message: TypeAlias = tuple[int, Array]
@@ -369,6 +370,7 @@ def _of_mpi(comm: Any) -> Communicator:
         _keyval.append(MPI.Comm.Create_keyval())
     found: MpiCommunicator | None = comm.Get_attr(_keyval[0])
     if found is None:
+        await_all(comm)
         found = MpiCommunicator(comm)
         comm.Set_attr(_keyval[0], found)
     return found

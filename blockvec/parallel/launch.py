@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
+import warnings
 from typing import Any
 
 from ..errors import OptionError
 from ..system.installation import install_command
+
+PATIENCE_S = 60.0  # after which processes that have not begun may never do so
+WAIT_S = 1e-4  # between two looks for them
 
 # Per launcher: rank and number of processes. MPICH and Intel MPI, Open MPI, and Slurm's srun.
 VARIABLES = (
@@ -49,3 +54,18 @@ def world() -> Any:
             f"computer, {install_command('mpi-local')} brings one."
         ) from None
     return MPI.COMM_WORLD
+
+
+def await_all(comm: Any) -> None:
+    """Wait until all processes of an mpi4py communicator are here; warn where that takes long."""
+    arrival, begin_s, is_patient = comm.Ibarrier(), time.monotonic(), True
+    while not arrival.Test():
+        time.sleep(WAIT_S)
+        if is_patient and time.monotonic() - begin_s > PATIENCE_S:
+            is_patient = False
+            warnings.warn(
+                f"process {comm.Get_rank()} of {comm.Get_size()} has waited {PATIENCE_S:g} s for the others "
+                "to use their communicator; if some of them were not given comm=, it waits forever.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
