@@ -331,6 +331,8 @@ def _bytes(array: Array) -> Array:
 
 
 def _pieces(array: Array) -> list[Array]:
+    if array.dtype.kind in "fc" and 0 < array.nbytes <= MESSAGE_BYTES:  # MPI knows the type
+        return [array]
     whole = _bytes(array)
     return [whole[begin : begin + MESSAGE_BYTES] for begin in range(0, len(whole), MESSAGE_BYTES)]
 

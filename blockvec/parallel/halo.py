@@ -70,7 +70,7 @@ class Halo:
 
         They are valid until the next exchange. With `by_columns` X and they are column-major.
         """
-        key = X.shape[1], X.dtype.name, by_columns
+        key = X.shape[1], X.dtype.char, by_columns
         buffers = self._buffers.get(key)
         if buffers is None or not buffers.is_open:
             if len(self._buffers) >= MOST_BUFFERS:
