@@ -24,7 +24,7 @@ from .blocks import Block, Operator, small_matrix, to_host
 from .combine import both_ends, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
 from .factorization.inertia import outer_end, proof, shift_outside
-from .iterations.filter_design import INDEX_BYTES
+from .iterations.filter_design import INDEX_BYTES, filter_width
 from .placement import DENSE_ROWS, factor_place, is_affordable, shift_invert_s
 from .problem import IterationOptions, Problem
 from .result import EigenResult, counted
@@ -43,6 +43,7 @@ ENDED = ("maxiter", "costly", "stagnated")  # reasons to stop after which shift-
 # Seconds of an iteration: per call of a product, byte that it moves, step, and element that a step
 # orthogonalises against.
 HOST_S, GPU_S = (1e-4, 1e-10, 5e-4, 1e-9), (2e-5, 3e-13, 2e-3, 0.0)
+SINGLE_S = 3e-5  # of a step of single columns beside its product
 
 
 def is_factorable(A: Operator, which: str) -> bool:
@@ -64,10 +65,12 @@ def is_factorable_pair(operator: Operator, A: Any, M: Any, which: str) -> bool:
 
 def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Callable[[float, float], bool]:
     """Return the check whether a factorisation takes less time than an iteration, both predicted."""
-    op, b = problem.operator, options.block_size
+    op, is_single = problem.operator, options.block_size == 1
+    b = filter_width(problem.k) if is_single and options.method == "filter" else options.block_size
     entries, size = getattr(op, "nnz", problem.n**2), op.dtype.itemsize
     call_s, byte_s, step_s, element_s = HOST_S if op.device == "cpu" else GPU_S
     moved = entries * (size + INDEX_BYTES) + 3 * problem.n * b * size
+    single_s = SINGLE_S + byte_s * moved
     step_s += element_s * problem.n * b * options.ncv
     each_s = call_s + byte_s * moved + step_s / options.degree
 
@@ -76,7 +79,8 @@ def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Calla
         return shift_invert_s(matrix, None, op)
 
     def is_outpaced(calls: float, expected: float) -> bool:
-        spent_s, whole_s = calls * each_s, expected * each_s
+        is_filtered = expected > 0 or not is_single
+        spent_s, whole_s = calls * (each_s if is_filtered else single_s), expected * each_s
         if max(spent_s, whole_s) <= LEAST_S + ELEMENT_S * entries:
             return False
         return spent_s > SHARE * factor_s() or whole_s > factor_s()

@@ -13,18 +13,18 @@ from blockvec.errors import OptionError, ShapeError
 
 from .arguments import integer
 from .costs import most_calls
-from .iterations.filter_design import choose_degree
+from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
 from .problem import Chosen, IterationOptions, Problem
 from .runtime.progress import logger
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
 SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
-PAIR = 2
 SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
-# Up to so many wanted eigenpairs, single short columns take less time than blocks of four; with solves, where
-# a search for copies takes long, blocks of two up to fewer.
-FEW_PAIRS, FEW_COSTLY_PAIRS = 10, 5
+# Up to so many wanted eigenpairs, single short columns take less time than blocks of four: of 100 pairs they
+# find the copies of many values one after the other. With solves, where a search for copies takes long,
+# blocks of two up to fewer.
+SINGLE_PAIRS, FEW_COSTLY_PAIRS = 20, 5
 DENSE_ROWS = 500  # up to here dense LAPACK takes a fraction of a second and cannot miss anything
 # On the host the Lanczos steps for few pairs take less time from so many rows on, and those with factors too.
 DENSE_ROWS_HOST, DENSE_ROWS_PER_PAIR = 150, 5
@@ -104,10 +104,10 @@ def _block_size(problem: Problem) -> int:
     cheaper still, on a GPU by half, where a call from Python takes as long as four columns; they are taken
     where many pairs are wanted and a column is known to be cheap. Fewer pairs on the host would be done a
     fifth sooner in blocks of four, but lattices have values of multiplicity six, after which blocks of four
-    need a search for further copies that can take longer than the solve. For a few pairs of short columns on
-    the host, single columns need two thirds of those of blocks of two, hardly any orthogonalisation, and half
-    as many again for the proof that no copy is missing. For more pairs four short columns take as long as
-    two, and find more copies; eight need up to twice as many.
+    need a search for further copies that can take longer than the solve. For up to 20 pairs of short columns
+    on the host, single columns need two thirds of those of blocks of two or four, hardly any
+    orthogonalisation, and up to half as many again for the proof that no copy is missing: half of the time.
+    For more pairs, blocks of four find more copies; eight columns need up to twice as many.
     """
     op, n, k = problem.operator, problem.n, problem.k
     is_sparse = getattr(op, "nnz", None) is not None
@@ -120,13 +120,16 @@ def _block_size(problem: Problem) -> int:
         few = FEW_COSTLY_PAIRS if problem.has_costly_steps else FEW_PAIRS
         wide = 0 if problem.start is None else problem.start.shape[1]
         filters = problem.method == "filter" or problem.precision == "mixed"  # in larger blocks
-        is_usual = k <= few and wide <= PAIR and not filters
+        is_plain = wide <= PAIR and not filters
         b = 8 if k >= 8 and (op.device != "cpu" or is_sparse) else 4 if k >= 4 else 2
-        if has_short_columns(problem) and is_usual:
-            is_single = problem.locked is None and not problem.has_costly_steps
-            b = 1 if is_single else min(k, PAIR)  # only copies of wanted values change the result
-        elif has_short_columns(problem) and not problem.has_costly_steps:
-            b = min(b, 4)
+        if has_short_columns(problem):
+            may_be_single = problem.locked is None and not problem.has_costly_steps
+            if is_plain and may_be_single and k <= SINGLE_PAIRS:
+                b = 1
+            elif is_plain and k <= few:
+                b = min(k, PAIR)  # only copies of wanted values change the result
+            elif not problem.has_costly_steps:
+                b = min(b, 4)
         if problem.ncv is not None:  # two steps between restarts
             b = min(b, max(1, (integer("ncv", problem.ncv, 1) - k) // 2))
     return min(b, n - problem.n_locked)

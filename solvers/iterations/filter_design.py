@@ -23,6 +23,7 @@ LEAST_GROWTH, STIFFEST = 2.0, 256
 CROWDING_POWER = 0.4  # 1/d for the density of eigenvalues at a spectrum's end in d = 2 to 3 dimensions
 MARGIN = 0.01  # share of the interval's length added at its far end
 THINNEST = 1e-3  # minimum half-width of the interval, in units of ||A||
+PAIR, FEW_PAIRS = 2, 10  # columns of a filter's block after single columns, for so many pairs; else four
 SLOWEST = 1e-6  # growth rate of the last wanted value that is not distinguished from zero
 
 
@@ -49,6 +50,11 @@ class Filter:
     def growth(self, value: float) -> float:
         """Return the logarithm of the amplification at a ranking key; 0 inside the interval."""
         return self.degree * math.acosh(max(1.0, 1 + (value - self.edge) / self.half_width))
+
+
+def filter_width(k: int) -> int:
+    """Return the least number of columns of a filter's block, for which it reads the matrix once."""
+    return min(k, PAIR) if k <= FEW_PAIRS else 2 * PAIR
 
 
 def choose_degree(operator: CostedOperator, block_size: int, basis: int, itemsize: int | None = None) -> int:

@@ -42,12 +42,14 @@ from ..transform.fold import FoldedOperator
 from .base import IterationResult
 from .chebyshev import recurrence
 from .filter_design import (
+    FEW_PAIRS,
     LEAST_DEGREE,
     LEAST_GROWTH,
     STIFFEST,
     Filter,
     choose_degree,
     design_filter,
+    filter_width,
     separating_degree,
 )
 from .krylov import BlockKrylov, Ritz
@@ -59,7 +61,7 @@ from .spectrum import Sketch, sketch_spectrum
 # Predicted cycles of Lanczos steps up to which no filter is designed, of those on column-major blocks, and
 # of those of single columns: a hundred of them took as long as a filter on lattices of 10 000 to 21 000 rows.
 CYCLES_WITHOUT, CHEAP_CYCLES, SINGLE_CYCLES = 2.0, 10.0, 100.0
-PAIR = 2  # columns of a filter's block after single columns
+SINGLE_SKETCH = 6.0  # predicted cycles of single columns that cost less than a sketch
 CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
 CYCLES_TO_PREDICT = 20  # before residuals predict their number: the first cycles converge slowly
 SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
@@ -178,12 +180,12 @@ class FilteredRestart(ThickRestart):
         state, b = self.history[-1], self.block_size
         steps = (self.krylov.capacity - len(self.theta)) // b
         if self._is_cheap:
-            cycles = len(self.history)
-            if self.krylov.takes_single_columns:
+            cycles, is_single = len(self.history), self.krylov.takes_single_columns
+            if is_single and self.problem.k <= FEW_PAIRS:
                 most = SINGLE_CYCLES * steps
                 return cycles < CYCLES_TO_PREDICT or self._columns_left(CYCLES_TO_PREDICT // 2) <= most
             left = self._columns_left() / (steps * b)
-            if cycles == CYCLES_TO_SKETCH and left > CYCLES_WITHOUT:
+            if cycles == CYCLES_TO_SKETCH and left > (SINGLE_SKETCH if is_single else CYCLES_WITHOUT):
                 self._drawn = self._draw_sketch()
                 return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
             return cycles < CYCLES_TO_PREDICT or left <= CHEAP_CYCLES
@@ -299,7 +301,9 @@ class FilteredRestart(ThickRestart):
         krylov = self.krylov
         operator = ChebyshevOperator(self._single() if self.is_mixed else self.operator, filter, self.locked)
         # Single columns are for cheap steps; a filter reads the matrix once for all columns.
-        size = self.block_size = max(self.options.block_size, min(self.problem.k, PAIR))
+        k, options = self.problem.k, self.options
+        width = min(filter_width(k), (options.ncv - k) // 2)  # two steps between restarts
+        size = self.block_size = max(options.block_size, width)
         return BlockKrylov(
             operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
         )

@@ -40,7 +40,7 @@ from ..orthogonalize.host_step import column_step, square
 from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, StepReport, queue_step
 from ..runtime.checkpoint import restored
 from .partial import LEAST_LOSS, PartialRecurrence
-from .rayleigh_ritz import SAME_RITZ_VALUE, ritz_pairs, separate_copies
+from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
 from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 
 LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
@@ -445,6 +445,8 @@ class BlockKrylov:
         self.settle()
         H = self._H[: self.m + self.w, : self.m]
         theta, Y = ritz_pairs(H[: self.m])
+        if self._partial is not None and self.loss >= LEAST_LOSS:
+            Y = oblique(H[: self.m], theta, Y)
         B = H[self.m :] @ Y
         if len(theta):
             self.norm = max(self.norm, float(np.abs(theta).max()))
@@ -477,8 +479,10 @@ class BlockKrylov:
         used = self.columns(0, self.m + self.w)
         return used.combine(small_matrix(self._H[: self.m + self.w, :count], used))
 
-    def truncate(self, count: int) -> None:
-        """Drop Q and all but the first `count` columns of V, which must be invariant."""
+    def truncate(self, count: int, defect: float = 0.0) -> None:
+        """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""
+        if self._partial is not None:
+            self._partial.defect = defect
         H = np.zeros(self._H.shape, self._H.dtype)
         H[:count, :count] = self._H[:count, :count]
         self._H = H
@@ -497,14 +501,18 @@ class BlockKrylov:
             "w": self.w,
             "krylov_norm": self.norm,
             "most": self.most,
+            "defect": 0.0 if self._partial is None else self._partial.defect,
         }
 
     def resume(self, saved: dict[str, Any]) -> None:
         """Restore a state returned by `snapshot`."""
         self.m, self.w = (restored(0, saved[name], name) for name in ("m", "w"))
         self.norm, self.most = (restored(0.0, saved[name], name) for name in ("krylov_norm", "most"))
+        defect = restored(0.0, saved["defect"], "defect")
+        if self._partial is not None:
+            self._partial.defect = defect
         end = self._full_until = self.m + self.w
-        if not all(0 <= scale < LARGEST_SCALE for scale in (self.norm, self.most)):
+        if not all(0 <= scale < LARGEST_SCALE for scale in (self.norm, self.most, defect)):
             raise ValueError(f"its norms are {self.norm:.1e} and {self.most:.1e}")
         if end > self.capacity:
             raise ValueError(f"it has {self.m} + {self.w} columns")

@@ -374,7 +374,7 @@ class ThickRestart(Iteration):
         if krylov.takes_single_columns:
             # A mixture of all preserves the recurrence of single vectors, in the complement of the others.
             weights = self.rng.standard_normal((self.missing, 1))
-            krylov.truncate(k)
+            krylov.truncate(k, float(self.estimates[:k].max()))
             self.theta, self.estimates = self.theta[:k], self.estimates[:k]
             krylov.append(missed.combine(small_matrix(weights, missed)))
             return

@@ -77,6 +77,8 @@ class PartialRecurrence:
         self._T = np.zeros((c, c), order="F")
         self._now, self._before = np.zeros(c), np.zeros(c)  # inner products of the two last vectors
         self._rounding = UNIT * math.sqrt(columns.n_global)
+        self.defect = 0.0  # largest residual of the vectors that remained after a truncation
+        self._kept = 0  # number of vectors that may have it
         self.stop()
 
     def stop(self) -> int:
@@ -92,7 +94,7 @@ class PartialRecurrence:
         if self._full_steps == 2:
             self._T[...] = 0
             self._T[: m + 1, :m] = H[: m + 1, :m].real
-            self._beta = float(self._T[m, m - 1])
+            self._beta, self._kept = float(self._T[m, m - 1]), max(m - 2, 0)
             self._T[m - 1, m] = self._beta
             for products, j in ((self._before, m - 1), (self._now, m)):
                 products[:] = 0
@@ -120,9 +122,11 @@ class PartialRecurrence:
         _product(1 / rest, T, now, -beta / rest, later, trans=1, overwrite_y=1)
         _update(now, later, a=-alpha / rest)
         np.add(later, noise, out=later)
+        if self.defect:
+            later[: self._kept] += self.defect / rest
         later[m] = noise
         later[m + 1 :] = 0.0
-        reductions = 2
+        reductions, part = 2, None
         if self._again is not None or abs(later[_largest(later)]) > loss:
             begin, end = self._again or self._range(later[: m + 1], FIRST * loss)
             V = self.array[:, begin:end]
@@ -138,6 +142,8 @@ class PartialRecurrence:
         later[m + 1] = 1.0
         T[m + 1, m] = T[m, m + 1] = rest
         H[m, m], H[m + 1, m], H[m - 1, m] = alpha, rest, beta
+        if part is not None:
+            H[begin:end, m] += part
         self._now, self._before, self._beta, self._m = later, now, rest, m + 1
         return reductions
 

@@ -25,6 +25,7 @@ WHICH: tuple[Which, ...] = ("LA", "SA", "LM")
 
 FLOOR = 100.0  # residuals below FLOOR * u * (||A|| + |theta|) count as converged: the limit set by rounding
 SAME_RITZ_VALUE = 4.0  # Ritz values that differ by less, in eps ||A||, are copies to LAPACK's accuracy
+MOST_OBLIQUE = 1e-9  # angle of a rotation to first order: more would cost the orthogonality of close vectors
 UNTHREADED = 24  # rows of a projected matrix
 _EIGH = {"d": lapack.dsyevd, "D": lapack.zheevd}
 IDENTITY_COLUMNS = 64  # columns of the identity per application when a dense matrix is formed
@@ -149,6 +150,23 @@ def ritz_pairs(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
         except np.linalg.LinAlgError:  # divide and conquer failed for values of multiplicity six
             theta, Y = scipy.linalg.eigh((T + T.conj().T) / 2, driver="ev")
     return theta, Y
+
+
+def oblique(T: NDArray[Any], theta: RealArray, Y: NDArray[Any]) -> NDArray[Any]:
+    """Correct the eigenvectors of the Hermitian part of T to those of T, to first order.
+
+    For a basis V that is orthonormal up to an error E only, A V = V T + ... has (I + E) T Hermitian, not T.
+    With the eigenvectors of T there is no error of the order of E in A (V y) = theta (V y) + ..., and V Y is
+    orthonormal up to E^2.
+    """
+    K = (T - T.conj().T) / 2
+    if not K.any():
+        return Y
+    K = Y.conj().T @ K @ Y
+    gaps = theta[None, :] - theta[:, None]
+    is_small = np.abs(K) < MOST_OBLIQUE * np.abs(gaps)
+    corrected: NDArray[Any] = Y + Y @ np.where(is_small, K / np.where(is_small, gaps, 1.0), 0.0)
+    return corrected
 
 
 def _eigh(T: NDArray[Any]) -> tuple[RealArray, NDArray[Any]]:
