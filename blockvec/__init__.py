@@ -29,7 +29,8 @@ from .explanation import explain
 from .factorization import Factorization, factorize
 from .fused import Applied
 from .graphs import Recorder
-from .io import open_matrix, read_matrix
+from .io import read_matrix
+from .matrices import open_matrix
 from .operators import Operator
 from .parallel import RowLayout
 from .parallel.operator import DistributedOperator

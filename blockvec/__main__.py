@@ -24,7 +24,7 @@ from .bench.pictures.draw import draw, draw_files
 from .bench.precompile import compile_ahead, sources
 from .dispatch import accepts
 from .errors import OptionError
-from .io import open_matrix
+from .matrices import open_matrix
 from .profile import ceilings
 from .system.commands import DONE, guarded, write_all
 from .system.files import check_apart, check_output, check_picture

@@ -32,6 +32,7 @@ LAYERS = [
         "graphs",
         "interchange",
         "io",
+        "matrices",
         "models",
         "operators",
         "parallel",

@@ -27,13 +27,13 @@ from ..blockvector import BlockVector
 from ..config import option_context, options
 from ..dispatch import choose
 from ..errors import OptionError
-from ..io import open_matrix
 from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.families import SPARSE_FAMILIES
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
 from ..kernels.sparse.csr_plan import Plan
 from ..kernels.tuning.winners import configure_sparse
+from ..matrices import open_matrix
 from ..sparse_operator import SparseOperator
 from .case import Call, Case, arrays, case, turns
 from .dense import Sizes

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse.linalg as sla
 
-from blockvec import array_namespace, as_operator, models
+from blockvec import array_namespace, as_operator, models, open_matrix
 from blockvec.errors import BlockvecError
-from blockvec.io import open_matrix
 
 from . import drawn_problems
 

@@ -20,7 +20,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-from blockvec import io, models
+from blockvec import io, models, open_matrix
 from blockvec.errors import DTypeError, FormatError, LayoutError, OptionError, ShapeError
 from blockvec.io import matrixmarket
 from blockvec.system import memory
@@ -548,24 +548,24 @@ def test_a_damaged_file_is_refused_or_read_as_it_stands_but_never_wrong(
 def test_a_description_opens_a_model_and_a_path_a_file(mtx: Path) -> None:
     scipy.io.mmwrite(mtx, models.laplace1d(n=5), precision=17)
     for spec in ("laplace1d:n=5", " Laplace1D:N=5", str(mtx), mtx):
-        np.testing.assert_array_equal(io.open_matrix(spec).toarray(), models.laplace1d(n=5).toarray())
+        np.testing.assert_array_equal(open_matrix(spec).toarray(), models.laplace1d(n=5).toarray())
 
 
 def test_a_file_wins_over_a_model_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "laplace1d:n=5").write_text(GENERAL + "1 1 1\n1 1 7\n")
-    np.testing.assert_array_equal(io.open_matrix("laplace1d:n=5").toarray(), [[7]])
+    np.testing.assert_array_equal(open_matrix("laplace1d:n=5").toarray(), [[7]])
 
 
 def test_what_is_neither_file_nor_model_is_explained() -> None:
     with pytest.raises(OptionError, match=r"did you mean 'laplace3d'\?"):
-        io.open_matrix("laplas3d:n=4")
+        open_matrix("laplas3d:n=4")
     with pytest.raises(OptionError, match="no value is given for sites, up"):
-        io.open_matrix("xxz")
+        open_matrix("xxz")
     with pytest.raises(
         FileNotFoundError, match=r"matrix\.mtx: there is no such file, and no model of that name; .*xxz"
     ):
-        io.open_matrix("matrix.mtx")
+        open_matrix("matrix.mtx")
 
 
 # Blocks
