@@ -37,8 +37,9 @@ BULK_UNIT = 16  # bytes: alignment and granularity of bulk copies
 # With fewer blocks each product of a warp depends on the one before, and there the assembler of CUDA 13.0
 # was seen to omit the scoreboard wait for an accumulator across the end of such a loop.
 _MIN_AHEAD = 4
-# Columns up to which four real products for a complex one are as fast as three: of A^H B, of Gram matrices.
-FEW_PRODUCTS, FEW_SQUARES = 56, 48
+# Columns up to which four real products for a complex one are as fast as three: of A^H B whose groups of
+# columns warps share equally, and of others; of Gram matrices.
+FEW_PRODUCTS, FEW_UNEVEN, FEW_SQUARES = 40, 56, 48
 _GAP = 32  # bytes per row of a fragment load, which has four rows
 
 
@@ -450,5 +451,6 @@ class Tsmttsm3m(TsmttsmMma):
 
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         """Check whether products rather than memory limit the product with four real products."""
-        few = FEW_SQUARES if problem.same else FEW_PRODUCTS
+        even = all(ceil_div(width, 8) % 2 == 0 for width in (problem.M, problem.N))
+        few = FEW_SQUARES if problem.same else FEW_PRODUCTS if even else FEW_UNEVEN
         return is_complex(problem.dtype) and min(problem.M, problem.N) > few

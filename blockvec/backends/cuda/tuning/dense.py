@@ -33,7 +33,11 @@ SHIFT, SPARE_NUMBERS = 1009, 8192  # exact operands begin at different places of
 SMALL_BYTES = 1 << 20  # results up to here are compared on the host
 # Tensor products reach the power limit of a GPU within milliseconds. Its clock then depends on the kernels
 # before, and bursts cannot be compared unless the GPU rests in between.
-HOT, COOL_S = 9.0, 0.02  # flops per byte; seconds of rest
+HOT, COOL_S, WORK_SHARE = (
+    9.0,
+    0.02,
+    0.2,
+)  # flops per byte; seconds of rest; share of time that is left to work
 
 
 class DenseOperands:
@@ -94,8 +98,10 @@ class DenseOperands:
 
     def time_in_turns(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
         """Time variants in turns on rotating operands."""
-        calls, pause_s = [self._call(variant) for variant in field], COOL_S * is_hot(self.problem)
-        return time_in_turns(calls, self._stopwatch, seconds, pause_s=pause_s)
+        calls = [self._call(variant) for variant in field]
+        if is_hot(self.problem):
+            return time_in_turns(calls, self._stopwatch, WORK_SHARE * seconds, pause_s=COOL_S)
+        return time_in_turns(calls, self._stopwatch, seconds)
 
     def plain_s(self) -> float:
         """Measure the seconds of plain loads and stores of the elements of the product."""
