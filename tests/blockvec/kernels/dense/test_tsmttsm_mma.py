@@ -17,7 +17,7 @@ from blockvec.kernels.dense import tsmttsm_mma_model as model
 from blockvec.kernels.dense.tsmttsm_mma import Tsmttsm3mConfig as Config3m
 from blockvec.kernels.dense.tsmttsm_mma import TsmttsmMmaConfig as Config
 from blockvec.kernels.device import H200, DeviceInfo
-from blockvec.kernels.families import FAMILIES
+from blockvec.kernels.families import FAMILIES, families_of
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize
@@ -207,6 +207,25 @@ def test_an_a100_gets_kernels_without_bulk_copies(width: int, dtype: str) -> Non
 
 
 # ---- the kernel, thread by thread
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "comes_first"),
+    [
+        (40, 40, False),
+        (41, 41, True),
+        (48, 41, True),
+        (48, 49, False),
+        (56, 56, False),
+        (57, 57, True),
+        (40, 64, False),
+    ],
+)
+def test_three_products_come_first_where_warps_share_the_groups_equally(
+    M: int, N: int, comes_first: bool
+) -> None:
+    first = families_of(problem(M, N, "complex128"))[0].name
+    assert first == ("tsmttsm_3m" if comes_first else "tsmttsm_mma")
 
 
 HOST_CASES = [
