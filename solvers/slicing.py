@@ -185,14 +185,26 @@ class Slicing:
                 return sigma
         raise uncertain(cut.sigma)
 
-    def _tried(self, sigma: float, width: float, left: Cut, right: Cut) -> tuple[float, Cut]:
-        """Factorise for a shift, moved a little in the range of this width where its factors do not count."""
+    def _tried(self, sigma: float, width: float, left: Cut, right: Cut) -> tuple[float, Cut | None]:
+        """Factorise for a shift, moved a little in the range of this width where its factors do not count.
+
+        Where none counts between two finite cuts, as near a value with many copies, one without a cut serves.
+        """
+        uncounted = None
         for nudge in range(NUDGES):
             moved = sigma + NUDGE * width * (-1) ** nudge * ((nudge + 1) // 2)
-            below = self.pencil.count(moved) if left.sigma < moved < right.sigma else None
-            if below is not None and left.below <= below <= right.below and self._is_comfortable():
-                return moved, Cut(moved, below, moved, moved)
-        raise uncertain(sigma)
+            if not left.sigma < moved < right.sigma:
+                continue
+            below = self.pencil.count(moved)
+            if self._is_comfortable():
+                if below is not None and left.below <= below <= right.below:
+                    return moved, Cut(moved, below, moved, moved)
+                uncounted = moved
+        if uncounted is None or math.isinf(right.sigma - left.sigma):
+            raise uncertain(sigma)
+        if self.pencil.factors.sigma != uncounted:
+            self.pencil.factors.refactorize(uncounted)
+        return uncounted, None
 
     def _is_comfortable(self) -> bool:
         """Check whether no eigenvalue is so near the shift that solves lose most digits."""

@@ -121,6 +121,24 @@ def test_spectra_of_all_kinds_are_complete(
     )
 
 
+def test_a_value_with_many_copies_is_found_where_only_the_ends_can_be_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    certain, count = [], Pencil.count
+
+    def count_ends(pencil: Pencil, sigma: float) -> int | None:
+        below = count(pencil, sigma)
+        if below is None or len(certain) == 2:
+            return None
+        certain.append(sigma)
+        return below
+
+    monkeypatch.setattr(Pencil, "count", count_ends)
+    result = solved(GRID, (4.0, 4.0))
+    check(result, np.full(30, 4.0), GRID)
+    assert result.info["verification"].startswith("proved by inertia: 30 eigenvalues")
+
+
 @pytest.mark.parametrize("factor", [1e200, 1e-200])
 def test_units_do_not_matter(factor: float) -> None:
     one, scaled = solved(GRID, (1.0, 2.0)), solved(GRID * factor, (factor, 2 * factor))
