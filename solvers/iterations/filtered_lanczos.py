@@ -32,15 +32,13 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector
-
-from ..blocks import Block, Operator, column_factors, in_precision, project_out, small_matrix, to_host
-from ..column_block import ColumnBlock, ColumnOperator, by_rows
+from ..blocks import Block, column_factors, project_out, small_matrix, to_host
+from ..column_block import ColumnOperator, by_rows
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
 from .base import IterationResult
-from .chebyshev import recurrence
+from .chebyshev import ChebyshevOperator
 from .filter_design import (
     FEW_PAIRS,
     LEAST_DEGREE,
@@ -95,38 +93,6 @@ def most_cycles(k: int) -> float:
     wanted, the more a cycle costs beside the applications of A.
     """
     return max(2.0, 4.3 - k / 40)
-
-
-class ChebyshevOperator:
-    """The Chebyshev polynomial T_d of an operator, positive and large at the wanted end.
-
-    The operator is restricted to the complement of the locked columns. The recurrence runs on row-major
-    blocks, whose products read the matrix once, in the precision of the operator.
-    """
-
-    def __init__(self, operator: Operator | SingleCopy, filter: Filter, locked: Block | None) -> None:
-        operator = by_rows(operator)
-        self.degree, self._dtype = filter.degree, operator.dtype
-        self.locked = None if locked is None else self._rows(locked)
-        sign = -1 if filter.which == "SA" else 1
-        self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
-
-    def apply(self, X: Block, out: Block | None = None) -> Block:
-        """Return T_d X in one of the two blocks; both may be overwritten."""
-        out = X.like() if out is None else out
-        Y = self._rows(X)
-        for _, current, _ in recurrence(self._doubled, Y, out if Y is X else Y.like(), self.degree):
-            project_out(self.locked, current)
-        if Y is X:
-            return current
-        out.array[...] = current.array
-        return out
-
-    def _rows(self, block: Block) -> Block:
-        """Return a block as it is, or a row-major copy in the operator's precision."""
-        if isinstance(block, ColumnBlock):
-            return BlockVector(block.array, copy=True, dtype=self._dtype, layout=block.layout)
-        return block if block.dtype == self._dtype else in_precision(block, self._dtype)
 
 
 class FilteredRestart(ThickRestart):

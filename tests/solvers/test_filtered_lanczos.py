@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from blockvec import BlockVector, as_operator, models
 from solvers import eigsh
 from solvers.iterations import filter_design
+from solvers.iterations.chebyshev import ChebyshevOperator
 from solvers.iterations.filter_design import Filter, choose_degree, design_filter
-from solvers.iterations.filtered_lanczos import ChebyshevOperator, FilteredRestart
+from solvers.iterations.filtered_lanczos import FilteredRestart
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
 
