@@ -18,7 +18,7 @@ from ..device import DeviceInfo
 from ..limits import WARP, architecture_of, ceil_div, excess, round_up
 from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from ..source import constants_of, render
-from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of
+from .chain_plan import CROSSINGS, Blocks, Chain, Numbers, blocks_of, dealt
 from .csr_plan import address
 from .family import SparseFamily
 from .interface import constants, pack_bytes, refuse_alignment, types_of
@@ -26,9 +26,8 @@ from .totals import bind_with_sums, codes, partial_bytes, totals_source
 
 MOST_BITS = 17  # of the lower bits: positions in a block take 15 bits
 _MAX_PITCH = 2**31  # bytes
-_NONE = 0xFFFF
 _LEAST_WARPS = 3  # their threads look up the other blocks of a block
-_STATIC_SHARED_BYTES = 66 * 24  # where the other blocks are
+_STATIC_SHARED_BYTES = 66 * 16 + 8  # where the other blocks are
 _ROWS = np.dtype(
     [
         *(("first", np.int64), ("count", np.int32), ("record", np.int32), ("outer", np.int32)),
@@ -50,7 +49,7 @@ class ChainConfig:
     low : int
         Lower bits of a state, where the chain has so many: they determine the rows of a block.
     unroll : int
-        Hops whose rows of X are in flight, at least two.
+        Hops whose rows of X are in flight.
     warps, blocks : int
         Warps per block, blocks per multiprocessor.
     aligned_x, aligned_y : bool
@@ -90,10 +89,11 @@ class ChainTables(NamedTuple):
     outer: Any
     records: Any
     n_blocks: int
+    grid: int
 
 
 class ChainPlan:
-    """A chain and its tables for each number of lower bits.
+    """A chain and its tables, for each number of lower bits and of thread blocks.
 
     Parameters
     ----------
@@ -104,38 +104,44 @@ class ChainPlan:
 
     def __init__(self, chain: Chain, asarray: Callable[[Numbers], Any] = np.asarray) -> None:
         self.chain, self._asarray = chain, asarray
-        self._tables: dict[int, ChainTables] = {}
+        self._tables: dict[tuple[int, int], ChainTables] = {}
         self._lock = threading.Lock()
 
-    def tables(self, config: ChainConfig) -> ChainTables:
+    def tables(self, config: ChainConfig, device: DeviceInfo) -> ChainTables:
         """Make the tables for a configuration, once."""
+        key = config.low, config.blocks * device.multiprocessors
         with self._lock:
-            if config.low not in self._tables:
+            if key not in self._tables:
                 blocks = blocks_of(self.chain, min(config.low, self.chain.sites))
-                packed, outer, records = map(self._asarray, pack(blocks, self.chain, config.record))
-                self._tables[config.low] = ChainTables(packed, outer, records, len(blocks.kind))
-            return self._tables[config.low]
+                grid = min(len(blocks.kind), key[1])
+                packed, outer, records = map(self._asarray, pack(blocks, self.chain, config, grid))
+                self._tables[key] = ChainTables(packed, outer, records, len(blocks.kind), grid)
+            return self._tables[key]
 
 
-def pack(blocks: Blocks, chain: Chain, length: int) -> tuple[Numbers, Numbers, Numbers]:
-    """Pack blocks, their hops and the records of all kinds, of `length` numbers each, for the kernel."""
-    spins, kinds = chain.pattern == "spins", blocks.kinds
-    records = np.full((sum(kind.rows for kind in kinds), length), _NONE, np.uint16)
+def pack(
+    blocks: Blocks, chain: Chain, config: ChainConfig, grid: int
+) -> tuple[Numbers, Numbers, Numbers]:
+    """Pack blocks, dealt out to `grid` thread blocks, their hops and the records of all kinds."""
+    spins, kinds, length = chain.pattern == "spins", blocks.kinds, config.record
+    records = np.full((sum(kind.rows for kind in kinds), length), config.most_rows, np.uint16)
     starts = np.cumsum([0, *(kind.rows for kind in kinds)])
     for kind, start in zip(kinds, starts, strict=False):
         rows = records[start : start + kind.rows]
         hops = kind.inner | (kind.signs < 0) << 15
-        rows[:, : hops.shape[1]] = np.where(kind.inner < 0, _NONE, hops)
+        rows[:, : hops.shape[1]] = np.where(kind.inner < 0, config.most_rows, hops)
         rows[:, length - CROSSINGS - 1 : -1] = kind.crossings | kind.occupied << 15
         rows[:, -1] = kind.inside if spins else kind.mark
-    packed = np.zeros(len(blocks.kind), _ROWS)
-    packed["first"], packed["count"] = blocks.starts[:-1], np.diff(blocks.starts)
+    packed, rows = np.zeros(len(blocks.kind), _ROWS), np.diff(blocks.starts)
+    order = dealt(blocks.order, rows, grid)
+    place = np.argsort(order)
+    packed["first"], packed["count"] = blocks.starts[:-1], rows
     packed["record"] = starts[blocks.kind]
     packed["outer"], packed["outers"] = blocks.outer_starts[:-1], np.diff(blocks.outer_starts)
     packed["mask"], packed["outside"] = blocks.mask, blocks.outside
-    packed["crossing"] = 4 * blocks.crossings + 2 * (blocks.crossing_signs < 0) + blocks.occupied
-    outer = (2 * blocks.outer + (blocks.outer_signs < 0)).astype(np.uint32)
-    return packed.view(np.uint8), outer, records
+    packed["crossing"] = 4 * place[blocks.crossings] + 2 * (blocks.crossing_signs < 0) + blocks.occupied
+    outer = (2 * place[blocks.outer] + (blocks.outer_signs < 0)).astype(np.uint32)
+    return packed[order].view(np.uint8), outer, records
 
 
 class SpmmvChain(SparseFamily[ChainConfig]):
@@ -171,7 +177,7 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return problem.longest + 3
 
     def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: rows of X, or the dots of its groups."""
+        """Compute the dynamic shared memory of a block: rows of X and one of zeros, or the dots of its groups."""
         return shared_bytes(problem, config)
 
     def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
@@ -191,14 +197,15 @@ class SpmmvChain(SparseFamily[ChainConfig]):
             return totals_source(problem, name)
         values = constants(problem, config, *codes(problem))
         values |= {"SHIFTED": values["SHIFT"], "SHIFT": 0, "ELECTRONS": problem.pattern == "electrons"}
-        values |= constants_of(config, "unroll", "warps", "blocks") | {"RECORD": config.record}
+        values |= constants_of(config, "unroll", "warps", "blocks")
+        values |= {"RECORD": config.record, "MOST_ROWS": config.most_rows}
         return render(name, "sparse/spmmv_chain.cu", values, types_of(problem))
 
     def workspace_bytes(
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any
     ) -> int:
         """Compute the workspace of a product in bytes: the sums of its blocks, if there are any."""
-        return _grid(config, device, plan) * partial_bytes(problem)
+        return plan.tables(config, device).grid * partial_bytes(problem)
 
     def bind(
         self,
@@ -210,7 +217,8 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         form: Any = None,
     ) -> Callable[..., None]:
         """Bind loaded kernels to a chain; see `SparseFamily.bind`, and `SpmmvCsr.bind` for sums."""
-        tables, chain, grid = plan.tables(config), plan.chain, _grid(config, device, plan)
+        tables, chain = plan.tables(config, device), plan.chain
+        grid = tables.grid
         needed, shared = self.workspace_bytes(problem, config, device, plan), shared_bytes(problem, config)
         real = np.dtype(problem.dtype_matrix).type
         arrays = map(address, (tables.blocks, tables.outer, tables.records))
@@ -227,15 +235,11 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return bind_with_sums("spmmv_chain", problem, needed, grid, kernels.get("totals"), queue)
 
 
-def _grid(config: ChainConfig, device: DeviceInfo, plan: ChainPlan) -> int:
-    return min(plan.tables(config).n_blocks, device.multiprocessors * config.blocks)
-
-
 def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
-    """Compute the dynamic shared memory of a block: rows of X, or the dots of its groups."""
+    """Compute the dynamic shared memory of a block: rows of X and one of zeros, or the dots of its groups."""
     groups = config.warps * (WARP // config.lanes)
     dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
-    return max(config.most_rows * config.tile * itemsize(problem.dtype_x), dots)
+    return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)
 
 
 def refuse(problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> str | None:

@@ -208,6 +208,8 @@ class Blocks(NamedTuple):
         Signs of these hops; 0 where the chain has no such bond.
     mask, outside : array, shape (blocks,)
         For the count of the diagonal.
+    order : array, shape (blocks,)
+        The blocks in an order in which hops lead to a block that is near.
     """
 
     kinds: list[Kind]
@@ -221,6 +223,7 @@ class Blocks(NamedTuple):
     crossing_signs: Numbers
     mask: Numbers
     outside: Numbers
+    order: Numbers
 
 
 def blocks_of(chain: Chain, low: int) -> Blocks:
@@ -261,6 +264,21 @@ def blocks_of(chain: Chain, low: int) -> Blocks:
         kind = np.tile(kind, math.comb(chain.sites, number))
         high = _pairs(patterns(chain.sites, number) << outside + other * chain.sites, high)
     return _linked(chain, low, lows, high, kind)
+
+
+def dealt(order: Numbers, rows: Numbers, grid: int) -> Numbers:
+    """Deal blocks out to `grid` thread blocks, which take one in `grid` each, so that all get as many rows.
+
+    In each round the thread block with the fewest rows so far gets the largest block.
+    """
+    order, shares = order.copy(), np.zeros(grid, np.int64)
+    for first in range(0, len(order), grid):
+        taken = order[first : first + grid]
+        taken = taken[np.argsort(-rows[taken], kind="stable")]
+        takers = np.argsort(shares[: len(taken)], kind="stable")
+        order[first + takers] = taken
+        shares[takers] += rows[taken]
+    return order
 
 
 @functools.lru_cache(maxsize=4096)
@@ -323,7 +341,24 @@ def _linked(chain: Chain, low: int, lows: list[Numbers], high: Numbers, kind: Nu
         crossing_signs=np.array([*(sign for _, _, sign in crossing), *[0] * (CROSSINGS - len(crossing))]),
         mask=mask,
         outside=outside,
+        order=_near(chain, low, high),
     )
+
+
+def _near(chain: Chain, low: int, high: Numbers) -> Numbers:
+    """Order upper patterns by the distances of their bits from the ends of their species.
+
+    A hop changes the sum of these distances by one at most, also across the split and the end of a ring, so
+    that it leads to a pattern of the same sum or of the next one. Equal sums are ordered by positions.
+    """
+    sums, positions = np.zeros((2, len(high)), np.int16)
+    for bit in range(low, chain.bits):
+        species, site = divmod(bit, chain.sites)
+        first = max(0, low - species * chain.sites)  # of the species' upper bits
+        is_set = (high >> bit - low & 1).astype(np.int16)
+        sums += is_set * (min(site - first, chain.sites - 1 - site) + 1)
+        positions += is_set * (site - first + 1)
+    return np.lexsort((positions, sums))
 
 
 def _hops(states: Numbers, bonds: list[tuple[int, int]]) -> tuple[Numbers, Numbers]:

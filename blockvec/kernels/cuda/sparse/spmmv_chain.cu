@@ -11,14 +11,14 @@
 // Positions after hops among the lower bits are the same in all blocks with equally many lower bits set, so tables of a few hundred kilobytes
 // replace the column indices of the matrix, and all elements but those on the diagonal are equal.
 //
-// Records: RECORD numbers of 16 bits for each row of each kind of block: positions after hops, NONE after the last; positions after crossings, with
+// Records: RECORD numbers of 16 bits for each row of each kind of block: positions after hops, END after the last; positions after crossings, with
 // the lower bit of that bond as highest bit; a number for the diagonal. For electrons the highest bit of a position after a hop is set if
 // the hop inverts the sign.
 //
 // Types and problem: see spmmv.cuh; SHIFTED is its SHIFT, which is 0 there: X is in shared memory when the shift is subtracted. ELECTRONS.
-// Config:  LANES, VECTORS, VECTOR; UNROLL >= CROSSINGS: hops in flight; RECORD; MOST_ROWS a block; WARPS per block, BLOCKS per multiprocessor.
+// Config:  LANES, VECTORS, VECTOR; UNROLL: hops in flight; RECORD; MOST_ROWS a block; WARPS per block, BLOCKS per multiprocessor.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, RECORD / 2 of the record, as many of doubles a kind of dots, and ~40 more.
-// Shared:  MOST_ROWS rows of a tile of X; at the end the dots of all groups.
+// Shared:  MOST_ROWS rows of a tile of X, and one of zeros at END; at the end the dots of all groups.
 #include "sparse/spmmv.cuh"
 
 constexpr int THREADS = 32 * WARPS;
@@ -27,8 +27,8 @@ constexpr int PACKS = LANES * VECTORS;
 constexpr int PACK_BYTES = VECTOR * sizeof(X);
 constexpr int CROSSINGS = 2, INNER = RECORD - CROSSINGS - 1;
 constexpr int MOST_OUTER = 64;  // hops among the upper bits: as many as there are bits
-constexpr u32 NONE = 0xffff;
-static_assert(RECORD % 8 == 0 && UNROLL >= CROSSINGS && GRAM == 0 && SHIFT == 0);
+constexpr u32 END = MOST_ROWS;
+static_assert(RECORD % 8 == 0 && GRAM == 0 && SHIFT == 0);
 using Real = typename Kind<Y>::Real;
 
 // A block of rows, as the host packs it. Hops lead to blocks: 2 block + (1 if the hop inverts the sign).
@@ -40,10 +40,11 @@ struct Rows {
     u32 crossing[CROSSINGS];  // 4 block + 2 (1 if the hop inverts the sign) + upper bit of that bond
 };
 
-struct Other {
-    i64 offset;  // bytes from X to the first row of another block
-    Real sign;
-    u32 bit;  // a hop is possible if the lower bit is not equal to it
+// The other blocks that the hops of a block of rows lead to, those of the crossings first.
+struct Others {
+    i64 offset[CROSSINGS + MOST_OUTER];  // bytes from X to the first row
+    Real sign[CROSSINGS + MOST_OUTER];
+    u32 bit[CROSSINGS];  // a hop is possible if the lower bit is not equal to it
 };
 
 struct Record {
@@ -100,7 +101,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     KERNEL(const Rows* blocks, const u32* outer, const unsigned short* records, int n_blocks, int bonds, double hop, double diagonal, int tile, Dot* parts,
            const X* x, i64 ldx, Y* y, i64 ldy, Y* z, i64 ldz, Factor alpha, Factor beta, Factor shift, Factor delta, Factor eta, const Y* shifts) {
     DYNAMIC_SHARED(shared, 16);
-    SHARED_ARRAY(Other, others, [CROSSINGS + MOST_OUTER]);
+    SHARED_ARRAY(Others, other_blocks, [1]);
+    Others& others = other_blocks[0];
     const int thread = threadIdx.x, lane = thread % 32 % LANES, in_warp = thread % 32 / LANES, group = thread / 32 * GROUPS + in_warp;
     const bool busy = in_warp < GROUPS;
     const Lane mine = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane);
@@ -108,6 +110,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int columns = WIDTH - tile * TILE;
     const char* own_columns = shared + lane * PACK_BYTES;
     Dots dots;
+    for (int k = thread; k < PACKS * VECTOR; k += THREADS) reinterpret_cast<X*>(shared)[MOST_ROWS * PACKS * VECTOR + k] = X{};
 
     for (int at = blockIdx.x; at < n_blocks; at += gridDim.x) {
         const Rows& rows = blocks[at];
@@ -119,10 +122,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         async_commit();
         if (thread < CROSSINGS) {
             const u32 hop_to = rows.crossing[thread];
-            others[thread] = {blocks[hop_to >> 2].first * pitch, hop_to & 2 ? Real(-1) : Real(1), hop_to & 1};
+            others.offset[thread] = blocks[hop_to >> 2].first * pitch;
+            others.sign[thread] = hop_to & 2 ? Real(-1) : Real(1);
+            others.bit[thread] = hop_to & 1;
         } else if (thread < CROSSINGS + outers) {
             const u32 hop_to = __ldg(outer + rows.outer + thread - CROSSINGS);
-            others[thread] = {blocks[hop_to >> 1].first * pitch, hop_to & 1 ? Real(-1) : Real(1), 0};
+            others.offset[thread] = blocks[hop_to >> 1].first * pitch;
+            others.sign[thread] = hop_to & 1 ? Real(-1) : Real(1);
         }
         async_wait<0>();
         __syncthreads();
@@ -131,48 +137,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             Record record;
             record.load(records + static_cast<i64>(rows.record + i) * RECORD);
             Sums sums;
+            PackX crossed[CROSSINGS][VECTORS];
+            bool crosses[CROSSINGS];
             int crossings = 0;
+#pragma unroll
+            for (int c = 0; c < CROSSINGS; ++c) {
+                const u32 to = record.at(INNER + c);
+                crosses[c] = to >> 15 != others.bit[c];
+                crossings += crosses[c];
+                const char* from = address_of(mine.x + others.offset[c], to & 0x7fff, mine.x_pitch);
+#pragma unroll
+                for (int v = 0; v < VECTORS; ++v) crossed[c][v].load_constant(Lane::x_at(from, v), crosses[c] && mine.has(v));
+            }
+            const char* same = address_of(mine.x, i, mine.x_pitch);
 #pragma unroll 1
-            for (int e = 0; e < CROSSINGS + outers; e += UNROLL) {
+            for (int e = CROSSINGS; e < CROSSINGS + outers; e += UNROLL) {
                 PackX other[UNROLL][VECTORS];
-                bool wanted[UNROLL];
 #pragma unroll
                 for (int u = 0; u < UNROLL; ++u) {
-                    u32 position = i;
-                    wanted[u] = e + u < CROSSINGS + outers;
-                    const Other& to = others[wanted[u] ? e + u : 0];
-                    if (u < CROSSINGS && e == 0) {
-                        position = record.at(INNER + u) & 0x7fff;
-                        wanted[u] = record.at(INNER + u) >> 15 != to.bit;
-                        crossings += wanted[u];
-                    }
-                    const char* from = address_of(mine.x + to.offset, position, mine.x_pitch);
+                    const bool wanted = e + u < CROSSINGS + outers;
+                    const char* from = same + others.offset[wanted ? e + u : e];
 #pragma unroll
-                    for (int v = 0; v < VECTORS; ++v) other[u][v].load_constant(Lane::x_at(from, v), wanted[u] && mine.has(v));
+                    for (int v = 0; v < VECTORS; ++v) other[u][v].load_constant(Lane::x_at(from, v), wanted && mine.has(v));
                 }
 #pragma unroll
                 for (int u = 0; u < UNROLL; ++u)
-                    if (wanted[u]) take(mine, sums, others[e + u].sign, other[u]);
+                    if (e + u < CROSSINGS + outers) take(mine, sums, others.sign[e + u], other[u]);
             }
+#pragma unroll
+            for (int c = 0; c < CROSSINGS; ++c)
+                if (crosses[c]) take(mine, sums, others.sign[c], crossed[c]);
             Lane::Own own;
             mine.load(own, first + i);
 #pragma unroll
             for (int k = 0; k < INNER; k += UNROLL) {
-                if (record.at(k) == NONE) break;
+                if (record.at(k) == END) break;
                 PackX other[UNROLL][VECTORS];
 #pragma unroll
                 for (int u = 0; u < UNROLL; ++u) {
-                    const u32 position = k + u < INNER ? record.at(k + u) : NONE;
-                    const char* from = own_columns + (ELECTRONS ? position & 0x7fff : position) * (PACKS * PACK_BYTES);
+                    if (k + u >= INNER) continue;
+                    const u32 position = ELECTRONS ? record.at(k + u) & 0x7fff : record.at(k + u);
 #pragma unroll
                     for (int v = 0; v < VECTORS; ++v)
-                        if (position != NONE && mine.has(v)) other[u][v].load(Lane::x_at(from, v));
+                        if (mine.has(v)) other[u][v].load(Lane::x_at(own_columns + position * (PACKS * PACK_BYTES), v));
                 }
 #pragma unroll
-                for (int u = 0; u < UNROLL; ++u) {
-                    const u32 position = k + u < INNER ? record.at(k + u) : NONE;
-                    if (position != NONE) take(mine, sums, position >> 15 ? Real(-1) : Real(1), other[u]);
-                }
+                for (int u = 0; u < UNROLL; ++u)
+                    if (k + u < INNER) take(mine, sums, record.at(k + u) >> 15 ? Real(-1) : Real(1), other[u]);
             }
             const int number = static_cast<int>(record.at(RECORD - 1));
             const int q = ELECTRONS ? __popc(number & mask) + outside : bonds - 2 * (number + outside + crossings);

@@ -20,7 +20,7 @@ from blockvec.kernels.problem import DOTS, SpmmvProblem, itemsize
 from blockvec.kernels.roofline import traffic
 from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan, registers
-from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, patterns
+from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, dealt, patterns
 from blockvec.kernels.sparse.csr_plan import address
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills
@@ -104,6 +104,34 @@ def test_the_largest_block_that_fits_is_chosen() -> None:
         assert low == chain.bits or chain.class_rows(low + 1) > most
 
 
+def distances(blocks: Blocks, order: np.ndarray) -> np.ndarray:
+    """How many blocks later or earlier in an order the hops among the upper bits lead."""
+    place = np.argsort(order)
+    hops = np.repeat(np.arange(len(place)), np.diff(blocks.outer_starts))
+    return np.abs(place[hops] - place[blocks.outer])
+
+
+@pytest.mark.parametrize(("spec", "low"), [("xxz:sites=20,up=10", 8), ("hubbard:sites=10,up=5,down=5,u=1", 8)])
+def test_hops_lead_to_blocks_that_are_processed_soon(spec: str, low: int) -> None:
+    chain = models.generator(spec).chain
+    assert chain is not None
+    blocks = blocks_of(chain(), low)
+    np.testing.assert_array_equal(np.sort(blocks.order), np.arange(len(blocks.kind)))
+    ascending = np.arange(len(blocks.kind))
+    assert distances(blocks, blocks.order).max() < 0.3 * distances(blocks, ascending).max()
+
+
+def test_thread_blocks_get_equally_many_rows() -> None:
+    blocks, grid = blocks_of(Chain(20, (10,), 0.5, 0.25), 9), 100
+    rows = np.diff(blocks.starts)
+    order = dealt(blocks.order, rows, grid)
+    np.testing.assert_array_equal(np.sort(order), np.arange(len(rows)))
+    for first in range(0, len(rows), grid):
+        assert set(order[first : first + grid]) == set(blocks.order[first : first + grid])
+    shares = np.bincount(np.arange(len(rows)) % grid, weights=rows[order])
+    assert shares.max() < 1.06 * shares.mean()
+
+
 def test_a_chain_may_have_more_rows_than_32_bits_can_number() -> None:
     blocks = blocks_of(Chain(34, (17,), 0.5, 0.25), 16)
     assert blocks.starts[-1] == 2333606220
@@ -170,7 +198,7 @@ def test_the_kernel_run_on_the_host_is_exact(case: dict[str, Any], tmp_path: Pat
     config = replace(case["config"], **aligned)
     assert family.refuse(p, config, FEW) is None
     plan = ChainPlan(chain)
-    readable = [*plan.tables(config)[:3], *product.readable]
+    readable = [*plan.tables(config, FEW)[:3], *product.readable]
     kernel = HostKernel(family.source(p, config, FEW), tmp_path, readable, product.writable)
     product.check(family.bind({"rows": kernel}, p, config, FEW, plan))
 
@@ -198,7 +226,7 @@ def test_sums_of_the_kernels_run_on_the_host_are_exact(
     plan = ChainPlan(chain)
     workspace = np.full(family.workspace_bytes(p, config, FEW, plan) // 8, np.nan)
     found = {kind: np.full(width, np.nan, dtype if kind == "xy" else "float64") for kind in DOTS}
-    readable, writable = [*plan.tables(config)[:3], X, Y], [Y, workspace, *found.values()]
+    readable, writable = [*plan.tables(config, FEW)[:3], X, Y], [Y, workspace, *found.values()]
     kernels = {}
     for part in family.parts(p, config, plan):
         (tmp_path / part).mkdir()
