@@ -265,5 +265,5 @@ def registers(problem: SpmmvProblem, config: ChainConfig) -> int:
     fused = pack_y * ((problem.beta != "zero") + (problem.chain in ("one", "general")))
     fused += elements * sum(4 if kind == "xy" and is_complex(problem.dtype) else 2 for kind in problem.dots)
     partial = 4 + 4 * config.vectors if problem.width % config.tile else 0  # a lane may have fewer packs
-    around = 40 + 4 * config.vectors + 6 * bool(problem.dots) + 4 * is_complex(problem.dtype)
-    return config.unroll * pack_x + 2 * pack_y + fused + partial + config.record // 2 + around
+    around = 32 + 4 * config.vectors + 6 * bool(problem.dots) + 4 * is_complex(problem.dtype)
+    return (config.unroll + CROSSINGS) * pack_x + 2 * pack_y + fused + partial + config.record // 2 + around

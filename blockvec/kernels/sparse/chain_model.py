@@ -45,7 +45,7 @@ class SpmmvChainModel(Model[SpmmvProblem, ChainConfig]):
         size = itemsize(problem.dtype_x)
         tiles = {min(problem.width // vector, max(1, most // (vector * size))) for most in _TILE_BYTES}
         for packs, vectors, low, blocks, unroll in itertools.product(
-            sorted(tiles), (1, 2), range(6, MOST_BITS + 1), _BLOCKS, (2, 4)
+            sorted(tiles), (1, 2, 3, 4) if vector == 1 else (1, 2), range(6, MOST_BITS + 1), _BLOCKS, (2, 4)
         ):
             lanes = ceil_div(packs, vectors)
             if lanes <= WARP:
