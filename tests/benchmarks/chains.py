@@ -3,11 +3,12 @@
     python tests/benchmarks/chains.py                                    # on the host
     python tests/benchmarks/chains.py --device gpu xxz:sites=24,up=12 hubbard:sites=13,up=6,down=6,u=8
     python tests/benchmarks/chains.py --device gpu --solve -k 10 xxz:sites=30,up=15
-    python tests/benchmarks/chains.py --device gpu --solve -k 4 xxz:sites=32,up=16
+    python tests/benchmarks/chains.py --device gpu --solve -k 4 --block-size 2 --ncv 12 xxz:sites=32,up=16
 
-Prints a record per matrix and width, or per solve, as a line of JSON. Products with and without a matrix
-alternate, and the fastest ones count. `shift` times the step of a recurrence: a factor, a shift and an update
-in the same pass.
+Prints a record per matrix and width, or per solve, as a line of JSON; ``--json`` writes the document of the
+run. Products with and without a matrix alternate, and the fastest ones count. `shift` times the step of a
+recurrence: a factor, a shift and an update in the same pass; `peers` the plain product of the matrix by other
+libraries.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from blockvec import BlockVector, as_operator, models
+from blockvec.backends import backend_for
+from blockvec.bench.records import environment, write
+from blockvec.profile import ceilings
 from solvers import eigsh
 from tests.benchmarks.mixed_precision import clock, facts
 
 MATRICES = ("xxz:sites=20,up=10", "hubbard:sites=10,up=5,down=5,u=8")
-WIDTHS = (1, 2, 3, 4, 7, 8, 16, 32)
+WIDTHS = (1, 2, 3, 4, 7, 8, 16, 32, 64)
 WARM, ROUNDS = 25, 7  # products before the measurement, while a GPU converts the matrix; measurements
 
 
@@ -38,12 +42,8 @@ def seconds(call: Callable[[], object], device: str, count: int) -> float:
     return (clock(device) - begin) / count
 
 
-def products(name: str, width: int, device: str, steps: int) -> dict[str, Any]:
+def products(name: str, forms: dict[str, Any], width: int, device: str, steps: int) -> dict[str, Any]:
     """Measure the products with one matrix and width."""
-    forms = {
-        "chain": models.operator(name, device=device),
-        "matrix": as_operator(models.model(name), device=device),
-    }
     X = BlockVector.random(forms["chain"].shape[0], width, device=device, rng=0)
     Y = X.copy()
     plain = {form: (lambda S=S: S.apply(X, out=Y)) for form, S in forms.items()}
@@ -59,6 +59,13 @@ def products(name: str, width: int, device: str, steps: int) -> dict[str, Any]:
             for form, call in calls.items():
                 best[form] = min(best[form], seconds(call, device, steps))
         record[kind] = {**best, "speedup": best["matrix"] / best["chain"]}
+    if device == "gpu":
+        from blockvec.bench.sparse_peers import peers
+
+        others = peers([forms["matrix"]], [X], [Y])
+        record["peers"] = {
+            peer: min(seconds(call, device, 2) for _ in range(3)) for peer, call in others.items()
+        }
     return record
 
 
@@ -90,14 +97,26 @@ def main() -> None:
     parser.add_argument("--ncv", type=int)
     parser.add_argument("--method", default="auto")
     parser.add_argument("--steps", type=int, default=5, help="products per measurement")
+    parser.add_argument("--json", help="file that takes the records")
     arguments = parser.parse_args()
     sizes = {"block_size": arguments.block_size, "ncv": arguments.ncv, "method": arguments.method}
+    device, found = arguments.device, []
+
+    def add(record: dict[str, Any]) -> None:
+        found.append(record)
+        print(json.dumps(record), flush=True)
+        if arguments.json:
+            backend = backend_for(device)
+            write(arguments.json, environment(backend), ceilings(backend), found)
+
     for name in arguments.matrices:
         if arguments.solve:
-            print(json.dumps(solve(name, arguments.k, arguments.device, **sizes)), flush=True)
+            add(solve(name, arguments.k, device, **sizes))
             continue
+        forms = {"chain": models.operator(name, device=device)}
+        forms["matrix"] = as_operator(models.model(name), device=device)
         for width in WIDTHS:
-            print(json.dumps(products(name, width, arguments.device, arguments.steps)), flush=True)
+            add(products(name, forms, width, device, arguments.steps))
 
 
 if __name__ == "__main__":

@@ -119,9 +119,7 @@ class ChainPlan:
             return self._tables[key]
 
 
-def pack(
-    blocks: Blocks, chain: Chain, config: ChainConfig, grid: int
-) -> tuple[Numbers, Numbers, Numbers]:
+def pack(blocks: Blocks, chain: Chain, config: ChainConfig, grid: int) -> tuple[Numbers, Numbers, Numbers]:
     """Pack blocks, dealt out to `grid` thread blocks, their hops and the records of all kinds."""
     spins, kinds, length = chain.pattern == "spins", blocks.kinds, config.record
     records = np.full((sum(kind.rows for kind in kinds), length), config.most_rows, np.uint16)
@@ -177,7 +175,7 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         return problem.longest + 3
 
     def shared_bytes(self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo) -> int:
-        """Compute the dynamic shared memory of a block: rows of X and one of zeros, or the dots of its groups."""
+        """Compute the dynamic shared memory of a block: rows of X and of zeros, or the dots of its groups."""
         return shared_bytes(problem, config)
 
     def parts(self, problem: SpmmvProblem, config: ChainConfig, plan: Any) -> tuple[str, ...]:
@@ -236,7 +234,7 @@ class SpmmvChain(SparseFamily[ChainConfig]):
 
 
 def shared_bytes(problem: SpmmvProblem, config: ChainConfig) -> int:
-    """Compute the dynamic shared memory of a block: rows of X and one of zeros, or the dots of its groups."""
+    """Compute the dynamic shared memory of a block: rows of X and of zeros, or the dots of its groups."""
     groups = config.warps * (WARP // config.lanes)
     dots = groups * len(problem.dots) * config.tile * itemsize(promote(problem.dtype, "float64"))
     return max((config.most_rows + 1) * config.tile * itemsize(problem.dtype_x), dots)

@@ -111,11 +111,13 @@ def distances(blocks: Blocks, order: np.ndarray) -> np.ndarray:
     return np.abs(place[hops] - place[blocks.outer])
 
 
-@pytest.mark.parametrize(("spec", "low"), [("xxz:sites=20,up=10", 8), ("hubbard:sites=10,up=5,down=5,u=1", 8)])
-def test_hops_lead_to_blocks_that_are_processed_soon(spec: str, low: int) -> None:
+@pytest.mark.parametrize(
+    ("spec", "low"), [("xxz:sites=20,up=10", 8), ("hubbard:sites=10,up=5,down=5,u=1", 8)]
+)
+def test_hops_lead_to_blocks_that_are_processed_soon(spec: str) -> None:
     chain = models.generator(spec).chain
     assert chain is not None
-    blocks = blocks_of(chain(), low)
+    blocks = blocks_of(chain(), 8)
     np.testing.assert_array_equal(np.sort(blocks.order), np.arange(len(blocks.kind)))
     ascending = np.arange(len(blocks.kind))
     assert distances(blocks, blocks.order).max() < 0.3 * distances(blocks, ascending).max()
