@@ -113,7 +113,7 @@ def main() -> None:
         if arguments.solve:
             add(solve(name, arguments.k, device, **sizes))
             continue
-        forms = {"chain": models.operator(name, device=device)}
+        forms: dict[str, Any] = {"chain": models.operator(name, device=device)}
         forms["matrix"] = as_operator(models.model(name), device=device)
         for width in WIDTHS:
             add(products(name, forms, width, device, arguments.steps))

@@ -203,7 +203,8 @@ class SpmmvChain(SparseFamily[ChainConfig]):
         self, problem: SpmmvProblem, config: ChainConfig, device: DeviceInfo, plan: Any
     ) -> int:
         """Compute the workspace of a product in bytes: the sums of its blocks, if there are any."""
-        return plan.tables(config, device).grid * partial_bytes(problem)
+        grid: int = plan.tables(config, device).grid
+        return grid * partial_bytes(problem)
 
     def bind(
         self,

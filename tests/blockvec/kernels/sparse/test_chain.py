@@ -111,9 +111,7 @@ def distances(blocks: Blocks, order: np.ndarray) -> np.ndarray:
     return np.abs(place[hops] - place[blocks.outer])
 
 
-@pytest.mark.parametrize(
-    ("spec", "low"), [("xxz:sites=20,up=10", 8), ("hubbard:sites=10,up=5,down=5,u=1", 8)]
-)
+@pytest.mark.parametrize("spec", ["xxz:sites=20,up=10", "hubbard:sites=10,up=5,down=5,u=1"])
 def test_hops_lead_to_blocks_that_are_processed_soon(spec: str) -> None:
     chain = models.generator(spec).chain
     assert chain is not None
