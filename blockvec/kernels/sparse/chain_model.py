@@ -25,13 +25,15 @@ from .chain import MOST_BITS, ChainConfig, refuse
 from .interface import are_aligned, pack_bytes, row_entries, widest_pack
 from .model import H200_CEILINGS
 
-_TILE_BYTES = (64, 128)  # of X per row and launch
+_TILE_BYTES = 128  # of X per row and launch, at most: with pieces of lines L2 would hold half as many rows
 _BLOCKS = (1, 2, 3, 4)
-_L2_BYTES_PER_S, _FAR_BYTES_PER_S = 8.5e12, 4.2e12  # reads from L2, and those that L2 misses, on an H200
-_L2_SHARE = 0.7  # of L2 that rows of X stay in, beside Y
+_L2_BYTES_PER_S, _FAR_BYTES_PER_S = 7.0e12, 3.6e12  # reads from L2, and those that L2 misses, on an H200
+_L2_SHARE = 0.5  # of L2 that rows of X stay in, beside Y and copies for the other half of the device
+_FAR = 0.75  # hops per row and doubling of X beyond twice that share, which L2 misses
 _HOPS = 0.52  # hops per bond: half of all bonds have unequal ends at half filling
-_L2_LATENCY_S = 0.5e-6  # of loads under load
+_L2_LATENCY_S = 0.6e-6  # of loads under load
 _LOADING = 0.6  # share of its time in which a thread has loads in flight
+_UNEQUAL = 0.5  # blocks of rows that a thread block has more than the mean
 _INSTRUCTIONS = 60, 6  # of a lane per row, and per hop
 
 
@@ -43,9 +45,10 @@ class SpmmvChainModel(Model[SpmmvProblem, ChainConfig]):
         vector = widest_pack(problem)
         aligned_x, aligned_y = are_aligned(problem, vector)
         size = itemsize(problem.dtype_x)
-        tiles = {min(problem.width // vector, max(1, most // (vector * size))) for most in _TILE_BYTES}
-        for packs, vectors, low, blocks, unroll in itertools.product(
-            sorted(tiles), (1, 2, 3, 4) if vector == 1 else (1, 2), range(6, MOST_BITS + 1), _BLOCKS, (2, 4)
+        packs = min(problem.width // vector, max(1, _TILE_BYTES // (vector * size)))
+        of_lane = [vectors for vectors in (1, 2, 3) if packs % vectors == 0]
+        for vectors, low, blocks, unroll in itertools.product(
+            of_lane, range(6, MOST_BITS + 1), _BLOCKS, (2, 4)
         ):
             lanes = ceil_div(packs, vectors)
             if lanes <= WARP:
@@ -68,14 +71,14 @@ class SpmmvChainModel(Model[SpmmvProblem, ChainConfig]):
         row = problem.width * itemsize(problem.dtype_x) / tiles
         hops = max(0.0, row_entries(problem) - 1)
         inner = min(hops, _HOPS * (config.low - 1))
-        near = math.log2(max(2.0, _L2_SHARE * device.l2_bytes / row))  # upper bits whose hops L2 serves
-        far = min(hops - inner, _HOPS * max(0.0, math.log2(problem.n_rows) - near))
+        kept = _L2_SHARE * device.l2_bytes
+        far = min(hops - inner, _FAR * max(0.0, math.log2(problem.n_rows * row / kept) - 1))
         rows, threads = problem.n_rows * tiles, WARP * config.warps * config.blocks
         pack = pack_bytes(problem, config.vector)[0]
         memory = (
             memory_time(traffic(problem), ceilings or H200_CEILINGS) + rows * far * row / _FAR_BYTES_PER_S
         )
-        flight = _LOADING * threads * config.unroll * config.vectors * pack
+        flight = _LOADING * threads * (config.unroll + 1) * config.vectors * pack
         l2_rate = covered_rate(_L2_BYTES_PER_S / device.multiprocessors, flight, _L2_LATENCY_S)
         from_l2 = rows * ((1 + hops - inner) * row + 2 * config.record) / (device.multiprocessors * l2_rate)
         lines = row / LINE_BYTES
@@ -85,12 +88,11 @@ class SpmmvChainModel(Model[SpmmvProblem, ChainConfig]):
             (once + each * (hops + 1) * config.vectors * config.vector) / (WARP // config.lanes) / QUADRANTS
         )
         per_s = device.multiprocessors * CLOCK_HZ
-        visits = ceil_div(
-            ceil_div(rows, round(0.6 * config.most_rows)), device.multiprocessors * config.blocks
-        )
+        shares = device.multiprocessors * config.blocks
+        visits = max(1.0, rows / (0.6 * config.most_rows * shares))
         waits = visits * 2 * MEMORY_LATENCY_S / config.blocks
         busy = smooth_max(memory, from_l2, rows * cycles / per_s, rows * issued / per_s, sharpness=4)
-        return LAUNCH_S * tiles + busy + waits
+        return LAUNCH_S * tiles + busy * (1 + _UNEQUAL / visits) + waits
 
     def choose(
         self, problem: SpmmvProblem, device: DeviceInfo, ceilings: Ceilings | None = None
