@@ -48,6 +48,7 @@ from .filter_design import (
     choose_degree,
     design_filter,
     filter_width,
+    most_cycles,
     separating_degree,
 )
 from .krylov import BlockKrylov, Ritz
@@ -62,8 +63,7 @@ CYCLES_WITHOUT, CHEAP_CYCLES, SINGLE_CYCLES = 2.0, 10.0, 100.0
 SINGLE_SKETCH = 6.0  # predicted cycles of single columns that cost less than a sketch
 CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
 CYCLES_TO_PREDICT = 20  # before residuals predict their number: the first cycles converge slowly
-SKETCH_STEPS, MAX_SKETCH_STEPS = 40, 320
-SKETCH_WIDTH = 2  # vectors
+SKETCH_WIDTH, SKETCH_STEPS, MAX_SKETCH_STEPS = 2, 40, 320  # vectors, and steps at first and at most
 OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
 CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
 LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
@@ -84,15 +84,6 @@ CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a 
 # and finite elements.
 CALLS_PER_DEGREE = 40.0
 WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
-
-
-def most_cycles(k: int) -> float:
-    """Return the predicted cycles of Lanczos steps beyond which a filter takes less time on short columns.
-
-    Measured with 40 matrices of 600 to 64 000 rows: 4 for k up to 20, 3 for 50, 2 for 100. The more pairs are
-    wanted, the more a cycle costs beside the applications of A.
-    """
-    return max(2.0, 4.3 - k / 40)
 
 
 class FilteredRestart(ThickRestart):
@@ -340,7 +331,9 @@ class FilteredRestart(ThickRestart):
         krylov, which = self.krylov, self.which
         count = krylov.m or krylov.w
         X = krylov.columns(0, count)
-        AX = self._image_space(count, krylov.m + krylov.w)
+        begin = krylov.m + krylov.w
+        fits = begin + count <= krylov.capacity
+        AX = krylov.columns(begin, begin + count) if fits else krylov.buffer.like(count)
         self.operator.apply(X, out=AX)
         self.counts.apply(count)
         project_out(self.locked, AX)
@@ -370,13 +363,6 @@ class FilteredRestart(ThickRestart):
             self.residuals = None
             state = self._current_state()
         return super()._result(state, reason)
-
-    def _image_space(self, columns: int, begin: int) -> Block:
-        """Return a block for A X: the buffer from `begin` on if it is wide enough, or a new one."""
-        krylov = self.krylov
-        if begin + columns <= krylov.capacity:
-            return krylov.columns(begin, begin + columns)
-        return krylov.buffer.like(columns)
 
     def _converges_in_order(self) -> bool:
         # Of largest magnitude, lambda and -lambda are one value of the filter, with the copies of both: a
