@@ -102,14 +102,15 @@ class PeerCopies:
     def _start(self, X: Any) -> Callable[[], Array]:
         self._step += 1
         turn, stream = self._step % 2, self._cupy.cuda.get_current_stream()
+        for _, _, rows, _, packed in self._targets:
+            if packed is not None:
+                self._cupy.take(X, rows, axis=0, out=packed)
         self._ready.record(stream)
         self._side.wait_event(self._ready)
         line, kind, side = self._row_bytes, self._runtime.memcpyDeviceToDevice, self._side.ptr
         to = self._driver.CUstream(side)
         for places, flag, rows, count, packed in self._targets:
             if packed is not None:
-                with self._side:  # beside the product
-                    self._cupy.take(X, rows, axis=0, out=packed)
                 address, pitch = packed.data.ptr, line
             else:
                 pitch = X.strides[0] if len(X) > 1 else line
