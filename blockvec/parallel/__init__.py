@@ -5,7 +5,8 @@ of them go through a `RowLayout` and its `Communicator`.
 """
 
 from ..traffic import Traffic, current_traffic, recorded_traffic
-from .communicator import Communicator, PeerError, agreed, communicator, require_same, share
+from .agreement import agreed, require_same
+from .communicator import Communicator, PeerError, communicator, share
 from .devices import choose_gpu
 from .files import read_rows
 from .launch import launched, world

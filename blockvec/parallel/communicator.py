@@ -1,8 +1,7 @@
 """Communication between the processes that share the rows of a block.
 
 A `Communicator` moves arrays. `MpiCommunicator` does so through the buffers of mpi4py, and between GPUs by
-NCCL where each process has one. Everything else is built on its methods: `share` collects small objects, and
-`agreed` turns an exception on one process into the same exception on all of them.
+NCCL where each process has one. `share` collects small objects.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import pickle
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, Protocol, TypeAlias
 
@@ -414,97 +413,3 @@ def share(comm: Communicator, value: Any) -> list[Any]:
     padded = np.zeros(lengths.max(), np.uint8)
     padded[: len(packed)] = packed
     return [pickle.loads(part[:length]) for part, length in zip(comm.allgather(padded), lengths, strict=True)]
-
-
-def require_same(comm: Communicator, **values: str | None) -> None:
-    """Raise an exception on all processes unless they have the same values.
-
-    Parameters
-    ----------
-    comm : Communicator
-    **values : str or None
-        Descriptions by name; None is not compared.
-
-    Raises
-    ------
-    OptionError
-        On all processes; the message has the values of two of them.
-    """
-    shared = share(comm, values)
-    others = [rank for rank, given in enumerate(shared) if given.keys() != shared[0].keys()]
-    if others:
-        raise OptionError(
-            f"process {others[0]} has called another function than process 0; all processes call those that "
-            "communicate, in the same order."
-        )
-    for name in values:
-        found = [(rank, given[name]) for rank, given in enumerate(shared) if given[name] is not None]
-        for rank, text in found[1:]:
-            if text != found[0][1]:
-                raise OptionError(
-                    f"{name}: process {found[0][0]} has {found[0][1]}, process {rank} has {text}; give the "
-                    "same to all processes."
-                )
-
-
-@contextmanager
-def agreed(comm: Communicator | None) -> Iterator[None]:
-    """Raise an exception in the ``with`` block of one process on all processes, naming the rank.
-
-    All processes enter the block, and leave it together. Where all of them raise the same kind of exception,
-    each raises its own.
-
-    Parameters
-    ----------
-    comm : Communicator or None
-        With None exceptions pass unchanged.
-    """
-    if comm is None:
-        yield
-        return
-    error: BaseException | None = None
-    try:
-        yield
-    except PeerError:
-        pass
-    except BaseException as raised:
-        if getattr(raised, "_is_agreed", False):  # by a block inside this one
-            raise
-        error = raised
-        comm.announce()
-    reports = comm.settle(None if error is None else _report(error))
-    failed = [(rank, *report) for rank, report in enumerate(reports) if report is not None]
-    if not failed:
-        return
-    if error is not None and len(failed) == comm.size and len({kind for _, kind, _ in failed}) == 1:
-        common = error
-    else:
-        rank, kind, text = failed[0]
-        common = _rebuilt(kind, f"rank {rank}: {text}")
-    common._is_agreed = True  # type: ignore[attr-defined]
-    if common is error:
-        raise error
-    raise common from error
-
-
-def _report(error: BaseException) -> tuple[type[BaseException], str]:
-    """Describe an exception by what can be sent: its class, or the nearest base that can be, and its text."""
-    text = str(error) or type(error).__name__
-    for kind in type(error).__mro__:
-        try:
-            pickle.loads(pickle.dumps(kind))
-        except Exception:
-            continue
-        return kind, text
-    raise AssertionError("object can be pickled")
-
-
-def _rebuilt(kind: type[BaseException], text: str) -> BaseException:
-    """Make an exception of a class, or of the nearest base that takes a text only."""
-    for base in kind.__mro__:
-        try:
-            error: BaseException = base(text)
-        except Exception:
-            continue
-        return error
-    raise AssertionError("BaseException takes a text")

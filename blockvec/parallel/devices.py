@@ -6,7 +6,8 @@ import platform
 
 from ..backends import backend_for
 from ..errors import DeviceError
-from .communicator import Communicator, agreed, share
+from .agreement import agreed
+from .communicator import Communicator, share
 from .nccl import place
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from ..io import existing, petsc, read_matrix
 from . import matrixmarket
-from .communicator import Communicator, agreed, communicator, exchange_slices, share
+from .agreement import agreed
+from .communicator import Communicator, communicator, exchange_slices, share
 from .layout import RowLayout
 
 Triplets = NDArray[Any]  # records with row, column and value

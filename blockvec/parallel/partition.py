@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from ..backends import backend_for
 from ..blockvector import BlockVector
 from ..errors import OptionError
-from .communicator import agreed, exchange_slices
+from .agreement import agreed
+from .communicator import exchange_slices
 from .halo import Halo
 from .layout import RowLayout
 
