@@ -1,4 +1,4 @@
-"""What processes agree on: equal arguments, and exceptions that all of them raise."""
+"""Checks that processes have the same arguments, and exceptions that all of them raise."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..arrays import Memory, memory_of
 from ..backends import Array, Backend
-from ..backends.host.sparse import LEAST_WORK
 from ..blockvector import BlockVector
 from ..errors import ShapeError
 from ..fused import Extras, Sums
@@ -131,7 +130,7 @@ class DistributedOperator(Operator):
         halo = None if self._halo is None else self._halo.start(X.array)
         self._own._run(X, Y, alpha, beta, shift)
         if halo is not None:
-            self._couple(halo(), Y.array, alpha)
+            self._couple(memory_of(halo()), Y, alpha)
 
     def add_product(self, X: Array, Y: Array) -> None:
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
@@ -143,18 +142,10 @@ class DistributedOperator(Operator):
                 for begin, part in self._coupling:
                     part.add_product(wanted, Y[begin : begin + part.shape[0]])
 
-    def _couple(self, halo: Array, Y: Array, alpha: complex) -> None:
-        """Add the coupling to Y; on the host a small one without all steps of a product."""
-        is_plain = self.device == "cpu" and halo.dtype == Y.dtype == self.dtype and Y.flags.c_contiguous
-        wanted = None
+    def _couple(self, halo: Memory, Y: Memory, alpha: complex) -> None:
+        """Add the coupling to Y."""
         for begin, part in self._coupling:
-            rows = Y[begin : begin + part.shape[0]]
-            if is_plain and isinstance(part, SparseOperator) and part.nnz <= LEAST_WORK:
-                added: Any = part.prepared
-                added.adder(halo, alpha)(0, len(rows), rows.reshape(-1))
-            else:
-                wanted = wanted or memory_of(halo)
-                part._run(wanted, memory_of(rows), alpha, 1, 0)
+            part._run(halo, memory_of(Y.array[begin : begin + part.shape[0]]), alpha, 1, 0)
 
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras

@@ -33,11 +33,9 @@ SHIFT, SPARE_NUMBERS = 1009, 8192  # exact operands begin at different places of
 SMALL_BYTES = 1 << 20  # results up to here are compared on the host
 # Tensor products reach the power limit of a GPU within milliseconds. Its clock then depends on the kernels
 # before, and bursts cannot be compared unless the GPU rests in between.
-HOT, COOL_S, WORK_SHARE = (
-    9.0,
-    0.02,
-    0.2,
-)  # flops per byte; seconds of rest; share of time that is left to work
+HOT = 9.0  # flops per byte
+COOL_S = 0.02  # of rest
+WORK_SHARE = 0.2  # of the time, which is left to work
 
 
 class DenseOperands:
