@@ -37,7 +37,7 @@ from .parallel.operator import DistributedOperator
 from .parallel.partition import Partition
 from .precompile import precompiled
 from .profile import Profile, profile
-from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copy
+from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copies, start_copy
 
 if TYPE_CHECKING:
     from . import solvers
@@ -78,6 +78,7 @@ __all__ = [
     "set_default_options",
     "single_threaded_blas",
     "solvers",
+    "start_copies",
     "start_copy",
 ]
 

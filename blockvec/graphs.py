@@ -56,8 +56,10 @@ class Recorder:
         self._graphs.leave()
 
     def record(self, operations: Callable[[], object]) -> Callable[[], object]:
-        """Record operations; return a function that repeats them inside the recorder's context.
+        """Record operations; return a function that repeats them on CuPy's current stream.
 
+        That is either the one that was current when the recorder was made, or that of the recorder inside its
+        context: recordings share memory, which no two streams may use at once.
         Recording computes nothing. The operations must have run once, so that their kernels are compiled.
         They must neither read values on the host nor wait for the device, since control flow is fixed by the
         recording. Blocks that they create belong to the recording and do not outlive it. If a library call

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from . import arrays
+from .arrays import as_array, check_dtype
 from .backends import Array, backend_of
 from .errors import ShapeError
 
@@ -37,6 +37,13 @@ class FactorReport:
     T: Array
     growth: float
 
+    @classmethod
+    def of(cls, report: Array) -> Self:
+        """Take apart what `InverseFactor.report` holds."""
+        b = report.shape[1]
+        growth = float(report[-1, 0].real) if b else 0.0
+        return cls(report[:b], report[b : 2 * b], report[2 * b : -1], growth)
+
 
 @dataclass(slots=True)
 class InverseFactor:
@@ -46,15 +53,17 @@ class InverseFactor:
     ----------
     T : array, shape (b, b)
         On the device and of the type of G.
+    report : array
+        All of the factorisation on the device, for `FactorReport.of`.
     """
 
     T: Array
-    _report: Array
+    report: Array
     _copy: Callable[[], Array] | None = None
 
     def start(self) -> Self:
         """Start to copy the factorisation to the host, as it is after the work queued so far."""
-        self._copy = start_copy(self._report)
+        self._copy = start_copy(self.report)
         return self
 
     def wait(self) -> FactorReport:
@@ -62,11 +71,7 @@ class InverseFactor:
         if self._copy is None:
             self.start()
         assert self._copy is not None
-        report = self._copy()
-        b = report.shape[1]
-        return FactorReport(
-            report[:b], report[b : 2 * b], report[2 * b : -1], float(report[-1, 0].real) if b else 0.0
-        )
+        return FactorReport.of(self._copy())
 
 
 def inverse_factor(G: Array, limit: float = float("inf"), *, start: bool = True) -> InverseFactor:
@@ -104,10 +109,10 @@ def inverse_factor(G: Array, limit: float = float("inf"), *, start: bool = True)
     >>> factor.wait().R.round(12).tolist()
     [[5.0, 6.2], [0.0, 3.944616584663]]
     """
-    G = arrays.as_array(G)
+    G = as_array(G)
     if G.ndim != 2 or G.shape[0] != G.shape[1]:
         raise ShapeError(f"inverse_factor: G has shape {tuple(G.shape)} but must be square.")
-    arrays.check_dtype(G.dtype)
+    check_dtype(G.dtype)
     T, report = backend_of(G).inverse_factor(G, limit)
     factor = InverseFactor(T, report)
     return factor.start() if start else factor
@@ -127,5 +132,22 @@ def start_copy(array: Array) -> Callable[[], Array]:
     array([[1., 0.],
            [0., 1.]])
     """
-    array = arrays.as_array(array)
-    return backend_of(array).start_copy(array)
+    copies = start_copies(array)
+    return lambda: copies()[0]
+
+
+def start_copies(*arrays: Array) -> Callable[[], list[Array]]:
+    """Start copies of small arrays of one device; return a function that waits for all and returns them.
+
+    Several copies take half of the calls that each of its own would take.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import start_copies
+    >>> copies = start_copies(np.ones(2), np.eye(2))
+    >>> [copy.shape for copy in copies()]
+    [(2,), (2, 2)]
+    """
+    given = [as_array(array) for array in arrays]
+    return backend_of(given[0]).start_copies(*given)

@@ -194,8 +194,8 @@ class Backend(Protocol):
     def to_host(self, array: Array) -> Array:
         """Copy an array of this device to a NumPy array; waits for the device."""
 
-    def start_copy(self, array: Array) -> Callable[[], Array]:
-        """Start a copy of a small array to the host; the function returned waits for it and returns it."""
+    def start_copies(self, *arrays: Array) -> Callable[[], list[Array]]:
+        """Start copies of small arrays to the host; the function returned waits for all and returns them."""
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Compute T = R^-1 for G = R^H R, and a report; see `blockvec.small_matrices.inverse_factor`.

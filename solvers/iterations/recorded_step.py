@@ -53,7 +53,6 @@ class RecordedStep:
     ) -> None:
         self._operands = operator, X, W, V, window, into
         self._queued: QueuedStep | None = None
-        self._recorder = recorder
         with recorder:
             self._repeat = recorder.record(self._perform)
 
@@ -64,7 +63,6 @@ class RecordedStep:
 
     def queue(self) -> QueuedStep:
         """Queue the step."""
-        with self._recorder:
-            self._repeat()
+        self._repeat()
         assert self._queued is not None
         return self._queued

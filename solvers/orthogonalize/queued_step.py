@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from blockvec import InverseFactor, inverse_factor
+from blockvec import FactorReport, InverseFactor, inverse_factor, start_copies
 
 from ..blocks import Array, Block
-from .decomposition import Coefficients
 from .factors import PLAIN_GROWTH
 from .host_step import is_enough, square
 from .intrablock import ENOUGH
@@ -60,20 +59,23 @@ class StepReport:
     """The small matrices of a queued step of `columns` columns of V, on their way to the host."""
 
     def __init__(self, step: QueuedStep, columns: int) -> None:
-        T = step.factor.T
-        shape = columns, T.shape[1]
-        dtype = np.complex128 if T.dtype.kind == "c" else np.float64
-        self._passes = [Coefficients(parts, shape, dtype) for parts in step.passes]
-        self._factor = step.factor.start()
-        self._unit = float(np.finfo(T.dtype).eps) / 2
+        self._shape = columns, step.factor.T.shape[1]
+        self._ranges = [[part[:2] for part in parts] for parts in step.passes]
+        products = (part[2] for parts in step.passes for part in parts)
+        self._copies = start_copies(*products, step.factor.report)
+        self._unit = float(np.finfo(step.factor.T.dtype).eps) / 2
 
     def wait(self, scale: float) -> tuple[Array, Array | None]:
         """Return S and R with W_old = V S + W_new R; R is None if the step was not enough.
 
         `scale` is the norm of the operator, or a lower bound of it.
         """
-        before, rest = (taken.host for taken in self._passes)
-        found = self._factor.wait()
+        *products, report = self._copies()
+        taken, found = iter(products), FactorReport.of(report)
+        before, rest = (np.zeros(self._shape, report.dtype) for _ in self._ranges)
+        for coefficients, ranges in zip((before, rest), self._ranges, strict=True):
+            for begin, end in ranges:
+                coefficients[begin:end] = next(taken)
         whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
         length = max(scale, (whole + again + square(before)) ** 0.5)
         enough = found.growth <= ENOUGH * len(found.R) and is_enough(

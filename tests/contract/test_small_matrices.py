@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector, inverse_factor, start_copy
+from blockvec import BlockVector, inverse_factor, start_copies, start_copy
 from blockvec.errors import DTypeError, ShapeError
 from tests.contract.blocks import DTYPES, host, on, values
 
@@ -115,7 +115,11 @@ def test_a_copy_holds_what_was_there_when_it_was_started(
     A = values(np.random.default_rng(2), shape, dtype)
     there: Any = on(device, A)
     copies = [start_copy(there), start_copy(there[:, 1:])]
+    several = start_copies(there[:, 1:], there.real, there)
     there[...] = 0
+    for copy, array in zip(several(), (A[:, 1:], A.real, A), strict=True):
+        assert copy.dtype == array.dtype
+        assert np.array_equal(copy, array)
     assert np.array_equal(copies[0](), A)
     assert np.array_equal(copies[1](), A[:, 1:])
     assert np.array_equal(copies[0](), A)

@@ -61,7 +61,7 @@ def copied(cp: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
         monkeypatch.setattr(owner, name, counting)
 
-    for name in ("to_host", "from_host", "start_copy"):
+    for name in ("to_host", "from_host", "start_copies"):
         count(type(backend_for("gpu")), name)
     count(cp, "asnumpy")
     return sizes

@@ -50,11 +50,16 @@ class DeviceNamespace:
 
         return wait
 
+    def start_copies(self, *arrays: Any) -> Any:
+        """Start copies that are waited for at once."""
+        copies = [self.start_copy(array) for array in arrays]
+        return lambda: [copy() for copy in copies]
+
     def inverse_factor(self, G: Any, limit: float, *, start: bool = True) -> Any:
         """Return a factor whose report is waited for."""
         factor = blockvec.inverse_factor(G, limit)
         wait, found = self.start_copy(G), factor.wait()
-        result = SimpleNamespace(T=factor.T, wait=lambda: (wait(), found)[1])
+        result = SimpleNamespace(T=factor.T, report=factor.report, wait=lambda: (wait(), found)[1])
         result.start = lambda: result
         return result
 
@@ -73,7 +78,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
     for name in ("start_copy", "inverse_factor"):
         monkeypatch.setattr(solvers.orthogonalize.decomposition, name, getattr(namespace, name))
-    monkeypatch.setattr(solvers.orthogonalize.queued_step, "inverse_factor", namespace.inverse_factor)
+    for name in ("start_copies", "inverse_factor"):
+        monkeypatch.setattr(solvers.orthogonalize.queued_step, name, getattr(namespace, name))
     return namespace
 
 

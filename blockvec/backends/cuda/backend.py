@@ -298,9 +298,9 @@ class CudaBackend:
         """Return a row-major NumPy copy; waits for the device."""
         return self._gpu.on_device(array.get)()
 
-    def start_copy(self, array: Array) -> Callable[[], Any]:
-        """Queue a copy to pinned memory on the current stream; return a function that waits for it."""
-        return self._gpu.on_device(small_matrices.DeviceCopy)(array)  # type: ignore[no-any-return]
+    def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
+        """Queue copies to pinned memory on the current stream; return a function that waits for them."""
+        return self._gpu.on_device(small_matrices.DeviceCopies)(*arrays)  # type: ignore[no-any-return]
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Queue a kernel for T = R^-1 with G = R^H R, and a report."""

@@ -12,8 +12,8 @@ from typing import Any
 from ...kernels.measure import Stopwatch, Timing, measure
 from .device import Gpu
 
-_idle_streams: defaultdict[int, list[Any]] = defaultdict(list)
-"""Streams of earlier recorders per device: each stream has a workspace, which stays."""
+_idle_streams: defaultdict[tuple[int, int], list[Any]] = defaultdict(list)
+"""Streams of earlier recorders per device and current stream: each stream has a workspace, which stays."""
 
 
 class Graphs:
@@ -22,7 +22,8 @@ class Graphs:
     def __init__(self, device_id: int) -> None:
         import cupy
 
-        idle = _idle_streams[device_id]
+        # On the same current stream, graphs of different recorders use a workspace one after the other.
+        idle = _idle_streams[device_id, cupy.cuda.get_current_stream().ptr]
         try:
             self._stream = idle.pop()
         except IndexError:
@@ -62,7 +63,7 @@ class Graphs:
                 graph = self._stream.end_capture()
         except RuntimeError:
             return operations
-        return functools.partial(graph.launch, self._stream)
+        return lambda: graph.launch(cupy.cuda.get_current_stream())
 
 
 def replay(

@@ -15,6 +15,8 @@ from ..base import Array, DeviceArray
 from ..host import small_matrices as host
 from .device import Gpu, type_name
 
+ALIGNMENT = 64  # of copies, in bytes
+
 
 def inverse_factor(gpu: Gpu, G: DeviceArray, limit: float) -> tuple[DeviceArray, DeviceArray]:
     """Compute T = R^-1 and the report of `Backend.inverse_factor`; waits if G is too wide for the kernel."""
@@ -42,28 +44,33 @@ def _launcher(gpu: Gpu, kernel: InverseFactorKernel, width: int) -> Callable[...
     return launch
 
 
-class DeviceCopy:
-    """A copy of an array of the current device to the host, through pinned memory; calling it waits."""
+class DeviceCopies:
+    """Copies of arrays of the current device to the host, through pinned memory; calling it waits for all."""
 
-    def __init__(self, array: DeviceArray) -> None:
+    def __init__(self, *arrays: DeviceArray) -> None:
         import cupy
 
-        array = cupy.ascontiguousarray(array)
+        arrays = tuple(map(cupy.ascontiguousarray, arrays))
+        ends = np.cumsum([-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]).tolist()
         stream = cupy.cuda.get_current_stream()
-        memory = cupy.cuda.alloc_pinned_memory(max(array.nbytes, 1))
-        self._array: Array = np.frombuffer(memory, array.dtype, array.size).reshape(array.shape)
-        array.data.copy_to_host_async(memory.ptr, array.nbytes, stream)
+        memory = cupy.cuda.alloc_pinned_memory(max(*ends, 1))
+        self._arrays: list[Array] = []
+        for array, begin in zip(arrays, (0, *ends), strict=False):
+            array.data.copy_to_host_async(memory.ptr + begin, array.nbytes, stream)
+            copy: Array = np.frombuffer(memory, array.dtype, array.size, begin)
+            self._arrays.append(copy.reshape(array.shape))
         self._done = cupy.cuda.Event(disable_timing=True)
         self._done.record(stream)
 
-    def __call__(self) -> Array:
-        """Wait for the copy and return it."""
+    def __call__(self) -> list[Array]:
+        """Wait for the copies and return them."""
         if self._done is not None:
             self._done.synchronize()
-            self._array, self._done = self._array.copy(), None  # releases the pinned memory
-        return self._array
+            self._arrays = [array.copy() for array in self._arrays]  # releases the pinned memory
+            self._done = None
+        return self._arrays
 
     def __del__(self) -> None:
-        """Wait for the copy: the pinned memory must not be reused while it is written to."""
+        """Wait for the copies: the pinned memory must not be reused while it is written to."""
         if getattr(self, "_done", None) is not None:
             self._done.synchronize()

@@ -120,10 +120,10 @@ class HostBackend(Backend):
 
     to_host = from_host
 
-    def start_copy(self, array: Array) -> Callable[[], Array]:
-        """Copy now; the function returned only returns the copy."""
-        copy = np.array(array, order="C")
-        return lambda: copy
+    def start_copies(self, *arrays: Array) -> Callable[[], list[Array]]:
+        """Copy now; the function returned only returns the copies."""
+        copies = [np.array(array, order="C") for array in arrays]
+        return lambda: copies
 
     inverse_factor = staticmethod(small_matrices.inverse_factor)
 
