@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
-from blockvec import BlockVector
+from blockvec import BlockVector, Recorder
 
 from ..blocks import Block, Operator, in_precision, project_out
 from ..column_block import ColumnBlock, by_rows
 from .filter_design import Filter
 from .mixed_precision import SingleCopy
+
+CALLS_BEFORE_RECORDING = 2  # of a filter, in which kernels are compiled and matrices are converted
 
 
 def degree_for(growth: float, distance: float) -> float:
@@ -76,11 +78,21 @@ class ChebyshevOperator:
     """The Chebyshev polynomial T_d of an operator, positive and large at the wanted end.
 
     The operator is restricted to the complement of the locked columns. The recurrence runs on row-major
-    blocks, whose products read the matrix once, in the precision of the operator.
+    blocks, whose products read the matrix once, in the precision of the operator. With a recorder, all of its
+    steps are repeated by one call.
     """
 
-    def __init__(self, operator: Operator | SingleCopy, filter: Filter, locked: Block | None) -> None:
+    def __init__(
+        self,
+        operator: Operator | SingleCopy,
+        filter: Filter,
+        locked: Block | None,
+        recorder: Recorder | None = None,
+    ) -> None:
         operator = by_rows(operator)
+        self._recorder = recorder
+        self._recorded: dict[Any, Callable[[], object]] = {}  # by operands
+        self._calls = 0
         self.degree, self._dtype = filter.degree, operator.dtype
         self.locked = None if locked is None else self._rows(locked)
         sign = -1 if filter.which == "SA" else 1
@@ -88,7 +100,18 @@ class ChebyshevOperator:
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
         """Return T_d X in one of the two blocks; both may be overwritten."""
-        out = X.like() if out is None else out
+        if out is None or self._recorder is None or self._calls < CALLS_BEFORE_RECORDING:
+            self._calls += 1
+            return self._apply(X, X.like() if out is None else out)
+        x, y = (cast(BlockVector, block).memory for block in (X, out))
+        key = x.address, x.kind, y.address, y.kind
+        if key not in self._recorded:
+            with self._recorder:
+                self._recorded[key] = self._recorder.record(lambda: self._apply(X, out))
+        self._recorded[key]()
+        return X if X.dtype == self._dtype and self.degree % 2 == 0 else out
+
+    def _apply(self, X: Block, out: Block) -> Block:
         Y = self._rows(X)
         for _, current, _ in recurrence(self._doubled, Y, out if Y is X else Y.like(), self.degree):
             project_out(self.locked, current)

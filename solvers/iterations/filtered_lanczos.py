@@ -55,6 +55,7 @@ from .krylov import BlockKrylov, Ritz
 from .lanczos import ThickRestart
 from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
+from .recorded_step import recorder_for
 from .spectrum import Sketch, sketch_spectrum
 
 # Predicted cycles of Lanczos steps up to which no filter is designed, of those on column-major blocks, and
@@ -256,7 +257,12 @@ class FilteredRestart(ThickRestart):
 
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
         krylov = self.krylov
-        operator = ChebyshevOperator(self._single() if self.is_mixed else self.operator, filter, self.locked)
+        operator = ChebyshevOperator(
+            self._single() if self.is_mixed else self.operator,
+            filter,
+            self.locked,
+            recorder_for(self.operator, krylov.buffer),
+        )
         # Single columns are for cheap steps; a filter reads the matrix once for all columns.
         k, options = self.problem.k, self.options
         width = min(filter_width(k), (options.ncv - k) // 2)  # two steps between restarts

@@ -26,7 +26,9 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Block, Operator, RealArray, project_out, to_host
 from .rayleigh_ritz import Which, ranking_key
+from .recorded_step import recorder_for
 
+AT_ONCE = 6  # steps that are repeated as one graph, a multiple of the number of blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 
@@ -118,29 +120,59 @@ class _Recurrence:
         self._tiny = np.finfo(V.dtype).tiny
         project_out(self.locked, V)
         V.scale(1 / self._xp.maximum(V.norms(), self._tiny))
-        self.V, self.previous, self.W = V, V.like(), V.like()
-        self.alphas: list[Any] = []
-        self.betas: list[Any] = []
+        self.V, self.previous, self.W = V, V.copy().scale(0.0), V.like()
+        self.steps = 0
+        self._beta = self._xp.zeros(width, V.array.real.dtype)  # of the last step
+        self._coefficients: list[Any] = []  # alphas and betas of one step or several, shape (2 s, width)
+        self._log = self._xp.empty((2 * AT_ONCE, width), self._beta.dtype)
+        self._recorder = recorder_for(operator, like)
+        self._repeat: Callable[[], object] | None = None
 
     def extend(self, steps: int) -> None:
-        """Continue up to a total number of steps."""
-        while len(self.alphas) < steps:
-            V, W = self.V, self.W
-            self.operator.apply(V, out=W)
-            project_out(self.locked, W)
-            if self.alphas:
-                W.axpy(-self.betas[-1], self.previous)
-            self.alphas.append(V.column_dot(W).real)
-            W.axpy(-self.alphas[-1], V)
-            self.betas.append(W.norms())
-            W.scale(1 / self._xp.maximum(self.betas[-1], self._tiny))
-            self.previous, self.V, self.W = V, W, self.previous
+        """Continue up to a total number of steps, on a GPU several at a time."""
+        while self.steps < steps:
+            in_turn = self.steps and self.steps % len(self._blocks) == 0
+            if self._recorder is None or not in_turn or steps - self.steps < AT_ONCE:
+                self._coefficients.append(self._step(self._xp.empty_like(self._log[:2])))
+                self.steps += 1
+                continue
+            if self._repeat is None:
+                blocks = self._blocks
+                with self._recorder:
+                    self._repeat = self._recorder.record(self._steps)
+                self.previous, self.V, self.W = blocks  # also where recording ended early
+            self._repeat()
+            self._coefficients.append(self._log.copy())
+            self.steps += AT_ONCE
+
+    @property
+    def _blocks(self) -> tuple[Block, Block, Block]:
+        return self.previous, self.V, self.W
+
+    def _steps(self) -> None:
+        """Take the steps that are repeated, after which all blocks have their roles again."""
+        for begin in range(0, 2 * AT_ONCE, 2):
+            self._step(self._log[begin : begin + 2])
+
+    def _step(self, out: Any) -> Any:
+        """Take a step; write its alpha and beta to the rows of an array, and return it."""
+        previous, V, W = self._blocks
+        self.operator.apply(V, out=W)
+        project_out(self.locked, W)
+        W.axpy(-self._beta, previous)
+        alpha = V.column_dot(W).real
+        W.axpy(-alpha, V)
+        self._beta[...] = W.norms()
+        W.scale(1 / self._xp.maximum(self._beta, self._tiny))
+        self.previous, self.V, self.W = V, W, previous
+        out[0], out[1] = alpha, self._beta
+        return out
 
     def sketch(self, n: int) -> Sketch:
         """Compute the sketch of n eigenvalues; waits for the device once."""
-        steps, width = len(self.alphas), self.V.shape[1]
-        values = to_host(self._xp.stack([*self.alphas, *self.betas])).astype(np.float64)
-        alphas, betas = values[:steps], values[steps:]
+        steps, width = self.steps, self.V.shape[1]
+        values = to_host(self._xp.concatenate(self._coefficients)).astype(np.float64)
+        alphas, betas = values[::2], values[1::2]
         if not np.isfinite(values).all():
             raise BreakdownError("the operator returned NaN or Inf for a finite block; check its entries.")
         unit = float(np.finfo(self.V.dtype).eps)

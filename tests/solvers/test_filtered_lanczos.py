@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import BlockVector, as_operator, models
+from blockvec import BlockVector, Recorder, as_operator, models
 from solvers import eigsh
-from solvers.iterations import filter_design
+from solvers.iterations import filter_design, spectrum
 from solvers.iterations.chebyshev import ChebyshevOperator
 from solvers.iterations.filter_design import Filter, choose_degree, design_filter
 from solvers.iterations.filtered_lanczos import FilteredRestart
@@ -79,6 +79,36 @@ def test_the_filter_is_the_chebyshev_polynomial_of_the_interval(
     result = operator.apply(X, X.like()).array
     sign = -1 if which == "SA" else 1
     assert np.allclose(result, np.diag(np.polynomial.Chebyshev.basis(degree)(sign * values)))
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_sketch_from_repeated_steps_is_the_same(locked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal(400)
+    others = BlockVector(np.eye(400)[:, :3].copy()) if locked else None
+    plain = sketch(values, locked=others)
+    made: list[Recorder] = []
+    monkeypatch.setattr(spectrum, "recorder_for", lambda *_: made.append(Recorder("cpu")) or made[-1])
+    repeated = sketch(values, locked=others)
+    assert made
+    for name in ("theta", "counts", "distances"):
+        assert np.array_equal(getattr(repeated, name), getattr(plain, name))
+
+
+@pytest.mark.parametrize("degree", [3, 4])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_repeated_filter_is_the_same(degree: int, dtype: str) -> None:
+    op = as_operator(models.model("laplace1d:n=300").astype(dtype))
+    designed = Filter(0.0, 3.0, degree, 1.0, "LA")
+    plain, repeated = (ChebyshevOperator(op, designed, None, r) for r in (None, Recorder("cpu")))
+    X = BlockVector.random(300, 2, rng=0)
+    for _ in range(5):
+        results, inputs = [], []
+        for operator in (plain, repeated):
+            inputs.append(X.copy())
+            results.append(operator.apply(inputs[-1], X.like()))
+        assert (results[0] is inputs[0]) == (results[1] is inputs[1])
+        assert np.array_equal(results[0].array, results[1].array)
+        X = results[0].copy().scale(1 / results[0].norms())
 
 
 def test_a_filter_is_made_only_where_it_can_gain() -> None:
