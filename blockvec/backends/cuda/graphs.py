@@ -63,7 +63,13 @@ class Graphs:
                 graph = self._stream.end_capture()
         except RuntimeError:
             return operations
-        return lambda: graph.launch(cupy.cuda.get_current_stream())
+        return functools.partial(self._launch, graph)
+
+    def _launch(self, graph: Any) -> None:
+        """Launch a graph; a method, so that the recorder's memory lives as long as its recordings."""
+        import cupy
+
+        graph.launch(cupy.cuda.get_current_stream())
 
 
 def replay(
