@@ -21,10 +21,10 @@ from .combine import both_ends, one_after_other, staged
 from .costs import FEW_ROWS
 from .interior_filter import solve_window
 from .iterations.base import Iteration, IterationResult
+from .iterations.counts import Counts
 from .iterations.filtered_lanczos import FilteredRestart
 from .iterations.jacobi_davidson import JacobiDavidson
 from .iterations.jd_options import JacobiDavidsonOptions
-from .iterations.krylov import Counts
 from .iterations.lanczos import ThickRestart
 from .iterations.rayleigh_ritz import IDENTITY_COLUMNS, dense_eigenpairs
 from .problem import Chosen, IterationOptions, Problem

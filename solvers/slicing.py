@@ -31,7 +31,8 @@ from blockvec.errors import BreakdownError
 
 from .blocks import Block, assign, column_factors, pick, small_matrix, to_host
 from .factorization.pencil import Cut, Pencil, uncertain
-from .iterations.krylov import BlockKrylov, Counts
+from .iterations.counts import Counts
+from .iterations.krylov import BlockKrylov
 from .problem import IterationState, Problem
 from .runtime.checkpoint import restored
 from .transform.spectral_map import SpectralMap, TransformedTolerance, pair_limits

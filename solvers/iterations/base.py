@@ -26,7 +26,7 @@ from ..runtime.checkpoint import restored
 from ..runtime.processes import largest, same_values
 from ..runtime.progress import describe, logger
 from ..transform.fold import FoldedOperator
-from .krylov import Counts
+from .counts import Counts
 from .probe import probe
 from .rayleigh_ritz import Which
 from .verification import Found, Search, Verdict, least_doubtful, may_have_missed

@@ -26,8 +26,8 @@ from ..linear.minres import block_minres
 from ..linear.recordings import Recordings
 from ..linear.systems import Preconditioner, Progress, Projection
 from ..runtime.checkpoint import restored
+from .counts import Counts
 from .jd_options import CorrectionProblem, JacobiDavidsonOptions
-from .krylov import Counts
 
 MINRES_STEPS = {False: 100, True: 60}  # inside a spectrum systems are indefinite: a new shift gains more
 GMRES_STEPS = 30  # one cycle

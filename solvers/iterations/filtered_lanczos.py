@@ -51,7 +51,8 @@ from .filter_design import (
     most_cycles,
     separating_degree,
 )
-from .krylov import BlockKrylov, Ritz
+from .krylov import BlockKrylov
+from .krylov_space import Ritz
 from .lanczos import ThickRestart
 from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies

@@ -12,7 +12,8 @@ import numpy as np
 from ..blocks import Block, RealArray, column_factors, small_matrix, to_host
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
-from .krylov import BlockKrylov, Ritz
+from .krylov import BlockKrylov
+from .krylov_space import Ritz
 from .partial import MOST_LOSS
 from .rayleigh_ritz import ranking_key, ritz_pairs, select
 from .verification import Found

@@ -29,7 +29,7 @@ from blockvec.errors import BreakdownError
 
 from ..blocks import Array, RealArray
 from ..column_block import ColumnBlock, ColumnOperator, summed
-from .krylov import Counts
+from .counts import Counts
 from .partial import vector_calls
 from .rayleigh_ritz import Which, ranking_key
 from .verification import UNLUCKY, Found, Verdict, deflation

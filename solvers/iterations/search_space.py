@@ -35,7 +35,7 @@ from ..blocks import (
 )
 from ..orthogonalize import orthogonalize
 from ..runtime.checkpoint import restored
-from .krylov import Counts
+from .counts import Counts
 from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]

@@ -34,7 +34,7 @@ from ..blocks import (
 )
 from ..orthogonalize import orthogonalize
 from .chebyshev import degree_for, filtered, steps_within
-from .krylov import Counts
+from .counts import Counts
 from .rayleigh_ritz import Which, clusters, ranking_key
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)

@@ -16,8 +16,9 @@ import solvers.iterations.lanczos
 import solvers.iterations.rayleigh_ritz
 import solvers.iterations.verification
 import solvers.orthogonalize.decomposition
+from solvers.iterations.counts import Counts
 from solvers.iterations.filtered_lanczos import FilteredRestart
-from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.spectrum import sketch_spectrum

@@ -25,9 +25,9 @@ from solvers import (
     eigsh,
 )
 from solvers.iterations.correction import AdaptiveStop
+from solvers.iterations.counts import Counts
 from solvers.iterations.jacobi_davidson import JacobiDavidson
 from solvers.iterations.jd_options import least_basis
-from solvers.iterations.krylov import Counts
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.iterations.search_space import SearchSpace
 from solvers.linear.systems import Progress

@@ -14,7 +14,8 @@ from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.errors import BreakdownError
 from solvers import choice, eigsh
 from solvers.iterations import krylov
-from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.counts import Counts
+from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.recorded_step import RecordedStep
 
 DTYPES = ("float64", "complex128", "float32")

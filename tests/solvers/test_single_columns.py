@@ -13,7 +13,8 @@ from blockvec.models.spectra import laplace_eigenvalues
 from solvers import eigsh
 from solvers.column_block import ColumnBlock, ColumnOperator
 from solvers.iterations import filtered_lanczos, lanczos
-from solvers.iterations.krylov import BlockKrylov, Counts
+from solvers.iterations.counts import Counts
+from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.probe import probe
 from solvers.iterations.rayleigh_ritz import oblique, ritz_pairs
 from solvers.iterations.verification import Found

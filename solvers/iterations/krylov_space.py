@@ -1,0 +1,317 @@
+"""Block Krylov decomposition with thick restart.
+
+The decomposition of the operator A on the complement of locked columns is
+
+    A V = V T + Q B,    V^H V = I,  Q^H Q = I,  V^H Q = 0,
+
+with T Hermitian, V of m columns that A has been applied to, and Q of w *pending* columns that A has not yet
+been applied to. A step applies A to the next b pending columns, moves them to V, and appends b new ones.
+w need not equal b: a start of many columns, a missed copy of a multiple eigenvalue, or a correction of
+rounding drift is appended to Q with its rows of B, and the decomposition remains exact.
+
+V and Q share one row-major buffer ``[locked | V | Q]``. The matrix H = [V Q]^H A V is stored; its upper part
+is T and its lower part is B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blockvec import Profile
+
+from ..blocks import Array, Block, LinearMap, RealArray, assign, project_out, small_matrix, to_host
+from ..orthogonalize import orthogonalize
+from ..runtime.checkpoint import restored
+from .counts import Counts
+from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
+
+LARGEST_SCALE = float(np.finfo(np.float64).max) ** 0.5  # its square does not overflow
+
+
+def restored_scale(saved: dict[str, Any], name: str) -> float:
+    """Return a norm of a state from a file, if one can compute with it."""
+    scale: float = restored(0.0, saved[name], name)
+    if not 0 <= scale < LARGEST_SCALE:
+        raise ValueError(f"its {name} is {scale:.1e}")
+    return scale
+
+
+@dataclass(frozen=True, slots=True)
+class Ritz:
+    """Ritz pairs of a decomposition: A (V y) = theta (V y) + Q (B y)."""
+
+    theta: RealArray  # shape (m,), ascending, on the host
+    Y: Array  # shape (m, m)
+    B: Array  # shape (w, m): coupling B Y of each Ritz vector to the pending columns
+
+    @property
+    def residuals(self) -> RealArray:
+        """||B y||: the residual norms, up to rounding; shape (m,)."""
+        return np.asarray(np.linalg.norm(self.B, axis=0))
+
+
+class KrylovSpace:
+    """The decomposition A V = V T + Q B on the complement of locked columns, and its transformations.
+
+    Parameters
+    ----------
+    operator : LinearMap
+        A, or a polynomial of A.
+    buffer : BlockVector, shape (n, c + capacity)
+        The first c = `n_locked` columns are the locked ones, orthonormal; the others are workspace for V and
+        Q.
+    rng : numpy.random.Generator
+        Source of random directions that replace lost ones.
+    M : Operator, optional
+        Matrix of the inner product x^H M y, in which the operator is Hermitian; default: the identity.
+
+    Attributes
+    ----------
+    m, w : int
+        Number of columns of V and of Q.
+    norm : float
+        Lower bound of ||A||, the scale of rounding errors; callers may raise it.
+
+    References
+    ----------
+    Stewart, SIAM J. Matrix Anal. Appl. 23 (2002) 601 (Krylov decompositions); Wu, Simon, ibid. 22 (2000)
+    602 (thick restart). Deviation: blocks, and a number of pending columns independent of the block size.
+    """
+
+    def __init__(
+        self,
+        operator: LinearMap,
+        buffer: Block,
+        n_locked: int,
+        rng: Any,
+        counts: Counts,
+        M: LinearMap | None = None,
+    ) -> None:
+        self.operator, self.M = operator, M
+        self.buffer = buffer
+        self.n_locked = n_locked
+        self.rng = rng
+        self.counts = counts
+        self.norm = 0.0
+        self.m = self.w = 0
+        self.capacity = buffer.shape[1] - n_locked
+        dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
+        self._H = np.zeros((self.capacity, self.capacity), dtype)
+        self._full_until = 0  # while m is below this, A maps the next columns to all of V
+
+    @property
+    def room(self) -> int:
+        """Dimension of the complement of [locked V Q]."""
+        return self.buffer.n_global - self.n_locked - self.m - self.w
+
+    @property
+    def complete(self) -> bool:
+        """Whether V is invariant: no columns are pending."""
+        return self.w == 0
+
+    def columns(self, begin: int, end: int) -> Block:
+        """Return a view of columns of [V Q]."""
+        return self.buffer[:, self.n_locked + begin : self.n_locked + end]
+
+    @property
+    def basis(self) -> Block:
+        """View of all orthonormal columns: [locked V Q]."""
+        return self.buffer[:, : self.n_locked + self.m + self.w]
+
+    @property
+    def is_oblique(self) -> bool:
+        """Whether columns may be orthonormal to less than rounding, and T be Hermitian to less."""
+        return False
+
+    def settle(self) -> None:
+        """Wait for changes that are under way."""
+
+    def _changed(self, full_until: int, *, keeps_pending: bool = False) -> None:
+        """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V.
+
+        `keeps_pending` says that Q was not.
+        """
+        self._full_until = full_until
+
+    # --- growth ---------------------------------------------------------------------------------
+
+    def append(
+        self, block: Block, *, keep_random: bool = False, scale: float | None = None
+    ) -> tuple[Array, Array, int]:
+        """Orthogonalise a block against [locked V Q] and append it to Q; the block is overwritten.
+
+        Random replacements of lost directions are appended only with `keep_random`; without it this waits for
+        the device to determine their number. `scale` is the norm of the operator, if the block was computed
+        by it. Returns S, R and the number of columns appended: block = [V Q] S + Q_new R.
+        """
+        self.settle()
+        width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
+        end = self.m + self.w
+        into = self.columns(end, end + width)
+        basis = self.basis
+        first: Any = None if basis.shape[1] else ()  # a start is a step of its own
+        result = orthogonalize(
+            block, basis, M=self.M, scale=scale, first=first, max_rank=width, into=into, rng=self.rng
+        )
+        self.counts.reductions += result.reductions
+        count = width
+        if not keep_random and width:
+            count -= int(result.lost.sum())
+        self.w += count
+        self._changed(max(self._full_until, self.m + self.w))
+        return result.S[self.n_locked :], result.R[:count], count
+
+    def append_random(self, width: int) -> int:
+        """Append random directions to Q, not coupled to V; return the number appended."""
+        return self.append(self.buffer.random_like(width, self.rng), keep_random=True)[2]
+
+    def promote(self, count: int) -> None:
+        """Move the last `count` pending columns to the front: the operator is applied to them next."""
+        begin, end = self.m, self.m + self.w
+        order = np.r_[end - count : end, begin : end - count]
+        pending = self.columns(begin, end)
+        permutation = np.eye(self.w)[:, order - begin]
+        pending[:, :] = pending.combine(small_matrix(permutation, pending))
+        self._H[begin:end, :begin] = self._H[order, :begin]
+        self._changed(end)
+
+    def couple(self, column: int, S: Array, R: Array, count: int) -> None:
+        """Add components of A V from a column on: S in [V Q] and R in the last `count` pending columns."""
+        end = self.m + self.w
+        columns = slice(column, column + S.shape[1])
+        self._H[: end - count, columns] += S
+        self._H[end - count : end, columns] = R
+        self._H[columns, : self.m] = self._H[: self.m, columns].conj().T
+        self._changed(end)
+
+    # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
+
+    @Profile.timed("Rayleigh-Ritz")
+    def ritz(self) -> Ritz:
+        """Compute the Ritz pairs of V."""
+        self.settle()
+        H = self._H[: self.m + self.w, : self.m]
+        theta, Y = ritz_pairs(H[: self.m])
+        if self.is_oblique:
+            Y = oblique(H[: self.m], theta, Y)
+        B = H[self.m :] @ Y
+        if len(theta):
+            self.norm = max(self.norm, float(np.abs(theta).max()))
+            width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm
+            if (theta[1:] - theta[:-1] <= width).any():
+                theta, U = separate_copies(theta, B.conj().T @ B, width)
+                Y, B = Y @ U, B @ U
+        return Ritz(theta, Y, B)
+
+    @Profile.timed("Rayleigh-Ritz")
+    def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
+        """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
+        m, w, keep = self.m, self.w, len(kept)
+        C = np.zeros((m + w, keep + w), ritz.Y.dtype)
+        C[:m, :keep] = ritz.Y[:, kept]
+        C[m:, keep:] = np.eye(w)
+        used = self.columns(0, m + w)
+        used.combine(small_matrix(C, used), out=used[:, : keep + w])
+        H = np.zeros(self._H.shape, self._H.dtype)
+        H[:keep, :keep] = np.diag(ritz.theta[kept])
+        H[keep : keep + w, :keep] = ritz.B[:, kept]
+        self._H = H
+        self.m = keep
+        self._changed(keep + w, keeps_pending=True)
+
+    def images(self, count: int) -> Block:
+        """Compute A V of the first columns of V, by the decomposition."""
+        self.settle()
+        used = self.columns(0, self.m + self.w)
+        return used.combine(small_matrix(self._H[: self.m + self.w, :count], used))
+
+    def truncate(self, count: int) -> None:
+        """Drop Q and all but the first `count` columns of V, which are invariant."""
+        H = np.zeros(self._H.shape, self._H.dtype)
+        H[:count, :count] = self._H[:count, :count]
+        self._H = H
+        self.m, self.w = count, 0
+        self._changed(count)
+
+    def rotate(self, U: Array) -> None:
+        """Replace V by V U for a unitary U and transform the decomposition; Q by Q U where V is empty."""
+        m, end = self.m, self.m + self.w
+        V = self.columns(0, m or end)
+        V.combine(small_matrix(U, V), out=V)
+        self._changed(self._full_until, keeps_pending=m > 0)
+        if m == 0:
+            return
+        self._H[:end, :m] = self._H[:end, :m] @ U
+        self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
+
+    def rotate_first(self, U: Array, theta: RealArray) -> Block:
+        """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns."""
+        k, end = len(U), self.m + self.w
+        V = self.columns(0, k)
+        V.combine(small_matrix(U, V), out=V)
+        self._H[k:end, :k] = self._H[k:end, :k] @ U
+        self._H[:k, k : self.m] = U.conj().T @ self._H[:k, k : self.m]
+        self._H[:k, :k] = np.diag(theta)
+        self._changed(self._full_until)
+        return V
+
+    @Profile.timed("orthogonalisation")
+    def reorthonormalize(self) -> None:
+        """Reorthonormalise [V Q] by Cholesky QR and transform the decomposition.
+
+        Each restart multiplies V by a rotation, whose rounding errors accumulate: after some hundred restarts
+        the loss of orthogonality would exceed the accuracy required of a result.
+        """
+        used = self.columns(0, self.m + self.w)
+        G = to_host(used.gram()).astype(self._H.dtype)
+        self.counts.reductions += 1
+        R = np.linalg.cholesky((G + G.conj().T) / 2).conj().T
+        inverse = np.linalg.inv(R)
+        used.combine(small_matrix(inverse, used), out=used)
+        m, end = self.m, self.m + self.w
+        # [V Q] = [V' Q'] R, and A V = [V Q] H: so A V' = [V' Q'] (R H R_VV^-1).
+        self._H[:end, :m] = R @ self._H[:end, :m] @ inverse[:m, :m]
+        self._changed(end)
+
+    # --- checks and checkpoints --------------------------------------------------------------------
+
+    def defect(self) -> tuple[float, float]:
+        """Compute ||A x - [V Q] H y|| for a random x = V y of norm 1, and a norm of A."""
+        m, end = self.m, self.m + self.w
+        y = np.random.default_rng(0).standard_normal((m, 1))
+        y /= np.linalg.norm(y) or 1.0
+        X = self.buffer.random_like(2, 0)
+        X[:, :1] = self.columns(0, m).combine(small_matrix(y, X))
+        image = self.operator.apply(X)
+        scale = float(to_host(image.norms()).max())
+        locked = self.buffer[:, : self.n_locked] if self.n_locked else None
+        rest = project_out(locked, image[:, :1].copy())
+        product = small_matrix(self._H[:end, :m] @ y, rest)
+        rest = self.columns(0, end).combine(product, out=rest, alpha=-1, beta=1)
+        return float(to_host(rest.norms()).max()), scale
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return V, Q, H and a norm of A, on the host."""
+        self.settle()
+        end = self.m + self.w
+        return {
+            "basis": to_host(self.columns(0, end).array),
+            "H": self._H[:end, : self.m],
+            "m": self.m,
+            "w": self.w,
+            "krylov_norm": self.norm,
+        }
+
+    def resume(self, saved: dict[str, Any]) -> None:
+        """Restore a state returned by `snapshot`."""
+        self.m, self.w = (restored(0, saved[name], name) for name in ("m", "w"))
+        self.norm = restored_scale(saved, "krylov_norm")
+        end = self._full_until = self.m + self.w
+        if end > self.capacity:
+            raise ValueError(f"it has {self.m} + {self.w} columns")
+        assign(self.columns(0, end), saved["basis"])
+        self._H[:end, : self.m] = restored(self._H[:end, : self.m], saved["H"], "H")
