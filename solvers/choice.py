@@ -12,6 +12,7 @@ from blockvec import Operator as ArrayOperator
 from blockvec.errors import OptionError, ShapeError
 
 from .arguments import integer
+from .column_block import SHORT_ROWS
 from .costs import most_calls
 from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
 from .problem import Chosen, IterationOptions, Problem
@@ -19,7 +20,6 @@ from .runtime.progress import logger
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
-SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
 SINGLE_STEPS = 32  # of single columns: with 20 hard problems take up to twice as many, more save few
 # Up to so many wanted eigenpairs, single short columns take less time than blocks of four: of 100 pairs they
 # find the copies of many values one after the other. With solves, where a search for copies takes long,

@@ -18,6 +18,7 @@ from blockvec import Operator as ArrayOperator
 
 from .blocks import Array, Scalars
 
+SHORT_ROWS = 1 << 17  # of columns up to which blocks on the host are column-major
 # For complex vectors OpenBLAS multiplies one column at a time twice as fast as two, while both are in cache.
 COMPLEX_COLUMNS = 2
 SYMMETRIC_COLUMNS = (
@@ -212,7 +213,7 @@ class ColumnOperator:
     """A Hermitian operator of the host on column-major blocks; see `solvers.blocks.Operator`.
 
     `apply` returns `out` where it is given, and never changes X. ``add(X, Y)`` adds A X to Y for column-major
-    arrays.
+    arrays, ``add_vector(x, y)`` for vectors.
     """
 
     device = "cpu"
@@ -226,13 +227,17 @@ class ColumnOperator:
         if matrix is not None and matrix.dtype.char == "d" and matrix.flags.forc:
             self._triangle = matrix if matrix.flags.f_contiguous else matrix.T
         self.add = operator.add_product if self._triangle is None else self._add_symmetric
+        self.add_vector = operator.vector_adder() if self._triangle is None else self._add_symmetric_vector
+
+    def _add_symmetric_vector(self, x: Array, y: Array) -> None:
+        blas.dsymv(1.0, self._triangle, x, 1.0, y, overwrite_y=1)
 
     def _add_symmetric(self, X: Array, Y: Array) -> None:
         if X.shape[1] > SYMMETRIC_COLUMNS:
             self.operator.add_product(X, Y)
             return
         for j in range(X.shape[1]):
-            blas.dsymv(1.0, self._triangle, X[:, j], 1.0, Y[:, j], overwrite_y=1)
+            self._add_symmetric_vector(X[:, j], Y[:, j])
 
     @Profile.timed("products")
     def apply(

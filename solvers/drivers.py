@@ -61,8 +61,8 @@ def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
     given = problem.locked
     locked = None if given is None else orthonormal_block("orthogonal_to", given, op, problem.blocks)
     k = integer("k", problem.k, 1, problem.n - (0 if locked is None else locked.n_cols))
-    asked = replace(problem, k=k)
-    problem = replace(asked, locked=locked)
+    asked = problem if k is problem.k else replace(problem, k=k)
+    problem = asked if locked is given else replace(asked, locked=locked)
     return problem, choose_options(problem, asked)
 
 

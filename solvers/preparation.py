@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -81,14 +82,14 @@ class Prepared:
         problem, is_first = self.problem, self.processes is None or self.processes.rank == 0
         shown = progress_bar(problem.callback) if self.shows_progress and is_first else None
         with self.scaling.noted(), shown or nullcontext(problem.callback) as callback:
-            scaled = self.scaling.problem(replace(problem, callback=callback))
+            scaled = self.scaling.problem(problem if shown is None else replace(problem, callback=callback))
             result = self._solve(scaled) if self.interval is None else self._solve_interval(scaled)
             result = self.scaling.result(result, self.sigma, self.tol)
         if self.processes is not None:
             result = result.with_info(processes=shares(self.rows))
         if self.home is not None:
             result = result.moved(self.home)
-        if is_first:
+        if is_first and logger.isEnabledFor(logging.INFO):
             logger.info(result.summary())
         if problem.checkpoint is not None and result.info["stopped"] == "converged":
             problem.checkpoint.remove()
@@ -202,6 +203,7 @@ def prepare(
         checkpoint=checkpoint,
         time_limit=positive("time_limit", options["time_limit"]),
         begin_s=begin_s,
+        probes=None if transforms or interval is not None else scaling.probes,
         may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
         **{name: options[name] for name in PASSED_ON},
     )

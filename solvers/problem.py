@@ -11,7 +11,7 @@ import numpy as np
 
 from blockvec import BlockVector
 
-from .blocks import Block, Operator, RealArray, times
+from .blocks import Array, Block, Operator, RealArray, times
 from .iterations.jd_options import JacobiDavidsonOptions
 from .iterations.mixed_precision import Precision
 from .iterations.rayleigh_ritz import Selection, Tolerance
@@ -126,6 +126,8 @@ class Problem:
     has_costly_steps: bool = False  # a step of Lanczos takes longer than a Rayleigh-Ritz step
     has_factors: bool = False  # the operator applies sparse factors: threads of BLAS would only wait for them
     blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
+    # Two random vectors and their products with the operator, column-major arrays of the host, if known.
+    probes: Array | None = None
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
 
     @property

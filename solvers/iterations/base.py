@@ -139,6 +139,8 @@ class Iteration(ABC):
     def _stopped(self) -> str:
         """Return the reason to stop immediately, or an empty string."""
         limit = self.problem.time_limit
+        if limit is None and self.operator.layout is None:  # after every step
+            return "interrupted" if self.interrupted() else ""
         is_late = limit is not None and time.perf_counter() - self.begin_s > limit
         found = largest(self.operator.layout, 2 if self.interrupted() else is_late)
         return ("", "time_limit", "interrupted")[int(found)]
@@ -348,8 +350,10 @@ class Iteration(ABC):
         each = 1 if target is None else 2  # applications of A per application of the operator searched with
         found, budget = self._found(state), self._search_budget()
         probed = self._probed(found, budget)
-        search = Search(folded, found, self.search_width, budget, self.rng, self._stopped)
-        verdict = search.run() if probed is None else probed
+        verdict = probed
+        if verdict is None:
+            search = Search(folded, found, self.search_width, budget, self.rng, self._stopped)
+            verdict = search.run()
         counts.add(verdict.counts, each)
         counts.verification_columns += each * verdict.counts.operator_columns
         self.filter_calls += each * verdict.counts.block_applications

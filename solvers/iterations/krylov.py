@@ -71,7 +71,7 @@ class BlockKrylov(KrylovSpace):
         self._partial: PartialRecurrence | None = None
         is_single = block_size == 1 and n_locked == 0 and self._is_by_columns
         if is_single and isinstance(operator, ColumnOperator):
-            self._partial = PartialRecurrence(operator.add, cast(ColumnBlock, buffer))
+            self._partial = PartialRecurrence(operator.add_vector, cast(ColumnBlock, buffer))
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._queues = M is None and is_queued(operator, buffer)
         self._reports: list[tuple[int, int, StepReport]] = []  # of queued steps: m and m + w before each

@@ -62,16 +62,15 @@ class PartialRecurrence:
     Parameters
     ----------
     product : callable
-        ``product(X, Y)`` adds A X to Y, column-major arrays of one column.
+        ``product(x, y)`` adds A x to y, contiguous vectors.
     columns : ColumnBlock, shape (n, c)
         Column j holds v_j.
     """
 
-    def __init__(self, product: Callable[[Array, Array], None], columns: ColumnBlock) -> None:
+    def __init__(self, product: Callable[[Array, Array], object], columns: ColumnBlock) -> None:
         c, layout, array = columns.shape[1], columns.layout, columns.array
         self.product, self.array, self._layout = product, array, layout
         self._vectors = [array[:, j] for j in range(c)]
-        self._blocks = [array[:, j : j + 1] for j in range(c)]
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(columns)
         self._adjoint = 2 if columns.dtype.kind == "c" else 1
         self._T = np.zeros((c, c), order="F")
@@ -110,7 +109,7 @@ class PartialRecurrence:
             return 0
         v, w, T, beta, dot = self._vectors[m], self._vectors[m + 1], self._T, self._beta, self._dot
         np.multiply(self._vectors[m - 1], -beta, out=w)
-        self.product(self._blocks[m], self._blocks[m + 1])
+        self.product(v, w)
         alpha = dot(v, w).real
         self._axpy(v, w, a=-alpha)
         rest = math.sqrt(dot(w, w).real)

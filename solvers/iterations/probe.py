@@ -73,11 +73,13 @@ def probe(
         if stop():
             return Verdict(None, run.counts, "cut short")
         is_over = not after > EXHAUSTED * run.norm
-        sums = [end.add(alpha, before, after if not is_over else run.norm) for end in ends]
-        is_resolved = is_over or min(sums) > least
+        is_resolved, is_exceeded = True, False
+        for end in ends:
+            total = end.add(alpha, before, run.norm if is_over else after)
+            is_resolved, is_exceeded = is_resolved and total > least, is_exceeded or end.is_exceeded
+        is_resolved = is_resolved or is_over
         # At a converged Ritz value the polynomials fall to rounding errors, which then grow with any sign.
-        highest = run.highest(found.which) if is_resolved else -math.inf
-        if any(end.is_exceeded for end in ends) or highest >= value:
+        if is_exceeded or (is_resolved and run.highest(found.which) >= value):
             for _ in range(0 if is_over else int(FURTHER * run.steps)):
                 if not run.step()[2] > EXHAUSTED * run.norm:
                     break
@@ -130,30 +132,43 @@ class _Run:
     """The Lanczos recurrence in the complement of orthonormal columns X, from a random vector."""
 
     def __init__(self, operator: ColumnOperator, X: ColumnBlock, norm: float, rng: Any) -> None:
-        self._product, self._X, self._layout = operator.add, X.array, X.layout
+        self._product, self._X, self._layout = operator.add_vector, X.array, X.layout
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(X)
         self._adjoint = 2 if X.dtype.kind == "c" else 1
         self._chunks: list[Array] = []
-        self.steps, self.norm = 0, norm
+        self._vectors: list[Array] = []
+        self.norm = norm
         self.alphas: list[float] = []
         self.betas: list[float] = []
-        self.counts = Counts()
-        z = self._column(0)
-        z[...] = X.random_like(1, rng).array
+        self._allocate()
+        z = self._vectors[0]
+        z[...] = X.random_like(1, rng).array[:, 0]
         for _ in range(2):
-            self._project(z[:, 0])
-            self._scale(1 / math.sqrt(self._dot(z[:, 0], z[:, 0]).real), z[:, 0])
+            self._project(z)
+            self._scale(1 / math.sqrt(self._dot(z, z).real), z)
+
+    @property
+    def steps(self) -> int:
+        """Number of steps so far."""
+        return len(self.alphas)
+
+    @property
+    def counts(self) -> Counts:
+        """Costs of the steps so far."""
+        return Counts(operator_columns=self.steps, block_applications=self.steps, reductions=3 * self.steps)
 
     def step(self) -> tuple[float, float, float]:
         """Take a step; return its coefficients alpha, the beta before and that after it."""
-        j, before = self.steps, self.betas[-1] if self.betas else 0.0
-        V, W = self._column(j), self._column(j + 1)
-        v, w = V[:, 0], W[:, 0]
+        j = len(self.alphas)
+        if j + 1 == len(self._vectors):
+            self._allocate()
+        v, w, before = self._vectors[j], self._vectors[j + 1], 0.0
         if j:
-            np.multiply(self._column(j - 1)[:, 0], -before, out=w)
+            before = self.betas[-1]
+            np.multiply(self._vectors[j - 1], -before, out=w)
         else:
             w.fill(0)
-        self._product(V, W)
+        self._product(v, w)
         alpha = self._dot(v, w).real
         self._axpy(v, w, a=-alpha)
         self._project(w)  # last: what v has along X would return with a factor of alpha / beta
@@ -164,9 +179,6 @@ class _Run:
             self._scale(1 / after, w)
         self.alphas.append(alpha)
         self.betas.append(after)
-        self.steps += 1
-        self.counts.apply(1)
-        self.counts.reductions += 3
         return alpha, before, after
 
     def highest(self, which: Which) -> float:
@@ -198,9 +210,8 @@ class _Run:
             part = summed(self._layout, self._gemv(1.0, self._X, w, trans=self._adjoint))
             self._gemv(-1.0, self._X, part, 1.0, w, overwrite_y=1)
 
-    def _column(self, j: int) -> Array:
-        """Return column j of the run."""
-        if j >= CHUNK * len(self._chunks):
-            self._chunks.append(np.empty((self._X.shape[0], CHUNK), self._X.dtype, order="F"))
-        begin = j % CHUNK
-        return self._chunks[j // CHUNK][:, begin : begin + 1]
+    def _allocate(self) -> None:
+        """Make room for more vectors."""
+        chunk = np.empty((CHUNK, self._X.shape[0]), self._X.dtype)
+        self._chunks.append(chunk.T)
+        self._vectors.extend(chunk)

@@ -21,7 +21,8 @@ from blockvec.errors import BlockvecError, BreakdownError, OptionError
 
 from .. import blocks
 from ..arguments import is_explicit
-from ..blocks import is_ordinary, ordinary_exponent, times, to_host
+from ..blocks import Array, is_ordinary, ordinary_exponent, times, to_host
+from ..column_block import SHORT_ROWS
 from ..linear.preconditioners import following
 from ..linear.systems import Preconditioner
 from ..problem import Problem
@@ -44,6 +45,8 @@ class Scaling:
     columns: int = 0  # operator columns, of the check and of the measurement
     applications: int = 0
     is_known: bool = True  # whether the norm of A has been measured or given
+    # Two random vectors of the check and their products with A, column-major, where they are known.
+    probes: Array | None = None
 
     def __bool__(self) -> bool:
         return self.a != 0 or self.m != 0
@@ -188,8 +191,11 @@ def measured(
     """
     columns = applications = 0
     is_known = check or norm is not None or is_explicit(A)
+    probes = None
     if check:
-        norm, columns, applications = _checked(op, rng), CHECK_COLUMNS, 1
+        if op.device == "cpu" and op.layout is None and op.shape[0] <= SHORT_ROWS:
+            probes = np.empty((op.shape[0], 2 * CHECK_COLUMNS), op.dtype, order="F")
+        norm, columns, applications = _checked(op, rng, probes), CHECK_COLUMNS, 1
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
     elif norm is None:
@@ -204,7 +210,8 @@ def measured(
         )
     largest = max(norm, shift)
     a = 0 if is_ordinary(largest, op.dtype) else _even(largest, op.dtype)
-    return Scaling(a, m, a if mode == "buckling" else m, columns, applications, is_known)
+    inner = a if mode == "buckling" else m
+    return Scaling(a, m, inner, columns, applications, is_known, None if a else probes)
 
 
 def _scaled_operator(op: Operator, exponent: int) -> Operator:
@@ -220,11 +227,11 @@ def _scaled_operator(op: Operator, exponent: int) -> Operator:
     return scaled
 
 
-def _checked(op: Operator, rng: Any) -> float:
+def _checked(op: Operator, rng: Any, probes: Array | None) -> float:
     """Check that A is Hermitian and return its norm, 0 where that cannot be computed."""
     try:
         with precompiled("check", op), np.errstate(over="ignore", invalid="ignore"):
-            return op.check_hermitian(rng)
+            return op.check_hermitian(rng, into=probes)
     except BreakdownError:  # squares may have overflowed
         return 0.0
 

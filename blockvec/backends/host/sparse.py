@@ -8,6 +8,7 @@ on matrix and width only, so results do not depend on the number of threads.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -61,6 +62,12 @@ class RowBlocks:
         return int(self.indptr[end] - self.indptr[begin])
 
     update_columns = sparse_kernel.update_columns
+
+    def vector_adder(self) -> Callable[[Array, Array], object] | None:
+        """Return a function that adds the product with x to y, contiguous vectors; None if compiled."""
+        if not sparse_kernel.refusal_of_vectors(self):
+            return None
+        return functools.partial(_sparsetools.csr_matvec, *self.shape, self.indptr, self.indices, self.data)
 
     def add_columns(self, X: Array, Y: Array) -> None:
         """Add the product with X to Y; both are column-major, and of the matrix's type."""

@@ -43,6 +43,11 @@ def refusal(problem: SpmmvProblem) -> str:
     return _refusal(problem.n_rows, problem.nnz, lanes, passes + len(problem.dots))
 
 
+def refusal_of_vectors(S: RowBlocks) -> str:
+    """Return the reason why a product with one vector should not be compiled; empty if it should."""
+    return _refusal(S.shape[0], S.nnz, 2 if S.data.dtype.kind == "c" else 1, 0)
+
+
 def _refusal(n_rows: int, nnz: int, lanes: int, passes: int) -> str:
     choice = options().jit
     if choice == "never":

@@ -215,24 +215,28 @@ class _SingleThreadedBlas:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._limiter: Any = None
-        self._controller: threadpoolctl.ThreadpoolController | None = None
+        self._libraries: list[Any] | None = None
+        self._limited: list[tuple[Any, int]] = []  # libraries with several threads, and their numbers
 
     def __enter__(self) -> None:
         with self._lock:
             self._users += 1
             if self._users == 1:
-                if self._controller is None:
-                    self._controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
-                self._limiter = self._controller.limit(limits=1)
-                self._limiter.__enter__()
+                if self._libraries is None:
+                    controller = threadpoolctl.ThreadpoolController().select(user_api="blas")
+                    self._libraries = controller.lib_controllers
+                # Not by the controller's `limit`, which takes as long as some steps of a small problem.
+                threads = [(library, library.get_num_threads()) for library in self._libraries]
+                self._limited = [(library, count) for library, count in threads if count != 1]
+                for library, _ in self._limited:
+                    library.set_num_threads(1)
 
     def __exit__(self, *_raised: object) -> None:
         with self._lock:
             self._users -= 1
             if self._users == 0:
-                self._limiter.__exit__(None, None, None)
-                self._limiter = None
+                for library, count in self._limited:
+                    library.set_num_threads(count)
 
 
 single_threaded_blas = _SingleThreadedBlas()
