@@ -77,7 +77,9 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     elif options.method != "jd" and has_short_columns(problem):
         start, problem = ColumnBlock.of(start), _by_columns(problem)
         op = problem.operator
-    if problem.start is None:
+        if problem.start is None and problem.probes is not None and options.block_size == 1:
+            start = ColumnBlock(problem.probes[:, :1].copy(order="F"))
+    if problem.start is None and not start.shape[1]:
         start = start.random_like(options.block_size, problem.rng)
     elif not to_host(start.norms()).any():
         raise OptionError("v0 is zero; give a start with a direction, or leave it out.")

@@ -88,6 +88,9 @@ class Iteration(ABC):
         self.operator, self.start, self.rng = problem.operator, start, problem.rng
         self.random_start = problem.start is None
         self.block_size = options.block_size  # columns per step now
+        # A random vector and its product, which the check of A has computed and nothing has used.
+        probes = problem.probes if problem.start is None else None
+        self._random_pair = None if probes is None else (probes[:, 1], probes[:, 3])
         self.begin_s = time.perf_counter()
         self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
@@ -376,7 +379,8 @@ class Iteration(ABC):
         if self._is_in_order():
             theta = found.theta[: found.k]
             value = least_doubtful(theta, found.limits, self.which, self._copies_together) or value
-        return probe(operator, found, value, budget, self.rng, self._stopped)
+        start, self._random_pair = self._random_pair, None
+        return probe(operator, found, value, budget, self.rng, self._stopped, start)
 
     def _result(self, state: IterationState, reason: str) -> IterationResult:
         if reason != "converged" and self.verification == "not reached":

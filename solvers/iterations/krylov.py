@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
+
 from blockvec import Profile
 
 from ..blocks import Array, Block, LinearMap, assign, to_host
@@ -66,6 +68,7 @@ class BlockKrylov(KrylovSpace):
         super().__init__(operator, buffer, n_locked, rng, counts, M)
         self.degree = degree
         self.block_size = block_size
+        self._image: Array | None = None  # A q of a single pending column q, if known
         self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         self.loss = 0.0  # of orthogonality that single columns may have
         self._partial: PartialRecurrence | None = None
@@ -109,7 +112,7 @@ class BlockKrylov(KrylovSpace):
             if len(self._reports) > MAX_QUEUED:
                 self._settle_first()
         elif self._is_by_columns and self.room >= min(self.block_size, self.w):
-            if not self._expand_partially(until, stop):
+            if not self._expand_singly(until, stop):
                 self._expand_in_place()
         else:
             self.settle()
@@ -184,23 +187,42 @@ class BlockKrylov(KrylovSpace):
 
     # --- steps on the host -------------------------------------------------------------------------
 
+    def begin(self, z: Array, image: Array) -> None:
+        """Make a vector z, of which A z is known, the first one of a recurrence of single columns."""
+        first = self.buffer.array[:, 0]
+        norm = float(np.linalg.norm(z))
+        np.multiply(z, 1 / norm, out=first)
+        self.w = 1
+        self._changed(1)
+        self._image = image * (1 / norm)
+        self.most = max(self.most, float(np.linalg.norm(self._image)))
+
     @Profile.timed("orthogonalisation")
-    def _expand_partially(self, until: int, stop: Callable[[], object]) -> bool:
-        """Take steps of the recurrence of single vectors, where that is permitted and enough."""
+    def _expand_singly(self, until: int, stop: Callable[[], object]) -> bool:
+        """Take steps of the recurrence of single vectors, where that is enough."""
         begin, partial = self.m, self._partial
-        if partial is None or self.w != 1 or self.loss < LEAST_LOSS:
+        if partial is None or self.w != 1:
             return False
         end = min(max(until, begin + 1), self.capacity - 1, begin + self.room)
-        H, scale, loss = self._H, self.norm or self.most, self.loss
+        H, loss, counts, known = self._H, self.loss, self.counts, int(self._image is not None)
         while self.m < end:
-            reductions = partial.step(H, self.m, scale, loss)
+            m, scale = self.m, self.norm or self.most
+            reductions = partial.step(H, m, scale, loss) if loss >= LEAST_LOSS else 0
             if not reductions:
-                break
-            self.counts.reductions += reductions
+                if self.buffer.layout is not None:
+                    break
+                window = 0 if m < self._full_until else max(m - 1, 0)
+                reductions, length = partial.full_step(H, m, window, scale, self._image)
+                self._image = None
+                if not reductions:
+                    counts.apply(1)  # which is computed again
+                    break
+                self.most = max(self.most, length)
+            counts.reductions += reductions
             self.m += 1
             if stop():
                 break
-        self.counts.apply(1, self.m - begin)
+        counts.apply(1, self.m - begin - known)
         return self.m > begin
 
     def _expand_in_place(self) -> None:
@@ -284,6 +306,7 @@ class BlockKrylov(KrylovSpace):
         super()._changed(full_until)
         if not keeps_pending:
             self._next = None
+        self._image = None
         if self._partial is not None:
             self._partial.stop()
 

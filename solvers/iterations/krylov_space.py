@@ -51,7 +51,7 @@ class Ritz:
     @property
     def residuals(self) -> RealArray:
         """||B y||: the residual norms, up to rounding; shape (m,)."""
-        return np.asarray(np.linalg.norm(self.B, axis=0))
+        return np.abs(self.B[0]) if len(self.B) == 1 else np.asarray(np.linalg.norm(self.B, axis=0))
 
 
 class KrylovSpace:
@@ -248,13 +248,16 @@ class KrylovSpace:
         self._H[:end, :m] = self._H[:end, :m] @ U
         self._H[:m, :m] = U.conj().T @ self._H[:m, :m]
 
-    def rotate_first(self, U: Array, theta: RealArray) -> Block:
-        """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns."""
+    def transform_first(self, U: Array, inverse: Array, theta: RealArray) -> Block:
+        """Replace the first columns of V by V U, where A has the Ritz values theta; return these columns.
+
+        `inverse` is that of U.
+        """
         k, end = len(U), self.m + self.w
         V = self.columns(0, k)
         V.combine(small_matrix(U, V), out=V)
         self._H[k:end, :k] = self._H[k:end, :k] @ U
-        self._H[:k, k : self.m] = U.conj().T @ self._H[:k, k : self.m]
+        self._H[:k, k : self.m] = inverse @ self._H[:k, k : self.m]
         self._H[:k, :k] = np.diag(theta)
         self._changed(self._full_until)
         return V

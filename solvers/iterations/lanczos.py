@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, RealArray, column_factors, small_matrix, to_host
+from ..orthogonalize.host_step import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov
@@ -139,7 +140,11 @@ class ThickRestart(Iteration):
             self.counts.apply(image.shape[1])
             self.counts.reductions += 1
             self.norm = float(to_host(image.norms()).max())
-        krylov.append(self.start)
+        probes = self.problem.probes
+        if self.random_start and probes is not None and krylov.takes_single_columns:
+            krylov.begin(probes[:, 0], probes[:, 2])  # whose image the check of A has computed
+        else:
+            krylov.append(self.start)
         if krylov.w < b:
             krylov.append_random(b - krylov.w)
         if not self.random_start:
@@ -158,8 +163,9 @@ class ThickRestart(Iteration):
         self._plan_looks()
         krylov.loss = self._loss()
         while krylov.can_expand() and not first_look:
-            krylov.expand(self.next_look, self._stopped)
-            if krylov.m == LOOK_AT_NORM:
+            begins = krylov.m < LOOK_AT_NORM
+            krylov.expand(LOOK_AT_NORM if begins else self.next_look, self._stopped)
+            if begins and krylov.m >= LOOK_AT_NORM:
                 krylov.loss = self._loss()
             reason = self._stopped()
             if reason == "interrupted" or (reason and krylov.m >= self.problem.k):
@@ -180,10 +186,11 @@ class ThickRestart(Iteration):
 
     def _plan_looks(self) -> None:
         """Choose when to look for convergence first in a cycle, by the rate of the one before."""
-        krylov = self.krylov
+        krylov, k, b = self.krylov, self.problem.k, self.block_size
         # Not soon after a restart, as long as steps take less time than a look.
         room = krylov.capacity - krylov.m if krylov.takes_single_columns and krylov.m else 0
-        self.next_look, self.last_look = krylov.m + room // 2, (0, np.inf)
+        least = k + b if self.problem.has_costly_steps else k + max(4 * b, self._steps_of_a_look())
+        self.next_look, self.last_look = max(krylov.m + room // 2, least), (0, np.inf)
         if not self.history:
             return
         last, columns = self.history[-1], self._columns_left()
@@ -192,7 +199,7 @@ class ThickRestart(Iteration):
         if columns == np.inf and 0 < self.rate < np.inf:
             columns = digits / self.rate * self.block_size
         if columns < np.inf and not self.problem.has_costly_steps:
-            self.next_look = krylov.m + int(EAGERNESS * min(columns, krylov.capacity))
+            self.next_look = max(krylov.m + int(EAGERNESS * min(columns, krylov.capacity)), least)
 
     def _columns_left(self, cycles: int = 1) -> float:
         """Predict the columns up to convergence by the rate of some cycles; infinitely many without one."""
@@ -211,8 +218,7 @@ class ThickRestart(Iteration):
     def _seems_done(self) -> bool:
         """Check whether the wanted pairs have converged, looking now and then: a cycle may end early."""
         krylov, k, b = self.krylov, self.problem.k, self.block_size
-        least = k + b if self.problem.has_costly_steps else k + max(4 * b, self._steps_of_a_look())
-        if krylov.m < max(least, self.next_look):
+        if krylov.m < self.next_look:
             return False
         ritz = krylov.ritz()
         best = select(ritz.theta, self.which)[:k]
@@ -311,18 +317,21 @@ class ThickRestart(Iteration):
         """Take a Rayleigh-Ritz step with A itself on the first vectors; return the norms of residuals.
 
         What separate runs found of the copies of a value is coupled by as much as their residuals, which the
-        projected matrix does not hold.
+        projected matrix does not hold. The vectors, which steps of single columns and restarts leave
+        orthonormal to less than rounding, become so.
         """
         krylov = self.krylov
         X = krylov.columns(0, k)
         AX = self.operator.apply(X)
         self.counts.apply(k)
-        theta, U = ritz_pairs(X.dot(AX))
+        R, inverse, *_ = cholesky_factor(X.gram())
+        theta, Y = ritz_pairs(inverse.conj().T @ X.dot(AX) @ inverse)
         order = select(theta, self.which)
-        theta, U = theta[order], U[:, order]
-        AX = AX.combine(U).axpy(-theta, krylov.rotate_first(U, theta))
+        theta, Y = theta[order], Y[:, order]
+        U = inverse @ Y
+        AX = AX.combine(U).axpy(-theta, krylov.transform_first(U, Y.conj().T @ R, theta))
         norms = np.asarray(AX.norms(), np.float64)
-        self.counts.reductions += 2
+        self.counts.reductions += 3
         self.theta, self.estimates = self.theta.copy(), self.estimates.copy()
         self.theta[:k], self.estimates[:k] = theta, norms
         return norms
@@ -345,10 +354,11 @@ class ThickRestart(Iteration):
         return max(self.counts.operator_columns, least)
 
     def _settled(self, state: IterationState) -> bool:
-        if self.counts.restarts or self.krylov.loss:  # otherwise V has been rotated once
+        is_refined = self.krylov.takes_single_columns and not self._is_inverse
+        if self.counts.restarts and not is_refined:  # otherwise V has been rotated once
             self.krylov.reorthonormalize()
         is_over = super()._settled(state)
-        if not is_over and self.krylov.takes_single_columns:  # they have been refined
+        if not is_over and is_refined:
             k = self.problem.k
             values, residuals = self.theta[:k], self.estimates[:k]
             self.history[-1] = replace(self.history[-1], eigenvalues=values, residuals=residuals)

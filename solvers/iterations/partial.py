@@ -23,6 +23,7 @@ from scipy.linalg import blas
 
 from ..blocks import Array
 from ..column_block import ColumnBlock, summed
+from ..orthogonalize.host_step import is_enough, square
 
 UNIT = float(np.finfo(np.float64).eps) / 2
 # Bounds of the permitted loss of orthogonality. Below the square root of UNIT projected matrices are right to
@@ -99,6 +100,44 @@ class PartialRecurrence:
                 products[:] = 0
                 products[:j] = self._rounding
                 products[j] = 1.0
+
+    def full_step(self, H: Array, m: int, begin: int, norm: float, image: Array | None) -> tuple[int, float]:
+        """Compute v_(m+1), orthogonal to all others, and column m of H.
+
+        Two projections: on the vectors from number `begin` on, which A v_m may have components along, and on
+        all. `image` is A v_m, where it is known. Returns the number of reductions and ||A v_m||; zeros, and
+        A v_m without these components in the place of v_(m+1), if that needs more care. For vectors that are
+        not split over processes.
+        """
+        v, w, dot, gemv, adjoint = (
+            self._vectors[m],
+            self._vectors[m + 1],
+            self._dot,
+            self._gemv,
+            self._adjoint,
+        )
+        if image is None:
+            w.fill(0)
+            self.product(v, w)
+        else:
+            w[:] = image
+        near, V = self.array[:, begin : m + 1], self.array[:, : m + 1]
+        taken = gemv(1.0, near, w, trans=adjoint)
+        gemv(-1.0, near, taken, 1.0, w, overwrite_y=1)
+        part = gemv(1.0, V, w, trans=adjoint)
+        gemv(-1.0, V, part, 1.0, w, overwrite_y=1)
+        whole, again = dot(w, w).real, square(part)
+        length = math.sqrt(whole + again + square(taken))
+        spread, scale = 1 / whole if whole else math.nan, max(norm, length)
+        if not is_enough(whole=whole, again=again, spread=spread, length=scale, unit=UNIT):
+            return 0, 0.0
+        rest = math.sqrt(whole)
+        self._scale(1 / rest, w)
+        part[begin:] += taken
+        H[: m + 1, m] = part
+        H[m + 1, m] = rest
+        self.began(H, m + 1)
+        return 2, length
 
     def step(self, H: Array, m: int, norm: float, loss: float) -> int:
         """Compute v_(m+1) and column m of H; return the number of reductions, or 0 if that needs more care.

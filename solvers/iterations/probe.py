@@ -43,7 +43,13 @@ EXHAUSTED = 1e-12  # remainder relative to the operator that ends a run: its spa
 
 @Profile.timed("verification")
 def probe(
-    operator: ColumnOperator, found: Found, value: float, budget: int, rng: Any, stop: Callable[[], object]
+    operator: ColumnOperator,
+    found: Found,
+    value: float,
+    budget: int,
+    rng: Any,
+    stop: Callable[[], object],
+    start: tuple[Array, Array | None] | None = None,
 ) -> Verdict | None:
     """Look for eigenvalues in the complement of the computed vectors with ranking keys from `value` on.
 
@@ -55,6 +61,8 @@ def probe(
         Maximum number of steps.
     stop : callable
         Called after every step; a true value ends the run.
+    start : tuple of arrays, optional
+        A random vector that the computed ones do not depend on, and its product with A.
 
     Returns
     -------
@@ -63,7 +71,9 @@ def probe(
     """
     value, deflated = _deflated(found, value)
     X = cast(ColumnBlock, found.X)[:, :deflated]
-    run = _Run(operator, X, float(found.norm), rng)
+    if start is not None and deflated > found.k:  # not an image of the complement of unconverged vectors
+        start = start[0], None
+    run = _Run(operator, X, float(found.norm), rng, start or (None, None))
     signs = (1.0, -1.0) if found.which == "LM" else (-1.0 if found.which == "SA" else 1.0,)
     ends = [_End(sign * value, sign) for sign in signs]
     least = (operator.shape[0] - X.shape[1]) / UNLUCKY**2
@@ -131,7 +141,14 @@ class _End:
 class _Run:
     """The Lanczos recurrence in the complement of orthonormal columns X, from a random vector."""
 
-    def __init__(self, operator: ColumnOperator, X: ColumnBlock, norm: float, rng: Any) -> None:
+    def __init__(
+        self,
+        operator: ColumnOperator,
+        X: ColumnBlock,
+        norm: float,
+        rng: Any,
+        start: tuple[Array | None, Array | None],
+    ) -> None:
         self._product, self._X, self._layout = operator.add_vector, X.array, X.layout
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(X)
         self._adjoint = 2 if X.dtype.kind == "c" else 1
@@ -142,10 +159,15 @@ class _Run:
         self.betas: list[float] = []
         self._allocate()
         z = self._vectors[0]
-        z[...] = X.random_like(1, rng).array[:, 0]
+        given, self._image = start
+        z[...] = X.random_like(1, rng).array[:, 0] if given is None else given
+        self._known = int(self._image is not None)
         for _ in range(2):
             self._project(z)
-            self._scale(1 / math.sqrt(self._dot(z, z).real), z)
+            factor = 1 / math.sqrt(self._dot(z, z).real)
+            self._scale(factor, z)
+            if self._image is not None:  # the product with X is in the space of X, up to its residuals
+                self._image = self._image * factor
 
     @property
     def steps(self) -> int:
@@ -155,7 +177,8 @@ class _Run:
     @property
     def counts(self) -> Counts:
         """Costs of the steps so far."""
-        return Counts(operator_columns=self.steps, block_applications=self.steps, reductions=3 * self.steps)
+        columns = self.steps - self._known
+        return Counts(operator_columns=columns, block_applications=columns, reductions=3 * self.steps)
 
     def step(self) -> tuple[float, float, float]:
         """Take a step; return its coefficients alpha, the beta before and that after it."""
@@ -166,9 +189,12 @@ class _Run:
         if j:
             before = self.betas[-1]
             np.multiply(self._vectors[j - 1], -before, out=w)
+        elif self._image is not None:
+            w[:] = self._image
         else:
             w.fill(0)
-        self._product(v, w)
+        if j or not self._known:
+            self._product(v, w)
         alpha = self._dot(v, w).real
         self._axpy(v, w, a=-alpha)
         self._project(w)  # last: what v has along X would return with a factor of alpha / beta

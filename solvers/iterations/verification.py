@@ -35,7 +35,7 @@ from ..blocks import (
 from ..orthogonalize import orthogonalize
 from .chebyshev import degree_for, filtered, steps_within
 from .counts import Counts
-from .rayleigh_ritz import Which, clusters, ranking_key
+from .rayleigh_ritz import Which, ranking_key
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
 SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
@@ -115,13 +115,18 @@ def may_have_missed(theta: RealArray, limits: RealArray, which: Which, block_siz
 
 def least_doubtful(theta: RealArray, limits: RealArray, which: Which, block_size: int) -> float | None:
     """Return the smallest ranking key of the values that can have further copies, or None; see above."""
-    values, slack = ranking_key(theta, which), SAME_VALUE * limits
-    least = [
-        float((values - slack)[begin:end].min())
-        for begin, end in clusters(values, slack)
-        if end - begin >= block_size and values[begin] > values[-1] + limits[-1]
-    ]
-    return max(min(least), float(values[-1] + limits[-1])) if least else None
+    # Lists, because k is small and NumPy's calls take longer.
+    values, widths = ranking_key(theta, which).tolist(), (SAME_VALUE * limits).tolist()
+    if not values:
+        return None
+    last, least, begin = values[-1] + float(limits[-1]), math.inf, 0
+    for end in range(1, len(values) + 1):
+        if end < len(values) and abs(values[end] - values[end - 1]) <= max(widths[end - 1 : end + 1]):
+            continue
+        if end - begin >= block_size and values[begin] > last:
+            least = min(least, *(values[j] - widths[j] for j in range(begin, end)))
+        begin = end
+    return max(least, last) if least < math.inf else None
 
 
 def choose_interval(found: Found, growth: float, budget: int) -> Interval:
@@ -147,14 +152,14 @@ def deflation(found: Found) -> tuple[float, int]:
     eigenvectors.
     """
     values, k = ranking_key(found.theta, found.which), found.k
-    edge, deflated = found.wanted, k
-    for d in range(k, len(values)):
-        # Upper bound of the eigenvalue near the first Ritz value that is not deflated.
-        candidate = float(values[d] + found.residuals[d])
-        extra = slice(k, d)
-        trusted = found.residuals[extra] <= TRUSTED * (values[extra] - candidate)
-        if candidate < edge and trusted.all():
+    candidates = values + found.residuals  # upper bounds of the eigenvalue near each Ritz value
+    # For every vector between, the candidate below which its angle is trusted.
+    trusted = (values - found.residuals / TRUSTED)[k:].tolist()
+    edge, deflated, most = found.wanted, k, math.inf
+    for d, candidate in enumerate(candidates[k:].tolist(), start=k):
+        if candidate < edge and candidate <= most:
             edge, deflated = candidate, d
+        most = min(most, trusted[d - k])
     return edge, deflated
 
 

@@ -142,7 +142,7 @@ def _row_step(
     rest, G = blocks.project(ranges, S)
     taken = square(S)
     S += rest
-    R, T, again, whole, spread = _factor(G, rest)
+    R, T, again, whole, spread = cholesky_factor(G, rest)
     length = max(scale, (whole + again + taken) ** 0.5)
     is_last = whole * spread <= ENOUGH * width**2
     if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
@@ -150,7 +150,7 @@ def _row_step(
         return S, None, length, 2
     blocks.subtract(rest, T)
     if not is_last:  # a second factorisation leaves rounding errors only
-        second, T, *_ = _factor(blocks.gram())
+        second, T, *_ = cholesky_factor(blocks.gram())
         R = second @ R
         blocks.multiply(T)
     if into is not None:
@@ -177,7 +177,7 @@ def column_step(
     rest, G = both_summed(layout, adjoint_product(V, W), adjoint_product(W, W))
     add_product(V, rest, W, -1.0)
     S += rest
-    R, T, again, whole, spread = _factor(G, rest)
+    R, T, again, whole, spread = cholesky_factor(G, rest)
     length = max(scale, (whole + again + removed) ** 0.5)
     if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
         return S, None, length, 2
@@ -188,7 +188,7 @@ def column_step(
     multiply(1.0, T, W, side=1, overwrite_b=1)
     if whole * spread <= ENOUGH * width**2:
         return S, R, length, 2
-    second, T, *_ = _factor(summed(layout, adjoint_product(W, W)))  # leaves rounding errors only
+    second, T, *_ = cholesky_factor(summed(layout, adjoint_product(W, W)))  # leaves rounding errors only
     multiply(1.0, T, W, side=1, overwrite_b=1)
     return S, second @ R, length, 3
 
@@ -217,7 +217,7 @@ def square(S: Array) -> float:
     return float(np.vdot(S, S).real)
 
 
-def _factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, float, float, float]:
+def cholesky_factor(G: Array, rest: Array | None = None) -> tuple[Array, Array, float, float, float]:
     """Compute R with G - rest^H rest = R^H R and its inverse, and squared norms.
 
     These are those of `rest`, of R, and of its inverse, which is NaN for an indefinite matrix. For the Gram
