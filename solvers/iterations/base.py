@@ -220,6 +220,8 @@ class Iteration(ABC):
         for name in self.PROGRESS:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
         self.rng.bit_generator.state = saved["rng"]
+        if self.verification != "not reached":  # a search has used it
+            self._random_pair = None
         for name in asdict(self.counts):
             setattr(self.counts, name, restored(0, saved["counts"][name], name))
         self.earlier_s = restored(0.0, saved["elapsed_s"], "elapsed_s")

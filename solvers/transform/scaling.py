@@ -74,6 +74,9 @@ class Scaling:
                 op = _scaled_operator(op, self.a)
             if check:
                 op.check_hermitian(0)
+            if self.probes is not None:
+                self.probes[:, CHECK_COLUMNS:] = 0
+                op.add_product(self.probes[:, :CHECK_COLUMNS], self.probes[:, CHECK_COLUMNS:])
         return op, A, M * 2.0**-self.m if self.m else M, OPinv
 
     def problem(self, problem: Problem) -> Problem:
@@ -211,7 +214,7 @@ def measured(
     largest = max(norm, shift)
     a = 0 if is_ordinary(largest, op.dtype) else _even(largest, op.dtype)
     inner = a if mode == "buckling" else m
-    return Scaling(a, m, inner, columns, applications, is_known, None if a else probes)
+    return Scaling(a, m, inner, columns, applications, is_known, probes)
 
 
 def _scaled_operator(op: Operator, exponent: int) -> Operator:
