@@ -37,9 +37,9 @@ class SparseOperator(Operator):
         self.nnz = int(matrix.nnz)
         self._index_bytes = int(matrix.indices.dtype.itemsize)
         self.prepared = backend.prepare_sparse(matrix)
-        # Adds products to column-major arrays; on the host only.
+        # Products of column-major arrays; on the host only.
         self._add_columns = getattr(self.prepared, "add_columns", None)
-        self._update = getattr(self.prepared, "update_columns", None)
+        self._update_columns = getattr(self.prepared, "update_columns", None)
         # On a GPU, a converted copy may replace the matrix.
         self._matrix: Any = matrix if backend.name == "cpu" else None
         self._problems: dict[tuple[Any, ...], SpmmvProblem] = {}
@@ -88,13 +88,10 @@ class SparseOperator(Operator):
         """Set Y = Y + A X for column-major NumPy arrays; see `Operator.add_product`."""
         if self._add_columns is None:
             super().add_product(X, Y)
-        elif active_profile.get() is None:  # by few calls: short columns take microseconds
-            if self._update is None or not self._update(X, Y, 1, 1, 0):
-                self._add_columns(X, Y)
-        elif not self._update_columns(X, Y, 1, 1, 0):
-            watch = self.backend.stopwatch()
-            self._add_columns(X, Y)
-            self._record_columns("csr_columns", watch, X.shape[1], "one", 0)
+            return
+        watch = self.backend.stopwatch()
+        kernel = self._add_columns(X, Y)
+        self._record_columns(kernel, watch, X.shape[1], "one", 0)
 
     def vector_adder(self) -> Callable[[Array, Array], object]:
         """Return a function that adds A x to y; see `Operator.vector_adder`."""
@@ -106,16 +103,11 @@ class SparseOperator(Operator):
         self, X: Array, Y: Array, alpha: complex = 1, beta: complex = 0, shift: Any = 0
     ) -> None:
         """Set Y = ``alpha (A - shift I) X + beta Y`` for column-major arrays; see the base class."""
-        if not self._update_columns(X, Y, alpha, beta, shift):
-            super().apply_columns(X, Y, alpha, beta, shift)
-
-    def _update_columns(self, X: Array, Y: Array, alpha: complex, beta: complex, shift: Any) -> bool:
-        """Update column-major arrays by a compiled kernel, if the product is large enough for one."""
         watch = self.backend.stopwatch()
-        done = self._update is not None and self._update(X, Y, alpha, beta, shift)
-        if done:
+        if self._update_columns is not None and self._update_columns(X, Y, alpha, beta, shift):
             self._record_columns("csr_compiled", watch, X.shape[1], beta_class(beta), shift)
-        return bool(done)
+        else:
+            super().apply_columns(X, Y, alpha, beta, shift)
 
     def _record_columns(self, kernel: str, watch: Any, width: int, beta: BetaClass, shift: Any) -> None:
         if (profile := active_profile.get()) is not None:

@@ -69,8 +69,10 @@ class RowBlocks:
             return None
         return functools.partial(_sparsetools.csr_matvec, *self.shape, self.indptr, self.indices, self.data)
 
-    def add_columns(self, X: Array, Y: Array) -> None:
-        """Add the product with X to Y; both are column-major, and of the matrix's type."""
+    def add_columns(self, X: Array, Y: Array) -> str:
+        """Add A X to Y, column-major arrays of the matrix's type; return the name of the kernel that did."""
+        if self.update_columns(X, Y, 1, 1, 0):
+            return "csr_compiled"
         extents, width = self.shape, X.shape[1]
         stored = self.indptr, self.indices, self.data
         if width < ROW_MAJOR_COLUMNS:
@@ -79,10 +81,11 @@ class RowBlocks:
             else:
                 for x, y in zip(X.T, Y.T, strict=True):
                     _sparsetools.csr_matvec(*extents, *stored, x, y)
-            return
-        rows = np.zeros(Y.shape, Y.dtype)
-        _sparsetools.csr_matvecs(*extents, width, *stored, X.ravel(), rows.reshape(-1))
-        Y += rows
+        else:
+            rows = np.zeros(Y.shape, Y.dtype)
+            _sparsetools.csr_matvecs(*extents, width, *stored, X.ravel(), rows.reshape(-1))
+            Y += rows
+        return "csr_columns"
 
     def adder(self, X: Array, alpha: complex = 1) -> Callable[[int, int, Array], None]:
         """Make a function that adds alpha times rows [begin, end) of the matrix times X to an array.
