@@ -7,11 +7,14 @@ NCCL where each process has one. `share` collects small objects.
 from __future__ import annotations
 
 import atexit
+import functools
 import math
+import os
 import pickle
 import platform
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -24,6 +27,7 @@ from ..backends import Array, array_namespace, backend_of, is_cupy
 from ..config import options
 from ..errors import BlockvecError, OptionError
 from . import nccl
+from .host_memory import LINE_BYTES, SMALL_BYTES, HostCopies, Mailbox, common_memory, halo_bytes
 from .launch import await_all
 from .peer_copies import PeerCopies, refusal
 
@@ -85,7 +89,13 @@ class MpiCommunicator:
 
     Messages go through duplicates of it, so that they never match those of the caller. Waiting processes poll
     for messages of those that have failed. Operations on arrays of GPUs are queued on streams, and a thread
-    polls beside them.
+    polls beside them. Processes of one host exchange small arrays and halos through memory that they share.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+    by_messages : bool
+        Whether to send messages also within a host.
 
     Attributes
     ----------
@@ -94,7 +104,7 @@ class MpiCommunicator:
         How arrays of GPUs are sent, and why not by NCCL if it is not used; empty before the first one.
     """
 
-    def __init__(self, comm: Any) -> None:
+    def __init__(self, comm: Any, *, by_messages: bool = False) -> None:
         self.rank, self.size = int(comm.Get_rank()), int(comm.Get_size())
         self._data, self._control = comm.Dup(), comm.Dup()
         self._started = 0  # number of operations
@@ -108,9 +118,16 @@ class MpiCommunicator:
         self._notices: list[Any] = []  # messages about a failure of this process
         self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
         self._latest: Any = None  # those of the latest exchange, which a failure may leave without a wait
+        self._copies = weakref.WeakSet[HostCopies]()
+        self._mailbox: Mailbox | None = None
+        memory = None if by_messages else self._common_memory(Mailbox.nbytes(self.size))
+        if memory is not None:
+            self._mailbox = Mailbox(self.rank, self.size, memory)
 
     def allgather(self, part: Array, /) -> Array:
         """Collect an array of equal shape and type from each process; see `Communicator`."""
+        if self._mailbox is not None and type(part) is np.ndarray and part.nbytes <= SMALL_BYTES:
+            return self._mailbox.swap(part, self.started()).copy()
         backend = backend_of(part)
         if gpus := self._between_gpus(part):
             self._start(raises=True)
@@ -124,6 +141,8 @@ class MpiCommunicator:
 
     def sum(self, part: Array, /) -> Array:
         """Add an array over the processes; see `Communicator`."""
+        if self._mailbox is not None and type(part) is np.ndarray and part.nbytes <= SMALL_BYTES:
+            return in_rank_order(self._mailbox.swap(part, self.started()))
         if (gpus := self._between_gpus(part)) and gpus.adds(part):
             self._start(raises=True)
             return gpus.sum(part)
@@ -183,7 +202,39 @@ class MpiCommunicator:
             self._disconnect()
             self._data = self._control.Dup()  # messages may be left in the old one
             self._started = max(self._control.allgather(self._started))
+            for copies in self._copies:
+                copies.is_open = False
+            if self._mailbox is not None:
+                self._mailbox.restart(max(self._control.allgather(self._mailbox.turn)))
         return reports
+
+    def host_copies(
+        self,
+        received: Sequence[tuple[int, int, int]],
+        sent: Sequence[tuple[int, Any, int]],
+        kind: tuple[int, str, bool],
+    ) -> HostCopies | None:
+        """Let processes write halos into each other's memory; None where that is not possible for all.
+
+        All processes call it, with the arguments of `HostCopies`.
+        """
+        if self._mailbox is None:
+            return None
+        is_symmetric = {peer for peer, _, _ in received} == {peer for peer, _, _ in sent}
+        rows = max((end for _, _, end in received), default=0)
+        found = share(self, (is_symmetric, rows, {peer: (begin, end) for peer, begin, end in received}))
+        sizes = [2 * halo_bytes(rows, *kind[:2]) for _, rows, _ in found]
+        memory = None
+        if all(is_symmetric for is_symmetric, _, _ in found):
+            memory = self._common_memory(self.size**2 * LINE_BYTES + sum(sizes))
+        if memory is None:
+            return None
+        copies = HostCopies(self, received, sent, kind, [offer for _, *offer in found], memory)
+        self._copies.add(copies)
+        return copies
+
+    def _common_memory(self, nbytes: int) -> NDArray[np.uint8] | None:
+        return common_memory(functools.partial(share, self), nbytes, self.rank == 0)
 
     def peer_copies(
         self,
@@ -251,17 +302,29 @@ class MpiCommunicator:
 
     def _wait(self, number: int, requests: list[Any], buffers: Any) -> None:
         """Wait for the requests of an operation; raise `PeerError` if a process failed before it."""
+        if requests:
+            is_done = functools.partial(type(requests[0]).Testall, requests)
+            self._poll(number, is_done, (requests, buffers))
+
+    def started(self) -> Callable[[Callable[[], bool]], None]:
+        """Start an operation; return what waits for it, given a function that tells whether it is done."""
+        return functools.partial(self._poll, self._start())
+
+    def _poll(self, number: int, is_done: Callable[[], bool], pending: Any = None) -> None:
         polls = 0
-        while requests and not type(requests[0]).Testall(requests):
+        while not is_done():
             polls += 1
             if polls % POLLS == 0:
                 with self._noticing:
                     self._notice()
                     is_missed = self._is_missed(number)
                 if is_missed:
-                    self._abandoned.append((requests, buffers))
+                    self._abandoned.append(pending)
                     raise PeerError("another process has failed.")
-                time.sleep(0 if polls < BUSY_POLLS else REST_S)  # others may need the core
+                if polls < BUSY_POLLS:
+                    _let_others_run()
+                else:
+                    time.sleep(REST_S)
 
     # --- GPUs -----------------------------------------------------------------------------------------
 
@@ -318,6 +381,14 @@ class MpiCommunicator:
             atexit.unregister(self._close)
         self._gpus, self._watch, self.gpu_route = None, None, ""
         self._missed_s, self._is_cut_off = math.inf, False
+
+
+def _let_others_run() -> None:
+    """Let another process have the core if one waits for it."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()  # before Python 3.12 a sleep of no time does not do so
+    else:
+        time.sleep(0)
 
 
 def _nothing() -> None:

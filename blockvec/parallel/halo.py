@@ -95,8 +95,12 @@ class Halo:
             (rank, rows, rows.stop - rows.start if isinstance(rows, slice) else len(rows))
             for rank, rows in self._sent
         ]
-        if isinstance(self._comm, MpiCommunicator) and self._backend.name != "cpu":
-            copies = self._comm.peer_copies(self._received, counts, width, dtype)
+        if isinstance(self._comm, MpiCommunicator):
+            copies: Buffers | None = (
+                self._comm.host_copies(self._received, counts, (width, dtype, by_columns))
+                if self._backend.name == "cpu"
+                else self._comm.peer_copies(self._received, counts, width, dtype)
+            )
             if copies is not None:
                 return copies
         return Messages(self._comm, self._received, counts, (width, dtype, by_columns), self._backend)
