@@ -30,6 +30,7 @@ UNIT = float(np.finfo(np.float64).eps) / 2
 # rounding; with hardly more than UNIT, every step would be one of full orthogonalisation.
 MOST_LOSS, LEAST_LOSS = 1e-9, 1e-12
 FIRST = 0.1  # share of the permitted loss from which on a vector is orthogonalised where another exceeds it
+MERGED_DROP = 0.25  # of a squared norm by an update, up to which it follows from that before without a sum
 NORM_DROP = 0.5  # of a vector by an orthogonalisation, after which another one would be needed
 LEAST_NORM = 1e-6  # of a remainder relative to the operator: shorter ones need more care
 # Inner product, update, scaling and product with a matrix.
@@ -42,13 +43,16 @@ _product, _update, _largest = blas.dgemv, blas.daxpy, blas.idamax  # of the esti
 
 def vector_calls(like: ColumnBlock) -> tuple[Callable[..., Any], ...]:
     """Return the functions of `VECTOR_CALLS`, with inner products over the rows of all processes."""
-    dot, *others = VECTOR_CALLS[like.dtype.char]
+    dot, *others = local_calls(like)
     layout = like.layout
-    if layout is None:
-        return (dot, *others)
-    if not layout.n_local:  # BLAS refuses vectors without elements
-        dot, *others = np.vdot, _nothing, _nothing, lambda alpha, V, *_, **__: np.zeros(V.shape[1], V.dtype)
-    return (lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
+    return (dot if layout is None else lambda v, w: layout.sum(np.array([dot(v, w)]))[0], *others)
+
+
+def local_calls(like: ColumnBlock) -> tuple[Callable[..., Any], ...]:
+    """Return the functions of `VECTOR_CALLS`, with inner products over the rows of this process."""
+    if like.layout is not None and not like.layout.n_local:  # BLAS refuses vectors without elements
+        return np.vdot, _nothing, _nothing, lambda alpha, V, *_, **__: np.zeros(V.shape[1], V.dtype)
+    return VECTOR_CALLS[like.dtype.char]
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -73,6 +77,7 @@ class PartialRecurrence:
         self.product, self.array, self._layout = product, array, layout
         self._vectors = [array[:, j] for j in range(c)]
         self._dot, self._axpy, self._scale, self._gemv = vector_calls(columns)
+        self._local_dot = local_calls(columns)[0]
         self._adjoint = 2 if columns.dtype.kind == "c" else 1
         self._T = np.zeros((c, c), order="F")
         self._now, self._before = np.zeros(c), np.zeros(c)  # inner products of the two last vectors
@@ -149,9 +154,7 @@ class PartialRecurrence:
         v, w, T, beta, dot = self._vectors[m], self._vectors[m + 1], self._T, self._beta, self._dot
         np.multiply(self._vectors[m - 1], -beta, out=w)
         self.product(v, w)
-        alpha = dot(v, w).real
-        self._axpy(v, w, a=-alpha)
-        rest = math.sqrt(dot(w, w).real)
+        alpha, rest, reductions = self._orthogonalized(v, w)
         if not rest > LEAST_NORM * norm:
             return self.stop()
         # With v_i^H A = (A v_i)^H: beta_(j+1) w_(j+1) = T^T w_j - alpha_j w_j - beta_j w_(j-1).
@@ -164,7 +167,7 @@ class PartialRecurrence:
             later[: self._kept] += self.defect / rest
         later[m] = noise
         later[m + 1 :] = 0.0
-        reductions, part = 2, None
+        part = None
         if self._again is not None or abs(later[_largest(later)]) > loss:
             begin, end = self._again or self._range(later[: m + 1], FIRST * loss)
             V = self.array[:, begin:end]
@@ -175,7 +178,7 @@ class PartialRecurrence:
             if not rest > NORM_DROP * before:
                 return self.stop()
             self._again = (begin, end) if self._again is None else None
-            reductions = 4
+            reductions += 2
         self._scale(1 / rest, w)
         later[m + 1] = 1.0
         T[m + 1, m] = T[m, m + 1] = rest
@@ -184,6 +187,24 @@ class PartialRecurrence:
             H[begin:end, m] += part
         self._now, self._before, self._beta, self._m = later, now, rest, m + 1
         return reductions
+
+    def _orthogonalized(self, v: Array, w: Array) -> tuple[float, float, int]:
+        """Subtract from w its component along v; return that, the norm of the rest, and the reductions.
+
+        Processes that share the rows sum once for both, unless the difference of squares is inaccurate.
+        """
+        dot = self._dot
+        if self._layout is None:
+            alpha = dot(v, w).real
+            self._axpy(v, w, a=-alpha)
+            return alpha, math.sqrt(dot(w, w).real), 2
+        local = self._local_dot
+        alpha, whole = self._layout.sum(np.array([local(v, w).real, local(w, w).real])).tolist()
+        self._axpy(v, w, a=-alpha)
+        square = whole - alpha * alpha
+        if square > MERGED_DROP * whole:
+            return alpha, math.sqrt(square), 1
+        return alpha, math.sqrt(dot(w, w).real), 2
 
     def _range(self, products: Array, limit: float) -> tuple[int, int]:
         """Return the range of vectors whose inner products exceed a limit."""

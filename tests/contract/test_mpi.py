@@ -33,6 +33,10 @@ def test_two_processes_that_split_rows(under_mpi: Callable[..., str], tmp_path: 
     assert f"{len(FEW)} passed" in under_mpi(2, "-m", "tests.under_mpi", str(tmp_path), *FEW)
 
 
+def test_processes_of_a_host_share_memory(under_mpi: Callable[..., str]) -> None:
+    assert "passed" in under_mpi(2, "-m", "tests.host_memory")
+
+
 def test_failures_between_gpus_end_all_processes(under_mpi: Callable[..., str]) -> None:
     assert "passed" in under_mpi(2, "-m", "tests.pretended_nccl")
 
