@@ -1,7 +1,6 @@
 """Latency of products of short blocks: calls from Python, and kernels in a replayed CUDA graph.
 
 python -m tests.benchmarks.latency --device gpu --json docs/results/<device>/latency.json
-python -m tests.benchmarks.plot docs/results
 """
 
 from __future__ import annotations

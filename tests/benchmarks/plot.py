@@ -1,6 +1,7 @@
-"""Draw the pictures of all recorded results, also of tables that only these benchmarks write.
+"""Draw pictures of recorded results, also of tables that only these benchmarks write.
 
-python -m tests.benchmarks.plot docs/results
+python -m tests.benchmarks.plot docs/results     # again, those that there are
+python -m tests.benchmarks.plot docs/results/host-2core/spmmv.json
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from tests.benchmarks.pictures import (
     accuracy,
     eigsh,
     jacobi_davidson,
-    latency,
     orthogonality,
     paper,
     processes,
@@ -38,15 +38,21 @@ def of_tables(document: Record) -> Iterator[tuple[Paint, list[Record]]]:
     yield processes.paint_host, of("processes")
     yield processes.paint_scaling, records if all("efficiency" in r for r in records) else []
     yield orthogonality.paint_loss, of("orthogonality")
-    yield orthogonality.paint_times, of("orthogonalize")
-    yield latency.paint, [r for r in records if "replay_s" in r]
     yield jacobi_davidson.paint, of_corrections if of_corrections == solves else []
     yield eigsh.paint_times, solves if all({"peers", "which"} <= r.keys() for r in solves) else []
     yield eigsh.paint_block_sizes, of("eigsh_blocks")
     yield from of_products(document)
 
 
+def with_pictures(results: Path) -> list[Path]:
+    """List the files of a folder that there are pictures of; a file stands for itself."""
+    if not results.is_dir():
+        return [results]
+    return sorted(picture.with_suffix(".json") for picture in results.rglob("*.svg"))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("results", nargs="+", type=Path, help="JSON files, or folders that hold some")
-    sys.exit(draw_files(parser.parse_args().results, pictures=of_tables))
+    parser.add_argument("results", nargs="+", type=Path, help="JSON files, or folders of some with pictures")
+    given = parser.parse_args().results
+    sys.exit(draw_files([file for path in given for file in with_pictures(path)], pictures=of_tables))

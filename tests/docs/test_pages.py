@@ -84,6 +84,17 @@ def test_links_of_the_readme_are_absolute_and_lead_to_files_of_the_project() -> 
                 assert (ROOT / path).is_file(), f"{name}: {link}"
 
 
+def test_every_recorded_result_is_described_and_every_picture_is_shown() -> None:
+    folder = DOCS / "results"
+    described = (folder / "README.md").read_text(encoding="utf-8")
+    for file in folder.glob("*/*.json*"):
+        assert f"`{file.name}`" in described or f"`{file.parent.name}/{file.name}`" in described, file
+    texts = [page.read_text(encoding="utf-8") for page in sources()]
+    for picture in folder.glob("*/*.svg"):
+        link = f"{picture.parent.name}/{picture.name}"
+        assert any(link in text for text in texts), f"no page shows {relative(picture)}"
+
+
 def public_names() -> set[str]:
     """Names that users import. The solvers' names are documented as those of ``blockvec.solvers``."""
     listed = {

@@ -1,11 +1,11 @@
-"""Pictures of orthogonalisation: loss over the condition number, and measured against modelled time."""
+"""Picture of orthogonalisation: loss over the condition number."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from blockvec.bench.pictures.shared import distinct, log2_ticks, plot, reference_line
+from blockvec.bench.pictures.shared import distinct, plot
 from blockvec.bench.records import Record, grouped
 
 LEAST_LOSS = 1e-17
@@ -50,34 +50,3 @@ def _loss_curve(axes: Any, members: Sequence[Record], policy: str, color: str) -
     refused = [r["kappa"] for r in members if r["loss"] is None]
     if refused:
         axes.plot(refused[0], 1, "x", color=color, markersize=6)
-
-
-def paint_times(figure: Any, records: Sequence[Record]) -> None:
-    """Draw modelled time / measured time: over the width of the basis, and within a block."""
-    figure.set_size_inches(9, 3.6)
-    left, right = figure.subplots(1, 2)
-    against = sorted((r for r in records if r["M"]), key=lambda r: r["M"])
-    groups = grouped((r for r in records if r["M"]), "policy", "N")
-    for (policy, N), members in groups.items():
-        members.sort(key=lambda r: r["M"])
-        plot(left, members, "M", "fraction", "o-", label=f"{policy}, {N} columns")
-    if against:
-        bases = distinct(against, "M")
-        log2_ticks(left, bases, bases)
-        left.legend(fontsize=7)
-    within = [r for r in records if not r["M"]]
-    policies, widths = distinct(within, "policy"), distinct(within, "N")
-    for index, N in enumerate(widths):
-        members = [r for r in within if r["N"] == N]
-        places = [policies.index(r["policy"]) + 0.4 * (index - (len(widths) - 1) / 2) for r in members]
-        right.barh(places, [r["fraction"] for r in members], 0.36, color=f"C{index}", label=f"{N} columns")
-    right.set_yticks(range(len(policies)), policies)
-    right.invert_yaxis()
-    if within:
-        right.legend(fontsize=7)
-    for axes, draw_line in ((left, left.axhline), (right, right.axvline)):
-        reference_line(draw_line)
-        draw_line(0.8, color="black", linewidth=0.8, linestyle=":")
-        axes.grid(alpha=0.3)
-    left.set(xlabel="columns of the basis", ylim=(0, 1.1), ylabel="model's time / measured time")
-    right.set_xlabel("within a block")

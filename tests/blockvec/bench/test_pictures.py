@@ -45,10 +45,6 @@ def loss(matrix: str, policy: str, width: int, kappa: float) -> dict[str, Any]:
     return head | {"kappa": kappa, "loss": None if lost else 0.0, "bound": None if lost else 1e-14}
 
 
-def sweep(policy: str, M: int, N: int) -> dict[str, Any]:
-    return kernel("orthogonalize", M, N) | {"policy": policy}
-
-
 def davidson(table: str, **more: Any) -> dict[str, Any]:
     found = {"table": table, "block_size": 1, "converged": 3, "operator_columns": 90}
     return solve("bcsstk09", **found) | more
@@ -77,8 +73,6 @@ DOCUMENTS = {
         for policy, width in (("PIP", 4), ("Adaptive", 4), ("SVQB", 8))
         for kappa in (1e12, 1.0, 1e4)
     ],
-    "orthogonalisation": [sweep(p, M, N) for p in ("PIP", "SVQB") for M in (0, 16, 64) for N in (4, 8)],
-    "orthogonalisation within a block alone": [sweep("SVQB", 0, 4)],
     "Jacobi-Davidson": [
         *(
             davidson("primme", correction=c, peers={"P": {"time_s": 1.0, "operator_columns": 80}})
