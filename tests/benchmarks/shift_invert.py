@@ -1,13 +1,13 @@
 """Eigenvalues by factorisations on a GPU, of matrices at which iterations are slow, beside other solvers.
 
-    python -m tests.benchmarks.shift_invert --json FILE [--elements 900] [--grid 100] [--beams 22,38]
+    python -m tests.benchmarks.shift_invert --json FILE [--elements 900] [--grid 100] [--beams 22:scipy:24]
 
 A rough finite-element matrix (bilinear quadrilaterals with a lognormal coefficient), the middle of the
 spectrum of a three-dimensional Laplacian with a proof that no nearer value is missing, and the lowest modes
-of elastic blocks of tetrahedra (scikit-fem, with their mass matrices), which SciPy's eigsh solves too, in a
-process that is stopped after `--peer-limit` times our time. Times are of the second call; `first_s` is that
-of the first one, with the loading of libraries and kernels. `residual` is the largest
-||A x - lambda M x|| / (||A|| ||x||).
+of elastic blocks of tetrahedra (scikit-fem, with their mass matrices), which SciPy's eigsh and ours on the
+host solve too, each in a process that is stopped after some times our time on the device. Times are of the
+second call; `first_s` is that of the first one, with the loading of libraries and kernels. `residual` is the
+largest ||A x - lambda M x|| / (||A|| ||x||).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import argparse
 import multiprocessing
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import eigsh as scipy_eigsh
 
-from blockvec import BlockVector, factorize, models
+from blockvec import BlockVector, Factorization, factorize, models
 from blockvec.backends import backend_for
 from blockvec.bench import records as results
 from blockvec.profile import ceilings
@@ -51,18 +52,16 @@ def rough_elements(n: int, seed: int = 0) -> Any:
 def elastic_block(n: int) -> tuple[Any, Any]:
     """Assemble stiffness and mass of linear tetrahedra in a 3 n x n x n block, clamped at one end."""
     from skfem import Basis, ElementTetP1, ElementVector, MeshTet, condense
-    from skfem.helpers import dot
     from skfem.models.elasticity import lame_parameters, linear_elasticity
-    from skfem.models.general import BilinearForm  # type: ignore[attr-defined]
+    from skfem.models.poisson import mass
 
     mesh = MeshTet.init_tensor(
         np.linspace(0, 3, 3 * n + 1), np.linspace(0, 1, n + 1), np.linspace(0, 1, n + 1)
     )
-    basis = Basis(mesh, ElementVector(ElementTetP1()))
-    mass = BilinearForm(lambda u, v, w: dot(u, v))
+    basis = Basis(mesh, ElementVector(ElementTetP1()), intorder=0)  # gradients are constant
     K = linear_elasticity(*lame_parameters(1.0, 0.3)).assemble(basis)
-    M = mass.assemble(basis)
-    K, M, *_ = condense(K, M, D=basis.get_dofs(lambda x: x[0] == 0))
+    M = sp.kron(mass.assemble(Basis(mesh, ElementTetP1())), sp.eye_array(3))  # of each component
+    K, M, *_ = condense(K, sp.csr_matrix(M), D=basis.get_dofs(lambda x: x[0] == 0))
     return sp.csr_array(K), sp.csr_array(M)
 
 
@@ -132,24 +131,28 @@ def factor_record(name: str, A: Any, sigma: float, device: str) -> results.Recor
     }
 
 
-def scipy_peer(K: Any, M: Any, k: int, limit_s: float) -> results.Record:
-    """Solve by SciPy's eigsh, in a process of its own that is stopped after `limit_s` seconds."""
+def peer(name: str, K: Any, M: Any, k: int, limit_s: float) -> results.Record:
+    """Solve on the host, in a process of its own that is stopped after `limit_s` seconds."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("spawn").Process(target=_solve_by_scipy, args=(sender, K, M, k))
+    process = multiprocessing.get_context("spawn").Process(target=_solve, args=(sender, name, K, M, k))
     process.start()
-    receiver.recv()  # the imports have ended
-    answer: results.Record = {"limit_s": limit_s}
+    library = receiver.recv()  # the imports have ended
+    answer: results.Record = {"library": library, "limit_s": limit_s}
     if receiver.poll(limit_s):
         w, X, seconds = receiver.recv()
-        answer = {"time_s": seconds, "residual": residual(K, M, w, X)}
+        answer = {"library": library, "time_s": seconds, "residual": residual(K, M, w, X)}
     process.kill()
     process.join()
     return answer
 
 
-def _solve_by_scipy(sender: Any, K: Any, M: Any, k: int) -> None:
-    sender.send("begins")
-    (w, X), seconds = timed(lambda: scipy_eigsh(sp.csc_array(K), k, sp.csc_array(M), sigma=0.0))
+def _solve(sender: Any, name: str, K: Any, M: Any, k: int) -> None:
+    K, M = sp.csc_array(K), sp.csc_array(M)
+    sender.send("SuperLU" if name == "scipy" else Factorization.library("cpu"))
+    if name == "scipy":
+        (w, X), seconds = timed(lambda: scipy_eigsh(K, k, M, sigma=0.0))
+    else:
+        (w, X), seconds = timed(lambda: eigsh(K, k, M=M, sigma=0.0, rng=0))
     sender.send((w, X, seconds))
 
 
@@ -160,35 +163,44 @@ def main() -> None:
     parser.add_argument("--device", default="gpu")
     parser.add_argument("--elements", type=int, default=900)
     parser.add_argument("--grid", type=int, default=100)
-    parser.add_argument("--beams", default="22,38", help="elements along the short sides of elastic blocks")
-    parser.add_argument("--peer-limit", type=float, default=25.0, help="of SciPy's time; 0: without SciPy")
+    parser.add_argument(
+        "--beams",
+        default="22:scipy:24,38:host:5",
+        help="elements along the short sides of elastic blocks; a peer, and its limit in our times",
+    )
     arguments = parser.parse_args()
     device, table = arguments.device, []
     backend = backend_for(device)
     environment, walls = results.environment(backend), ceilings(backend)
+    beams = {int(beam[0]): beam[1:] for beam in (b.split(":") for b in arguments.beams.split(",") if b)}
 
     def add(entry: results.Record) -> None:
         table.append(entry)
         print({key: value for key, value in entry.items() if key != "values"}, flush=True)
         results.write(arguments.json, environment, walls, table)
 
-    if arguments.elements:
-        A = rough_elements(arguments.elements)
-        name = f"rough elements {arguments.elements} x {arguments.elements}"
-        for k in (8, 50):
-            add(record(name, A, None, device, k=k, which="SA"))
-        add(factor_record(name, A, -table[0]["values"][0], device))
-    if arguments.grid:
-        A = models.model(f"laplace3d:n={arguments.grid}")
-        name = f"laplace3d n={arguments.grid}"
-        add(record(name, A, None, device, k=20, sigma=6.0003, verify="always"))
-        add(factor_record(name, A, 6.0003, device))
-    for beam in map(int, filter(None, arguments.beams.split(","))):
-        K, M = elastic_block(beam)
-        entry = record(f"elastic block, {beam}", K, M, device, k=20, sigma=0.0)
-        if arguments.peer_limit:
-            entry["peers"] = {"scipy": scipy_peer(K, M, 20, arguments.peer_limit * entry["time_s"])}
-        add(entry)
+    with ProcessPoolExecutor(max(len(beams), 1), multiprocessing.get_context("spawn")) as pool:
+        blocks = {beam: pool.submit(elastic_block, beam) for beam in beams}
+        if arguments.elements:
+            A = rough_elements(arguments.elements)
+            name = f"rough elements {arguments.elements} x {arguments.elements}"
+            for k in (8, 50):
+                add(record(name, A, None, device, k=k, which="SA"))
+            add(factor_record(name, A, -table[0]["values"][0], device))
+        if arguments.grid:
+            A = models.model(f"laplace3d:n={arguments.grid}")
+            name = f"laplace3d n={arguments.grid}"
+            add(record(name, A, None, device, k=20, sigma=6.0003, verify="always"))
+            add(factor_record(name, A, 6.0003, device))
+        solved = {beam: block.result() for beam, block in blocks.items()}
+    for beam, (K, M) in solved.items():
+        add(record(f"elastic block, {beam}", K, M, device, k=20, sigma=0.0))
+    for entry, beam in zip(table[len(table) - len(beams) :], beams, strict=True):
+        if beams[beam]:
+            name, limit = beams[beam]
+            entry["peers"] = {name: peer(name, *solved[beam], 20, float(limit) * entry["time_s"])}
+            print(entry["matrix"], entry["time_s"], entry["peers"], flush=True)
+            results.write(arguments.json, environment, walls, table)
 
 
 if __name__ == "__main__":
