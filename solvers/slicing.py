@@ -53,6 +53,7 @@ PLACE = 0.4877
 # where one of these is nearer, in units of ||A||, than u to this power.
 NARROW, NEAREST = 1e3, 0.75
 CLEAR = 1e-6  # share of a range next to its cuts where Ritz values are not compared with counts
+GROUP = 32  # vectors that are orthonormalised together on a GPU, at most
 NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
 
 
@@ -71,7 +72,11 @@ class Slicing:
         self.shifts = 0  # at which pairs were looked for
         self.fruitless = 0
         like = BlockVector.empty(problem.n, 0, problem.operator.dtype, device=problem.operator.device)
-        self.X: Block = like.like(self.wanted)
+        # On a GPU kernels belong to widths: only whole groups of vectors are taken, the last one with zeros.
+        self._group = 1 if problem.operator.device == "cpu" else GROUP
+        self.X: Block = like.like(-(-self.wanted // self._group) * self._group)
+        if self._group > 1:
+            self.X.array.fill(0)
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
         self.earlier_s, self.begin_s = 0.0, time.perf_counter()
 
@@ -259,7 +264,21 @@ class Slicing:
             order = np.argsort(-np.abs(ritz.theta), kind="stable")
             krylov.restart(ritz, order[: krylov.capacity // 2])
         self._check_ritz_values(krylov, sigma, left, right)
-        return "", min(reach, self._accept(krylov, sigma, inside)) if len(inside) else reach
+        for part in self._parts(inside):
+            reach = min(reach, self._accept(krylov, sigma, part))
+        return "", reach
+
+    def _parts(self, chosen: np.ndarray) -> list[np.ndarray]:
+        """Split indices of Ritz pairs into parts of few different widths, which are powers of two."""
+        if self._group == 1:
+            return [chosen] if len(chosen) else []
+        parts, width = [], self._group
+        while len(chosen):
+            while width > len(chosen):
+                width //= 2
+            part, chosen = np.split(chosen, [width])
+            parts.append(part)
+        return parts
 
     def _tolerance(self, sigma: float) -> TransformedTolerance:
         asked, norms = self.problem.tolerance, self.pencil.norms
@@ -323,7 +342,7 @@ class Slicing:
 
     def _orthonormal(self, X: Block) -> Block:
         """Orthonormalise columns against the vectors found and among each other, with few changes of each."""
-        known = self.X[:, : self.found]
+        known = self.X[:, : -(-self.found // self._group) * self._group]
         for _ in range(2):
             MX = self.pencil.mass(X)
             if self.found:
