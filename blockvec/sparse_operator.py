@@ -15,10 +15,11 @@ from .arrays import Memory
 from .backends import Array, Backend
 from .backends.base import CsrMatrix
 from .blockvector import BlockVector
-from .errors import DTypeError
+from .errors import DeviceError, DTypeError
 from .fused import Extras, Sums
 from .kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
 from .kernels.sparse.chain_plan import Chain
+from .krylov_steps import KrylovSteps
 from .operators import Operator
 from .profile import active_profile
 
@@ -147,6 +148,41 @@ class SparseOperator(Operator):
             matrix = matrix - shift * identity
         matrix.data = alpha * matrix.data
         return SparseOperator(matrix, self.backend)
+
+    def to_host(self) -> Any:
+        """Copy the matrix from its device, as SciPy's ``csr_array``; on the host nothing is copied.
+
+        Raises
+        ------
+        DeviceError
+            For a chain, whose entries are not stored.
+        """
+        if self._matrix is not None:
+            return self._matrix
+        if not hasattr(self.prepared, "to_host"):
+            raise DeviceError("to_host: the entries of a chain are not stored; make its matrix on the host.")
+        return self.prepared.to_host()
+
+    def krylov_steps(self, V: BlockVector, b: int) -> KrylovSteps | None:
+        """Prepare steps of block Lanczos, several of which are queued by one call; on a GPU.
+
+        Parameters
+        ----------
+        V : BlockVector, shape (n, c)
+            The basis, orthonormal columns of which the last b are the next ones that A is applied to.
+        b : int
+            Columns of a block.
+
+        Returns
+        -------
+        KrylovSteps or None
+            None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
+        """
+        memory, is_own = V.memory, type(self) is SparseOperator and self.shape[0] == self.shape[1]
+        if not is_own or memory.backend is not self.backend:
+            return None
+        queue = self.backend.krylov_steps(self.prepared, memory.array, b)
+        return None if queue is None else KrylovSteps(queue, b)
 
     def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
         """Make ``factor A`` with entries of another type an operator of its own.

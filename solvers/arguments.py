@@ -177,7 +177,9 @@ def device_of(A: Any, device: Any = None) -> str:
 
 
 def on_host(A: Any) -> Any:
-    """Copy a matrix or an array of CuPy to the host; return anything else as it is."""
+    """Copy a matrix or an array of a GPU to the host; return anything else as it is."""
+    if isinstance(A, blockvec.Operator) and A.device != "cpu" and hasattr(A, "to_host"):
+        return A.to_host()
     return A.get() if is_on_gpu(A) else A.to_host() if isinstance(A, BlockVector) else A
 
 

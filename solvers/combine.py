@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .blocks import Block, RealArray, column_factors, project_out, small_matrix, to_host
+from .iterations.filtered_lanczos import OUTLIER_LIMIT
 from .iterations.rayleigh_ritz import ritz_pairs
 from .problem import IterationState, Problem
 from .result import EigenResult
@@ -91,6 +92,33 @@ def both_ends(problem: Problem, solve: Callable[[Problem], EigenResult]) -> Eige
         low = replace(low, deflated=to_host(first.eigenvalues).astype(np.float64))
     second = solve(replace(low, locked=side_by_side(X, problem.locked)))
     return _joined(problem, first, second)
+
+
+def after_outliers(
+    problem: Problem, first: EigenResult, solve: Callable[[Problem], EigenResult]
+) -> EigenResult:
+    """Continue a solve that has computed values far out, in the complement of their vectors."""
+    done = first.residuals <= OUTLIER_LIMIT * first.limits
+    count = int(np.argmin(done if problem.which == "SA" else done[::-1]))  # without a gap, from the end on
+    part = slice(count) if problem.which == "SA" else slice(problem.k - count, None)
+    # In single precision, products would hide the others behind those far out.
+    rest = replace(within_time(problem), k=problem.k - count, start=None, precision="double")
+    if problem.locked is None or len(problem.deflated):
+        values = to_host(first.eigenvalues[part]).astype(np.float64)
+        rest = replace(rest, deflated=np.concatenate([problem.deflated, values]))
+    X = problem.blocks(first.eigenvectors[:, part])
+    second = solve(replace(rest, locked=side_by_side(X, problem.locked)))
+    first = first.part(part)
+    joined = _joined(problem, *((first, second) if problem.which == "LA" else (second, first)))
+    stopped, verification = second.info["stopped"], second.info["verification"]
+    why = f"{second.info['why']}, once {count} values far out were computed"
+    return joined.with_info(
+        which=problem.which,
+        method=second.info["method"],
+        why=why,
+        stopped=stopped,
+        verification=verification,
+    )
 
 
 def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:

@@ -17,7 +17,7 @@ from .arguments import integer, orthonormal_block
 from .blocks import Block, Operator, project_out, to_host
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
-from .combine import both_ends, one_after_other, staged
+from .combine import after_outliers, both_ends, one_after_other, staged
 from .costs import FEW_ROWS
 from .interior_filter import solve_window
 from .iterations.base import Iteration, IterationResult
@@ -68,7 +68,7 @@ def prepare(problem: Problem) -> tuple[Problem, IterationOptions]:
 
 def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResult:
     """Solve by block Lanczos, with or without a filter, or by block Jacobi-Davidson."""
-    options = replace(options, mixes=may_mix(problem, options))
+    given, options = problem, replace(options, mixes=may_mix(problem, options))
     require_basis(problem, options)
     op = problem.operator
     start: Block = _empty(op) if problem.start is None else problem.start
@@ -102,7 +102,15 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
             ) from error
         if largest(op.layout, interrupted()):
             outcome = replace(outcome, reason="interrupted")
-    return _result(problem, options, outcome)
+    result = _result(problem, options, outcome)
+    if outcome.reason != "outliers":
+        return result
+
+    def solve_rest(rest: Problem) -> EigenResult:
+        rest, sizes = prepare(rest)
+        return solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
+
+    return after_outliers(given, result, solve_rest)
 
 
 def _by_columns(problem: Problem) -> Problem:

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
+import blockvec
 from blockvec import Factorization
 from blockvec.errors import DeviceError
 from blockvec.system.installation import install_command
@@ -19,6 +22,9 @@ AFFORDABLE_S = 20.0  # of a factorisation on the host that nobody asked for
 # Predicted seconds of a factorisation, above which values around a shift are computed without one. For random
 # graphs, where this matters, the prediction is some five times too high.
 LONGEST_S = 600.0
+# Entries of a matrix and of STEP_VECTORS vectors, and wanted pairs, up to which steps on the host take less
+# time than the launches of their kernels on a GPU.
+HOST_WORK, HOST_PAIRS, STEP_VECTORS = 40_000, 20, 8
 DENSE_ROWS = 3000  # up to here a GPU solves an end of a spectrum densely in less time
 
 
@@ -51,6 +57,7 @@ class Placement:
         device: str,
         sigma: float | None,
         *,
+        k: int,
         method: str,
         mode: str,
         is_given: bool,
@@ -59,7 +66,8 @@ class Placement:
     ) -> Self:
         """Place a problem of `eigsh` on a device, or on the host.
 
-        `is_given`: (A - sigma M)^-1 is given. `needs_host`: an operator must be one of the host.
+        `is_given`: (A - sigma M)^-1 is given. `needs_host`: an operator must be one of the host. Steps with a
+        small matrix of a GPU take less time on the host than their launches would.
 
         Raises
         ------
@@ -75,6 +83,8 @@ class Placement:
         unfactored = corrects or (is_plain and (by_filter or method == "dense"))
         transforms = not has_interval and (M is not None or not (sigma is None or unfactored))
         moves = has_interval and method == "auto" and place == "cpu"
+        ends = is_plain and sigma is None and method == "auto" and not has_interval and not needs_host
+        moves |= ends and is_short(A, k)
         needs_host |= method in ("jd", "dense") or mode in ("distance", "reciprocal")
         is_factorised = (needs_host or not is_given) and (M is not None or mode != "distance")
         if transforms and device != "cpu" and is_factorised:
@@ -86,6 +96,19 @@ class Placement:
             moves = place == "cpu"
         home = device if moves and device != "cpu" else None
         return cls(home, device == "cpu" or home is not None, transforms, unfactored)
+
+
+def is_short(A: Any, k: int) -> bool:
+    """Check whether A is a sparse matrix with which steps take microseconds on the host."""
+    if (
+        not isinstance(k, int | np.integer)
+        or not 0 < k <= HOST_PAIRS
+        or not hasattr(A, "nnz")
+        or getattr(A, "dtype", np.dtype("f")).char not in "dD"
+    ):
+        return False
+    is_stored = not isinstance(A, blockvec.Operator) or hasattr(getattr(A, "prepared", None), "to_host")
+    return is_stored and bool(A.nnz + STEP_VECTORS * A.shape[0] <= HOST_WORK)
 
 
 def _takes_too_long(A: Any, place: str | None) -> bool:

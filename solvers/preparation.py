@@ -162,6 +162,7 @@ def prepare(
     tol = real("tol", options["tol"], "a number of at least 0", lambda x: 0 <= x < math.inf)
     placement = Placement.of(
         *(given.A, given.M, device_of(given.A, given.device), sigma),
+        k=6 if k is None else k,
         method="jd" if corrects else method,
         mode=mode,
         is_given=given.OPinv is not None,

@@ -142,6 +142,12 @@ class EigenResult:
         info: Any = self.info | entries
         return replace(self, info=info, history=self.history if history is None else history)
 
+    def part(self, which: slice) -> EigenResult:
+        """Return some of the pairs."""
+        pairs = {"eigenvalues": self.eigenvalues[which], "eigenvectors": self.eigenvectors[:, which]}
+        accuracy = {name: getattr(self, name)[which] for name in ("residuals", "limits", "converged")}
+        return replace(self, **pairs, **accuracy)
+
     def moved(self, device: str) -> EigenResult:
         """Copy the pairs of a solve on the host to the device of the matrix."""
         X = BlockVector(self.eigenvectors).to_device(device)

@@ -32,6 +32,7 @@ LAYERS = [
         "graphs",
         "interchange",
         "io",
+        "krylov_steps",
         "matrices",
         "models",
         "operators",

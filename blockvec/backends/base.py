@@ -197,6 +197,12 @@ class Backend(Protocol):
     def start_copies(self, *arrays: Array) -> Callable[[], list[Array]]:
         """Start copies of small arrays to the host; the function returned waits for all and returns them."""
 
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> Callable[..., Array] | None:
+        """Prepare several Lanczos steps a launch with a prepared matrix; None where there is no kernel.
+
+        See `blockvec.sparse_operator.SparseOperator.krylov_steps`.
+        """
+
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Compute T = R^-1 for G = R^H R, and a report; see `blockvec.small_matrices.inverse_factor`.
 

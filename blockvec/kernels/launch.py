@@ -106,6 +106,10 @@ class Kernel:
             self._function(grid, block, arguments, shared_mem)
         free.append(memory)
 
+    def cooperate(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+        """Queue the kernel so that all of its blocks run at the same time, and may wait for each other."""
+        self._function(grid, block, arguments, enable_cooperative_groups=True)
+
 
 _Packer: TypeAlias = tuple[Callable[..., None], tuple[int, ...], list[tuple[Any, Any, int]]]
 """Writes arguments into memory; bytes of each argument there; memory that no thread is using."""

@@ -45,7 +45,8 @@ class IterationResult:
     X: Block  # orthonormal vectors, shape (n, k); may be a view of the iteration's buffer
     residuals: RealArray  # true residual norms ||A x - theta x||
     limits: RealArray
-    reason: str  # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated" or "costly"
+    # "converged", "maxiter", "callback", "time_limit", "interrupted", "stagnated", "costly" or "outliers"
+    reason: str
     verification: str  # outcome of the search for missed copies
     missing: int  # number of wanted vectors that are known to exist and are not in X
     norm: float  # ||A||, as given or estimated

@@ -81,6 +81,9 @@ MAX_DOUBT = 1e6
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
 MAX_DESIGNS = 6
+# Outliers are left out for a filter of this share of the wished degree, once their residuals are this share
+# of their limits: the vectors found in their complement couple to them by as much.
+OUTLIER_SHARE, OUTLIER_LIMIT = 0.5, 0.1
 CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
 # Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
 # and finite elements.
@@ -105,6 +108,7 @@ class FilteredRestart(ThickRestart):
     is_refined = False  # whether the pending columns are refined vectors without values and residuals
     designs = 0
     retired = False  # whether filters are no longer used
+    outliers = 0  # values after which the run ends: a filter separates the others in the complement of theirs
     best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
     stalled = 0
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
@@ -131,8 +135,9 @@ class FilteredRestart(ThickRestart):
     @property
     def _is_cheap(self) -> bool:
         """Whether plain Lanczos steps are cheap, and no filter is asked for."""
-        problem, is_by_columns = self.problem, isinstance(self.operator, ColumnOperator)
-        return is_by_columns and problem.method == "auto" and problem.precision != "mixed"
+        problem, krylov = self.problem, self.krylov
+        is_short = isinstance(self.operator, ColumnOperator) or krylov.takes_several_steps
+        return is_short and problem.method == "auto" and problem.precision != "mixed"
 
     def _converges_soon(self) -> bool:
         """Check whether few more cycles without a filter are predicted to suffice."""
@@ -244,11 +249,24 @@ class FilteredRestart(ThickRestart):
         self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
         if self.designs > MAX_DESIGNS:
             self.filter = None
+        elif self.filter is None:
+            self.outliers = self._count_outliers(values, min(max(degree, separating), STIFFEST), spread)
         self.retired = self.filter is None
         self.is_mixed = self.is_mixed and not self.retired
         self.best, self.stalled, self.doubt = np.inf, 0, 1.0
         if self.filter is not None:
             self.degree = max(self.degree, self.filter.degree)
+
+    def _count_outliers(self, values: tuple[float, float, float, float], degree: float, spread: float) -> int:
+        """Count the wanted values so far out that a filter would separate the others without them."""
+        keys = ranking_key(self.theta[: self.problem.k], self.which)
+        may_leave = self.problem.checkpoint is None and self.problem.maxiter is None and self.which != "LM"
+        for count in range(1, len(keys) if may_leave else 0):
+            rest = (max(float(keys[count]), values[1]), *values[1:])
+            filter = design_filter(rest, self.which, self._norm(), int(degree), spread)
+            if filter is not None and filter.degree >= OUTLIER_SHARE * degree:
+                return count
+        return 0
 
     def _single(self) -> SingleCopy:
         """Return the matrix in single precision; it is converted once."""
@@ -398,6 +416,8 @@ class FilteredRestart(ThickRestart):
         if not (self.retired or self.krylov.can_expand() or self.krylov.complete):
             self._adopt()  # pending columns, of a wide start and of missed copies, leave no room for a step
             return ""
+        if self.outliers and (state.residuals <= OUTLIER_LIMIT * state.limits)[: self.outliers].all():
+            return "outliers"
         if self.retired or len(self.theta) <= k:
             return ""
         if self.filter is None:  # a given start has been checked

@@ -16,8 +16,9 @@ from blockvec import Profile
 from ..blocks import Array, Block, LinearMap, assign, to_host
 from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalize import orthogonalize
+from ..orthogonalize.factors import PLAIN_GROWTH
 from ..orthogonalize.host_step import column_step, square
-from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, StepReport, queue_step
+from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, ReportOfSeveral, StepReport, queue_step
 from .counts import Counts
 from .krylov_space import KrylovSpace, restored_scale
 from .partial import LEAST_LOSS, PartialRecurrence
@@ -77,11 +78,20 @@ class BlockKrylov(KrylovSpace):
             self._partial = PartialRecurrence(operator.add_vector, cast(ColumnBlock, buffer))
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._queues = M is None and is_queued(operator, buffer)
-        self._reports: list[tuple[int, int, StepReport]] = []  # of queued steps: m and m + w before each
+        self._reports: list[
+            tuple[int, int, StepReport | ReportOfSeveral]
+        ] = []  # of queued steps: m and m + w before each
+        make_steps = getattr(operator, "krylov_steps", None) if self._queues and n_locked == 0 else None
+        self._steps = None if make_steps is None else make_steps(buffer, block_size)
         self._recorder = recorder_for(operator, buffer)
         self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
         self.most = 0.0  # largest norm of A x so far, until `norm` is known
         self._next: Block | None = None  # a contiguous copy of the pending columns, if available
+
+    @property
+    def takes_several_steps(self) -> bool:
+        """Whether steps take much less time than a look at their result."""
+        return self._steps is not None
 
     @property
     def takes_single_columns(self) -> bool:
@@ -101,10 +111,13 @@ class BlockKrylov(KrylovSpace):
     def expand(self, until: int = 0, stop: Callable[[], object] = bool) -> None:
         """Apply the operator to the next pending columns and append new directions.
 
-        On a GPU this queues the step and does not wait for it; `settle` does. Steps of single vectors go on
-        until V has `until` columns, or `stop`, called after each, returns a true value.
+        On a GPU this queues the step and does not wait for it; `settle` does. Where steps are cheap, it takes
+        more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
+        returns a true value.
         """
-        if self._queues and min(self.w, self.room) >= self.block_size:
+        if self._steps is not None and self.w == self.block_size <= self.room:
+            self._queue_several(until)
+        elif self._queues and min(self.w, self.room) >= self.block_size:
             X, W, into = self._operands()
             W, step = self._queue(X, W, into)
             self._reports.append((self.m, self.m + self.w, StepReport(step, self.basis.shape[1])))
@@ -263,6 +276,21 @@ class BlockKrylov(KrylovSpace):
         self._advance(step, W)
 
     # --- queued steps on a GPU ---------------------------------------------------------------------
+
+    def _queue_several(self, until: int) -> None:
+        """Queue steps up to `until` columns of V, as far as there is room, by one call."""
+        assert self._steps is not None
+        b, end = self.block_size, self.m + self.w
+        room = min(self.capacity - end, self.room)
+        count = max(1, min(-(-(until - self.m) // b), room // b))
+        X, W, _ = self._operands()
+        if all(X is not block for block in self._scratch):
+            X, given = self._scratch[0], X
+            X[:, :], W = given, self._scratch[1]
+        wait = self._steps.queue(X, W, self.m, end, self._full_until, count, PLAIN_GROWTH)
+        for step in range(count):
+            self._reports.append((self.m, self.m + b, ReportOfSeveral(wait, step, self.buffer.dtype)))
+            self._advance(b, W if count % 2 else X)
 
     def _queue(self, X: Block, W: Block, into: Block) -> tuple[Block, QueuedStep]:
         """Queue a step, by one call where cycles repeat it; return the block that holds its result, too.

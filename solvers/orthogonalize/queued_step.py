@@ -8,8 +8,9 @@ after it are invalid, and the caller repeats it by `orthogonalize`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -76,9 +77,29 @@ class StepReport:
         for coefficients, ranges in zip((before, rest), self._ranges, strict=True):
             for begin, end in ranges:
                 coefficients[begin:end] = next(taken)
-        whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
-        length = max(scale, (whole + again + square(before)) ** 0.5)
-        enough = found.growth <= ENOUGH * len(found.R) and is_enough(
-            whole=whole, again=again, spread=spread, length=length, unit=self._unit
-        )
-        return before + rest, found.R if enough else None
+        return _judged(before, rest, found, self._unit, scale)
+
+
+class ReportOfSeveral:
+    """The small matrices of one of several steps that were queued together."""
+
+    def __init__(self, wait: Callable[[], list[Any]], step: int, dtype: np.dtype[Any]) -> None:
+        self._wait, self._step = wait, step
+        self._unit = float(np.finfo(dtype).eps) / 2
+
+    def wait(self, scale: float) -> tuple[Array, Array | None]:
+        """Return what `StepReport.wait` does."""
+        found = self._wait()[self._step]
+        return _judged(found.first, found.second, found.factor, self._unit, scale)
+
+
+def _judged(
+    before: Array, rest: Array, found: FactorReport, unit: float, scale: float
+) -> tuple[Array, Array | None]:
+    """Return S and R of `StepReport.wait` from what projections took out and the factor of the rest."""
+    whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
+    length = max(scale, (whole + again + square(before)) ** 0.5)
+    enough = found.growth <= ENOUGH * len(found.R) and is_enough(
+        whole=whole, again=again, spread=spread, length=length, unit=unit
+    )
+    return before + rest, found.R if enough else None

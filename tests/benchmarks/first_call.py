@@ -4,20 +4,23 @@ Which source tree is measured is up to PYTHONPATH, so that two of them can be co
 
     PYTHONPATH=/trees/old python tests/benchmarks/first_call.py --json old.json
     PYTHONPATH=/trees/new python tests/benchmarks/first_call.py --json new.json --compare old.json
+    PYTHONPATH=$PWD python -m tests.benchmarks.first_call --draw 19 --every 4 --json calls.json
 
-Every solve runs in three processes on cache folders of its own, also for CuPy and NVRTC: the first process
-finds them empty, the second and the third full. The import of the packages, the start of CUDA and the matrix
-are timed apart from the solve.
+The last form takes problems drawn from a seed, every fourth one. Every solve runs in three processes (drawn
+problems: two) on cache folders of its own, also for CuPy and NVRTC: the first process finds them empty, the
+others full. The import of the packages, the start of CUDA and the matrix are timed apart from the solve.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,14 @@ imported = time.perf_counter()
 import cupy
 cupy.zeros(1).get()
 started = time.perf_counter()
-A = blockvec.as_operator(blockvec.models.model(matrix).astype(dtype), device="gpu")
+if "seed=" in matrix:
+    from tests.benchmarks.drawn_problems import matrix as drawn
+    A = drawn(matrix)
+    how["tol"] *= float(abs(A).sum(axis=0).max())
+    how["convergence"] = "absolute"
+else:
+    A = blockvec.models.model(matrix).astype(dtype)
+A = blockvec.as_operator(A, device="gpu")
 cupy.cuda.Device().synchronize()
 ready = time.perf_counter()
 times = []
@@ -86,6 +96,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
+    parser.add_argument("--draw", type=int, metavar="SEED", help="problems drawn from this seed instead")
+    parser.add_argument("--count", type=int, default=40, help="how many of them (40)")
+    parser.add_argument("--largest", type=float, default=1e7, metavar="N", help="rows of the largest (1e7)")
+    parser.add_argument("--every", type=int, default=1, metavar="STEP", help="every so many of them (1)")
+    parser.add_argument("--budget", type=float, default=math.inf, metavar="S", help="for everything")
     parser.add_argument("--repeats", type=int, default=1, help="caches per kind; the fastest solve counts")
     parser.add_argument("--cache", type=Path, help="folder for the caches; default a temporary one")
     parser.add_argument("--json", type=Path, help="file to write the times to")
@@ -95,22 +110,31 @@ def main() -> None:
     found: dict[str, dict[str, Any]] = {}
     columns = "".join(f"{part:>10}" for part in PARTS)
     print(f"{'kind':14}{'cache':8}{columns}{'other':>10}{'ratio':>8}")
-    for name in arguments.kinds:
+    kinds, full, begin = {name: KINDS[name] for name in arguments.kinds}, 2, time.monotonic()
+    if arguments.draw is not None:
+        from .drawn_problems import draw
+
+        drawn = draw(arguments.draw, arguments.count, arguments.largest)[:: arguments.every]
+        kinds, full = {text: {"matrix": text, "k": k, "which": which} for text, k, which in drawn}, 1
+    for name, kind in kinds.items():
+        if time.monotonic() - begin > arguments.budget:
+            print("the rest is left out")
+            break
         runs: dict[str, list[dict[str, Any]]] = {"empty": [], "full": []}
         for _ in range(arguments.repeats):
             with tempfile.TemporaryDirectory(dir=arguments.cache) as cache:
-                runs["empty"].append(measure(KINDS[name], Path(cache)))
-                runs["full"] += [measure(KINDS[name], Path(cache)) for _ in range(2)]
+                runs["empty"].append(measure(kind, Path(cache)))
+                runs["full"] += [measure(kind, Path(cache)) for _ in range(full)]
         for state, times in runs.items():
             best = min(times, key=lambda one: float(one["solve_s"]))
             found[f"{name}, {state}"] = best
             before = other.get(f"{name}, {state}", {}).get("solve_s")
             ratio = f"{before:10.2f}{best['solve_s'] / before:8.2f}" if before else ""
             parts = "".join(f"{best[part]:10.2f}" for part in PARTS)
-            print(f"{name:14}{state:8}{parts}{ratio}", flush=True)
+            print(f"{name[:40]:14}{state:8}{parts}{ratio}", flush=True)
+            if arguments.json:
+                arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     print("tree:", {Path(one["tree"]).parents[1].as_posix() for one in found.values()})
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

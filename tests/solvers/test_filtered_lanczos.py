@@ -293,3 +293,20 @@ def test_a_short_solve_on_short_columns_is_not_filtered(k: int) -> None:
     assert result.info["method"] == "lanczos"
     assert np.allclose(result.eigenvalues, np.sort(values)[-k:])
     assert result.info["operator_columns"] < 250
+
+
+@pytest.mark.parametrize(("which", "dtype"), [("LA", "float64"), ("SA", "complex128")])
+def test_values_far_out_are_computed_first(which: str, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    values = np.concatenate([np.linspace(2, 30, 10) ** 1.5, [164.3] * 2, rng.uniform(0, 1, 3000)])
+    values *= 1 if which == "LA" else -1
+    A = as_operator(sp.diags_array(values, format="csr").astype(dtype))
+    k = 22
+    result = eigsh(A, k, which=which, tol=1e-8, convergence="norm", rng=0, return_info=True)
+    assert "far out" in result.info["why"]
+    assert result.converged.all()
+    assert (result.info["k"], result.info["which"], result.info["stopped"]) == (k, which, "converged")
+    exact = np.sort(values)[-k:] if which == "LA" else np.sort(values)[:k]
+    assert np.allclose(result.eigenvalues, exact, rtol=0, atol=1e-10 * 165)
+    assert np.abs(result.eigenvectors.conj().T @ result.eigenvectors - np.eye(k)).max() < 1e-12
+    assert result.info["restarts"] >= len(result.history) - 2

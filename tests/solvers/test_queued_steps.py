@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+import blockvec.backends
 from blockvec import BlockVector, Recorder, as_operator, models
 from blockvec.errors import BreakdownError
+from blockvec.krylov_steps import KrylovSteps
+from blockvec.sparse_operator import SparseOperator
 from solvers import choice, eigsh
 from solvers.iterations import krylov
 from solvers.iterations.counts import Counts
@@ -145,3 +148,69 @@ def test_only_products_with_matrices_are_queued() -> None:
     assert krylov.is_queued(matrix, on_device)  # type: ignore[arg-type]
     assert not krylov.is_queued(function, on_device)  # type: ignore[arg-type]
     assert not krylov.is_queued(matrix, BlockVector.zeros(30, 2))
+
+
+class SeveralSteps:
+    """Several steps on the host by the rules of the kernel that takes them on a GPU."""
+
+    def __init__(self, matrix: Any, V: Any, b: int) -> None:
+        self.A, self.V, self.b, self.columns = matrix, V, b, V.shape[1]
+        self.steps: list[int] = []
+
+    def __call__(self, X: Any, W: Any, m: int, end: int, full_until: int, steps: int, limit: float) -> Any:
+        V, b, reports = self.V, self.b, []
+        self.steps.append(steps)
+        for _ in range(steps):
+            W[...] = self.A @ X
+            first, report = 0 if m < full_until else m - b, np.full((2 * V.shape[1], b), np.nan, V.dtype)
+            for i, begin in enumerate((first, 0)):
+                S = V[:, begin:end].conj().T @ W
+                W -= V[:, begin:end] @ S
+                report[i * V.shape[1] + begin : i * V.shape[1] + end] = S
+            T, factor = blockvec.backends.backend_of(W).inverse_factor(W.conj().T @ W, limit)
+            W[...] = V[:, end : end + b] = W @ T
+            reports.append(np.vstack([report, factor]))
+            m, end, X, W = m + b, end + b, W, X
+        return np.stack(reports)
+
+
+@pytest.fixture
+def several(queues: None, monkeypatch: pytest.MonkeyPatch) -> list[SeveralSteps]:
+    """Take several steps by one call on the host, too."""
+    made: list[SeveralSteps] = []
+
+    def steps(operator: Any, V: Any, b: int) -> KrylovSteps | None:
+        if V.dtype.char not in "dD":
+            return None
+        made.append(SeveralSteps(operator.to_host(), V.array, b))
+        return KrylovSteps(made[-1], b)
+
+    monkeypatch.setattr(SparseOperator, "krylov_steps", steps)
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+@pytest.mark.parametrize("b", [1, 3])
+def test_the_decomposition_holds_after_several_steps(dtype: str, b: int, several: list[SeveralSteps]) -> None:
+    cycles(models.model("laplace1d:n=300").astype(dtype), b)
+    assert several
+
+
+@pytest.mark.parametrize("which", ["SA", "LM"])
+def test_several_steps_are_queued_between_looks(which: str, several: list[SeveralSteps]) -> None:
+    A = models.model("laplace2d:nx=30,ny=31").tocsr()
+    w, V = eigsh(A, k=5, which=which, rng=0)
+    exact = np.linalg.eigvalsh(A.toarray())
+    order = np.argsort(exact if which == "SA" else -abs(exact))[:5]
+    assert np.allclose(w, np.sort(exact[order]), rtol=0, atol=1e-12)
+    assert np.abs(V.T @ V - np.eye(5)).max() < 1e-12
+    assert max(several[0].steps) > 4
+
+
+def test_a_step_that_is_not_enough_discards_the_later_ones(several: list[SeveralSteps]) -> None:
+    values = np.r_[np.zeros(380), np.linspace(1, 2, 20)]  # an invariant space is found within a cycle
+    A = sp.diags_array(values, format="csr")
+    w, V = eigsh(A, k=4, which="LA", rng=0)
+    assert np.allclose(w, values[-4:], rtol=0, atol=1e-13)
+    assert np.abs(V.T @ V - np.eye(4)).max() < 1e-12
+    assert several[0].steps

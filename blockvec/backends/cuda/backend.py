@@ -24,7 +24,7 @@ from ...kernels.tuning.winners import Winner, find, representative, store
 from ...system.installation import install_command
 from ..base import Candidate, Factors, is_small
 from ..base import DeviceArray as Array
-from . import cublas, cusparse, dense, elementwise, probes, small_matrices, sparse
+from . import cublas, cusparse, dense, elementwise, krylov_steps, probes, small_matrices, sparse
 from .cudss import CopiedFactors, CudssFactors, is_available
 from .device import Gpu
 from .device_csr import DeviceChain, DeviceCsr, csr
@@ -301,6 +301,10 @@ class CudaBackend:
     def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
         """Queue copies to pinned memory on the current stream; return a function that waits for them."""
         return self._gpu.on_device(small_matrices.DeviceCopies)(*arrays)  # type: ignore[no-any-return]
+
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> krylov_steps.KrylovSteps | None:
+        """Prepare several steps a launch, where a kernel takes them."""
+        return krylov_steps.krylov_steps(self._gpu, matrix, V, b)
 
     def inverse_factor(self, G: Array, limit: float) -> tuple[Array, Array]:
         """Queue a kernel for T = R^-1 with G = R^H R, and a report."""

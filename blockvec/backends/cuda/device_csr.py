@@ -72,6 +72,11 @@ class DeviceCsr:
         """Entries of the longest row."""
         return self.plan.longest
 
+    def to_host(self) -> Any:
+        """Copy the matrix to SciPy's CSR form."""
+        arrays = self.data.get(), self.indices.get(), self.indptr.get()
+        return scipy.sparse.csr_array(arrays, shape=self.shape)
+
     def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
         from cupyx.scipy import sparse

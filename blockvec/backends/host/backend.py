@@ -125,6 +125,9 @@ class HostBackend(Backend):
         copies = [np.array(array, order="C") for array in arrays]
         return lambda: copies
 
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> None:
+        """Return None: on the host a step is a few calls of NumPy."""
+
     inverse_factor = staticmethod(small_matrices.inverse_factor)
 
     def fill_random(self, out: Array, key: int, offset: int) -> None:

@@ -1,0 +1,60 @@
+"""Launches of several Lanczos steps at once, by a kernel whose blocks wait for each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
+from ...kernels.limits import ceil_div
+from ..base import DeviceArray
+from .device import Gpu, type_name
+from .device_csr import DeviceCsr
+
+MOST_BYTES = 1 << 28  # of the basis: of larger ones, products by kernels of their own take less time
+MOST_ENTRIES, LONGEST = 1 << 25, 1 << 16  # of the matrix, and of a row, which one block multiplies
+ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than their rows
+
+
+def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps | None:
+    """Prepare steps of b columns on a basis in the columns of V; None where there is no kernel for it."""
+    if not isinstance(matrix, DeviceCsr) or V.dtype != matrix.data.dtype or V.dtype.char not in "dD":
+        return None
+    wide = matrix.indices.dtype == np.int64
+    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), wide)
+    is_small = V.nbytes <= MOST_BYTES and matrix.nnz <= MOST_ENTRIES and matrix.longest <= LONGEST
+    return KrylovSteps(gpu, kernel, matrix, V) if is_small and not kernel.refusal() else None
+
+
+class KrylovSteps:
+    """Steps on one basis with one matrix; see `Backend.krylov_steps`."""
+
+    def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: DeviceCsr, V: DeviceArray) -> None:
+        self.columns, self._kernel, self._gpu = kernel.columns, kernel, gpu
+        self._matrix, self._V = matrix, V
+        blocks = min(gpu.info.multiprocessors, ceil_div(matrix.shape[0], ROWS_PER_BLOCK))
+        self._blocks = max(blocks, 1)
+        mean = matrix.nnz / max(matrix.shape[0], 1)
+        self._group = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
+
+    def __call__(
+        self, X: DeviceArray, W: DeviceArray, m: int, end: int, full_until: int, steps: int, limit: float
+    ) -> DeviceArray:
+        """Queue steps and return their report; the last block is in W if their number is odd, else in X."""
+        return self._gpu.on_device(self._queue)(X, W, m, end, full_until, steps, limit)
+
+    def _queue(
+        self, X: DeviceArray, W: DeviceArray, m: int, end: int, full_until: int, steps: int, limit: float
+    ) -> DeviceArray:
+        import cupy
+
+        kernel, matrix, V, blocks = self._kernel, self._matrix, self._V, self._blocks
+        report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
+        work = cupy.empty(kernel.work_bytes(blocks), np.uint8)
+        work[:COUNTER_BYTES].data.memset_async(0, COUNTER_BYTES)
+        ld = V.strides[0] // V.itemsize
+        arrays = matrix.indptr, matrix.indices, matrix.data, V, X, W, report, work
+        sizes = matrix.shape[0], ld, *map(np.int32, (m, end, full_until, steps, self._group))
+        self._gpu.load(kernel).cooperate((blocks,), (kernel.threads,), (*arrays, *sizes, float(limit)))
+        return report

@@ -1,0 +1,73 @@
+"""Several steps of block Lanczos in one launch, and what the host learns of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .backends import Array
+from .blockvector import BlockVector
+from .small_matrices import FactorReport, start_copy
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """The small matrices of a step: W = A X, then W - V (first + second), then W T.
+
+    Attributes
+    ----------
+    first, second : array, shape (end, b)
+        What two projections took out of W, for `end` columns of V.
+    factor : FactorReport
+        Of what was left of W.
+    """
+
+    first: Array
+    second: Array
+    factor: FactorReport
+
+
+class KrylovSteps:
+    """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`."""
+
+    def __init__(self, queue: Any, b: int) -> None:
+        self._queue, self.b = queue, b
+
+    def queue(
+        self, X: BlockVector, W: BlockVector, m: int, end: int, full_until: int, steps: int, limit: float
+    ) -> Callable[[], list[StepReport]]:
+        """Queue steps and return a function that waits for their small matrices.
+
+        A step appends W T to the basis, where W is what two projections leave of A X, and T = R^-1 for
+        W^H W = R^H R. Where the growth of the factorisation is not below `limit`, T is the identity, and this
+        step and all later ones are invalid.
+
+        Parameters
+        ----------
+        X, W : BlockVector, shape (n, b)
+            The last columns of the basis, and scratch; both contiguous. The last new block is in W if `steps`
+            is odd, else in X.
+        m, end : int
+            Columns of the basis that A was applied to, and all of them: ``end - m`` is b.
+        full_until : int
+            A X can couple to all columns while m is less than this, else to the last 2 b.
+        steps : int
+        limit : float
+            Bound of the growth, see `inverse_factor`.
+        """
+        b, columns = self.b, self._queue.columns
+        wait = start_copy(self._queue(X.array, W.array, m, end, full_until, steps, limit).reshape(-1, b))
+
+        @functools.cache
+        def reports() -> list[StepReport]:
+            found = []
+            for step, rows in enumerate(wait().reshape(steps, -1, b)):
+                known, first = end + step * b, 0 if m + step * b < full_until else m + (step - 1) * b
+                rows[:first] = 0  # which the kernel left out
+                factor = FactorReport.of(rows[2 * columns :])
+                found.append(StepReport(rows[:known], rows[columns : columns + known], factor))
+            return found
+
+        return reports

@@ -1,0 +1,113 @@
+"""The kernel of several Lanczos steps without a GPU: compiled, and run thread by thread on the host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec.kernels.compile import compile_source
+from blockvec.kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
+from tests.blocks import address
+from tests.emulator.host import HostKernel, every_second, needs_host_compiler
+
+KERNELS = [
+    ("float64", 2, 1),
+    ("float64", 4, 3),
+    ("complex128", 1, 1),
+    ("complex128", 4, 3),
+    ("float64", 8, 3),
+]
+
+
+@pytest.mark.parametrize(("dtype", "b", "tiles"), every_second(KERNELS))
+def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> None:
+    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False)
+    assert kernel.refusal() == ""
+    assert compile_source(kernel.source(), "sm_90").resources.spill_bytes == 0
+
+
+def test_coefficients_that_do_not_fit_in_registers_are_refused() -> None:
+    assert KrylovStepsKernel("complex128", 8, 3, wide=False).refusal()
+
+
+def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
+    """Form a sparse matrix with a row that is far longer than the others, and an empty one."""
+    A = sp.random_array((n, n), density=4 / n, format="lil", rng=rng).astype(dtype)
+    A[3, :] = rng.standard_normal(n)
+    if dtype == "complex128":
+        A = A + 1j * sp.random_array((n, n), density=2 / n, rng=rng)
+    A = (A + A.conj().T).tolil()
+    A[n // 2, :] = A[:, n // 2] = 0
+    return sp.csr_array(A)
+
+
+@needs_host_compiler
+@pytest.mark.parametrize(
+    ("dtype", "b", "tiles"), every_second([KERNELS[0], KERNELS[1], ("complex128", 2, 1)])
+)
+@pytest.mark.parametrize("full_until", [0, 12])
+def test_steps_are_those_of_block_lanczos(
+    dtype: str, b: int, tiles: int, full_until: int, tmp_path: Path
+) -> None:
+    n, known, steps, blocks = 101, 2 * b, 3, 2
+    rng = np.random.default_rng(b)
+    A = hermitian(n, dtype, rng)
+    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False)
+    ld = kernel.columns + 3
+    V = np.full((n, ld), np.nan, dtype)
+    start = rng.standard_normal((n, b)).astype(dtype)
+    V[:, :b] = np.linalg.qr(start)[0]
+    W = A @ V[:, :b]
+    W -= V[:, :b] @ (V[:, :b].conj().T @ W)
+    V[:, b:known] = np.linalg.qr(W)[0]
+    X, other = np.ascontiguousarray(V[:, b:known]), np.full((n, b), np.nan, dtype)
+    report = np.full((steps, kernel.report_rows, b), np.nan, dtype)
+    work = np.zeros(kernel.work_bytes(blocks) // 8)
+    work[COUNTER_BYTES // 8 :] = np.nan
+    indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
+    arrays = indptr, indices, A.data.astype(dtype), V, X, other, report, work
+    sizes = n, ld, np.int32(b), np.int32(known), np.int32(full_until), np.int32(steps), np.int32(4)
+    run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
+    run((blocks,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
+
+    C = kernel.columns
+    for step in range(steps):
+        m, end = b * (step + 1), known + b * step
+        first = 0 if m < full_until else m - b
+        S1, S2, (G, R, T) = (
+            report[step, :C],
+            report[step, C : 2 * C],
+            report[step, 2 * C : -1].reshape(3, b, b),
+        )
+        S = S2[:end].copy()
+        S[first:end] += S1[first:end]
+        new = V[:, end : end + b]
+        assert np.abs(A @ V[:, m : m + b] - V[:, :end] @ S - new @ R).max() < 1e-12
+        assert np.abs(V[:, : end + b].conj().T @ V[:, : end + b] - np.eye(end + b)).max() < 1e-13
+        assert np.allclose(T @ R, np.eye(b))
+        assert np.allclose(R.conj().T @ R, G)
+        growth = (np.diagonal(G).real[:, None] * np.abs(T) ** 2).sum()
+        assert report[step, -1, 0].real == pytest.approx(growth)
+    last = other if steps % 2 else X
+    assert np.array_equal(last, V[:, known + b * (steps - 1) : known + b * steps])
+
+
+@needs_host_compiler
+def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
+    n, b = 64, 2
+    A = sp.eye_array(n, format="csr")
+    kernel = KrylovStepsKernel("float64", b, 1, wide=False)
+    V = np.zeros((n, 32))
+    V[:b, :b] = np.eye(b)
+    X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
+    report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
+    arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
+    sizes = n, 32, np.int32(0), np.int32(b), np.int32(b), np.int32(1), np.int32(2)
+    run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
+    run((1,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
+    assert report[0, -1, 0] == np.inf
+    assert not V[:, b:].any()

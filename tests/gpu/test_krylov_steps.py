@@ -1,0 +1,107 @@
+"""Several Lanczos steps in one launch on a GPU, and small problems of a GPU that the host solves."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from blockvec import BlockVector, as_operator, models
+from solvers import eigsh, placement
+from solvers.iterations.krylov import BlockKrylov, Counts
+
+pytestmark = pytest.mark.gpu
+
+
+def matrix(kind: str, dtype: str) -> Any:
+    """Make a matrix with rows of a few entries, or one with a long row and an empty one."""
+    if kind == "lattice":
+        A = models.model("laplace2d:nx=130,ny=101").tocsr()
+    else:
+        rng = np.random.default_rng(0)
+        A = sp.random_array((5003, 5003), density=1e-3, format="lil", rng=rng)
+        A[7, :] = rng.standard_normal(5003)
+        A[100, :] = A[:, 100] = 0
+        A = A + A.T
+    return sp.csr_array(A).astype(dtype)
+
+
+@pytest.mark.parametrize("kind", ["lattice", "long"])
+@pytest.mark.parametrize(("dtype", "b"), [("float64", b) for b in (1, 2, 4, 8)] + [("complex128", 4)])
+@pytest.mark.parametrize("several", [True, False])
+def test_the_decomposition_holds(kind: str, dtype: str, b: int, several: bool) -> None:
+    A = matrix(kind, dtype)
+    operator = as_operator(A, device="gpu")
+    scale = float(abs(A).sum(axis=0).max())
+    buffer = BlockVector.zeros(A.shape[0], 11 * b, dtype, device="gpu")
+    basis = BlockKrylov(operator, buffer, 0, b, np.random.default_rng(1), Counts())
+    assert basis.takes_several_steps
+    basis.append_random(b)
+    for restart in range(3):
+        if restart:
+            basis.restart(basis.ritz(), np.arange(2 * b))
+        while basis.can_expand():
+            basis.expand(basis.capacity if several else 0)
+        H = basis.snapshot()["H"]
+        V, used = basis.columns(0, basis.m), basis.columns(0, basis.m + basis.w)
+        product = used @ buffer.backend.from_host(np.ascontiguousarray(H.astype(dtype)))
+        assert float((operator @ V).axpy(-1, product).norms().max()) < 1e-13 * scale
+        assert float(abs(used.gram() - buffer.backend.xp.eye(basis.m + basis.w)).max()) < 1e-13
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_indices_of_both_widths_are_taken(index: Any) -> None:
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    A = matrix("lattice", "float64")
+    there = csr_matrix(A)
+    there.indices, there.indptr = there.indices.astype(index), there.indptr.astype(index)
+    w, V = eigsh(there, k=3, which="LA", rng=0)
+    assert float(cupy.linalg.norm(there @ V - V * w)) < 1e-12 * 8
+
+
+def test_threads_on_streams_of_their_own_get_the_same_bits() -> None:
+    import cupy
+
+    A = as_operator(matrix("lattice", "float64"), device="gpu")
+    alone = eigsh(A, k=4, which="LA", rng=0)[0].get()
+    found: list[Any] = []
+
+    def work() -> None:
+        with cupy.cuda.Stream(non_blocking=True):
+            found.extend(eigsh(A, k=4, which="LA", rng=0)[0].get() for _ in range(5))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    assert all(np.array_equal(alone, values) for values in found)
+
+
+def test_an_invariant_space_within_the_steps_is_noticed() -> None:
+    values = np.r_[np.zeros(5000), np.linspace(1, 2, 20)]
+    w, _ = eigsh(as_operator(sp.diags_array(values, format="csr"), device="gpu"), k=6, which="LA", rng=0)
+    assert np.allclose(w.get(), values[-6:], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("form", ["operator", "cupy", "scipy"])
+def test_small_matrices_are_solved_on_the_host(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy
+    from cupyx.scipy.sparse import csr_matrix
+
+    monkeypatch.setattr(placement, "HOST_WORK", 40_000)
+    host = models.model("laplace2d:nx=30,ny=31").tocsr()
+    A = {"operator": lambda: as_operator(host, device="gpu"), "cupy": lambda: csr_matrix(host)}
+    given = A.get(form, lambda: host)()
+    v0 = cupy.random.default_rng(0).standard_normal(930)
+    for options in ({}, {"v0": v0}, {"orthogonal_to": v0}, {"return_eigenvectors": False}):
+        result = eigsh(given, k=4, which="SA", rng=0, device="gpu", return_info=True, **options)
+        assert isinstance(result.eigenvalues, cupy.ndarray)
+        assert "on the host" in result.info["why"]
+    assert isinstance(eigsh(given, k=4, which="SA", rng=0, device="gpu")[1], cupy.ndarray)
