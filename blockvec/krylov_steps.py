@@ -32,8 +32,12 @@ class StepReport:
 class KrylovSteps:
     """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`."""
 
-    def __init__(self, queue: Any, b: int) -> None:
-        self._queue, self.b = queue, b
+    def __init__(self, queue: Any, b: int, *, multiplies: bool = True) -> None:
+        self._queue, self.b, self.multiplies = queue, b, multiplies
+
+    def without_products(self) -> KrylovSteps:
+        """Return steps whose block W is computed before, as by a polynomial of the matrix; one at a time."""
+        return KrylovSteps(self._queue, self.b, multiplies=False)
 
     def queue(
         self, X: BlockVector, W: BlockVector, m: int, end: int, full_until: int, steps: int, limit: float
@@ -58,7 +62,9 @@ class KrylovSteps:
             Bound of the growth, see `inverse_factor`.
         """
         b, columns = self.b, self._queue.columns
-        wait = start_copy(self._queue(X.array, W.array, m, end, full_until, steps, limit).reshape(-1, b))
+        wait = start_copy(
+            self._queue(X.array, W.array, m, end, full_until, steps, self.multiplies, limit).reshape(-1, b)
+        )
 
         @functools.cache
         def reports() -> list[StepReport]:

@@ -79,7 +79,8 @@ class ChebyshevOperator:
 
     The operator is restricted to the complement of the locked columns. The recurrence runs on row-major
     blocks, whose products read the matrix once, in the precision of the operator. With a recorder, all of its
-    steps are repeated by one call.
+    steps are repeated by one call. `matrix` is the operator in the precision of the blocks that it is applied
+    to; steps may be queued where products with noise do not fail, as those with a matrix.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class ChebyshevOperator:
         filter: Filter,
         locked: Block | None,
         recorder: Recorder | None = None,
+        matrix: Any = None,
     ) -> None:
-        operator = by_rows(operator)
+        operator, self._matrix = by_rows(operator), matrix
         self._recorder = recorder
         self._recorded: dict[Any, Callable[[], object]] = {}  # by operands
         self._calls = 0
@@ -97,6 +99,17 @@ class ChebyshevOperator:
         self.locked = None if locked is None else self._rows(locked)
         sign = -1 if filter.which == "SA" else 1
         self._doubled = operator.affine(2 * sign / filter.half_width, sign * (filter.low + filter.edge) / 2)
+
+    @property
+    def may_be_queued(self) -> bool:
+        """Whether steps may be queued without waiting."""
+        return bool(getattr(self._matrix, "is_recordable", False))
+
+    def krylov_steps(self, V: Any, b: int) -> Any:
+        """Prepare the orthogonalisation of blocks T_d X by one launch, as a matrix of a GPU does."""
+        make = getattr(self._matrix, "krylov_steps", None) if self.locked is None else None
+        steps = None if make is None else make(V, b)
+        return None if steps is None else steps.without_products()
 
     def apply(self, X: Block, out: Block | None = None) -> Block:
         """Return T_d X in one of the two blocks; both may be overwritten."""

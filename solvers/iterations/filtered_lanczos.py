@@ -281,6 +281,7 @@ class FilteredRestart(ThickRestart):
             filter,
             self.locked,
             recorder_for(self.operator, krylov.buffer),
+            self.operator,
         )
         # Single columns are for cheap steps; a filter reads the matrix once for all columns.
         k, options = self.problem.k, self.options

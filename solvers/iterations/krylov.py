@@ -32,7 +32,7 @@ def is_queued(operator: LinearMap, buffer: Block) -> bool:
 
     After a step that was not enough the next ones work on noise, at which solves and functions may fail.
     """
-    is_matrix = getattr(operator, "is_recordable", False)
+    is_matrix = getattr(operator, "may_be_queued", getattr(operator, "is_recordable", False))
     return is_matrix and buffer.device != "cpu" and getattr(buffer, "layout", None) is None
 
 
@@ -282,11 +282,13 @@ class BlockKrylov(KrylovSpace):
         assert self._steps is not None
         b, end = self.block_size, self.m + self.w
         room = min(self.capacity - end, self.room)
-        count = max(1, min(-(-(until - self.m) // b), room // b))
+        count = max(1, min(-(-(until - self.m) // b), room // b)) if self._steps.multiplies else 1
         X, W, _ = self._operands()
         if all(X is not block for block in self._scratch):
             X, given = self._scratch[0], X
             X[:, :], W = given, self._scratch[1]
+        if not self._steps.multiplies and self.operator.apply(X, out=W) is X:
+            X, W = W, X
         wait = self._steps.queue(X, W, self.m, end, self._full_until, count, PLAIN_GROWTH)
         for step in range(count):
             self._reports.append((self.m, self.m + b, ReportOfSeveral(wait, step, self.buffer.dtype)))

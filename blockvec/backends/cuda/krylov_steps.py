@@ -39,13 +39,29 @@ class KrylovSteps:
         self._group = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
 
     def __call__(
-        self, X: DeviceArray, W: DeviceArray, m: int, end: int, full_until: int, steps: int, limit: float
+        self,
+        X: DeviceArray,
+        W: DeviceArray,
+        m: int,
+        end: int,
+        full_until: int,
+        steps: int,
+        multiplies: bool,
+        limit: float,
     ) -> DeviceArray:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X."""
-        return self._gpu.on_device(self._queue)(X, W, m, end, full_until, steps, limit)
+        return self._gpu.on_device(self._queue)(X, W, m, end, full_until, steps, multiplies, limit)
 
     def _queue(
-        self, X: DeviceArray, W: DeviceArray, m: int, end: int, full_until: int, steps: int, limit: float
+        self,
+        X: DeviceArray,
+        W: DeviceArray,
+        m: int,
+        end: int,
+        full_until: int,
+        steps: int,
+        multiplies: bool,
+        limit: float,
     ) -> DeviceArray:
         import cupy
 
@@ -55,6 +71,6 @@ class KrylovSteps:
         work[:COUNTER_BYTES].data.memset_async(0, COUNTER_BYTES)
         ld = V.strides[0] // V.itemsize
         arrays = matrix.indptr, matrix.indices, matrix.data, V, X, W, report, work
-        sizes = matrix.shape[0], ld, *map(np.int32, (m, end, full_until, steps, self._group))
+        sizes = matrix.shape[0], ld, *map(np.int32, (m, end, full_until, steps, multiplies, self._group))
         self._gpu.load(kernel).cooperate((blocks,), (kernel.threads,), (*arrays, *sizes, float(limit)))
         return report

@@ -70,7 +70,16 @@ def test_steps_are_those_of_block_lanczos(
     work[COUNTER_BYTES // 8 :] = np.nan
     indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
     arrays = indptr, indices, A.data.astype(dtype), V, X, other, report, work
-    sizes = n, ld, np.int32(b), np.int32(known), np.int32(full_until), np.int32(steps), np.int32(4)
+    sizes = (
+        n,
+        ld,
+        np.int32(b),
+        np.int32(known),
+        np.int32(full_until),
+        np.int32(steps),
+        np.int32(1),
+        np.int32(4),
+    )
     run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
     run((blocks,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
 
@@ -106,7 +115,7 @@ def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
     arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
-    sizes = n, 32, np.int32(0), np.int32(b), np.int32(b), np.int32(1), np.int32(2)
+    sizes = n, 32, np.int32(0), np.int32(b), np.int32(b), np.int32(1), np.int32(1), np.int32(2)
     run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
     run((1,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
     assert report[0, -1, 0] == np.inf

@@ -1,7 +1,7 @@
 // Several steps of block Lanczos in one cooperative launch: W = A X, two projections, Cholesky QR, and again with X = W.
 //
 //   per step, with `end` columns of the basis V so far and the block X = the last B of them:
-//     W = A X                      A in CSR form, `group` lanes per row, a whole block for rows of more than LONG entries per lane
+//     W = A X, if `multiplies`     A in CSR form, `group` lanes per row, a whole block for rows of more than LONG entries per lane
 //     S1 = V^H W, W -= V S1        of the columns from `first` on, to which W can couple; of all, while m < full_until
 //     S2 = V^H W, W -= V S2        of all columns
 //     G = W^H W = R^H R, T = R^-1  as in elementwise/inverse_factor.cu
@@ -149,7 +149,7 @@ struct Grid {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Index* starts, const Index* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
-           char* work, i64 n, i64 ld, int m, int end, int full_until, int steps, int group, double limit) {
+           char* work, i64 n, i64 ld, int m, int end, int full_until, int steps, int multiplies, int group, double limit) {
     SHARED_ARRAY(Element, sums, [PARTIALS]);
     SHARED_ARRAY(Element, small, [2 * B * B]);  // A and T of the factorisation
     SHARED_ARRAY(i64, long_rows, [WARPS][WAITING]);
@@ -180,45 +180,47 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
 
     for (int step = 0; step < steps; ++step, m += B, end += B, report += (2 * COLUMNS + 3 * B + 1) * B) {
-        // W = A X
-        int waiting = 0;  // rows of this warp
-        for (i64 base = team * (32 / group); base < n; base += teams * (32 / group)) {
-            const i64 row = base + lane / group;
-            const i64 begin = row < n ? static_cast<i64>(starts[row]) : 0, stop = row < n ? static_cast<i64>(starts[row + 1]) : 0;
-            const bool leads = lane % group == 0, is_long = stop - begin > LONG * group;
-            const u32 longs = __ballot_sync(ALL, leads && is_long), before = (u32{1} << (lane - lane % group)) - 1;
-            const int at = waiting + __popc(longs & before);
-            const bool waits = is_long && at < WAITING;
-            waiting += __popc(longs);
-            if (waits && leads) long_rows[warp][at] = row;
-            Element y[B] = {};
-            if (!waits) add_entries(columns, entries, X, begin + lane % group, stop, group, y);
+        if (multiplies) {  // W = A X
+            int waiting = 0;  // rows of this warp
+            for (i64 base = team * (32 / group); base < n; base += teams * (32 / group)) {
+                const i64 row = base + lane / group;
+                const i64 begin = row < n ? static_cast<i64>(starts[row]) : 0, stop = row < n ? static_cast<i64>(starts[row + 1]) : 0;
+                const bool leads = lane % group == 0, is_long = stop - begin > LONG * group;
+                const u32 longs = __ballot_sync(ALL, leads && is_long), before = (u32{1} << (lane - lane % group)) - 1;
+                const int at = waiting + __popc(longs & before);
+                const bool waits = is_long && at < WAITING;
+                waiting += __popc(longs);
+                if (waits && leads) long_rows[warp][at] = row;
+                Element y[B] = {};
+                if (!waits) add_entries(columns, entries, X, begin + lane % group, stop, group, y);
 #pragma unroll
-            for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
-            if (row < n && leads && !waits)
+                for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
+                if (row < n && leads && !waits)
 #pragma unroll
-                for (int q = 0; q < B; ++q) W[row * B + q] = y[q];
+                    for (int q = 0; q < B; ++q) W[row * B + q] = y[q];
+            }
+            if (lane == 0) many[warp] = min(waiting, WAITING);
+            __syncthreads();
+            // Rows of this block that would keep a few lanes busy for long: all of its warps share one.
+            for (int next = 0; next < WARPS * WAITING; ++next) {
+                const int of = next / WAITING, at = next % WAITING;
+                if (at >= many[of]) continue;
+                const i64 row = long_rows[of][at];
+                Element y[B] = {};
+                add_entries(columns, entries, X, static_cast<i64>(starts[row]) + threadIdx.x, static_cast<i64>(starts[row + 1]), THREADS, y);
+                sum_all(y);
+                const Element mine = of_lane(y, lane);
+                if (lane < B) sums[warp * B + lane] = mine;
+                __syncthreads();
+                if (threadIdx.x < B) {
+                    Element sum{};
+                    for (int w = 0; w < WARPS; ++w) sum = add(sum, sums[w * B + threadIdx.x]);
+                    W[row * B + threadIdx.x] = sum;
+                }
+                __syncthreads();
+                }
+            grid.meet();
         }
-        if (lane == 0) many[warp] = min(waiting, WAITING);
-        __syncthreads();
-        // Rows of this block that would keep a few lanes busy for long: all of its warps share one.
-        for (int of = 0; of < WARPS; ++of)
-            for (int at = 0; at < many[of]; ++at) {
-            const i64 row = long_rows[of][at];
-            Element y[B] = {};
-            add_entries(columns, entries, X, static_cast<i64>(starts[row]) + threadIdx.x, static_cast<i64>(starts[row + 1]), THREADS, y);
-            sum_all(y);
-            const Element mine = of_lane(y, lane);
-            if (lane < B) sums[warp * B + lane] = mine;
-            __syncthreads();
-            if (threadIdx.x < B) {
-                Element sum{};
-                for (int w = 0; w < WARPS; ++w) sum = add(sum, sums[w * B + threadIdx.x]);
-                W[row * B + threadIdx.x] = sum;
-            }
-            __syncthreads();
-            }
-        grid.meet();
 
         Element of_column[TILES][B];  // of the columns lane, lane + 32 ...
         // Stores in `work` would keep the loads of later rows behind them: some rows are loaded at a time.
