@@ -52,8 +52,8 @@ class KrylovStepsKernel:
     @property
     def name(self) -> str:
         """Name of the function in the source."""
-        kind = SHORT_NAMES[self.dtype] + ("_wide" if self.wide else "")
-        return f"krylov_steps_{kind}_b{self.b}_t{self.tiles}"
+        size = f"w{self.b}_t{self.tiles}" + ("_i64" if self.wide else "")
+        return f"krylov_steps_{SHORT_NAMES[self.dtype]}_{size}"
 
     def source(self) -> str:
         """Generate the CUDA source."""

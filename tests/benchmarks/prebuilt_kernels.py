@@ -32,6 +32,7 @@ from blockvec.kernels import prebuilt
 from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
+from blockvec.kernels.krylov_steps import KrylovStepsKernel
 from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.tuning.winners import configure_sparse
 from tests.benchmarks.precompiled_lists import solves
@@ -56,6 +57,10 @@ SHIFT_INVERT = (
     (20, 152),
     (50, 184),
 )  # eigenpairs, and basis vectors at shifts of `eigsh`
+KRYLOV_STEPS = (  # element type, block size, and columns of the basis in units of 32
+    *(("float64", 2, 1), ("float64", 4, 3), ("float64", 8, 3)),
+    *(("complex128", 2, 1), ("complex128", 4, 3)),
+)
 COMMON: tuple[tuple[str, int], ...] = (("planes", 7), ("lines", 5), ("scattered", 4))
 """Patterns and entries per row of matrices, for which all products are compiled."""
 OTHERS: dict[str, tuple[tuple[str, int], ...]] = {
@@ -111,6 +116,12 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
         yield request.source()
 
 
+def krylov_steps() -> dict[str, None]:
+    """Generate the sources of Lanczos steps in the block sizes and on the bases that `eigsh` chooses."""
+    kernels = [KrylovStepsKernel(*kind, wide=False) for kind in KRYLOV_STEPS]
+    return dict.fromkeys(kernel.source() for kernel in kernels)
+
+
 def missing(wanted: Iterable[str], architecture: str) -> list[str]:
     """List the sources that have no machine code in the package."""
     return [source for source in wanted if prebuilt.find(source, architecture, OPTIONS) is None]
@@ -132,6 +143,7 @@ def wanted(device: Any) -> list[str]:
             recorded = solves("lanczos", (8,), (k,), "float64", verify="never", maxiter=10, ncv=ncv)
             found |= sources(recorded, backend, ROWS[2:])
         print(device.architecture, "shift-invert", len(found), flush=True)
+        found |= krylov_steps()
     return list(found)
 
 
