@@ -178,7 +178,7 @@ def _from_shifts(
             sigma = shift_outside(factors, theta, norm, end, may_be_zero=attempt == 0)
             if sigma is None:
                 return None
-            form = standard_form(op, matrix, mass, sigma, factors=factors)
+            form = standard_form(op, matrix, mass, sigma, factors=factors, k=problem.k)
         is_last = attempt == SHIFTS - 1
         locates = not (is_near or is_last)
         is_rough = locates and is_wide

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector
 from blockvec import Operator as ArrayOperator
 from blockvec.errors import OptionError, ShapeError
 
@@ -17,6 +16,7 @@ from .costs import most_calls
 from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
 from .problem import Chosen, IterationOptions, Problem
 from .runtime.progress import logger
+from .transform.inner_product import InnerProductOperator
 
 MAX_RESTARTS = 5000
 MAX_OUTER = 100_000  # outer iterations of Jacobi-Davidson, which may be a single step each
@@ -183,8 +183,8 @@ def _basis_size(problem: Problem, b: int) -> int:
 def has_short_columns(problem: Problem) -> bool:
     """Check whether Lanczos runs on column-major blocks: steps take as long as their calls."""
     op = problem.operator
-    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | DescribedOperator)
-    is_usual = problem.blocks is BlockVector and problem.target is None and op.dtype.char in "dD"
+    is_here = op.device == "cpu" and isinstance(op, ArrayOperator | DescribedOperator | InnerProductOperator)
+    is_usual = problem.target is None and op.dtype.char in "dD"
     return is_here and is_usual and op.shape[0] <= SHORT_ROWS
 
 

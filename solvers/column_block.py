@@ -133,14 +133,14 @@ class ColumnBlock:
     def like(self, n_cols: int | None = None, dtype: Any = None) -> ColumnBlock:
         """Create an uninitialised block with as many rows."""
         shape = self.shape[0], self.shape[1] if n_cols is None else n_cols
-        return ColumnBlock(np.empty(shape, self.dtype if dtype is None else dtype, order="F"), self.layout)
+        return type(self)(np.empty(shape, self.dtype if dtype is None else dtype, order="F"), self.layout)
 
     def copy(self) -> ColumnBlock:
         """Copy the block."""
-        return ColumnBlock(self.array.copy(order="F"), self.layout)
+        return type(self)(self.array.copy(order="F"), self.layout)
 
     def __getitem__(self, index: tuple[slice, slice]) -> ColumnBlock:
-        return ColumnBlock(self.array[index], self.layout)
+        return type(self)(self.array[index], self.layout)
 
     def __setitem__(self, index: tuple[slice, slice], value: ColumnBlock) -> None:
         self.array[index] = value.array

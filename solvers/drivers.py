@@ -10,7 +10,6 @@ from typing import Any, cast
 import numpy as np
 
 from blockvec import BlockVector, __version__, array_namespace, single_threaded_blas
-from blockvec import Operator as ArrayOperator
 from blockvec.errors import BreakdownError, OptionError
 
 from .arguments import integer, orthonormal_block
@@ -34,6 +33,7 @@ from .runtime.interrupts import deferred_interrupt
 from .runtime.memory import require_memory
 from .runtime.processes import delivered, largest
 from .storage import dense_bytes, may_mix, require_basis
+from .transform.inner_product import InnerProductOperator, inner_product_columns
 from .transform.spectral_map import SpectralMap
 
 
@@ -72,13 +72,14 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     require_basis(problem, options)
     op = problem.operator
     start: Block = _empty(op) if problem.start is None else problem.start
-    if problem.blocks is not BlockVector:
-        start = problem.blocks(start.array)
-    elif options.method != "jd" and has_short_columns(problem):
-        start, problem = ColumnBlock.of(start), _by_columns(problem)
+    if options.method != "jd" and has_short_columns(problem):
+        columns = inner_product_columns(problem.blocks)
+        start, problem = columns.of(start), _by_columns(problem, columns)
         op = problem.operator
         if problem.start is None and problem.probes is not None and options.block_size == 1:
-            start = ColumnBlock(problem.probes[:, :1].copy(order="F"))
+            start = columns(problem.probes[:, :1].copy(order="F"))
+    elif problem.blocks is not BlockVector:
+        start = problem.blocks(start.array)
     if problem.start is None and not start.shape[1]:
         start = start.random_like(options.block_size, problem.rng)
     elif not to_host(start.norms()).any():
@@ -113,10 +114,11 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     return after_outliers(given, result, solve_rest)
 
 
-def _by_columns(problem: Problem) -> Problem:
-    """Convert a problem of the host to column-major blocks."""
-    locked = None if problem.locked is None else ColumnBlock.of(problem.locked)
-    operator = ColumnOperator(cast(ArrayOperator, problem.operator))
+def _by_columns(problem: Problem, columns: type[ColumnBlock]) -> Problem:
+    """Convert a problem of the host to column-major blocks of a type."""
+    locked = None if problem.locked is None else columns.of(problem.locked)
+    by_rows: Any = problem.operator
+    operator = ColumnOperator(by_rows.operator if isinstance(by_rows, InnerProductOperator) else by_rows)
     return replace(problem, operator=cast(Operator, operator), locked=locked)
 
 

@@ -191,7 +191,8 @@ def prepare(
         operands = op, given.A, given.M, given.OPinv
         op, A, M, OPinv = scaling.operands(*operands, given.device, is_checked)
         if transforms:
-            form = standard_form(op, A, M, None if unfactored else shift, OPinv, mode, Minv=given.Minv)
+            at = None if unfactored else shift
+            form = standard_form(op, A, M, at, OPinv, mode, Minv=given.Minv, k=k if isinstance(k, int) else 6)
     problem = Problem(
         operator=op,
         k=6 if k is None else k,

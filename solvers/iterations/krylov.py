@@ -73,7 +73,8 @@ class BlockKrylov(KrylovSpace):
         self._is_by_columns = isinstance(buffer, ColumnBlock) and buffer.dtype.char in "dD"
         self.loss = 0.0  # of orthogonality that single columns may have
         self._partial: PartialRecurrence | None = None
-        is_single = block_size == 1 and n_locked == 0 and self._is_by_columns
+        self._inner: Callable[[Array], Array] | None = getattr(buffer, "image", None)  # products with M
+        is_single = block_size == 1 and n_locked == 0 and self._is_by_columns and self._inner is None
         if is_single and isinstance(operator, ColumnOperator):
             self._partial = PartialRecurrence(operator.add_vector, cast(ColumnBlock, buffer))
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
@@ -246,9 +247,12 @@ class BlockKrylov(KrylovSpace):
         step = min(self.block_size, self.w)
         begin, end = self.n_locked + self.m, self.n_locked + self.m + self.w
         columns, scale, layout = self.buffer.array, self.norm or self.most, self.buffer.layout
-        X, W = (ColumnBlock(columns[:, i : i + step], layout) for i in (begin, end))
+        blocks = cast(type[ColumnBlock], type(self.buffer))
+        X, W = (blocks(columns[:, i : i + step], layout) for i in (begin, end))
         self.operator.apply(X, out=W)
-        S, R, length, reductions = column_step(W.array, columns[:, :end], self._window(), scale, layout)
+        S, R, length, reductions = column_step(
+            W.array, columns[:, :end], self._window(), scale, layout, self._inner
+        )
         if R is None:
             result = orthogonalize(W, self.basis, scale=length, rng=self.rng)
             S, R, reductions = S + result.S, result.R, reductions + result.reductions

@@ -160,21 +160,29 @@ def _row_step(
 
 @Profile.timed("orthogonalisation")
 def column_step(
-    W: Array, V: Array, first: Sequence[tuple[int, int]], scale: float, layout: RowLayout | None = None
+    W: Array,
+    V: Array,
+    first: Sequence[tuple[int, int]],
+    scale: float,
+    layout: RowLayout | None = None,
+    image: Callable[[Array], Array] | None = None,
 ) -> tuple[Array, Array | None, float, int]:
     """Do the work of `host_step` on column-major arrays, with one call of BLAS per product and update.
 
-    For columns of a thousand rows each line takes as long as a product.
+    For columns of a thousand rows each line takes as long as a product. Inner products are x^H image(y), if
+    that is given.
     """
-    width = W.shape[1]
+    width, MW = W.shape[1], W if image is None else image(W)
     S, removed = np.zeros((V.shape[1], width), W.dtype), 0.0
     for i, j in first:
         if i < j:
             U = V[:, i:j]
-            S[i:j] = part = summed(layout, adjoint_product(U, W))
+            S[i:j] = part = summed(layout, adjoint_product(U, MW))
             add_product(U, part, W, -1.0)
             removed += square(part)
-    rest, G = both_summed(layout, adjoint_product(V, W), adjoint_product(W, W))
+    if image is not None:
+        MW = image(W)
+    rest, G = both_summed(layout, adjoint_product(V, MW), adjoint_product(W, MW))
     add_product(V, rest, W, -1.0)
     S += rest
     R, T, again, whole, spread = cholesky_factor(G, rest)
@@ -188,7 +196,9 @@ def column_step(
     multiply(1.0, T, W, side=1, overwrite_b=1)
     if whole * spread <= ENOUGH * width**2:
         return S, R, length, 2
-    second, T, *_ = cholesky_factor(summed(layout, adjoint_product(W, W)))  # leaves rounding errors only
+    if image is not None:
+        MW = image(W)
+    second, T, *_ = cholesky_factor(summed(layout, adjoint_product(W, MW)))  # leaves rounding errors only
     multiply(1.0, T, W, side=1, overwrite_b=1)
     return S, second @ R, length, 3
 

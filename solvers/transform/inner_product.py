@@ -12,11 +12,16 @@ section 2.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from blockvec import BlockVector, Operator, array_namespace
 
 from ..blocks import Array
+from ..column_block import ColumnBlock, ColumnOperator
+
+AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
 
 
 def inner_product_blocks(M: Operator) -> type[BlockVector]:
@@ -30,13 +35,41 @@ def inner_product_blocks(M: Operator) -> type[BlockVector]:
     >>> blocks(np.eye(2)).norms().tolist()
     [1.0, 2.0]
     """
+    return _with_inner_product(BlockVector, M)
 
-    class InnerProductBlock(BlockVector):
+
+def inner_product_columns(blocks: type[BlockVector]) -> type[ColumnBlock]:
+    """Return the type of column-major blocks with the inner product of a type of blocks."""
+    M = getattr(blocks, "inner", None)
+    return ColumnBlock if M is None else _with_inner_product(ColumnBlock, M)
+
+
+def applied(M: Operator | None, X: Any) -> Any:
+    """Compute M X; X itself for the identity."""
+    if M is None:
+        return X
+    if isinstance(X, ColumnBlock):
+        if M.dtype == X.dtype:
+            return ColumnOperator(M).apply(ColumnBlock(X.array, X.layout))
+        return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
+    return M.apply(X)
+
+
+def _with_inner_product(base: type[AnyType], M: Operator) -> type[AnyType]:
+    """Derive a type of blocks whose inner products are x^H M y."""
+
+    class InnerProductBlock(base):  # type: ignore[misc, valid-type]
         __slots__ = ()
         inner = M
 
+        @staticmethod
+        def image(W: Array) -> Array:
+            product: Array = applied(M, base(W)).array
+            return product
+
         def dot(self, W: Any, **options: Any) -> Array:
-            return super().dot(M.apply(W), **options)
+            product: Array = super().dot(applied(M, W), **options)
+            return product
 
         def gram(self) -> Array:
             G = self.dot(self)
@@ -52,7 +85,8 @@ def inner_product_blocks(M: Operator) -> type[BlockVector]:
             return self.gram()
 
         def column_dot(self, W: Any) -> Array:
-            return super().column_dot(M.apply(W))
+            product: Array = super().column_dot(applied(M, W))
+            return product
 
         def norms(self) -> Array:
             xp = array_namespace(self.array)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from blockvec import BlockVector, Operator, array_namespace
-from blockvec.errors import BreakdownError
+from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import tall_block
 from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
@@ -18,10 +18,11 @@ from ..combine import continued, one_after_other, staged, totals, within_time
 from ..drivers import solve
 from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Tolerance
-from ..iterations.spectrum import sketch_spectrum
+from ..iterations.spectrum import Sketch, sketch_spectrum
 from ..linear.preconditioners import following
 from ..problem import Problem
 from ..result import EigenResult
+from .inner_product import applied
 from .spectral_map import Norms, TransformedTolerance, pair_floor, pair_limits
 from .standard_form import StandardForm
 
@@ -32,6 +33,7 @@ AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which roundin
 NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
+INDEFINITE_STEPS, NEGLIGIBLE = 60, 1e-12  # of Lanczos, and rounding errors of its smallest Ritz value
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
 
 
@@ -48,9 +50,22 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
         if improvable and not result.converged.all():
             again = _transformed_back(form, _polished(inner, inside), problem, norms)
             result = _as_rounding_allows(min(again, result, key=_excess), problem, norms)
-    except BreakdownError as error:
+    except (BreakdownError, np.linalg.LinAlgError) as error:
+        _refuse_indefinite(form)
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
+    if not result.converged.all():
+        _refuse_indefinite(form)
     return result
+
+
+def _refuse_indefinite(form: StandardForm) -> None:
+    """Look for negative eigenvalues of the matrix of an inner product that has no factor."""
+    if form.blocks is BlockVector or form.inner is None:
+        return
+    sketch = _sketch(form.inner, INDEFINITE_STEPS)
+    if sketch.theta.min() < -NEGLIGIBLE * sketch.norm:
+        name = "A" if form.inner is form.A else "M"
+        raise OptionError(f"{name} is indefinite; it must be positive definite.")
 
 
 def solve_proven(form: StandardForm, problem: Problem) -> EigenResult:
@@ -110,17 +125,20 @@ def _norms(form: StandardForm, norm: float | None) -> Norms:
     """Estimate the norms of a form's matrices, that of A unless it is given."""
 
     def estimate(operator: Operator | None) -> float:
-        if operator is None:
-            return 1.0
-        like: Block = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
-        applied: Any = operator
-        if operator.device == "cpu":
-            like, applied = ColumnBlock.of(like), ColumnOperator(operator)
-        return sketch_spectrum(applied, like, 1, NORM_STEPS, np.random.default_rng(0), None).norm
+        return 1.0 if operator is None else _sketch(operator, NORM_STEPS).norm
 
     A, M = estimate(form.A) if norm is None else norm, estimate(form.M)
     shift = 0.0 if form.map.mode == "reciprocal" else abs(form.map.sigma or 0.0) * M
     return Norms(A, M, A if form.inner is form.A else M, shift)
+
+
+def _sketch(operator: Operator, steps: int) -> Sketch:
+    """Compute some Ritz values of an operator."""
+    like: Block = BlockVector.empty(operator.shape[0], 0, operator.dtype, device=operator.device)
+    applied: Any = operator
+    if operator.device == "cpu":
+        like, applied = ColumnBlock.of(like), ColumnOperator(operator)
+    return sketch_spectrum(applied, like, 1, steps, np.random.default_rng(0), None)
 
 
 def _inside(form: StandardForm, problem: Problem, norms: Norms) -> Problem:
@@ -236,23 +254,12 @@ def _pairs(
     X: Block = ColumnBlock(vectors) if is_on_host else BlockVector(vectors, copy=True)
     X.scale(column_factors(1 / to_host(X.norms()), X))
     for _ in range(2):  # once is not enough for a basis far from orthonormal in M
-        G = to_host(X.dot(_times(form.inner, X)))
+        G = to_host(X.dot(applied(form.inner, X)))
         inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
         X = X.combine(small_matrix(inverse, X))
         if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
             break
-    MX = _times(form.M, X)
-    R = _times(form.A, X).axpy(column_factors(-values, X), MX)
+    MX = applied(form.M, X)
+    R = applied(form.A, X).axpy(column_factors(-values, X), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
     return X, residuals, pair_limits(tolerance, values, norms, lengths, masses)
-
-
-def _times(M: Operator | None, X: Block) -> Any:
-    """Compute M X; X itself for the identity."""
-    if M is None:
-        return X
-    if isinstance(X, ColumnBlock):
-        if M.dtype == X.dtype:
-            return ColumnOperator(M).apply(X)
-        return ColumnBlock(M.apply(BlockVector(np.ascontiguousarray(X.array))).array)
-    return M.apply(X)

@@ -20,10 +20,15 @@ from solvers.transform.standard_form import in_inner_product
 N = 700  # more rows than dense LAPACK is taken for at once
 
 
-@pytest.fixture(autouse=True)
-def _as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def form(operator: Any, A: Any, M: Any, *shift_and_mode: Any, Minv: Any = None) -> Any:
+@pytest.fixture(autouse=True, params=["rows", "columns"])
+def _as_on_a_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    def form(operator: Any, A: Any, M: Any, *shift_and_mode: Any, **others: Any) -> Any:
         return in_inner_product(operator, A, M, *shift_and_mode)
+
+    if request.param == "columns" and "without_a_shift" in request.node.name:
+        pytest.skip("forms without a shift have row-major blocks")
+    if request.param == "rows":
+        monkeypatch.setattr("solvers.choice.SHORT_ROWS", 0)
 
     module = sys.modules["solvers.preparation"]  # hidden behind the function
     monkeypatch.setattr(module, "standard_form", form)

@@ -335,6 +335,27 @@ def test_a_factor_multiplies_back_and_solves(kind: str) -> None:
         assert np.allclose(C.conj().T @ factor.solve_adjoint(X), X)
 
 
+@pytest.mark.parametrize("kind", ["definite", "massless", "complex"])
+def test_a_large_mass_matrix_is_not_factorised_beside_a_shift(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 1200
+    monkeypatch.setattr("solvers.transform.standard_form.gram_factor", None)
+    A = sp.csr_array(models.laplace1d(n=n) + sp.diags_array(np.linspace(0, 1, n)))
+    M = sp.diags_array([[1 / 6], np.linspace(0.6, 1, n), [1 / 6]], offsets=[-1, 0, 1], shape=(n, n))
+    if kind == "massless":
+        keep = sp.diags_array((np.arange(n) % 3 != 1).astype(float))
+        M = keep @ M @ keep
+    if kind == "complex":
+        turn = sp.diags_array(np.exp(0.1j * np.arange(n)))
+        A, M = sp.csr_array(turn @ A @ turn.conj()), turn @ M @ turn.conj()
+    M = sp.csr_array(M)
+    inverse = sl.eigh(M.toarray(), A.toarray(), eigvals_only=True)
+    values = 1 / inverse[inverse > 1e-12]
+    expected = np.sort(values[np.argsort(abs(values - 0.9))[:7]])
+    check(solve(A, 7, M=M, sigma=0.9), A, M, expected)
+
+
 def test_what_cannot_be_an_inner_product_is_refused(real_matrix: Callable[[str], Any]) -> None:
     A = real_matrix("bcsstk10")
     for options in ({}, {"sigma": -1.0}):
