@@ -160,3 +160,19 @@ def test_eigenvectors_in_an_oblique_basis_are_right_to_second_order() -> None:
     Y = oblique(T, theta, Y)
     assert np.abs(A @ (V @ Y) - (V @ Y) * theta).max() <= 1e-12
     assert np.abs((V @ Y).T @ (V @ Y) - np.diag(((V @ Y) ** 2).sum(axis=0))).max() <= 1e-12
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("is_dense", [False, True])
+def test_a_short_matrix_in_single_precision_has_results_of_its_type_with_their_own_residuals(
+    dtype: Any, is_dense: bool
+) -> None:
+    A = hermitian(700, dtype == np.complex64).astype(dtype)
+    result = eigsh(A.toarray() if is_dense else A, 4, which="LA", rng=0, return_info=True)
+    w, X, info = result.eigenvalues, result.eigenvectors, result.info
+    assert (w.dtype, X.dtype, info["dtype"]) == (dtype(0).real.dtype, np.dtype(dtype), np.dtype(dtype).name)
+    exact, Y = A.astype(np.result_type(dtype, np.float64)), X.astype(np.result_type(dtype, np.float64))
+    residuals = np.linalg.norm(exact @ Y - Y * w.astype(np.float64), axis=0)
+    assert result.converged.all()
+    assert np.allclose(result.residuals, residuals, rtol=1e-3)
+    assert np.abs(Y.conj().T @ Y - np.eye(4)).max() <= 10 * np.finfo(np.float32).eps
