@@ -36,7 +36,9 @@ Message: TypeAlias = tuple[int, Array]
 
 MESSAGE_BYTES = 1 << 30  # counts of MPI-3 have 32 bits: longer arrays are sent in pieces
 POLLS = 64  # tests of a request between two looks for failed processes
-BUSY_POLLS, REST_S = 1 << 14, 5e-5  # from so many tests on a waiting process sleeps between them
+# From so many tests on a waiting process lets others have the core, and from more on it sleeps. On a core that
+# others want, too, it would not come back for milliseconds, which most waits do not take.
+PATIENT_POLLS, BUSY_POLLS, REST_S = 1 << 10, 1 << 14, 5e-5
 FAILED = 1  # tag of the message of a process that has failed
 
 
@@ -321,10 +323,10 @@ class MpiCommunicator:
                 if is_missed:
                     self._abandoned.append(pending)
                     raise PeerError("another process has failed.")
-                if polls < BUSY_POLLS:
-                    _let_others_run()
-                else:
+                if polls > BUSY_POLLS:
                     time.sleep(REST_S)
+                elif polls > PATIENT_POLLS:
+                    _let_others_run()
 
     # --- GPUs -----------------------------------------------------------------------------------------
 
