@@ -392,9 +392,15 @@ class ThickRestart(Iteration):
             self.theta, self.estimates = self.theta[:k], self.estimates[:k]
             krylov.append(missed.combine(small_matrix(weights, missed)))
             return
-        # The next search finds those again for which there is no room.
-        room = self._room_for(self.missing)
-        _, _, count = krylov.append(missed[:, : min(room, self.missing)])
+        # The next search finds those again for which there is no room. On a GPU random columns fill up a
+        # block: with a basis of other widths, all products would need kernels of their own.
+        fill = -self.missing % self.block_size if missed.device != "cpu" else 0
+        room, found = self._room_for(self.missing + fill), missed[:, : self.missing]
+        if fill and self.missing + fill <= room:
+            found = missed.like(self.missing + fill)
+            found[:, : self.missing] = missed[:, : self.missing]
+            found[:, self.missing :] = missed.random_like(fill, self.rng)
+        _, _, count = krylov.append(found[:, : min(room, found.shape[1])])
         krylov.promote(count)
 
     def _room_for(self, columns: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 
 import blockvec
 from blockvec import models
+from blockvec.kernels.problem import SweepProblem
 from blockvec.precompile import shipped
 from solvers import eigsh
 from tests.benchmarks.precompiled_lists import missed_and_wasted, solves
@@ -66,3 +67,12 @@ def test_a_kind_is_precompiled_once_per_process_and_its_list_is_kept(tmp_path: A
     (path,) = (tmp_path / "precompiled").iterdir()
     assert path.read_text().count("Problem") == 2
     assert A.device == "cpu"
+
+
+def test_missed_copies_do_not_change_the_widths_of_a_basis() -> None:
+    A = models.model("laplace3d:n=13,periodic=True")  # values of up to twelve copies, blocks of four
+    with pretended_gpu() as watched, np.errstate(all="ignore"):
+        result = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, return_info=True)
+    assert result.info["verification_columns"]
+    sweeps = [p for solve in watched.solves for p in solve.requests if isinstance(p, SweepProblem)]
+    assert {p.M % 4 for p in sweeps if p.N == 4} == {0}
