@@ -35,6 +35,7 @@ from .arguments import (
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
 from .column_block import SHORT_ROWS
+from .combine import one_after_other, staged, within_time
 from .counting import ends, farthest
 from .drivers import solve
 from .interval import check_with_interval, solve_interval
@@ -45,12 +46,14 @@ from .result import EigenResult
 from .runtime.processes import processes_of, refuse_factorisation, same_generator, shares, split
 from .runtime.progress import logger, progress_bar
 from .transform.scaling import Scaling, measured
-from .transform.solution import solve_proven, solve_transformed
+from .transform.solution import AT_THE_LIMIT, solve_proven, solve_transformed
 from .transform.standard_form import StandardForm, standard_form
 
 # The modes whose largest values belong to the smallest ones of each mode; that of Cayley changes its shift.
 SMALLEST = {"normal": "distance", "buckling": "reciprocal", "cayley": "cayley"}
 DOUBLE = {"f": np.dtype(np.float64), "F": np.dtype(np.complex128)}
+# Distances of other shifts, in rounding errors, where a value is nearer than `SPOILING` ||A - sigma M||.
+FURTHER_MOVES, SPOILING = (3e5, 1e7), 1e-9
 # Options that a problem has as they are given.
 PASSED_ON = (
     *("verify", "callback", "method", "precision", "block_size", "ncv", "maxiter"),
@@ -106,7 +109,7 @@ class Prepared:
         def densely() -> EigenResult:
             return solve_densely(problem, form, self.shift, self.mode, cast(Operator, problem.operator), A, M)
 
-        return solve_or_densify(problem, lambda: _iterate(problem, form, A, M), densely)
+        return solve_or_densify(problem, lambda: _iterate(problem, form, A, M, self.shift), densely)
 
     def _solve_interval(self, problem: Problem) -> EigenResult:
         assert self.interval is not None
@@ -119,7 +122,7 @@ class Prepared:
         return result.with_info(interval=[end if math.isfinite(end) else None for end in self.interval])
 
 
-def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> EigenResult:
+def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any, shift: float | None) -> EigenResult:
     """Solve a problem as it is or in its standard form; with method "auto" perhaps by shift-invert."""
     are_explicit = is_explicit(A) and (M is None or is_explicit(M))
     may_factorise = problem.method == "auto" and not problem.asks_for_corrections and are_explicit
@@ -129,7 +132,19 @@ def _iterate(problem: Problem, form: StandardForm | None, A: Any, M: Any) -> Eig
     if may_factorise and unrestricted and is_factorable_pair(form.A, A, M, problem.which):
         return solve_pair(form, A, M, problem)
     may_prove = problem.which == "LM" and problem.locked is None and form.factors is not None
-    return (solve_proven if may_prove and problem.verify == "always" else solve_transformed)(form, problem)
+    method = solve_proven if may_prove and problem.verify == "always" else solve_transformed
+    result = method(form, problem)
+    for distance in FURTHER_MOVES:
+        # A value so near the shift that rounding errors of its solves spoil the other pairs.
+        is_over = result.converged.all() or result.info["stopped"] not in AT_THE_LIMIT
+        if is_over or shift is None or form.factors is None or form.factors.nearest > SPOILING:
+            break
+        sigma = shift - distance * form.factors.shift_rounding(shift)
+        form = standard_form(form.A, A, M, sigma, factors=form.factors, k=problem.k)
+        again = within_time(replace(staged(problem, f"moved by {distance:g}"), start=None))
+        result = one_after_other(result, method(form, again))
+        result = result.with_info(why=f"{result.info['why']}; {shift:g} is too near an eigenvalue")
+    return result
 
 
 def check(M: Any, sigma: Any, which: str, options: Mapping[str, Any]) -> None:

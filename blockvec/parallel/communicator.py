@@ -36,8 +36,8 @@ Message: TypeAlias = tuple[int, Array]
 
 MESSAGE_BYTES = 1 << 30  # counts of MPI-3 have 32 bits: longer arrays are sent in pieces
 POLLS = 64  # tests of a request between two looks for failed processes
-# From so many tests on a waiting process lets others have the core, and from more on it sleeps. On a core that
-# others want, too, it would not come back for milliseconds, which most waits do not take.
+# From so many tests on a waiting process lets others have the core, and from more on it sleeps. On a core
+# that others want, too, it would not come back for milliseconds, which most waits do not take.
 PATIENT_POLLS, BUSY_POLLS, REST_S = 1 << 10, 1 << 14, 5e-5
 FAILED = 1  # tag of the message of a process that has failed
 

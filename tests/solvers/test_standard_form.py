@@ -174,6 +174,19 @@ def test_a_shift_at_or_near_an_eigenvalue_gives_the_values_around_it(index: int)
         assert "moved" not in near.info["why"]
 
 
+@pytest.mark.parametrize("index", [300, 1700])
+def test_a_shift_at_a_double_eigenvalue_of_a_stiff_pair_is_moved_further(index: int) -> None:
+    n = 60
+    line = sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(n, n))
+    mass = sp.diags_array([1 / 6, 4 / 6, 1 / 6], offsets=[-1, 0, 1], shape=(n, n))
+    grid = sp.csr_array(sp.kron(line, sp.eye_array(n)) + sp.kron(sp.eye_array(n), line))
+    angles = np.pi * np.arange(1, n + 1) / (n + 1)
+    stiffness, masses = 2 - 2 * np.cos(angles), (4 + 2 * np.cos(angles)) / 6
+    values = np.sort((np.add.outer(stiffness, stiffness) ** 2 / np.multiply.outer(masses, masses)).ravel())
+    A, M, sigma = sp.csr_array(grid @ grid), sp.csr_array(sp.kron(mass, mass)), float(values[index])
+    check(solve(A, 9, M=M, sigma=sigma), A, M, nearest(values, sigma, 9))
+
+
 def test_a_shift_at_an_exact_eigenvalue_is_moved_by_rounding_errors_only() -> None:
     A = sp.diags_array(np.arange(600.0), format="csr")
     for M in (None, sp.diags_array(np.linspace(1, 2, 600), format="csr")):
