@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import LayoutError
 from .limits import ceil_div
 from .problem import TsmmProblem, TsmttsmProblem, itemsize
+from .tensor_map import MAP_BYTES, TensorMaps
 
 NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 GRID_HEADER_BYTES = 128  # counters at the head of the workspace, as in cuda/common/reduce.cuh
@@ -50,6 +51,7 @@ def run_rows(problem: TsmmProblem) -> int:
 _FIELDS: dict[type, str] = {  # of a kernel's arguments by Python's and NumPy's types
     **{int: "q", np.int64: "q", np.uint64: "Q", float: "d", np.float64: "d"},
     **{np.int32: "i4x", np.uint32: "I4x", np.float32: "f4x"},
+    TensorMaps: f"{8 * MAP_BYTES}s",
 }
 
 
@@ -65,11 +67,12 @@ class Kernel:
         The kernel on CuPy's current device.
     """
 
-    __slots__ = ("_current_stream", "_error", "_function", "_launch", "_packers")
+    __slots__ = ("_create_context", "_current_stream", "_error", "_function", "_launch", "_packers")
 
     def __init__(self, function: Any) -> None:
-        from cupy.cuda import driver, get_current_stream
+        from cupy.cuda import driver, get_current_stream, runtime
 
+        self._create_context = runtime.free
         self._function, self._launch, self._current_stream = function, driver.launchKernel, get_current_stream
         self._error = driver.CUDADriverError
         self._packers: dict[tuple[type, ...], _Packer | None] = {}
@@ -102,8 +105,8 @@ class Kernel:
         except self._error as error:
             if error.status != NO_CONTEXT:
                 raise
-            # The first CUDA call of this thread: CuPy's own launch creates its context.
-            self._function(grid, block, arguments, shared_mem)
+            self._create_context(0)  # by the first call of the runtime in this thread
+            self._launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, 0)
         free.append(memory)
 
     def cooperate(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:

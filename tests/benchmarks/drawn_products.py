@@ -1,31 +1,45 @@
 """Products of blocks of random shapes, types and leading dimensions on a GPU, beside cuBLAS.
 
-    python -m tests.benchmarks.drawn_products [--count 100] [--seed 0] [--json FILE]
+    python -m tests.benchmarks.drawn_products [--count 100] [--seed 0] [--first 10] [--json FILE]
 
 The kernel is the one that dispatch selects. Each result is checked on exact operands. Times are judged by the
-memory sectors that the rows touch, and by the flops.
+memory sectors that the rows touch, and by the flops. With ``--first N`` the first N configurations of the
+models are measured, too, which shows whether the kernel or the choice is slow. Records in FILE are kept, and
+only the other products measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from blockvec.backends import backend_for
-from blockvec.backends.cuda.tuning.dense import with_rows
-from blockvec.bench.records import Book, environment, kernel_record
+from blockvec.backends.cuda.tuning.dense import (
+    COOL_S,
+    DenseOperands,
+    is_hot,
+    is_view,
+    plain_probes,
+    with_rows,
+)
+from blockvec.bench.precompile import COMPILE_S
+from blockvec.bench.records import Book, Record, environment, kernel_record, read
+from blockvec.bench.workers import Workers
 from blockvec.config import options
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize
-from blockvec.kernels.roofline import memory_time, sector_traffic, time_limit
+from blockvec.kernels.roofline import Ceilings, memory_time, sector_traffic, time_limit
 from blockvec.kernels.tuning.choices import choose
-from blockvec.kernels.tuning.selection import Variant
+from blockvec.kernels.tuning.selection import Variant, compile_fault, select_fastest, variants
 from blockvec.kernels.tuning.winners import find
 from blockvec.profile import ceilings
 
@@ -69,50 +83,129 @@ def selected(problem: TsmttsmProblem | TsmmProblem, name: str, device: DeviceInf
     return Variant(name, choose(FAMILIES[name], problem, device))
 
 
+def compiled(
+    problem: TsmttsmProblem | TsmmProblem, name: str, device: DeviceInfo, limits: Ceilings, first: int
+) -> tuple[Variant, list[Variant]]:
+    """Compile the selected kernel and the first ones of the models; those that fail are left out."""
+    choice = selected(problem, name, device)
+    others = variants(problem, device, limits, first=first) if first else []
+    known = [v for v in others if (v.kernel, v.config) != (choice.kernel, choice.config)]
+    for probe in plain_probes(problem) if is_view(problem) else ():
+        compile_fault(probe.source(), device.architecture, options().cache_dir)
+    ready = []
+    for variant in (choice, *known):
+        if variant.config is None:
+            continue
+        source = FAMILIES[variant.kernel].source(problem, variant.config, device)
+        if not compile_fault(source, device.architecture, options().cache_dir):
+            ready.append(variant)
+    return choice, ready
+
+
+def measured(
+    setup: DenseOperands, choice: Variant, ready: list[Variant], vendors: list[str], limits: Ceilings
+) -> Record:
+    """Measure the selected kernel beside cuBLAS, and all kernels that are ready in turns."""
+    problem = setup.problem
+    timings = setup.time_in_turns([choice, *map(Variant, vendors)], 0.01 * (1 + len(vendors)))
+    ours, peers = timings[0], dict(zip(vendors, timings[1:], strict=True))
+    sectors_s = max(memory_time(sector_traffic(problem), limits), time_limit(problem, limits))
+    config = dataclasses.asdict(choice.config) if choice.config else ""
+    record = kernel_record(problem, choice.kernel, ours, limits, peers, config=config)
+    record |= {
+        "same": getattr(problem, "same", False),
+        "fraction_sectors": round(sectors_s / ours.median_s, 4),
+    }
+    if is_view(problem):
+        record["plain_s"] = setup.plain_s()
+    if len(ready) > 1:
+        each_s = 0.007 + 2 * COOL_S * is_hot(problem)
+        outcome = select_fastest(ready, setup.check, setup.time_in_turns, budget_s=each_s * len(ready))
+        if outcome is not None:
+            best = outcome.best.variant
+            choice_s = [t.timing.median_s for t in outcome.trials if t.timing and t.variant == choice]
+            record |= {"best_s": outcome.seconds, "best": best.kernel}
+            record |= {"best_config": dataclasses.asdict(best.config)} if best.config else {}
+            record |= {"choice_s": choice_s[0]} if choice_s else {}
+            record["faults"] = [f"{t.variant.kernel} {t.variant.config}: {t.fault}" for t in outcome.faults]
+    return record
+
+
+def line(record: Record) -> str:
+    """Format a record: fractions of the selected kernel, the best and plain loads, and beside cuBLAS."""
+    time_s, share = record["time_s"], record["fraction_sectors"]
+    operation = "gram" if record["same"] else record["operation"]
+    shape = f"{record['M']:3d} {record['N']:3d} {record['lda']:4d} {record['ldb']:4d}"
+    best = share * record["choice_s"] / record["best_s"] if "choice_s" in record else math.nan
+    plain = share * time_s / record["plain_s"] if "plain_s" in record else math.nan
+    beside = min(record["peers"].values(), default=math.nan) / time_s
+    beta = "beta" if record.get("beta", "zero") != "zero" else ""
+    head = f"{operation:8} {record['dtype']:10} {shape} {beta:4} {time_s * 1e6:7.0f} us"
+    return f"{head} {record['family']:12} {share:5.2f} {best:5.2f} {plain:5.2f} {beside:5.1f}"
+
+
+def _key(record: Record) -> tuple[Any, ...]:
+    names = ("operation", "dtype", "M", "N", "K", "lda", "ldb", "beta", "same")
+    return tuple(record.get(name) for name in names)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--first", type=int, default=0, help="configurations to measure beside the selected one"
+    )
+    parser.add_argument(
+        "--limit", type=float, default=math.inf, metavar="S", help="begin none after S seconds"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    begin = time.perf_counter()
     backend: Any = backend_for("gpu")
     limits, rng = ceilings(backend), np.random.default_rng(arguments.seed)
-    book, shares, wrong = Book(arguments.json, environment(backend)), [], 0
-    for _ in range(arguments.count):
-        problem = draw(rng)
-        first, *others = [c for c in backend.candidates(problem) if not c.refusal]
-        vendors = [c.name for c in others if c.vendor]
-        setup, variant = backend.tuning_operands(problem), selected(problem, first.name, backend.device)
-        if fault := setup.check(variant):
-            wrong += 1
-            print(f"{problem}: {first.name} {fault}")
-            continue
-        timings = setup.time_in_turns([variant, *map(Variant, vendors)], 0.01 * (1 + len(vendors)))
-        ours, peers = timings[0], dict(zip(vendors, timings[1:], strict=True))
-        sectors_s = max(memory_time(sector_traffic(problem), limits), time_limit(problem, limits))
-        share = round(sectors_s / ours.median_s, 4)
-        shares.append(share)
-        config = getattr(backend._winner(problem), "config", None)
-        config = (
-            dataclasses.asdict(config) if config and backend._winner(problem).kernel == first.name else ""
-        )
-        record = kernel_record(problem, first.name, ours, limits, peers, config=config)
-        record |= {"same": getattr(problem, "same", False), "fraction_sectors": share}
-        if plain_s := backend.plain_s(problem):
-            record["plain_s"] = plain_s
-        book.add(record, limits)
-        beside = min((peer.median_s for peer in peers.values()), default=float("nan")) / ours.median_s
-        plain = f"{sectors_s / plain_s:6.2f}" if plain_s else "     -"
-        operation = "gram" if record["same"] else problem.operation
-        shape = f"{problem.M:3d} {problem.N:3d} {problem.lda:4d} {problem.ldb:4d}"
-        line = f"{operation:8} {problem.dtype:10} {shape} {first.name:12} {share:6.2f} {plain} {beside:6.1f}"
-        print(line, flush=True)
-        del setup
+    file = arguments.json
+    kept = read(file)["records"] if file and file.exists() else []
+    book, wrong = Book(file, environment(backend), kept), 0
+    known = set(map(_key, kept))
+    todo = []
+    with Workers(max(1, (os.cpu_count() or 1) - 1), COMPILE_S) as compilers:
+        for _ in range(arguments.count):
+            problem = draw(rng)
+            if _key({"same": getattr(problem, "same", False)} | _fields(problem)) in known:
+                continue
+            first, *others = [c for c in backend.candidates(problem) if not c.refusal]
+            job = compilers.submit(compiled, problem, first.name, backend.device, limits, arguments.first)
+            todo.append((problem, [c.name for c in others if c.vendor], job))
+        for problem, vendors, job in todo:
+            if time.perf_counter() - begin > arguments.limit:
+                break
+            choice, ready = job.result()
+            setup = backend.tuning_operands(problem)
+            if fault := setup.check(choice):
+                wrong += 1
+                print(f"{problem}: {choice.kernel} {fault}")
+                continue
+            record = measured(setup, choice, ready, vendors, limits)
+            book.add(record, limits)
+            print(line(record), flush=True)
+            del setup
     book.write()
-    print(f"{len(shares)} products, {wrong} wrong: least {min(shares):.2f}, median {np.median(shares):.3f}")
+    shares = [record["fraction_sectors"] for record in book.records]
+    low = sum(share < 0.85 for share in shares)
+    head = f"{len(shares)} products, {wrong} wrong"
+    print(f"{head}: least {min(shares):.2f}, median {np.median(shares):.3f}, {low} below .85")
     return 1 if wrong else 0
+
+
+def _fields(problem: TsmttsmProblem | TsmmProblem) -> Record:
+    return {"operation": problem.operation, "dtype": problem.dtype} | {
+        name: getattr(problem, name)
+        for name in ("M", "N", "K", "lda", "ldb", "beta")
+        if name != "beta" or isinstance(problem, TsmmProblem)
+    }
 
 
 if __name__ == "__main__":

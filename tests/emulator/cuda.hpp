@@ -6,6 +6,7 @@
 #define __global__
 #define __forceinline__ inline
 #define __restrict__
+#define __grid_constant__
 #define __launch_bounds__(...)
 #define __CUDA_ARCH__ 900
 

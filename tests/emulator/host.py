@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blockvec.kernels.tensor_map import Rows
+
 COMPILER = shutil.which("g++")
 needs_host_compiler = pytest.mark.skipif(COMPILER is None, reason="needs g++ to run kernels on the host")
 
@@ -24,7 +26,7 @@ _FLAGS = (
     "-fno-strict-aliasing",
     "-fno-gnu-unique",  # two loaded kernels have an emulator each
 )
-_PTX = re.compile(r'^#line 1 "common/ptx\.cuh"\n.*?(?=^#line )', re.MULTILINE | re.DOTALL)
+_REPLACED = re.compile(r'^#line \d+ "common/(ptx|views)\.cuh"\n.*?(?=^#line )', re.MULTILINE | re.DOTALL)
 _RUN = """
 extern "C" const char* run(const emulator::Launch* launch) { return emulator::run(KERNEL, *launch); }
 """
@@ -99,9 +101,15 @@ class _Launch(ctypes.Structure):
     )
 
 
+def emulated_map(rows: Rows) -> bytes:
+    """Describe rows as the emulator's `TensorMap` does."""
+    words = (rows.address, rows.row_bytes, rows.n_rows, rows.pitch, rows.box_bytes, rows.box_rows)
+    return np.array(words + (0,) * 10, np.uint64).tobytes()
+
+
 def host_source(source: str) -> str:
-    """Put the emulator's header into the place of ``common/ptx.cuh`` in a rendered kernel."""
-    return '#include "cuda.hpp"\n' + _PTX.sub('#include "ptx.hpp"\n', source) + _RUN
+    """Put the emulator's header into the place of files with inline PTX in a rendered kernel."""
+    return '#include "cuda.hpp"\n' + _REPLACED.sub('#include "ptx.hpp"\n', source) + _RUN
 
 
 def _compiled(text: str, folder: Path) -> Path:

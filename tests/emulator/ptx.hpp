@@ -54,6 +54,29 @@ inline void bulk_load(void* to, const void* from, u32 bytes, u64* at) {
         emulator::settle(emulator::barriers[at]);
     });
 }
+// The words of a map here: address, bytes of a row, rows, bytes between rows; bytes of a row of the box, its rows.
+struct TensorMap {
+    u64 words[16];
+};
+inline void box_load(void* to, const TensorMap* map, int row, u64* at) {
+    if (uintptr_t(to) % 128) emulator::fail("a box is not aligned to 128 bytes");
+    if ((map->words[0] | map->words[3] | map->words[4]) % 16) emulator::fail("a tensor map is not in units of 16 bytes");
+    const u64 bytes = map->words[4], rows = map->words[5];
+    if (!rows || rows > 256 || bytes > 2048) emulator::fail("a box is too large");
+    emulator::check_shared(to, rows * bytes);
+    emulator::barrier(at);
+    emulator::in_flight.push_back([=] {
+        for (u64 i = 0; i < rows; ++i) {
+            char* line = static_cast<char*>(to) + i * bytes;
+            memset(line, 0, bytes);
+            if (row + i >= map->words[2]) continue;
+            const char* from = reinterpret_cast<const char*>(map->words[0] + (row + i) * map->words[3]);
+            memcpy(line, from, std::min(bytes, map->words[1]));
+        }
+        emulator::barriers[at].bytes -= rows * bytes;
+        emulator::settle(emulator::barriers[at]);
+    });
+}
 inline void bulk_store(void* to, const void* from, u32 bytes) {
     if ((uintptr_t(to) | uintptr_t(from) | bytes) % 16 || !bytes) emulator::fail("a bulk store is not in units of 16 bytes");
     emulator::check_result(to, bytes);

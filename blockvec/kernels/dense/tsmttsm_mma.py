@@ -4,18 +4,19 @@ Single precision is converted on its way to the tensor cores, whose peak is that
 products are exact and sums in double precision.
 
 The kernel (``tsmttsm_mma.cu`` explains it) streams A and B through a ring of stages in shared memory, filled
-by bulk copies where an operand is contiguous and 16-byte aligned and by ``cp.async`` elsewhere, and sums over
-the blocks in a fixed order in the same launch.
+by bulk copies where operands are contiguous and 16-byte aligned, by boxes of tensor maps elsewhere on sm_90
+(``tsmttsm_boxes.cu``), and by ``cp.async`` where neither is possible. It sums over the blocks in a fixed
+order in the same launch.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 from ..device import DeviceInfo
-from ..launch import pack_product, partials_bytes, partials_chain
+from ..launch import Launch, pack_product, partials_bytes, partials_chain
 from ..limits import (
     BANK_ROW_BYTES,
     MAX_REGISTERS,
@@ -30,6 +31,7 @@ from ..limits import (
 )
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, Constant, constants_of, render
+from ..tensor_map import BOX_ALIGNMENT, MAX_BOX_ROWS, Encode, TallOperand, TensorMaps, encode
 from .family import DenseFamily
 
 STATIC_SHARED_BYTES = 1024  # bound on barriers and counters, beside the ring
@@ -41,6 +43,11 @@ _MIN_AHEAD = 4
 # columns warps share equally, and of others; of Gram matrices.
 FEW_PRODUCTS, FEW_UNEVEN, FEW_SQUARES = 40, 56, 48
 _GAP = 32  # bytes per row of a fragment load, which has four rows
+# The copy engine takes about 7 cycles per line of memory that a row touches. Boxes of rows of so many bytes
+# are faster than pieces of 4 or 8 bytes, which go through L1: in single precision (the mean of the operands)
+# and in double (the longer row), unless the longer rows are contiguous. Pieces of 16 bytes are as fast, but
+# their warps take registers.
+_LEAST_BOX_BYTES, _LONG_ROW_BYTES = 120, 384
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +139,13 @@ class Layout:
 
 
 def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
-    """Compute the bytes per cp.async of A and of B, 0 where bulk copies are possible."""
+    """Compute the bytes per cp.async of A and of B, 0 where bulk copies or boxes are possible."""
+    if has_boxes(problem, device):
+        return 0, 0
+    return _pieces(problem, device)
+
+
+def _pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
     architecture = architecture_of(device)
     piece_a = _piece(problem.M, itemsize(problem.dtype), problem.lda, problem.align_a, architecture)
     if problem.same:
@@ -144,6 +157,36 @@ def _piece(width: int, size: int, ld: int, align: int, architecture: int) -> int
     if architecture >= 90 and ld == width and align >= BULK_UNIT:
         return 0
     return min(align, 16, 1 << ((width * size).bit_length() - 1))
+
+
+@functools.lru_cache(maxsize=4096)
+def has_boxes(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
+    """Check whether the operands are copied in boxes: where rows lie apart and pieces are slower."""
+    copied = [piece for piece in _pieces(problem, device) if piece]
+    if architecture_of(device) < 90 or not copied:
+        return False
+    if min(copied) == BULK_UNIT and problem.dtype != "complex128":
+        return False
+    operands = tall_operands(problem)
+    rows = [operand.width * operand.size for operand in operands]
+    apart = sum(row for row, piece in zip(rows, _pieces(problem, device), strict=False) if piece)
+    if problem.dtype == "complex128":
+        is_faster = min(problem.M, problem.N) > FEW_PRODUCTS
+    elif problem.dtype == "float64":
+        is_faster = max(rows) >= _LONG_ROW_BYTES
+    else:
+        is_faster = sum(rows) >= len(rows) * _LEAST_BOX_BYTES and 2 * apart >= sum(rows)
+    return is_faster and all(operand.is_boxable for operand in operands)
+
+
+def tall_operands(problem: TsmttsmProblem) -> list[TallOperand]:
+    """List A and, unless it is A, B."""
+    size = itemsize(problem.dtype)
+    operands = [
+        TallOperand(problem.M, problem.lda, size, problem.align_a),
+        TallOperand(problem.N, problem.ldb, size, problem.align_b),
+    ]
+    return operands[: 2 - problem.same]
 
 
 def goes_through_l1(problem: TsmttsmProblem, device: DeviceInfo) -> bool:
@@ -185,9 +228,11 @@ def _spacing(chunk_bytes: int, piece: int, size: int, gapless: bool) -> tuple[in
 def layout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Layout:
     """Compute the layout of a stage in shared memory."""
     size = itemsize(problem.dtype)
-    a_piece, b_piece = pieces(problem, device)
     groups_m, groups_n = groups(problem, config)
     chunk = config.rows // 4
+    if has_boxes(problem, device):
+        return _layout_of_boxes(problem, config)
+    a_piece, b_piece = pieces(problem, device)
     a_row = round_up(config.fold * problem.M * size, max(a_piece, size))
     b_row = round_up(config.fold * problem.N * size, max(b_piece, size))
     a_pitch, a_gap = _spacing(chunk * a_row, a_piece, size, config.gapless)
@@ -210,8 +255,41 @@ def layout(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo
     )
 
 
+def _layout_of_boxes(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> Layout:
+    chunk = config.rows // 4
+
+    def place(operand: TallOperand, loaded: int) -> tuple[int, int, int]:
+        """Compute the bytes of a row, of a chunk and of all four with what is read past the last row."""
+        row = operand.box_row(_GAP)
+        pitch = round_up(chunk * row, BOX_ALIGNMENT)
+        over = operand.slack + loaded * 8 * operand.size - row
+        return row, pitch, round_up(4 * pitch + max(0, over), BOX_ALIGNMENT)
+
+    groups_m, groups_n = groups(problem, config)
+    loaded_m, loaded_n = round_up(groups_m, config.wm), round_up(groups_n, config.wn)
+    first, *others = tall_operands(problem)
+    if problem.same:
+        row, pitch, stage = place(first, max(loaded_m, loaded_n))
+        return Layout(0, 0, row, row, pitch, pitch, 0, 0, 0, stage, False)
+    a_row, a_pitch, b_offset = place(first, loaded_m)
+    b_row, b_pitch, end = place(others[0], loaded_n)
+    return Layout(0, 0, a_row, b_row, a_pitch, b_pitch, 0, 0, b_offset, b_offset + end, False)
+
+
+def tensor_maps(
+    problem: TsmttsmProblem, config: TsmttsmMmaConfig, A: int, B: int, encode: Encode = encode
+) -> TensorMaps:
+    """Encode the maps of operands at addresses A and B: of the rows t, t + 4, t + 8 ... for each chunk t."""
+    rows = []
+    for address, operand in zip((A, B), tall_operands(problem), strict=False):
+        rows += operand.maps(address, problem.K, 4, _GAP, config.rows // 4)
+    return TensorMaps.of(rows, encode)
+
+
 def copies(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
     """Count the bulk copies of a stage: one per operand, or two with a gap between them."""
+    if has_boxes(problem, device):
+        return 4 * (2 - problem.same)
     stage = layout(problem, config, device)
     gaps = ((stage.a_piece, stage.a_gap), (stage.b_piece, stage.b_gap))
     return sum(2 if gap else 1 for piece, gap in gaps[: 2 - problem.same] if not piece)
@@ -309,6 +387,9 @@ def _refuse_shape(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Dev
     chunk = config.rows // 4
     if config.rows % 4 or chunk % config.kstep:
         return f"{config.rows} rows are not whole steps of {4 * config.kstep}"
+    boxes = has_boxes(problem, device)
+    if boxes and (chunk % 4 or chunk > MAX_BOX_ROWS):
+        return f"boxes of {chunk} rows; they have a multiple of 4, at most {MAX_BOX_ROWS}"
     stage = layout(problem, config, device)
     for piece, row in ((stage.a_piece, stage.a_row), (stage.b_piece, stage.b_row)):
         if not piece and chunk * row % BULK_UNIT:
@@ -323,11 +404,16 @@ def _refuse_shape(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Dev
         if not config.takes_turns and chunk // config.kstep % config.wk:
             return f"loading ahead needs equal shares of {chunk // config.kstep} steps for {config.wk} warps"
     in_pieces = bool(stage.a_piece or stage.b_piece)
-    if config.fold > 1 and in_pieces:
+    if config.fold > 1 and (in_pieces or boxes):
         return "only contiguous aligned operands can be folded"
     if in_pieces and config.producers == 0:
         return "operands copied in pieces need producer warps"
-    if 4 * chunk * config.fold * (problem.M + problem.N) * itemsize(problem.dtype) >= 1 << 20:
+    row = (
+        stage.a_row + stage.b_row
+        if boxes
+        else config.fold * (problem.M + problem.N) * itemsize(problem.dtype)
+    )
+    if 4 * chunk * row >= 1 << 20:
         return "a stage is larger than a barrier can count"
     return None
 
@@ -417,7 +503,22 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         }
         constants |= constants_of(config, omit=("gapless",)) | constants_of(layout(problem, config, device))
         types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
-        return render(self.kernel_name(problem), "dense/tsmttsm_mma.cu", constants, types)
+        body = "tsmttsm_boxes" if has_boxes(problem, device) else "tsmttsm_mma"
+        return render(self.kernel_name(problem), f"dense/{body}.cu", constants, types)
+
+    def launch(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> Launch:
+        """Prepare the launch of the kernel of `source`, with tensor maps of its operands if it takes them."""
+        plain = super().launch(problem, config, device)
+        if not has_boxes(problem, device):
+            return plain
+        maps = functools.lru_cache(maxsize=64)(functools.partial(tensor_maps, problem, config))
+        pack = plain.pack
+
+        def with_maps(A: int, B: int, *rest: Any) -> tuple[Any, ...] | None:
+            packed = pack(A, B, *rest)
+            return packed and (*packed, maps(A, B))
+
+        return replace(plain, pack=with_maps)
 
     def workspace_bytes(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> int:
         """Compute the workspace of a launch in bytes; see `launch.partials_bytes`."""
@@ -452,5 +553,11 @@ class Tsmttsm3m(TsmttsmMma):
     def is_faster(self, problem: TsmttsmProblem) -> bool:
         """Check whether products rather than memory limit the product with four real products."""
         even = all(ceil_div(width, 8) % 2 == 0 for width in (problem.M, problem.N))
+        if (
+            problem.dtype == "complex64"
+            and not problem.same
+            and (problem.lda, problem.ldb) != (problem.M, problem.N)
+        ):
+            return min(problem.M, problem.N) > 8 and max(problem.M, problem.N) > FEW_PRODUCTS
         few = FEW_SQUARES if problem.same else FEW_PRODUCTS if even else FEW_UNEVEN
         return is_complex(problem.dtype) and min(problem.M, problem.N) > few

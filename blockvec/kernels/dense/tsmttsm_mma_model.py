@@ -36,6 +36,7 @@ from .tsmttsm_mma import (
     goes_through_l1,
     grid,
     groups,
+    has_boxes,
     layout,
     pieces,
     refuse,
@@ -89,9 +90,11 @@ def _enumerate(
     kind: type[TsmttsmMmaConfig], problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices
 ) -> Iterator[TsmttsmMmaConfig]:
     in_pieces = any(pieces(problem, device))
+    if problem.dtype == "float32" and choices is _SHORT_LIST:
+        choices = replace(choices, ksteps=_SPACE.ksteps, blocks=(1,))  # products wait for conversions
     if goes_through_l1(problem, device):
         choices = replace(choices, ring_bytes=_SPACE.ring_bytes)
-    for fold in _folds(problem, in_pieces):
+    for fold in [1] if has_boxes(problem, device) else _folds(problem, in_pieces):
         single = kind(4, 2, 1, 1, 1, fold=fold)
         for wm, wn, wk in _splits(*groups(problem, single)):
             for kstep in choices.ksteps:
@@ -108,6 +111,9 @@ def _placed(
     """Yield the rings, blocks and producers for a size of stages."""
     size = itemsize(problem.dtype)
     row_bytes = config.fold * (problem.M + (0 if problem.same else problem.N)) * size
+    if has_boxes(problem, device):
+        stage = layout(problem, config, device)
+        row_bytes = stage.a_row + (0 if problem.same else stage.b_row)
     for ring in choices.ring_bytes:
         for blocks in choices.blocks:
             share = min(ring, device.shared_bytes_per_multiprocessor) // blocks - _UNUSED_BYTES
@@ -166,6 +172,9 @@ def _row_counts(
     even = math.lcm(config.wk * config.kstep, whole)  # equal shares for all warps
     # Chunks of an odd multiple of 32 bytes, or of 64, have the fewest bank conflicts.
     odd = math.lcm(*(32 // math.gcd(width * size, 32) for width in widths))
+    if has_boxes(problem, device):
+        whole = odd = 4
+        even = math.lcm(config.wk * config.kstep, whole)
     found: set[tuple[int, bool]] = set()
     for target in choices.stage_bytes:
         wanted = target // (4 * row_bytes)
@@ -225,6 +234,7 @@ _PIPE_RATE, _AHEAD_PIPE_RATE = 0.82, 0.95  # of the rate of tensor products alon
 # Where fragments are converted: with one block, whose warps have registers to load far ahead of the products,
 # and with several.
 _CONVERTING_RATE = (0.93, 0.82)
+_ALTERNATING_RATE = 0.87  # of that where each product waits for the conversion of its own four rows
 _CONVERSIONS = 14  # float32 -> float64, per cycle and multiprocessor
 
 
@@ -265,6 +275,8 @@ def _stage_cycles(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: Dev
         im, in_, triangle = shares[0]
         loads = (im * conflicts_a + (0 if triangle else in_ * conflicts_b)) * config.kstep * size // 4
         rate = _CONVERTING_RATE[config.blocks > 1] if single else _PIPE_RATE
+        if single and (config.kstep == 1 or config.warps * config.blocks < 8):
+            rate *= _ALTERNATING_RATE
         # Warps with small tiles wait for those with large ones at every turn of the ring.
         pipe *= max(products) * len(products) / sum(products) / rate
         pipe += _BUBBLE_CYCLES / config.blocks

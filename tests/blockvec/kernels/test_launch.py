@@ -73,6 +73,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     recorded = Driver()
     cuda: Any = ModuleType("cupy.cuda")
     cuda.driver = SimpleNamespace(launchKernel=recorded.launch, CUDADriverError=RuntimeError)
+    cuda.runtime = SimpleNamespace(free=lambda address: None)
     cuda.get_current_stream = lambda: SimpleNamespace(ptr=5)
     cupy: Any = ModuleType("cupy")
     cupy.cuda = cuda
@@ -127,9 +128,9 @@ def test_whatever_else_is_left_to_cupy(arguments: tuple[Any, ...], driver: Drive
     assert driver.launches == []
 
 
-@pytest.mark.parametrize(("status", "left_to_cupy"), [(201, True), (700, False)])
-def test_a_thread_without_a_context_gets_one_from_cupy(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, status: int, left_to_cupy: bool
+@pytest.mark.parametrize(("status", "helps"), [(201, True), (700, False)])
+def test_a_thread_without_a_context_gets_one(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, status: int, helps: bool
 ) -> None:
     import cupy.cuda
 
@@ -137,12 +138,17 @@ def test_a_thread_without_a_context_gets_one_from_cupy(
         def __init__(self, status: int) -> None:
             self.status = status
 
-    def fail(*_: Any) -> None:
-        raise DriverError(status)
+    contexts: list[int] = []
+
+    def launch(*call: Any) -> None:
+        if not contexts:
+            raise DriverError(status)
+        driver.launch(*call)
 
     monkeypatch.setattr(cupy.cuda.driver, "CUDADriverError", DriverError)
-    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", fail)
-    function = _Function()
-    with contextlib.nullcontext() if left_to_cupy else pytest.raises(DriverError):
-        Kernel(function)((7,), (64,), (1, 2))
-    assert function.calls == [((7,), (64,), (1, 2), 0)] * left_to_cupy
+    monkeypatch.setattr(cupy.cuda.driver, "launchKernel", launch)
+    monkeypatch.setattr(cupy.cuda.runtime, "free", contexts.append)
+    driver.kinds = [int, int]
+    with contextlib.nullcontext() if helps else pytest.raises(DriverError):
+        Kernel(_Function())((7,), (64,), (1, 2))
+    assert len(driver.launches) == helps

@@ -60,4 +60,4 @@ def test_inline_ptx_and_shared_memory_stand_in_the_header_that_the_emulator_repl
         for file in group.iterdir()
         if re.search(r"\basm\b|__shared__", re.sub(r"//.*", "", file.read_text(encoding="utf-8")))
     }
-    assert found == {"common/ptx.cuh"}
+    assert found == {"common/ptx.cuh", "common/views.cuh"}

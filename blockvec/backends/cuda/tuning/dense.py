@@ -13,7 +13,7 @@ import numpy as np
 from ....errors import BlockvecError
 from ....kernels.families import FAMILIES
 from ....kernels.measure import Stopwatch, Timing, measure, measure_beside
-from ....kernels.probes import view_probe
+from ....kernels.probes import Probe, view_probe
 from ....kernels.problem import MAX_ALIGNMENT, TsmmProblem, TsmttsmProblem, is_complex, itemsize, real_bytes
 from ....kernels.roofline import flops, traffic
 from ....kernels.tuning.selection import Variant
@@ -22,6 +22,7 @@ from ...base import DeviceArray as Array
 from .. import dense, elementwise
 from ..device import Gpu, type_name
 from ..graphs import replay
+from ..probes import block_stream
 
 Product: TypeAlias = TsmttsmProblem | TsmmProblem
 
@@ -97,21 +98,19 @@ class DenseOperands:
     def time_in_turns(self, field: Sequence[Variant], seconds: float) -> list[Timing]:
         """Time variants in turns on rotating operands."""
         calls = [self._call(variant) for variant in field]
+        how: dict[str, Any] = {"before_burst": functools.partial(block_stream, self._gpu)}
         if is_hot(self.problem):
-            return time_in_turns(calls, self._stopwatch, WORK_SHARE * seconds, pause_s=COOL_S)
-        return time_in_turns(calls, self._stopwatch, seconds)
+            seconds, how = WORK_SHARE * seconds, how | {"pause_s": COOL_S}
+        return time_in_turns(calls, self._stopwatch, seconds, **how)
 
     def plain_s(self) -> float:
         """Measure the seconds of plain loads and stores of the elements of the product."""
         problem = self.problem
-        is_sum = isinstance(problem, TsmttsmProblem)
-        reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
         first, second, third = next(self._sets)
-        operands = first, problem.lda, second if is_sum else third, problem.ldb, problem.K
+        other = second if isinstance(problem, TsmttsmProblem) else third
+        operands = first, problem.lda, other, problem.ldb, problem.K
         times = []
-        for unroll, blocks in itertools.product((4, 8), (2, 4)):
-            sizes = itemsize(problem.dtype), problem.M, problem.N
-            probe = view_probe(*sizes, reads_b=reads_b, writes_b=not is_sum, unroll=unroll)
+        for probe, blocks in itertools.product(plain_probes(problem), (2, 4)):
             start = self._gpu.launcher(probe, (blocks * self._gpu.info.multiprocessors,), probe.threads)
             call = functools.partial(start, *operands)
             times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
@@ -144,6 +143,14 @@ def time_in_turns(
     budget_s = seconds / len(calls)
     timings = measure_beside(by_place, stopwatch, budget_s=budget_s, min_rounds=1, max_rounds=8, **how)
     return list(timings.values())
+
+
+def plain_probes(problem: Product) -> list[Probe]:
+    """List kernels that load and store the elements of a product one by one."""
+    is_sum = isinstance(problem, TsmttsmProblem)
+    reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
+    sizes = itemsize(problem.dtype), problem.M, problem.N
+    return [view_probe(*sizes, reads_b=reads_b, writes_b=not is_sum, unroll=unroll) for unroll in (4, 8)]
 
 
 def is_hot(problem: Product) -> bool:

@@ -44,6 +44,19 @@
 #include "common/mma.cuh"
 #include "common/pipeline.cuh"
 #include "common/reduce.cuh"
+#include "common/views.cuh"
+
+#ifdef WITH_BOXES
+constexpr bool BOXES = true;
+#define MAPS , const __grid_constant__ Maps maps
+#else
+constexpr bool BOXES = false;
+#define MAPS
+#endif
+
+struct Maps {
+    TensorMap map[8];
+};
 
 constexpr int PARTS = COMPLEX ? 2 : 1;
 constexpr int SUMS = THREE_M ? 3 : PARTS;            // of products, for each element of C
@@ -82,12 +95,13 @@ template <int GROUPS, int ROW>
 struct Fragments {
     double part[PARTS][GROUPS][KSTEP];
 
-    __device__ __forceinline__ void load(const char* lane_base, int step, int groups, const int (&moved)[2]) {
+    __device__ __forceinline__ void load(const char* lane_base, int step, int groups, const int (&moved)[2], int t) {
 #pragma unroll
         for (int group = 0; group < groups; ++group)
 #pragma unroll
             for (int u = 0; u < KSTEP; ++u) {
-                const char* from = lane_base + (step * KSTEP + u) * ROW + group * 8 * SIZE;
+                const int turn = step * KSTEP + u, row = BOXES ? (turn & ~3) | ((turn + t) & 3) : turn;
+                const char* from = lane_base + row * ROW + group * 8 * SIZE;
                 if (SWAPS && (group | 1) < groups) from += moved[group % 2];
                 if constexpr (COMPLEX) {
                     const Pair pair = *reinterpret_cast<const Pair*>(from);
@@ -318,13 +332,14 @@ struct Accumulators {
 // The offsets of a warp's columns in a stage, and its index among the WK warps that share the steps.
 struct Place {
     int offset_a, offset_b, wk;
+    int t;         // the chunk that the lane reads
     int moved[2];  // bytes from the columns of an even group, of an odd one, to those that the lane loads
 
     template <int SHAPE>
     __device__ __forceinline__ void load(FragmentsA& a, FragmentsB& b, const char* stage, int turn) const {
         const int step = turn * SHARERS + (TAKERS > 1 ? 0 : wk);
-        a.load(stage + offset_a, step, groups_of_a(SHAPE), moved);
-        if (!is_diagonal(SHAPE)) b.load(stage + offset_b, step, groups_of_b(SHAPE), moved);
+        a.load(stage + offset_a, step, groups_of_a(SHAPE), moved, t);
+        if (!is_diagonal(SHAPE)) b.load(stage + offset_b, step, groups_of_b(SHAPE), moved, t);
     }
 
     template <int SHAPE>
@@ -401,11 +416,15 @@ __device__ __forceinline__ void consume(Accumulators& acc, const Place& place, c
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 32 * PRODUCERS, BLOCKS)
 KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i64 lda, i64 ldb, double alpha_re,
-       double alpha_im, double beta_re, double beta_im, void* workspace) {
+       double alpha_im, double beta_re, double beta_im, void* workspace MAPS) {
     DYNAMIC_SHARED(shared, 128);
     SHARED(Ring<STAGES>, ring);
     SHARED(u64, launch);
-    const Source source = {A, B, K, lda, ldb};
+#ifdef WITH_BOXES
+    const Source source = {A, B, K, lda, ldb, maps.map};
+#else
+    const Source source = {A, B, K, lda, ldb, nullptr};
+#endif
     if (threadIdx.x == 0) {
         ring.init((ANY_BULK ? 1 : 0) + (ANY_PIECES ? 32 * PRODUCERS : 0), READERS);
     }
@@ -439,7 +458,13 @@ KERNEL(const char* __restrict__ A, const char* __restrict__ B, Real* C, i64 K, i
     Place place;
     place.offset_a = t * A_PITCH + t / 2 * A_GAP + (m0 * 8 + g) * SIZE;
     place.offset_b = SAME ? place.offset_a + (n0 - m0) * 8 * SIZE : B_OFFSET + t * B_PITCH + t / 2 * B_GAP + (n0 * 8 + g) * SIZE;
+    if constexpr (BOXES) {  // boxes begin at a multiple of 16 bytes
+        const int shift_a = (reinterpret_cast<u64>(A) + t * lda * SIZE) % 16, shift_b = (reinterpret_cast<u64>(B) + t * ldb * SIZE) % 16;
+        place.offset_a += shift_a;
+        place.offset_b += SAME ? shift_a : shift_b;
+    }
     place.wk = wk;
+    place.t = t;
     const int twist = ((g ^ TWIST) - g) * SIZE;
     place.moved[0] = t % 2 ? 8 * SIZE + twist : 0;
     place.moved[1] = t % 2 ? -8 * SIZE : twist;

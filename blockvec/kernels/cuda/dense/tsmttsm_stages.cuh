@@ -7,6 +7,7 @@
 struct Source {
     const char *A, *B;
     i64 K, lda, ldb;
+    const TensorMap* maps;  // of boxes: four of A, four of B
 
     __device__ __forceinline__ i64 stages() const { return (K + ROWS * FOLD - 1) / (ROWS * FOLD); }
     __device__ __forceinline__ bool is_whole(i64 stage) const { return (stage + 1) * (ROWS * FOLD) <= K; }
@@ -59,8 +60,23 @@ struct Bulk {
 using BulkA = Bulk<M, A_GAP>;
 using BulkB = Bulk<N, B_GAP>;
 
+// Called by a warp: announces and starts the copies of the boxes of one stage; rows past K are outside of the maps.
+__device__ __forceinline__ void fill_boxes(char* to, u64* full, const Source& source, i64 stage) {
+    if (!elect_one()) return;
+    expect(full, 4 * CHUNK * (A_ROW + (SAME ? 0 : B_ROW)));
+    for (int t = 0; t < 4; ++t) {
+        const int row = t < source.K ? static_cast<int>(stage * CHUNK) : 1 << 30;  // a map has at least one row
+        box_load(to + t * A_PITCH, source.maps + t, row, full);
+        if constexpr (!SAME) box_load(to + B_OFFSET + t * B_PITCH, source.maps + 4 + t, row, full);
+    }
+}
+
 // Called by a warp: announces and starts the bulk copies of one stage.
 __device__ __forceinline__ void fill_bulk(char* to_a, u64* full, const Source& source, i64 stage, int lane) {
+    if constexpr (BOXES) {
+        fill_boxes(to_a, full, source, stage);
+        return;
+    }
     char* to_b = to_a + B_OFFSET;
     if (source.is_whole(stage)) {
         if (elect_one()) {

@@ -23,7 +23,7 @@ from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize
 from tests.blocks import address, aligned, counters_are_ready, draw, parts
 from tests.compiled import A100, needs_compiler
-from tests.emulator.host import HostKernel, every_second, needs_host_compiler
+from tests.emulator.host import HostKernel, emulated_map, every_second, needs_host_compiler
 
 OPERAND_BYTES = 2 << 30
 
@@ -287,6 +287,16 @@ HOST_CASES = [
     (problem(5, 6, "complex128", K=151, lda=9), Config(32, 3, 1, 1, 4, producers=4), 2),
     (problem(37, 8, K=151, lda=61, ldb=64, align_a=8), Config(32, 3, 1, 1, 4, producers=8), 2),
     (problem(5, K=151, lda=9, align_a=8, same=True), Config(32, 3, 1, 1, 4, producers=4), 2),
+    # boxes: every offset modulo 16 bytes, more rows a product, stages in turn, few rows, triangles
+    (problem(37, 25, "float32", K=151, lda=61, ldb=25, align_a=4), Config(32, 3, 1, 1, 4), 2),
+    (
+        problem(11, 21, "complex64", K=151, lda=13, ldb=22, align_a=8, align_b=8),
+        Config(48, 2, 1, 1, 2, kstep=2),
+        2,
+    ),
+    (problem(41, 42, "complex128", K=51, lda=43, ldb=42), Config3m(16, 3, 2, 2, 2, unroll=1, ahead=True), 2),
+    (problem(49, K=3, lda=50, align_a=8, same=True), Config(16, 2, 1, 2, 2), 1),
+    (problem(50, dtype="complex64", K=150, lda=51, align_a=8, same=True), Config3m(32, 3, 2, 2, 2), 2),
     # single precision: bulk copies that leave up to three numbers, folding, pieces of 4 and 8 bytes
     (problem(7, 5, "float32", K=211), Config(48, 2, 1, 1, 2), 3),
     (problem(1, dtype="float32", K=1003), Config(64, 2, 1, 1, 4, fold=8), 3),
@@ -326,6 +336,9 @@ def test_the_kernel_run_on_the_host_is_exact_and_repeats_bit_for_bit(
         result = C.copy()
         extents = p.K, p.lda, p.ldb
         arguments = *map(address, (A, B, result)), *extents, *parts((alpha, beta)), address(workspace)
+        if settings.has_boxes(p, H200):
+            maps = settings.tensor_maps(p, config, address(A), address(B), encode=emulated_map)
+            arguments = *arguments, np.void(bytes(maps))
         kernel = HostKernel(source, tmp_path, readable=[A, B], seed=seed)
         kernel((blocks,), (config.threads,), arguments, shared)
         assert counters_are_ready(workspace)

@@ -1,0 +1,145 @@
+"""Tensor maps: descriptions of rows of memory for the copy engine of a GPU (sm_90), encoded by the driver."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..errors import DeviceError
+
+MAP_BYTES, _ALIGNMENT = 128, 64
+BOX_UNIT = 16  # bytes: of addresses and pitches
+BOX_ALIGNMENT = 128  # bytes, in shared memory
+MAX_BOX_ROWS = MAX_BOX_UNITS = 256  # rows, and elements of a row
+_UINT32, _UINT64 = 2, 4  # CUtensorMapDataType, by which elements are copied without a conversion
+_TYPES = {4: _UINT32, 8: _UINT64}
+
+
+class Rows(NamedTuple):
+    """Rows of memory and the boxes in which they are copied.
+
+    Attributes
+    ----------
+    address, pitch : int
+        Address of the first row, and bytes between rows: multiples of 16.
+    row_bytes, n_rows : int
+        Bytes per row, and rows.
+    box_bytes, box_rows : int
+        Extents of a box in shared memory, a multiple of 16 bytes wide; what is beside the rows becomes zero.
+    unit : int
+        Bytes per element, 4 or 8.
+    """
+
+    address: int
+    pitch: int
+    row_bytes: int
+    n_rows: int
+    box_bytes: int
+    box_rows: int
+    unit: int
+
+
+Encode = Callable[[Rows], bytes]
+
+
+class TallOperand(NamedTuple):
+    """A tall operand whose rows are copied in boxes.
+
+    Attributes
+    ----------
+    width, ld : int
+        Columns and leading dimension in elements.
+    size : int
+        Bytes per element.
+    align : int
+        Alignment of its address and, where `ld` exceeds the width, of its pitch, in bytes.
+    """
+
+    width: int
+    ld: int
+    size: int
+    align: int
+
+    @property
+    def pitch(self) -> int:
+        """Bytes between rows."""
+        return self.ld * self.size
+
+    @property
+    def slack(self) -> int:
+        """Most bytes from the beginning of a box, a multiple of 16, to that of its rows."""
+        bits = self.align | self.pitch | BOX_UNIT
+        return BOX_UNIT - (bits & -bits)
+
+    @property
+    def unit(self) -> int:
+        """Bytes of an element of a map, at most the alignment of rows."""
+        return min(self.size, 8)
+
+    @property
+    def is_boxable(self) -> bool:
+        """Check whether elements are aligned to their size, and rows are short enough."""
+        fits = self.box_row(BOX_UNIT) <= MAX_BOX_UNITS * self.unit - 4 * BOX_UNIT
+        return self.align >= min(self.size, BOX_UNIT) and fits
+
+    def box_row(self, step: int) -> int:
+        """Compute the bytes of a row of a box: an odd multiple of `step`, against bank conflicts."""
+        return (-(-(self.width * self.size + self.slack) // step) | 1) * step
+
+    def maps(self, address: int, n_rows: int, classes: int, step: int, box_rows: int) -> list[Rows]:
+        """Describe the rows i, i + classes, i + 2 classes ... for each i below `classes`."""
+        rows = []
+        for i in range(classes):
+            begin = address + i * self.pitch
+            shift = begin % BOX_UNIT
+            rows.append(
+                Rows(
+                    address=begin - shift,
+                    pitch=classes * self.pitch,
+                    row_bytes=shift + self.width * self.size,
+                    n_rows=max(1, (n_rows + classes - 1 - i) // classes),
+                    box_bytes=self.box_row(step),
+                    box_rows=box_rows,
+                    unit=self.unit,
+                )
+            )
+        return rows
+
+
+class TensorMaps(bytes):
+    """Eight maps, an argument of a kernel."""
+
+    @classmethod
+    def of(cls, rows: list[Rows], encode: Encode) -> TensorMaps:
+        """Encode up to eight maps."""
+        return cls(b"".join(map(encode, rows)).ljust(8 * MAP_BYTES, b"\0"))
+
+
+def encode(rows: Rows) -> bytes:
+    """Encode a map.
+
+    Raises
+    ------
+    DeviceError
+        If the driver refuses it.
+    """
+    memory = ctypes.create_string_buffer(MAP_BYTES + _ALIGNMENT)
+    place = -(-ctypes.addressof(memory) // _ALIGNMENT) * _ALIGNMENT
+    status = _driver()(
+        *(ctypes.c_void_p(place), _TYPES[rows.unit], 2, ctypes.c_void_p(rows.address)),
+        (ctypes.c_uint64 * 2)(rows.row_bytes // rows.unit, rows.n_rows),
+        (ctypes.c_uint64 * 1)(rows.pitch),
+        (ctypes.c_uint32 * 2)(rows.box_bytes // rows.unit, rows.box_rows),
+        (ctypes.c_uint32 * 2)(1, 1),
+        *(0, 0, 0, 0),  # neither interleaved nor swizzled, no larger fetches to L2, zeros outside
+    )
+    if status:
+        raise DeviceError(f"cuTensorMapEncodeTiled: the driver refuses {rows} with status {status}.")
+    return ctypes.string_at(place, MAP_BYTES)
+
+
+@functools.cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
