@@ -260,10 +260,15 @@ def _magnitude(function: Callable[[Any], Any], op: blocks.Operator, name: str) -
         like = BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device, layout=op.layout)
         x = like.random_like(1, 0).scale(2.0**half)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = largest(op.layout, _largest(function(x).array))
+            own = _largest(function(x).array)
+        found = largest(op.layout, own)
         if math.isfinite(found):
             return float(min(times(found, -half), np.finfo(np.float64).max))
-    raise BreakdownError(f"{name} returned NaN or Inf for a finite block; check its entries.")
+    where = ""
+    if op.layout is not None:
+        rank = -largest(op.layout, -math.inf if math.isfinite(own) else -op.layout.rank)
+        where = f" in rows of process {rank:.0f}"
+    raise BreakdownError(f"{name} returned NaN or Inf for a finite block{where}; check its entries.")
 
 
 def _largest(array: Any) -> float:
