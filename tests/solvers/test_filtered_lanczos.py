@@ -269,8 +269,8 @@ def random_graph(n: int, degree: int, seed: int) -> Any:
     [
         (models.model("laplace2d:nx=60,ny=61"), 12, "SA", 15),
         (models.model("anderson:n=14,disorder=13"), 30, "SA", 10),
-        # Single columns find up to 24 copies one after the other: with most seeds only residuals predict, after
-        # 20 cycles, that this takes long.
+        # Single columns find up to 24 copies one after the other: with most seeds only residuals predict,
+        # after 20 cycles, that this takes long.
         (models.model("laplace3d:n=18,periodic=True"), 20, "SA", 28),
         (random_graph(4000, 6, 1), 40, "LM", 15),  # values of both signs beside one far outside
     ],
