@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Self
 
 from .backends import backend_for
+from .parallel.communicator import Communicator, MpiCommunicator
 
 
 class Recorder:
@@ -23,6 +25,9 @@ class Recorder:
     ----------
     device : str
         ``"cpu"``, ``"gpu"`` or ``"cuda:1"``.
+    comm : Communicator, optional
+        If the operations communicate: that of their blocks, ``V.layout.comm``. All of its processes record
+        and repeat the same operations; if one of them cannot record, all call the operations again.
 
     Raises
     ------
@@ -45,8 +50,11 @@ class Recorder:
     [1.75, 1.75]
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, comm: Communicator | None = None) -> None:
         self._graphs = backend_for(device).graphs()
+        self._record = self._graphs.record
+        if isinstance(comm, MpiCommunicator):
+            self._record = functools.partial(comm.record, self._graphs.record)
 
     def __enter__(self) -> Self:
         self._graphs.enter()
@@ -65,4 +73,4 @@ class Recorder:
         recording. Blocks that they create belong to the recording and do not outlive it. If a library call
         cannot be captured, the operations themselves are returned.
         """
-        return self._graphs.record(operations)
+        return self._record(operations)

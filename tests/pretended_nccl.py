@@ -71,6 +71,7 @@ class Stream:
         self._work: queue.Queue[Callable[[], object]] = queue.Queue()
         self._pauses = random.Random(len(self.known))
         self.ptr = len(self.known)
+        self._captured: list[Callable[[], object]] | None = None
         self.known.append(self)
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -88,7 +89,19 @@ class Stream:
         self.current.pop()
 
     def put(self, work: Callable[[], object]) -> None:
-        self._work.put(work)
+        (self._work.put if self._captured is None else self._captured.append)(work)
+
+    def is_capturing(self) -> bool:
+        return self._captured is not None
+
+    def record(self, operations: Callable[[], object]) -> Callable[[], object]:
+        """Return a function that queues what the operations would have queued."""
+        captured = self._captured = []
+        try:
+            operations()
+        finally:
+            self._captured = None
+        return lambda: [self.put(work) for work in captured]
 
     def wait_event(self, event: Event) -> None:
         self.put(event.wait)
@@ -295,6 +308,11 @@ def cupy(place: str) -> Any:
 BACKEND: Any = SimpleNamespace(
     name="cuda:0",
     device_id=0,
+    device="pretended",
+    xp=SimpleNamespace(
+        cuda=SimpleNamespace(get_current_stream=lambda: STREAM),
+        take=lambda a, rows, axis, out: STREAM.put(lambda: np.take(a, rows, axis, out)) or out,
+    ),
     to_host=np.asarray,
     from_host=device_array,
     empty=lambda shape, dtype: device_array(np.full(shape, 7, dtype)),
@@ -416,6 +434,51 @@ def a_failure_ends_waits_for_halos(comm: MpiCommunicator) -> None:
     STREAM.synchronize()
 
 
+def recorded_operations_are_repeated(comm: MpiCommunicator) -> None:
+    """Recordings hold halos and sums, in all processes or in none, and failures between them are noticed."""
+    halo, wanted = plan(comm)
+    layout = RowLayout.equal(60 * comm.size, comm)
+    whole = 100.0 * np.arange(60 * comm.size)[:, None] + np.arange(3)
+    X = device_array(whole[layout.rows])
+    seen: list[Any] = []
+
+    def step() -> None:
+        found = halo.start(X)()
+        parts = comm.allgather(X[:1])
+        STREAM.put(lambda: seen.append((np.array(found), np.array(parts)[:, 0])))
+        STREAM.put(lambda: np.add(X, 0.5, out=X))
+
+    step()
+    begin = comm._started
+    again = comm.record(STREAM.record, step)
+    per_turn = 2
+    assert comm._started == begin + per_turn + 2  # and what processes told each other
+    for _ in range(20):
+        again()
+        halo.start(X)()  # others may be between them
+    STREAM.synchronize()
+    assert comm._started == begin + 21 * per_turn + 2 + 20
+    for turn, (rows, parts) in enumerate(seen):
+        assert np.array_equal(rows, whole[wanted] + 0.5 * turn)
+        assert np.array_equal(parts, whole[list(layout.cuts[:-1])] + 0.5 * turn)
+    assert len(seen) == 21
+    cannot = comm.rank == 0
+    assert comm.record((lambda operations: operations) if cannot else STREAM.record, step) is step
+
+    def fails() -> None:
+        for turn in range(20):
+            if cannot and turn == 10:
+                raise OSError("no more data")
+            again()
+        STREAM.synchronize()
+        again()
+
+    begin_s = time.monotonic()
+    with pytest.raises(OSError, match=r"^rank 0: no more data"), agreed(comm):
+        fails()
+    assert time.monotonic() - begin_s < DEADLINE_S
+
+
 def main() -> None:
     from mpi4py import MPI
 
@@ -429,6 +492,7 @@ def main() -> None:
         halos_follow_blocks_that_change(comm)
         assert comm.gpu_route == "NCCL 2.28.9, halos by copy engines"
         a_failure_ends_waits_for_halos(comm)
+        recorded_operations_are_repeated(comm)
     shared = MpiCommunicator(MPI.COMM_WORLD)
     with pytest.MonkeyPatch.context() as patch, pretended(patch, "the same"):
         arrays_arrive(shared)

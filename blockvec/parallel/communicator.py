@@ -120,6 +120,7 @@ class MpiCommunicator:
         self._notices: list[Any] = []  # messages about a failure of this process
         self._abandoned: list[Any] = []  # requests and buffers of operations that a failure has cut short
         self._latest: Any = None  # those of the latest exchange, which a failure may leave without a wait
+        self._are_alike = False  # whether all GPUs compute the same bits
         self._copies = weakref.WeakSet[HostCopies]()
         self._mailbox: Mailbox | None = None
         memory = None if by_messages else self._common_memory(Mailbox.nbytes(self.size))
@@ -280,12 +281,40 @@ class MpiCommunicator:
         )
         return None if problems else copies
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether operations between GPUs can be recorded, and small matrices have the same bits on each."""
+        return self._gpus is not None and self._are_alike
+
+    def record(
+        self, record: Callable[[Callable[[], object]], Callable[[], object]], operations: Callable[[], object]
+    ) -> Callable[[], object]:
+        """Record operations by a function like `Recorder.record`; all processes record the same ones.
+
+        What is returned counts the operations of this communicator that it repeats, so that failures are
+        noticed as without a recording. If a process cannot record, all of them call the operations again.
+        """
+        before = self._started
+        repeat = record(operations)
+        count = self._started - before
+        found = share(self, (repeat is not operations, count))
+        most = max(started for _, started in found)
+        self._started += most - count  # of a process that stopped in the middle
+        if not all(is_recorded for is_recorded, _ in found):
+            return operations
+
+        def again() -> None:
+            self._start(raises=True, count=count)
+            repeat()
+
+        return again
+
     # --- failures of other processes ------------------------------------------------------------------
 
-    def _start(self, raises: bool = False) -> int:
-        """Return the number of a new operation; raise `PeerError` if it is known that a process misses it."""
+    def _start(self, raises: bool = False, count: int = 1) -> int:
+        """Return the number of the last of new operations; raise `PeerError` if a process misses it."""
         with self._noticing:
-            self._started += 1
+            self._started += count
             if raises and self._is_missed(self._started):
                 raise PeerError("another process has failed.")
             return self._started
@@ -340,9 +369,11 @@ class MpiCommunicator:
 
     def _connect(self, backend: Any) -> None:
         reason = "gpu_transport='mpi'" if options().gpu_transport == "mpi" else nccl.missing()
-        found = share(self, (reason, (platform.node(), nccl.place(backend.device_id))))
-        reasons = [reason for reason, _ in found if reason]
-        if len({gpu for _, gpu in found}) < self.size:
+        place = platform.node(), nccl.place(backend.device_id)
+        found = share(self, (reason, place, backend.device))
+        reasons = [reason for reason, _, _ in found if reason]
+        self._are_alike = all(device == backend.device for _, _, device in found)
+        if len({gpu for _, gpu, _ in found}) < self.size:
             reasons = reasons or ["processes use the same GPU"]
         if reasons:
             self.gpu_route = f"MPI ({reasons[0]})"

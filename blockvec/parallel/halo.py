@@ -43,7 +43,7 @@ class Halo:
             (rank, int(begin), int(end)) for rank, (begin, end) in enumerate(pairwise(bounds)) if end > begin
         ]
         lists = self._asked_for(layout, wanted, np.diff(bounds))
-        self._sent = [(rank, self._rows(rows - layout.first_row)) for rank, rows in lists]
+        self._counted = [(rank, self._rows(rows - layout.first_row), len(rows)) for rank, rows in lists]
         self.sent_rows = sum(len(rows) for _, rows in lists)
         self._buffers: dict[tuple[int, str, bool], Buffers] = {}
         if backend.name != "cpu":
@@ -70,12 +70,7 @@ class Halo:
 
         They are valid until the next exchange. With `by_columns` X and they are column-major.
         """
-        key = X.shape[1], X.dtype.char, by_columns
-        buffers = self._buffers.get(key)
-        if buffers is None or not buffers.is_open:
-            if len(self._buffers) >= MOST_BUFFERS:
-                self._buffers.clear()
-            buffers = self._buffers[key] = self._allocated(*key)
+        buffers = self._buffers_for((X.shape[1], X.dtype.char, by_columns))
         traffic = current_traffic()
         traffic.exchanges += 1
         traffic.exchange_bytes += self.sent_rows * X.shape[1] * X.itemsize
@@ -89,21 +84,31 @@ class Halo:
 
         return finish
 
-    def _allocated(self, width: int, dtype: str, by_columns: bool) -> Buffers:
-        """Allocate the wanted rows of a block, and what the transport needs beside them."""
-        counts = [
-            (rank, rows, rows.stop - rows.start if isinstance(rows, slice) else len(rows))
-            for rank, rows in self._sent
-        ]
-        if isinstance(self._comm, MpiCommunicator):
-            copies: Buffers | None = (
-                self._comm.host_copies(self._received, counts, (width, dtype, by_columns))
-                if self._backend.name == "cpu"
-                else self._comm.peer_copies(self._received, counts, width, dtype)
-            )
-            if copies is not None:
-                return copies
-        return Messages(self._comm, self._received, counts, (width, dtype, by_columns), self._backend)
+    @property
+    def is_recordable(self) -> bool:
+        """Whether `Recorder` can record exchanges."""
+        return isinstance(self._comm, MpiCommunicator) and self._comm.is_recordable
+
+    def _buffers_for(self, kind: tuple[int, str, bool]) -> Buffers:
+        """Return buffers for blocks of a width, type and order; those of a recording belong to it."""
+        if self._backend.name != "cpu" and self._backend.xp.cuda.get_current_stream().is_capturing():
+            return self._messages(kind)  # flags of copy engines have another value in each exchange
+        buffers = self._buffers.get(kind)
+        if buffers is None or not buffers.is_open:
+            if len(self._buffers) >= MOST_BUFFERS:
+                self._buffers.clear()
+            buffers = self._buffers[kind] = self._copies(kind) or self._messages(kind)
+        return buffers
+
+    def _copies(self, kind: tuple[int, str, bool]) -> Buffers | None:
+        if not isinstance(self._comm, MpiCommunicator):
+            return None
+        if self._backend.name == "cpu":
+            return self._comm.host_copies(self._received, self._counted, kind)
+        return self._comm.peer_copies(self._received, self._counted, *kind[:2])
+
+    def _messages(self, kind: tuple[int, str, bool]) -> Messages:
+        return Messages(self._comm, self._received, self._counted, kind, self._backend)
 
 
 class Buffers(Protocol):

@@ -105,8 +105,8 @@ class NcclTransport:
     def synchronize(self) -> None:
         """Wait for the GPU, and for an abort."""
         self._cupy.cuda.Device(self.device_id).synchronize()
-        if self._abortion is not None:
-            self._abortion.join()
+        if self._abortion is not None:  # NCCL ends it when recorded operations are deleted, too
+            self._abortion.join(2 * ABORT_S)
 
     def add(self, copies: PeerCopies) -> None:
         """Include an exchange by copy engines in `abort`."""

@@ -275,12 +275,14 @@ class FilteredRestart(ThickRestart):
         return self._copy
 
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
-        krylov = self.krylov
+        krylov, recorder = self.krylov, None
+        if krylov.buffer.layout is None:  # recordings are found by addresses, which differ between processes
+            recorder = recorder_for(self.operator, krylov.buffer)
         operator = ChebyshevOperator(
             self._single() if self.is_mixed else self.operator,
             filter,
             self.locked,
-            recorder_for(self.operator, krylov.buffer),
+            recorder,
             self.operator,
         )
         # Single columns are for cheap steps; a filter reads the matrix once for all columns.

@@ -19,6 +19,7 @@ from ..orthogonalize import orthogonalize
 from ..orthogonalize.factors import PLAIN_GROWTH
 from ..orthogonalize.host_step import column_step, square
 from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, ReportOfSeveral, StepReport, queue_step
+from ..runtime.processes import everywhere
 from .counts import Counts
 from .krylov_space import KrylovSpace, restored_scale
 from .partial import LEAST_LOSS, PartialRecurrence
@@ -28,12 +29,12 @@ MAX_QUEUED = 4  # steps whose small matrices the host has not seen; so many are 
 
 
 def is_queued(operator: LinearMap, buffer: Block) -> bool:
-    """Check whether steps are queued without waiting: products with a matrix on a device that has all rows.
+    """Check whether steps are queued without waiting: products with a matrix on a device.
 
     After a step that was not enough the next ones work on noise, at which solves and functions may fail.
     """
     is_matrix = getattr(operator, "may_be_queued", getattr(operator, "is_recordable", False))
-    return is_matrix and buffer.device != "cpu" and getattr(buffer, "layout", None) is None
+    return buffer.device != "cpu" and everywhere(getattr(buffer, "layout", None), is_matrix)
 
 
 class BlockKrylov(KrylovSpace):

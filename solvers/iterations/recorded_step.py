@@ -8,6 +8,7 @@ from blockvec import Recorder
 
 from ..blocks import Block, LinearMap
 from ..orthogonalize.queued_step import QueuedStep, queue_step
+from ..runtime.processes import everywhere
 
 MAX_BYTES = 1 << 27  # of the columns of a decomposition: larger products take longer than their calls
 SINGLE_COLUMNS = 64  # in single precision up to which blockvec has kernels
@@ -20,11 +21,12 @@ def recorder_for(operator: LinearMap, buffer: Block) -> Recorder | None:
     Products of wide bases in single precision are calls of cuBLAS, which cannot be recorded.
     """
     n_bytes = buffer.shape[0] * buffer.shape[1] * buffer.dtype.itemsize
-    is_split = getattr(buffer, "layout", None) is not None
     is_own = buffer.dtype.char in "dD" or buffer.shape[1] <= SINGLE_COLUMNS
-    is_recordable = getattr(operator, "is_recordable", False) and is_own and not is_split
-    gains = buffer.device != "cpu" and n_bytes <= MAX_BYTES
-    return Recorder(buffer.device) if is_recordable and gains else None
+    is_recordable = getattr(operator, "is_recordable", False) and is_own
+    layout = getattr(buffer, "layout", None)
+    if buffer.device == "cpu" or not everywhere(layout, is_recordable and n_bytes <= MAX_BYTES):
+        return None
+    return Recorder(buffer.device, None if layout is None else layout.comm)
 
 
 class RecordedStep:

@@ -141,6 +141,11 @@ def largest(layout: RowLayout | None, value: float) -> float:
     return value if layout is None else float(layout.largest(np.array([float(value)]))[0])
 
 
+def everywhere(layout: RowLayout | None, condition: bool) -> bool:
+    """Check whether a condition holds in all processes."""
+    return condition if layout is None else not layout.largest(np.array([not condition]))[0]
+
+
 def same_values(layout: RowLayout | None, value: float, numbers: RealArray) -> float:
     """Return `largest` of a value; refuse to go on if the processes have computed different numbers.
 

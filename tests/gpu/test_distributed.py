@@ -1,4 +1,4 @@
-"""Rows that are split over processes with a GPU each; see `tests.gpu.distributed`."""
+"""Rows that are split over two processes with a GPU each, or with one GPU; see `tests.gpu.distributed`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,15 @@ from tests.gpu.distributed import WORKS
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def two_gpus(cp: Any) -> None:
-    count = cp.cuda.runtime.getDeviceCount()
-    if count < 2:
-        pytest.skip(f"two GPUs are needed, this machine has {count}")
-
-
 @pytest.mark.parametrize("name", WORKS)
-def test_two_processes_with_a_gpu_each(name: str, under_mpi: Callable[..., str], tmp_path: Path) -> None:
+def test_two_processes_with_gpus(name: str, under_mpi: Callable[..., str], tmp_path: Path, cp: Any) -> None:
+    assert cp.cuda.runtime.getDeviceCount() > 0
     assert "1 passed" in under_mpi(2, "-m", "tests.gpu.distributed", str(tmp_path), name)
 
 
-def test_the_command_splits_rows_over_gpus(under_mpi: Callable[..., str]) -> None:
+def test_the_command_splits_rows_over_gpus(under_mpi: Callable[..., str], cp: Any) -> None:
+    if cp.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("two GPUs are needed, this machine has one")
     command = ("-m", "solvers", "laplace3d:n=30", "-k", "4", "--comm", "mpi", "--device", "gpu", "--json")
     found = json.loads(under_mpi(2, *command))
     alone = eigsh(models.model("laplace3d:n=30"), 4, which="SA", rng=0)[0]
