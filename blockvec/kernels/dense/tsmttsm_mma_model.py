@@ -90,7 +90,7 @@ def _enumerate(
     kind: type[TsmttsmMmaConfig], problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices
 ) -> Iterator[TsmttsmMmaConfig]:
     in_pieces = any(pieces(problem, device))
-    if problem.dtype == "float32" and choices is _SHORT_LIST:
+    if problem.dtype == "float32" and not in_pieces and choices is _SHORT_LIST:
         choices = replace(choices, ksteps=_SPACE.ksteps, blocks=(1,))  # products wait for conversions
     if goes_through_l1(problem, device):
         choices = replace(choices, ring_bytes=_SPACE.ring_bytes)
