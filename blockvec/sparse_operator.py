@@ -78,6 +78,7 @@ class SparseOperator(Operator):
                 **fused,
                 pattern=self.prepared.pattern,
                 longest=self.prepared.longest,
+                coded=self.prepared.coded,
             )
         return self._problems[key]
 
@@ -121,7 +122,7 @@ class SparseOperator(Operator):
         """Describe the product with one column; return it and the prepared matrix."""
         dtype, S = self.dtype.name, self.prepared
         fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, self._index_bytes)
-        return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest), S
+        return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest, coded=S.coded), S
 
     def _run_fused(
         self, X: Memory, Y: Memory, alpha: complex, beta: complex, shift: Any, extras: Extras

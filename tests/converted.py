@@ -6,11 +6,21 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
+
 from blockvec.kernels.compile import compile_source
 from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import CSR
 from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import SpmmvProblem
+from blockvec.kernels.sparse.csr_plan import CODE_BIT, MAX_VALUES, Codes, Plan
+
+
+def coded(plan: Plan) -> Codes:
+    """Encode the entries of a matrix of few different values."""
+    table, places = np.unique(plan.data, return_inverse=True)
+    padded = np.concatenate([table, np.zeros(MAX_VALUES - len(table), table.dtype)])
+    return Codes(plan.indices + (places << CODE_BIT).astype(plan.indices.dtype), padded)
 
 
 def assert_summed_up_in_order(p: SpmmvProblem) -> None:

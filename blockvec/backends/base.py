@@ -97,6 +97,10 @@ class PreparedMatrix(Protocol):
     def longest(self) -> int:
         """Entries of the longest row."""
 
+    @property
+    def coded(self) -> bool:
+        """`SpmmvProblem.coded` of the matrix."""
+
 
 def is_nearly_full(matrix: Any) -> bool:
     """Check whether a sparse matrix is applied and factorised faster as a dense one."""

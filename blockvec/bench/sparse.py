@@ -31,6 +31,7 @@ from ..kernels.compile import build
 from ..kernels.device import DeviceInfo
 from ..kernels.families import SPARSE_FAMILIES
 from ..kernels.problem import GRAMS, SpmmvProblem, itemsize
+from ..kernels.sparse.codes import sampled_values
 from ..kernels.sparse.csr_plan import Plan
 from ..kernels.tuning.winners import configure_sparse
 from ..matrices import open_matrix
@@ -133,9 +134,10 @@ def _make(name: str, table: Table, device: DeviceInfo, cache_dir: Path) -> Any:
         return A
     dtypes = table.dtypes + (table.further_dtypes if name in table.matrices[:2] else ())
     plan = Plan(A.indptr, A.indices, A.data)
+    is_coded = sampled_values(plan, A.shape[1]) is not None
     for dtype, width in itertools.product(dtypes, table.widths):
         extents = (*A.shape, A.nnz, width, dtype, dtype, width, width, A.indices.itemsize)
-        plain = SpmmvProblem(*extents, longest=plan.longest, pattern=plan.pattern)
+        plain = SpmmvProblem(*extents, longest=plan.longest, pattern=plan.pattern, coded=is_coded)
         problems = [plain]
         if dtype == "float64" and width in FUSED_WIDTHS:
             fused = ({"beta": "general"}, FUSED, {"gram": GRAMS})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from .cache import from_fields
@@ -101,11 +100,12 @@ def ranked(
 
 
 def config_from(name: str, record: Any) -> Any | None:
-    """Rebuild a configuration from its fields; None if this version of the family has none like it."""
+    """Rebuild a configuration from its fields; None if this version of the family has none like it.
+
+    Fields that a record lacks have their defaults.
+    """
     family = CONFIGURED.get(name)
     if family is None or not isinstance(record, dict):
-        return None
-    if set(record) != {field.name for field in dataclasses.fields(family.Config)}:
         return None
     return from_fields(family.Config, record)
 

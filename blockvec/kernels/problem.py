@@ -199,6 +199,8 @@ class SpmmvProblem:
         stored: its entries are computed in each product.
     longest : int
         Entries of the longest row of S, 0 if not counted; long rows are processed apart from the others.
+    coded : bool
+        Whether S has few different values, so that its entries are stored in the place of columns.
     """
 
     n_rows: int
@@ -222,6 +224,7 @@ class SpmmvProblem:
     gram: tuple[str, ...] = ()
     pattern: Pattern = "scattered"
     longest: int = 0
+    coded: bool = False
 
     operation = "spmmv"
 

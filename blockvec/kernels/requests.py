@@ -44,7 +44,7 @@ Request: TypeAlias = (
 Entry: TypeAlias = list[Any]
 
 _TYPES: dict[str, Any] = {kind.__name__: kind for kind in Request.__args__}
-MATRIX = ("n_rows", "n_cols", "nnz", "dtype_matrix", "index_bytes", "pattern", "longest")
+MATRIX = ("n_rows", "n_cols", "nnz", "dtype_matrix", "index_bytes", "pattern", "longest", "coded")
 OPERANDS = {  # its letter: the fields that hold its width and its element type, by type of problem
     TsmttsmProblem: {"a": ("M", "dtype_a"), "b": ("N", "dtype_b")},
     TsmmProblem: {"a": ("M", "dtype_a"), "b": ("N", "dtype")},

@@ -101,12 +101,12 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
         if chosen is not None and chosen.name not in ("column_dot", "scale") and not chosen.vendor:
             yield chosen.source()
     elif isinstance(request, SpmmvProblem):
-        for pattern, entries in (
-            *COMMON,
-            *(OTHERS.get(request.dtype, ()) if request.width <= NARROW else ()),
+        for pattern, entries, coded in (
+            *((*matrix, coded) for matrix in COMMON for coded in (False, True)),
+            *((*matrix, False) for matrix in OTHERS.get(request.dtype, ()) if request.width <= NARROW),
         ):
             extents = {"n_rows": rows, "n_cols": rows, "nnz": rows * entries}
-            product = dataclasses.replace(request, **extents, pattern=pattern, longest=entries)
+            product = dataclasses.replace(request, **extents, pattern=pattern, longest=entries, coded=coded)
             chosen = dispatch.preferred(product, backend)
             if chosen is not None and not chosen.vendor:
                 family = SPARSE_FAMILIES[chosen.name]

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,14 @@ REQUESTS = (
     FoldKernel("float64", "float64", 4, hermitian=True),
     InverseFactorKernel("float64"),
 )
+
+
+def test_products_are_prepared_for_the_matrix_of_a_run_not_for_that_of_an_earlier_one() -> None:
+    entry = encode(SPARSE, N, PRODUCT)
+    other = replace(PRODUCT, nnz=5, pattern="planes", coded=True)
+    [found] = decode(entry, {"n": N}, "float64", other)
+    assert isinstance(found, SpmmvProblem)
+    assert (found.nnz, found.pattern, found.coded, found.width) == (5, "planes", True, SPARSE.width)
 
 
 def test_what_a_run_asks_for_is_prepared_before_the_next_one(cache: Path) -> None:

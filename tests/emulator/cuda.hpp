@@ -112,6 +112,7 @@ void __stcg(T* at, T value) {
 inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 inline int __popc(u32 bits) { return __builtin_popcount(bits); }
+inline int __ffs(u32 bits) { return __builtin_ffs(static_cast<int>(bits)); }
 inline u32 __umulhi(u32 a, u32 b) { return static_cast<u32>(u64(a) * b >> 32); }
 inline double __longlong_as_double(i64 bits) {
     double x;

@@ -45,13 +45,13 @@ def matrices() -> Iterator[tuple[str, Any]]:
     yield "planes", models.laplace3d(nx=40, ny=9, nz=11, periodic=True)
     yield "lattice", models.graphene(nx=40, ny=40)
     rng = np.random.default_rng(0)
-    lengths = np.minimum(rng.pareto(1.1, 3000) * 3, 6000).astype(np.int64)
+    lengths = np.minimum(rng.pareto(1.1, 4000) * 3, 6000).astype(np.int64)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
-    columns = rng.integers(0, 3000, indptr[-1])
-    uneven = sp.csr_array((np.ones(indptr[-1]), columns, indptr), shape=(3000, 3000))
+    columns = rng.integers(0, 4000, indptr[-1])
+    uneven = sp.csr_array((np.ones(indptr[-1]), columns, indptr), shape=(4000, 4000))
     yield "uneven, 64-bit indices", uneven
     uneven = sp.csr_array(
-        (uneven.data, columns.astype(np.int32), indptr.astype(np.int32)), shape=(3000, 3000)
+        (uneven.data, columns.astype(np.int32), indptr.astype(np.int32)), shape=(4000, 4000)
     )
     yield "uneven", uneven
 

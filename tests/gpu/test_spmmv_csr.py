@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blockvec import BlockVector, as_operator
+from blockvec import BlockVector, as_operator, models
 from blockvec.arrays import memory_of
 from blockvec.kernels import compile as compiler
 from blockvec.kernels.device import DeviceInfo
@@ -350,3 +350,20 @@ def test_blocks_beyond_32_bit_offsets_are_addressed_right(cp: Any, device: Devic
     for i in (0, 1, n // 2, n - 2, n - 1):
         assert bool((Y[i] == X[n - 1 - i]).all())
     cp.get_default_memory_pool().free_all_blocks()
+
+
+@pytest.mark.parametrize("spec", ["laplace3d:n=32", "rmat:scale=13,edges=16", "xxz:sites=16,up=8"])
+@pytest.mark.parametrize("width", [1, 2, 8, 20, 64])
+def test_coded_entries_give_the_same_products(spec: str, width: int) -> None:
+    rng = np.random.default_rng(width)
+    S = models.model(spec)
+    S.data = np.round(4 * S.data)  # few small integers: exact in any order
+    X = rng.integers(-1, 2, (S.shape[1], width)).astype(float)
+    A = as_operator(S, device="gpu")
+    assert A.prepared.coded
+    V = BlockVector(X).to_device()
+    for _ in range(25):  # also after the matrix was converted
+        found = (A @ V).to_host().array
+        np.testing.assert_array_equal(found, S @ X)
+    found = A.apply(V, alpha=0.5, beta=0, shift=2.0).to_host().array
+    np.testing.assert_array_equal(found, 0.5 * (S @ X - 2 * X))

@@ -265,8 +265,9 @@ class CudaBackend:
 
     def prepare_sparse(self, matrix: Any) -> DeviceCsr | DeviceChain:
         """Take a chain, or a matrix in CSR form: of the host a copy, the arrays of a CuPy one are shared."""
-        make = DeviceChain if isinstance(matrix, Chain) else DeviceCsr
-        return self._gpu.on_device(make)(matrix)  # type: ignore[no-any-return]
+        if isinstance(matrix, Chain):
+            return self._gpu.on_device(DeviceChain)(matrix)  # type: ignore[no-any-return]
+        return self._gpu.on_device(DeviceCsr)(matrix, self.device)  # type: ignore[no-any-return]
 
     def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -10,13 +12,17 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from ...kernels.compile import function
+from ...kernels.device import DeviceInfo
 from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
+from ...kernels.sparse.codes import encode
 from ...kernels.sparse.csr_plan import Plan, structure_of
 from .. import is_cupy
 from ..base import DeviceArray as Array
 
+CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
 CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
 
 
@@ -42,7 +48,7 @@ class DeviceCsr:
         Products so far that a form would have made faster.
     """
 
-    def __init__(self, matrix: Any) -> None:
+    def __init__(self, matrix: Any, device: DeviceInfo) -> None:
         import cupy
 
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
@@ -57,6 +63,9 @@ class DeviceCsr:
             self.indptr = self.indptr.astype(self.indices.dtype)
         self.plan = Plan(self.indptr, self.indices, self.data, structure)
         self.pattern = self.plan.pattern
+        blocks = device.multiprocessors * CODE_BLOCKS
+        with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
+            self.plan.codes = encode(self.plan, self.shape[1], blocks, functools.partial(_load, device))
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
         self.forms: dict[tuple[str, Hashable], Any] = {}
         self.waited: Counter[tuple[str, Hashable]] = Counter()
@@ -66,6 +75,11 @@ class DeviceCsr:
     def nnz(self) -> int:
         """Stored entries."""
         return int(self.data.size)
+
+    @property
+    def coded(self) -> bool:
+        """Whether kernels take the entries in the place of columns; see `kernels.sparse.codes`."""
+        return self.plan.codes is not None
 
     @property
     def longest(self) -> int:
@@ -106,11 +120,17 @@ class DeviceCsr:
 class DeviceChain:
     """A chain on a GPU, in place of a `DeviceCsr`; the first product of a kind makes its tables."""
 
+    coded = False
+
     def __init__(self, chain: Chain) -> None:
         self.shape, self.scaled = chain.shape, chain.scaled
         self.pattern, self.longest = chain.pattern, chain.longest
         self.plan = ChainPlan(chain, _to_device)
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+
+
+def _load(device: DeviceInfo, source: str, name: str) -> Any:
+    return function(source, name, device.architecture)
 
 
 def _to_device(array: np.ndarray[Any, Any]) -> Array:

@@ -28,6 +28,8 @@ _FIRST = np.zeros(1, np.int32)
 class ChainBlocks:
     """A chain as products on the host take it, in place of the rows of a matrix."""
 
+    coded = False
+
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self.shape = chain.shape

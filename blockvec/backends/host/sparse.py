@@ -35,6 +35,7 @@ class RowBlocks:
     """A CSR matrix and its division into row blocks; its arrays are shared, not copied."""
 
     pattern: Pattern = "scattered"  # not used on the host
+    coded = False
 
     def __init__(self, matrix: CsrMatrix) -> None:
         self.shape = matrix.shape

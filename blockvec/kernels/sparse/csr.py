@@ -26,11 +26,12 @@ from ..limits import (
 )
 from ..problem import SpmmvProblem, in_class, is_complex, itemsize, promote
 from ..source import constants_of, render
-from .csr_plan import TASK_ENTRIES, Plan, Units, Walk, address
+from .csr_plan import MAX_VALUES, TASK_ENTRIES, Plan, Units, Walk, address
 from .family import SparseFamily
 from .interface import (
     Constants,
     constants,
+    entry_bytes,
     pack_bytes,
     refuse_alignment,
     row_entries,
@@ -49,12 +50,13 @@ _GRAM_ENTRIES = 64
 _TENSOR_REGISTERS = 56  # the compiler refuses FP64 tensor-core products with fewer
 _MAX_PITCH = 2**31  # bytes
 _SLOT_ALIGN, _SWIZZLED_ALIGN = 4, 32  # entries, as in the kernel
+_COPY_ALIGN, _LINE_ALIGN = 16, 128  # bytes, likewise
 _L1_LEAST_BYTES = 32 << 10  # left to gathers by shared memory
 _LONG_WARPS = 2  # at most, per block that sums a part of a long row: most are little longer than others
 _LONG_LANES = 2  # per row of X, up to which one warp has enough loads in flight
 _CONSTANTS = (
     *("split", "unroll", "rows", "entries", "long_row", "stages", "warps", "blocks", "planes"),
-    *("flat", "swizzle"),
+    *("flat", "swizzle", "panels"),
 )
 
 
@@ -89,6 +91,8 @@ class CsrConfig:
         multiples of a power of two.
     aligned_x, aligned_y : bool
         Whether packs of X and Y start at multiples of their size.
+    panels : bool
+        Whether tiles of columns are processed one after the other, so that L2 holds more rows of each.
     """
 
     lanes: int
@@ -108,6 +112,7 @@ class CsrConfig:
     swizzle: bool = False
     aligned_x: bool = True
     aligned_y: bool = True
+    panels: bool = False
 
     @property
     def tile(self) -> int:
@@ -260,7 +265,7 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         walk = _walk(problem, config, device, plan)
         needed = self.workspace_bytes(problem, config, device, plan)
         index = np.int32 if problem.index_bytes == 4 else np.int64
-        entries = address(plan.indices), address(plan.data)
+        entries = plan.entries(problem.coded)
         matrix = address(plan.indptr), *entries, index(plan.n_rows)
         matrix = *matrix, address(units.cuts), index(units.n_units), *walk.arguments()
         rows = kernels["rows"]
@@ -340,14 +345,25 @@ def _excess_shared(shared: int, blocks: int, device: DeviceInfo) -> str | None:
     return None
 
 
+def _slot_unit(config: CsrConfig) -> int:
+    return _SWIZZLED_ALIGN if config.swizzle else _SLOT_ALIGN
+
+
 def _slot_entries(config: CsrConfig) -> int:
-    unit = _SWIZZLED_ALIGN if config.swizzle else _SLOT_ALIGN
+    unit = _slot_unit(config)
     return (config.entries + 2 * (_SLOT_ALIGN - 1) + unit - _SLOT_ALIGN) // unit * unit
 
 
 def slot_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
     """Compute the bytes that the entries of a unit take in shared memory."""
-    return _slot_entries(config) * (itemsize(problem.dtype_matrix) + problem.index_bytes)
+    entries = _slot_entries(config)
+    if not problem.coded:
+        return entries * entry_bytes(problem)
+    ahead = config.unroll * (WARP // config.lanes if config.flat else config.split)
+    ahead = ceil_div(ahead, _slot_unit(config)) * _slot_unit(config)
+    n_bytes = (entries + ahead) * problem.index_bytes + itemsize(problem.dtype_matrix)
+    alignment = _LINE_ALIGN if config.swizzle else _COPY_ALIGN
+    return ceil_div(n_bytes, alignment) * alignment
 
 
 def block_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
@@ -355,8 +371,10 @@ def block_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
     size_sum = itemsize(promote(problem.dtype, "float64"))
     elements = _slot_entries(config) * config.tile if config.flat else config.vector
     slots = config.stages * slot_bytes(problem, config) + elements * itemsize(problem.dtype)
-    per_warp = max(slots, len(problem.dots) * config.tile * size_sum)
-    return max(config.warps * per_warp, len(problem.gram) * problem.width**2 * size_sum)
+    table = MAX_VALUES * itemsize(problem.dtype_matrix) if problem.coded else 0
+    dots = config.warps * len(problem.dots) * config.tile * size_sum
+    grams = len(problem.gram) * problem.width**2 * size_sum
+    return max(config.warps * slots + table, dots, grams)
 
 
 def _long_warps(problem: SpmmvProblem, config: CsrConfig) -> int:
@@ -415,6 +433,7 @@ def _units(config: CsrConfig, plan: Plan) -> Units:
 
 
 def _walk(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, plan: Plan) -> Walk:
-    most = max(1, device.multiprocessors * config.blocks // ceil_div(problem.width, config.tile))
+    together = 1 if config.panels else ceil_div(problem.width, config.tile)
+    most = max(1, device.multiprocessors * config.blocks // together)
     warps = {"warps": config.warps, "planes": config.planes, "passes": config.passes}
     return Walk.of(plan, _units(config, plan).n_units, config.rows, most, **warps)

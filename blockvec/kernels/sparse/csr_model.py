@@ -12,10 +12,11 @@ from ..device import DeviceInfo
 from ..family import Model
 from ..limits import CLOCK_HZ, LAUNCH_S, LINE_BYTES, STATIC_SHARED_LIMIT, WARP, ceil_div, smooth_max
 from ..problem import SpmmvProblem, is_complex, itemsize
-from ..roofline import Ceilings, memory_time, traffic
+from ..roofline import Ceilings, memory_time
 from .csr import GRAM_LANES, LEAST_WARPS, MAX_ROWS, CsrConfig, refuse, slot_bytes
-from .interface import are_aligned, row_entries, widest_pack
-from .model import H200_CEILINGS, l2_requests, unrolls_of
+from .csr_plan import MAX_VALUES
+from .interface import are_aligned, entry_bytes, row_entries, widest_pack
+from .model import H200_CEILINGS, l2_requests, stored_traffic, unrolls_of
 
 # Fitted to some hundred runs over stencils, lattice models, bands and a power-law graph on an H200:
 _L2_BYTES_PER_SECOND = 8.0e12
@@ -38,6 +39,7 @@ _WINDOW_BYTES = 11e6  # of rows of X in use at a time, beyond which L2 evicts ro
 _LOST = 0.3  # ... this share of X for every further such amount, up to three
 _FLAT_PACKS = 1  # per row of X, up to which products take less shared memory than entries
 _FLAT_ENTRIES, _SLACK = 240, 16  # per unit: in flight per warp at a time, and a row's begin and end
+_PAST_SLOT = 8 * WARP  # entries in flight at a time, at most
 _CROWDED = 2.0  # cycles of shared memory more where rows begin in few banks
 _SWIZZLED_LANES = 2  # per row of X, up to which the beginnings of many rows share banks
 _TRUSTED_WARPS = 16  # per multiprocessor: the model was fitted to few runs with fewer
@@ -55,6 +57,7 @@ class _Choices:
     blocks: tuple[tuple[int, int], ...]
     passes: tuple[int, ...]
     planes: tuple[int, ...]
+    panels: tuple[bool, ...]
 
 
 _MOST_VECTORS = 4
@@ -63,9 +66,13 @@ _SPACE = _Choices(
     unrolls=3,
     unit_entries=(48, 96, 224),
     long_rows=(4, 16),
-    blocks=((4, 2), (4, 4), (4, 5), (4, 6), (4, 7), (4, 10), (8, 2), (8, 3), (8, 4), (14, 2)),
+    blocks=(
+        *((4, 2), (4, 4), (4, 5), (4, 6), (4, 7), (4, 10), (8, 2), (8, 3), (8, 4), (14, 2)),
+        *((16, 2), (24, 1)),
+    ),
     passes=(1, 4),
     planes=(1, 2, 4),
+    panels=(False, True),
 )
 # The model chooses from these: settings whose effect it does not describe are fixed.
 _SHORT_LIST = _Choices(
@@ -76,6 +83,7 @@ _SHORT_LIST = _Choices(
     blocks=((4, 2), (8, 2), (4, 4), (4, 5), (8, 3), (4, 6), (4, 7), (14, 2), (8, 4)),
     passes=(1,),
     planes=(2, 4),
+    panels=(False,),
 )
 
 
@@ -143,13 +151,15 @@ def _enumerate(problem: SpmmvProblem, choices: _Choices) -> Iterator[CsrConfig]:
         splits = [1] if problem.gram else _splits(base.lanes, average)
         for split, (flat, swizzle) in itertools.product(splits, _distributions(problem, base)):
             mapped = replace(base, split=split, flat=flat, swizzle=swizzle)
+            is_narrow = mapped.tile < problem.width and mapped.tile * itemsize(problem.dtype_x) <= LINE_BYTES
             for long_rows, target in itertools.product(choices.long_rows, choices.unit_entries):
                 rows, entries, long_row = _unit_shape(problem, mapped, target, long_rows)
-                for unroll, (warps, blocks), passes, planes in itertools.product(
+                for unroll, (warps, blocks), passes, planes, panels in itertools.product(
                     unrolls_of(average / split, choices.unrolls),
                     choices.blocks,
                     choices.passes,
                     choices.planes if problem.pattern == "planes" else (1,),
+                    choices.panels if is_narrow else (False,),
                 ):
                     yield replace(
                         mapped,
@@ -161,6 +171,7 @@ def _enumerate(problem: SpmmvProblem, choices: _Choices) -> Iterator[CsrConfig]:
                         blocks=blocks,
                         passes=passes,
                         planes=planes,
+                        panels=panels,
                     )
 
 
@@ -215,14 +226,16 @@ def _unit_shape(
 
     Long rows have at least `long_rows` times the average number of entries per part.
     """
-    entry_bytes = itemsize(problem.dtype_matrix) + problem.index_bytes
+    n_bytes, shared = entry_bytes(problem), STATIC_SHARED_LIMIT
+    if problem.coded:  # the table, and the places past the ends of slots
+        shared -= MAX_VALUES * itemsize(problem.dtype_matrix) + LEAST_WARPS * 2 * n_bytes * _PAST_SLOT
     if config.flat:  # independent of the lengths of rows
         product_bytes = config.tile * itemsize(problem.dtype)
-        fit = STATIC_SHARED_LIMIT // (LEAST_WARPS * (2 * entry_bytes + product_bytes))
+        fit = shared // (LEAST_WARPS * (2 * n_bytes + product_bytes))
         entries = min(max(target, _FLAT_ENTRIES) + _SLACK, fit // 32 * 32 - 32)
         return MAX_ROWS // config.groups * config.groups, entries, entries - _SLACK
     average = row_entries(problem)
-    most = STATIC_SHARED_LIMIT // (LEAST_WARPS * 2 * entry_bytes) - 8
+    most = shared // (LEAST_WARPS * 2 * n_bytes) - 8
     long_row = min(most, max(32, ceil_div(round(long_rows * average), 8) * 8) * config.split)
     steps = max(1, round(target / max(average, 1) / config.groups))
     rows = min(steps, MAX_ROWS // config.groups) * config.groups
@@ -254,8 +267,8 @@ def _predict(problem: SpmmvProblem, config: CsrConfig, device: DeviceInfo, rates
         waves += _CROWDED
     shared = units * (row_steps * (average / config.split * uneven * waves + 6) + 8 * copies)
 
-    moved, read_rate = traffic(problem), rates.read_gb_s * 1e9
-    matrix_bytes = problem.nnz * (size_s + problem.index_bytes)
+    moved, read_rate = stored_traffic(problem), rates.read_gb_s * 1e9
+    matrix_bytes = problem.nnz * entry_bytes(problem)
     again = _AGAIN * (tiles - 1) * matrix_bytes / read_rate
     on_planes = problem.pattern == "planes"
     misses = min(1.0, _FAR / average + _NEAR) if on_planes else _L1_MISSES

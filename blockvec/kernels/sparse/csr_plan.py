@@ -21,6 +21,8 @@ _LEAST_LINE = 32  # rows: shorter lines fit a unit
 _UNEVEN = 8  # times the average length: rows are uneven if the longest exceeds this
 _LEAST_PATCHES = 8  # per block, so that the last ones do not leave the other blocks idle for long
 _ALIGNMENT = 16  # bytes: of the copies of entries to shared memory
+CODE_BIT = 24  # of a coded entry: the value's place above, the column below, as in ``spmmv.cuh``
+MAX_VALUES = 1 << 31 - CODE_BIT  # the sign marks padding
 
 Array: TypeAlias = Any
 """A NumPy array or a CuPy array, in code that also uses attributes of only one of them."""
@@ -50,6 +52,14 @@ class Units:
     tasks: Array | None = None
     sums: Array | None = None
     slots: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """The entries of a matrix of few different values, one number each, and a table of `MAX_VALUES`."""
+
+    entries: Array
+    table: Array
 
 
 class Structure(NamedTuple):
@@ -85,6 +95,8 @@ class Plan:
         entries; 0 if there is none.
     plane : int
         Rows per plane of the grid: the next such distance, beyond the neighbours of the next line; or 0.
+    codes : Codes or None
+        The entries in half of the memory or less, if the matrix has few different values; see `codes`.
     """
 
     def __init__(
@@ -98,6 +110,7 @@ class Plan:
         self.n_rows = len(indptr) - 1
         self.nnz = len(data)
         self.longest, self.line, self.plane = structure or structure_of(indptr, indices)
+        self.codes: Codes | None = None
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()
 
@@ -105,6 +118,13 @@ class Plan:
     def index_bytes(self) -> int:
         """Bytes of an index."""
         return int(self.indices.dtype.itemsize)
+
+    def entries(self, coded: bool) -> tuple[int, int]:
+        """Get the addresses of the columns and values that a kernel takes."""
+        if not coded:
+            return address(self.indices), address(self.data)
+        assert self.codes is not None
+        return address(self.codes.entries), address(self.codes.table)
 
     @property
     def pattern(self) -> Pattern:
@@ -173,14 +193,14 @@ def structure_of(indptr: Array, indices: Array) -> Structure:
 
     Distances between neighbouring lines and planes are inferred from a sample of rows.
     """
-    starts = _to_host(indptr)  # as for `_cut`
+    starts = to_host(indptr)  # as for `_cut`
     n_rows = len(starts) - 1
     longest = int(np.diff(starts).max(initial=0))
     if n_rows < _SAMPLE * _LEAST_LINE or len(indices) == 0:
         return Structure(longest, 0, 0)
     rows = np.linspace(0, n_rows - 1, _SAMPLE).astype(np.int64).tolist()
     ranges = [starts[row : row + 2].tolist() for row in rows]
-    neighbours = [_to_host(indices[i : min(j, i + _SAMPLE_ENTRIES)]) for i, j in ranges]
+    neighbours = [to_host(indices[i : min(j, i + _SAMPLE_ENTRIES)]) for i, j in ranges]
     distances = [abs(columns.astype(np.int64) - row) for columns, row in zip(neighbours, rows, strict=True)]
     found, counts = np.unique(np.concatenate(distances), return_counts=True)
     usual = found[(counts >= _SAMPLE // 2) & (found >= _LEAST_LINE)]
@@ -197,7 +217,8 @@ def _middle_of_run(numbers: Any, gap: int) -> int:
     return int(run[len(run) // 2])
 
 
-def _to_host(array: Array) -> Any:
+def to_host(array: Array) -> Any:
+    """Copy an array of a device to the host."""
     return array if isinstance(array, np.ndarray) else array.get()
 
 
@@ -206,7 +227,7 @@ def _cut(plan: Plan, rows: int, entries: int, long_row: int) -> Units:
 
     On the host: on a GPU each operation would compile a kernel at its first use, 0.3 s each.
     """
-    indptr, n_rows = _to_host(plan.indptr), plan.n_rows
+    indptr, n_rows = to_host(plan.indptr), plan.n_rows
     starts = np.arange(0, n_rows, rows)
     ends = np.minimum(starts + rows, n_rows)
     crowded = indptr[ends] - indptr[starts] > entries

@@ -70,6 +70,7 @@ def constants(problem: SpmmvProblem, config: ColumnMapping, dots: int = 0, gram:
         "CHAIN": _CHAIN[problem.chain],
         "DOTS": dots,
         "GRAM": gram,
+        "CODED": problem.coded,
         "X_ALIGNED": config.aligned_x,
         "Y_ALIGNED": config.aligned_y,
         **constants_of(config, "lanes", "vectors", "vector"),
@@ -100,6 +101,11 @@ def refuse_alignment(problem: SpmmvProblem, config: ColumnMapping) -> str | None
     if (config.aligned_x and align_x % size_x) or (config.aligned_y and align_y % size_y):
         return f"operands are aligned to {align_x} and {align_y} bytes, packs have {size_x} and {size_y}"
     return None
+
+
+def entry_bytes(problem: SpmmvProblem) -> int:
+    """Compute the bytes of an entry of the matrix."""
+    return problem.index_bytes + (0 if problem.coded else itemsize(problem.dtype_matrix))
 
 
 def row_entries(problem: SpmmvProblem) -> float:

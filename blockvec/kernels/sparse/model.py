@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from ..limits import LINE_BYTES
 from ..problem import SpmmvProblem, itemsize
-from ..roofline import Ceilings
+from ..roofline import Ceilings, Traffic, traffic
 
 H200_CEILINGS = Ceilings(4600.0, 3300.0, 4200.0)
 """Measured limits of an H200, for where none are given."""
+
+
+def stored_traffic(problem: SpmmvProblem) -> Traffic:
+    """Compute the bytes of a product with a matrix as it is stored: coded entries have no values."""
+    moved = traffic(problem)
+    saved = problem.nnz * itemsize(problem.dtype_matrix) if problem.coded else 0
+    return replace(moved, read_bytes=moved.read_bytes - saved)
 
 
 def unrolls_of(entries: float, count: int) -> list[int]:

@@ -25,7 +25,7 @@ from ..source import SHORT_NAMES, constants_of, render
 from .conversion import ConvertedFamily
 from .csr_plan import Plan, Walk, address, namespace
 from .family import Load
-from .interface import constants, pack_bytes, real_type, refuse_alignment, types_of
+from .interface import constants, entry_bytes, pack_bytes, real_type, refuse_alignment, types_of
 from .sell_plan import CHUNK, SellMatrix, layout
 
 MAX_ROW_BYTES = 64  # of X
@@ -104,7 +104,7 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
 
     def conversion(self, problem: SpmmvProblem, config: SellConfig) -> str:
         """Describe the form of the matrix that a configuration takes, when it is made, and its cost."""
-        n_bytes = problem.nnz * (itemsize(problem.dtype_matrix) + problem.index_bytes)
+        n_bytes = problem.nnz * entry_bytes(problem)
         return (
             f"after {self.converts_after} products the matrix is kept a second time, its rows interleaved "
             f"(reads {n_bytes / 1e6:.1f} MB once, keeps as much); until then spmmv_csr gives the same bits"
@@ -136,9 +136,10 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
         if into.entries > _MOST_FILLING * plan.nnz:
             return None
         empty = namespace(plan.indices).empty
-        columns, values = empty(into.entries, plan.indices.dtype), empty(into.entries, plan.data.dtype)
+        columns = empty(into.entries, plan.indices.dtype)
+        values = plan.codes.table if plan.codes else empty(into.entries, plan.data.dtype)
         form = SellMatrix(into, columns, values)
-        fill(load(fill_source(problem, config.sigma), _fill_name(problem)), plan, form)
+        fill(load(fill_source(problem, config.sigma), _fill_name(problem)), plan, form, problem.coded)
         return form
 
     def _launch(
@@ -179,7 +180,7 @@ def registers(problem: SpmmvProblem, config: SellConfig) -> int:
     """Estimate the registers per thread."""
     pack_x = config.vectors * config.vector * itemsize(problem.dtype_x) // 4
     pack_y = config.vectors * config.vector * itemsize(problem.dtype) // 4
-    entry = (itemsize(problem.dtype_matrix) + problem.index_bytes) // 4
+    entry = entry_bytes(problem) // 4
     fused = 2 * config.vectors * config.vector + 2 if problem.shift == "column" else 0
     fused += 2 * pack_y if problem.chain in ("one", "general") else 0
     converted = pack_y // 2 if problem.dtype_x != problem.dtype else 0
@@ -197,6 +198,7 @@ def fill_source(problem: SpmmvProblem, sigma: int) -> str:
     """Generate the CUDA source of the kernel that fills a matrix in SELL-C-sigma form."""
     values = {
         "S_COMPLEX": is_complex(problem.dtype_matrix),
+        "CODED": problem.coded,
         "SIGMA": sigma,
         "BATCH": _FILL_BATCH,
         "WARPS": _FILL_WARPS,
@@ -205,10 +207,10 @@ def fill_source(problem: SpmmvProblem, sigma: int) -> str:
     return render(_fill_name(problem), "sparse/spmmv_sell_fill.cu", values, types)
 
 
-def fill(kernel: Any, plan: Plan, into: SellMatrix) -> None:
+def fill(kernel: Any, plan: Plan, into: SellMatrix, coded: bool = False) -> None:
     """Queue the kernel of `fill_source`, which fills the columns and values of a laid-out matrix."""
     index = np.int32 if plan.index_bytes == 4 else np.int64
-    rows = map(address, (plan.indptr, plan.indices, plan.data, into.layout.starts, into.layout.order))
+    rows = address(plan.indptr), *plan.entries(coded), *map(address, (into.layout.starts, into.layout.order))
     extents = index(plan.n_rows), index(into.layout.n_chunks)
     entries = address(into.columns), address(into.values)
     blocks = ceil_div(into.layout.n_chunks, _FILL_WARPS)

@@ -10,9 +10,9 @@ from ..device import DeviceInfo
 from ..family import Model
 from ..limits import CLOCK_HZ, LAUNCH_S, LINE_BYTES, smooth_max
 from ..problem import SpmmvProblem, itemsize
-from ..roofline import Ceilings, memory_time, traffic
-from .interface import are_aligned, row_entries, widest_pack
-from .model import H200_CEILINGS, l2_requests, unrolls_of
+from ..roofline import Ceilings, memory_time
+from .interface import are_aligned, entry_bytes, row_entries, widest_pack
+from .model import H200_CEILINGS, l2_requests, stored_traffic, unrolls_of
 from .sell import SellConfig, refuse
 from .sell_plan import CHUNK
 
@@ -72,11 +72,11 @@ class SpmmvSellModel(Model[SpmmvProblem, SellConfig]):
         row, average = problem.width * itemsize(problem.dtype_x), row_entries(problem)
         chunks = problem.n_rows / CHUNK / device.multiprocessors
         lines = CHUNK if problem.pattern == "scattered" else min(CHUNK, math.ceil(CHUNK * row / LINE_BYTES))
-        entry = CHUNK * (itemsize(problem.dtype_matrix) + problem.index_bytes) / LINE_BYTES
+        entry = CHUNK * entry_bytes(problem) / LINE_BYTES
         in_flight = max(1.0, average / max(1, math.ceil(average / config.unroll)))
         warps = config.warps * config.blocks
         return LAUNCH_S + smooth_max(
-            memory_time(traffic(problem), ceilings or H200_CEILINGS) / _ATTAINED,
+            memory_time(stored_traffic(problem), ceilings or H200_CEILINGS) / _ATTAINED,
             l2_requests(problem) / _L2_REQUESTS_PER_SECOND,
             _SHARED * chunks * average * (entry + config.vectors * lines) / CLOCK_HZ,
             _ENTRY_S * chunks * average / (warps * in_flight**_IN_FLIGHT),

@@ -124,9 +124,10 @@ def find(problem: Problem, device: DeviceInfo, cache_dir: Path | None) -> Winner
     key = representative(problem)
     if cache_dir is None or key is None or device.kind != "cuda":
         return None
-    winner = _find(key, device, cache_dir)
-    if winner is None and isinstance(key, SpmmvProblem):
-        winner = _find(key.plain, device, cache_dir)
+    keys = [key]
+    if isinstance(key, SpmmvProblem):  # else as without fused operations, or with values beside the columns
+        keys += [key.plain, *(dataclasses.replace(k, coded=False) for k in (key, key.plain) if key.coded)]
+    winner = next((w for w in (_find(k, device, cache_dir) for k in keys) if w is not None), None)
     if winner is None or winner.config is None:
         return winner
     return winner if is_valid(CONFIGURED[winner.kernel], problem, winner.config, device) else None
@@ -155,10 +156,10 @@ def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path)
 
 def _fields(key: Problem) -> dict[str, Any]:
     """Convert the fields of a problem to JSON values."""
-    return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in dataclasses.asdict(key).items()
-    }
+    values = dataclasses.asdict(key)
+    if not values.get("coded", True):
+        del values["coded"]  # records of earlier versions lack it
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _problem(kind: Any, fields: dict[str, Any]) -> Any:

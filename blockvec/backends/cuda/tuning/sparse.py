@@ -55,7 +55,7 @@ class SparseOperands:
         values = cupy.empty(matrix.nnz, problem.dtype_matrix)
         _fill_exact(gpu, values, 0)
         arrays = {"shape": matrix.shape, "indptr": matrix.indptr, "indices": matrix.indices, "data": values}
-        self._exact = DeviceCsr(types.SimpleNamespace(**arrays))
+        self._exact = DeviceCsr(types.SimpleNamespace(**arrays), gpu.info)
         self._matrix = matrix
         self._X = _block(problem.n_cols, problem.width, problem.ldx, problem.align_x, problem.dtype_x)
         self._Y = _block(problem.n_rows, problem.width, problem.ldy, problem.align_y, problem.dtype)

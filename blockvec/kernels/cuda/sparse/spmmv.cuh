@@ -4,7 +4,7 @@
 // Together they cover a tile of TILE columns.
 //
 // Types:   SReal, XReal, YReal: of the parts of elements of S, X and Y, complex under S_COMPLEX, X_COMPLEX or either; Index: of S's columns.
-// Problem: WIDTH; ALPHA_ONE; BETA_ZERO (Y is not read), BETA_ONE; SHIFT: 0 none, 1 one for all columns, 2 one per column;
+// Problem: WIDTH; CODED: see column_of; ALPHA_ONE; BETA_ZERO (Y is not read), BETA_ONE; SHIFT: 0 none, 1 one for all columns, 2 one per column;
 //          CHAIN: 0 no Z, 1 Z = delta Z + eta Y, 2 Z = eta Y (Z is not read);
 //          DOTS: sums over the rows in each column, 1 of |x|^2, 2 of conj(x) y, 4 of |y|^2, or several; GRAM: see spmmv_gram.cuh;
 //          X_ALIGNED, Y_ALIGNED: packs of X, of Y and Z start at multiples of their size.
@@ -15,6 +15,7 @@
 using S = ElementOf<S_COMPLEX, SReal>;
 using X = ElementOf<X_COMPLEX, XReal>;
 using Y = ElementOf<S_COMPLEX || X_COMPLEX, YReal>;
+using Entry = Index;  // a column, or CODED
 using PackX = StreamPack<X, VECTOR, X_ALIGNED>;
 using PackY = StreamPack<Y, VECTOR, Y_ALIGNED>;
 using Factor = Complex<double>;
@@ -23,6 +24,19 @@ constexpr int STRIDE = LANES * VECTOR;  // columns between the packs of a lane
 constexpr int TILE = STRIDE * VECTORS;
 constexpr int TILES = (WIDTH + TILE - 1) / TILE;
 static_assert(WIDTH % VECTOR == 0, "whole packs");
+
+// Of CODED matrices, an entry is its column and, from bit CODE_BIT on, the place of its value in a table. The sign bit is not used.
+constexpr int CODE_BIT = 24, MAX_VALUES = 1 << 31 - CODE_BIT;
+
+__device__ __forceinline__ Index column_of(Entry entry) {
+    if constexpr (CODED)
+        return entry & (1 << CODE_BIT) - 1;
+    else
+        return entry;
+}
+
+// From a table in global memory, which stays in L1.
+__device__ __forceinline__ S coded_value(const S* table, Entry entry) { return load_constant(table + (entry >> CODE_BIT)); }
 
 // y + s x, in fused operations; s and x may be narrower than y.
 template <class T, class A, class B>

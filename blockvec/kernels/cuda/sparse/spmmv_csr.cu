@@ -12,7 +12,8 @@
 // The matrix is read as one stream of whole lines for any row lengths, and a warp reads its entries from shared memory, so it waits only
 // for rows of X. Products of wide blocks are limited by the bandwidth between L2 and L1. To reuse rows of X in L1, the warps of a block
 // process neighbouring units, or, for a matrix of a grid, units of neighbouring lines and planes. All tiles of the same rows are processed
-// at the same time, so that only one of them reads the matrix from memory and the others from L2. Warps never wait for each other.
+// at the same time, so that only one of them reads the matrix from memory and the others from L2. Or, PANELS, one tile is processed after the
+// other, so that L2 holds more rows of X. Warps never wait for each other.
 //
 // Units: `cuts` has the first row of each, and the number of rows at the end; without it they all have ROWS rows. A row of more than LONG_ROW
 // entries is a unit of its own, which this kernel skips and spmmv_csr_long.cu computes.
@@ -23,15 +24,18 @@
 // SWIZZLE: the 16-byte pieces of every 128 bytes of a slot are permuted, differently in each of eight such lines, so that rows whose lengths
 // are multiples of a power of two do not all start in one bank.
 //
+// CODED: a slot has no values. `values` are the table of MAX_VALUES, which a block keeps in shared memory: in L1 it would be one more line per
+// gather of rows, and L1 finds one line per cycle.
+//
 // DOTS: a lane sums up over its rows in registers, in double precision; at the end the groups of a warp and the warps of a block are
 // added up in a fixed order, and parts[number][kind][column] takes the sums of the blocks of that number, one of each tile. Not for
 // matrices with long rows.
 //
 // Types and problem: see spmmv.cuh.
 // Config:  LANES, VECTORS, VECTOR, SPLIT, UNROLL; ROWS <= 32, ENTRIES, LONG_ROW <= ENTRIES; STAGES >= 2; WARPS per block, BLOCKS a
-//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE.
+//          multiprocessor; PLANES divides WARPS; FLAT, SWIZZLE, PANELS.
 // Registers: UNROLL VECTORS packs of X, VECTORS packs of sums, as many of doubles a kind of dots, and ~35 more.
-// Shared:  WARPS STAGES (ENTRIES + 6) entries; FLAT: and as many times WARPS rows of a tile.
+// Shared:  WARPS STAGES (ENTRIES + 6) entries; CODED: the table; FLAT: and as many times WARPS rows of a tile.
 #include "sparse/spmmv_gram.cuh"
 #include "sparse/spmmv_walk.cuh"
 
@@ -43,9 +47,12 @@ constexpr int SLOT_ALIGN = SWIZZLE ? 32 : ALIGN;  // entries: whole lines of col
 constexpr int SLOT = (ENTRIES + 2 * (ALIGN - 1) + SLOT_ALIGN - ALIGN) / SLOT_ALIGN * SLOT_ALIGN;
 static_assert(ROWS <= 32 && LONG_ROW <= ENTRIES && STAGES >= 2);
 
+// A row's last batch reads past its end: behind the columns are values, or as many places more.
+constexpr int MARGIN = CODED ? (UNROLL * (FLAT ? 32 / LANES : SPLIT) + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN : 0;
+
 struct alignas(SWIZZLE ? 128 : 16) Slot {
-    Index columns[SLOT];  // first: a row's last batch reads past its end, into the values
-    S values[SLOT];
+    Entry columns[SLOT + MARGIN];
+    S values[CODED ? 1 : SLOT];
 };
 static_assert(UNROLL * SPLIT <= SLOT && SLOT < 1 << 16);
 
@@ -64,6 +71,7 @@ struct Products {
 struct Staged {
     Slot slots[WARPS][STAGES];
     Products products[WARPS];
+    S table[CODED ? MAX_VALUES : 1];
 };
 
 union Memory {
@@ -110,8 +118,8 @@ __device__ __forceinline__ Unit fetch(Slot& slot, const Bounds& bounds, const In
     const bool is_long = bounds.rows.count == 1 && end - first > LONG_ROW;
     if (!is_long) {
         const int count = static_cast<int>(end - base);
-        copy_range<sizeof(slot.columns)>(slot.columns, columns + base, count * static_cast<int>(sizeof(Index)), lane);
-        copy_range<sizeof(slot.values)>(slot.values, values + base, count * static_cast<int>(sizeof(S)), lane);
+        copy_range<SLOT * sizeof(Entry)>(slot.columns, columns + base, count * static_cast<int>(sizeof(Entry)), lane);
+        if constexpr (!CODED) copy_range<sizeof(slot.values)>(slot.values, values + base, count * static_cast<int>(sizeof(S)), lane);
     }
     async_commit();
     const u32 range = static_cast<u32>(bounds.start - base) | static_cast<u32>(bounds.stop - base) << 16;
@@ -120,19 +128,23 @@ __device__ __forceinline__ Unit fetch(Slot& slot, const Bounds& bounds, const In
 
 // Calls take(k, v, i, value[k], element i of pack v of row column[k] of X) for entries k = start, start + STEP, ..., UNROLL in flight.
 template <int STEP, class Take>
-__device__ __forceinline__ void gather(const Lane& block, const Slot& slot, int start, int stop, Take take) {
+__device__ __forceinline__ void gather(const Lane& block, const Slot& slot, const S* table, int start, int stop, Take take) {
     for (int k = start; k < stop; k += UNROLL * STEP) {
         PackX x[UNROLL][VECTORS];
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const char* from = block.x_row(entry(slot.columns, k + u * STEP));
+            const char* from = block.x_row(column_of(entry(slot.columns, k + u * STEP)));
 #pragma unroll
             for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), k + u * STEP < stop && block.has(v));
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
             if (const int at = k + u * STEP; at < stop) {
-                const S s = entry(slot.values, at);
+                S s;
+                if constexpr (CODED)
+                    s = table[entry(slot.columns, at) >> CODE_BIT];
+                else
+                    s = entry(slot.values, at);
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
@@ -142,10 +154,11 @@ __device__ __forceinline__ void gather(const Lane& block, const Slot& slot, int 
 }
 
 // Products of entries with rows of X, whatever rows the entries are of.
-__device__ __forceinline__ void multiply_entries(const Lane& block, const Slot& slot, int begin, int end, int lane, Products& products) {
+__device__ __forceinline__ void multiply_entries(const Lane& block, const Slot& slot, const S* table, int begin, int end, int lane,
+                                                 Products& products) {
     constexpr int AT_A_TIME = 32 / LANES;
     const int group = lane / LANES;
-    gather<AT_A_TIME>(block, slot, begin + group, group < AT_A_TIME ? end : begin, [&](int k, int v, int i, S s, X x) {
+    gather<AT_A_TIME>(block, slot, table, begin + group, group < AT_A_TIME ? end : begin, [&](int k, int v, int i, S s, X x) {
         products.at[(k * VECTORS + v) * LANES + lane % LANES].at[i] = multiply_add(Y{}, s, x);
     });
     __syncwarp();
@@ -161,12 +174,13 @@ __device__ __forceinline__ void add_products(const Products& products, int start
                 sums.at[v][i] = add(sums.at[v][i], products.at[(k * VECTORS + v) * LANES + lane % LANES].at[i]);
 }
 
-__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, Products& products, int lane, Dots& dots,
-                                              Grams& grams) {
+__device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& unit, const Slot& slot, const S* table, Products& products,
+                                              int lane, Dots& dots, Grams& grams) {
     const int group = lane / SHARE, part = lane % SHARE / LANES;
     const int rows = __popc(__ballot_sync(FULL, unit.range != NO_ROW));
     if constexpr (FLAT)
-        multiply_entries(block, slot, __shfl_sync(FULL, unit.range, 0) & 0xffff, __shfl_sync(FULL, unit.range, rows - 1 & 31) >> 16, lane, products);
+        multiply_entries(block, slot, table, __shfl_sync(FULL, unit.range, 0) & 0xffff, __shfl_sync(FULL, unit.range, rows - 1 & 31) >> 16, lane,
+                         products);
 #pragma unroll 1
     for (int first = 0; first < rows; first += GROUPS) {
         const int row = first + group;
@@ -179,7 +193,7 @@ __device__ __forceinline__ void multiply_unit(const Lane& block, const Unit& uni
         if constexpr (FLAT)
             add_products(products, start + part, stop, lane, sums);
         else
-            gather<SPLIT>(block, slot, start + part, stop, [&](int, int v, int i, S s, X x) { sums.at[v][i] = multiply_add(sums.at[v][i], s, x); });
+            gather<SPLIT>(block, slot, table, start + part, stop, [&](int, int v, int i, S s, X x) { sums.at[v][i] = multiply_add(sums.at[v][i], s, x); });
 #pragma unroll
         for (int parts = SPLIT / 2; parts > 0; parts /= 2)
 #pragma unroll
@@ -232,10 +246,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     SHARED(Memory, memory);
     Slot(&slots)[WARPS][STAGES] = memory.staged.slots;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int tile = blockIdx.x % TILES, number = blockIdx.x / TILES, blocks = gridDim.x / TILES;  // of a tile
+    const int blocks = gridDim.x / TILES;  // of a tile
+    const int tile = PANELS ? blockIdx.x / blocks : blockIdx.x % TILES, number = PANELS ? blockIdx.x % blocks : blockIdx.x / TILES;
     const Lane block = lane_of(x, ldx, y, ldy, z, ldz, alpha, beta, shift, delta, eta, shifts, tile, lane % LANES);
     Dots dots;
     Grams grams;
+    if constexpr (CODED) {
+        for (int i = threadIdx.x; i < MAX_VALUES; i += 32 * WARPS) memory.staged.table[i] = load_constant(values + i);
+        __syncthreads();
+    }
 
     Walk walk(n_units, passes, line, by_line, lots, by_lots, plane, warp, number, blocks);
     const auto next_rows = [&]() -> Rows {
@@ -263,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         rows = next_rows();
         async_wait<STAGES - 1>();
         __syncwarp();
-        multiply_unit(block, units[0], slots[warp][stage], memory.staged.products[warp], lane, dots, grams);
+        multiply_unit(block, units[0], slots[warp][stage], memory.staged.table, memory.staged.products[warp], lane, dots, grams);
         __syncwarp();
         stage = stage + 1 == STAGES ? 0 : stage + 1;
 #pragma unroll

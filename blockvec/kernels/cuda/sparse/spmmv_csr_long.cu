@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
             const i64 at = k + u * GROUPS;
-            const char* from = SUMS ? nullptr : block.x_row(at < end ? __ldg(columns + at) : 0);
+            const char* from = SUMS ? nullptr : block.x_row(at < end ? column_of(__ldg(columns + at)) : 0);
 #pragma unroll
             for (int v = 0; v < VECTORS; ++v) {
                 const bool wanted = at < end && block.has(v);
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
         for (int u = 0; u < UNROLL; ++u)
             if (k + u * GROUPS < end) {
                 S s{};
-                if constexpr (!SUMS) s = load_constant(values + k + u * GROUPS);
+                if constexpr (!SUMS) s = CODED ? coded_value(values, __ldg(columns + k + u * GROUPS)) : load_constant(values + k + u * GROUPS);
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v)
 #pragma unroll

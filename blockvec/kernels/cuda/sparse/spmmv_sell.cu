@@ -10,6 +10,8 @@
 // added. A row is summed up in the order in which its entries are stored, as spmmv_csr.cu does with SPLIT = 1: the results are the same to
 // the last bit.
 //
+// CODED: `values` are the table of values.
+//
 // SIGMA > C: the rows of every SIGMA are sorted by length, `order` has the original position of each among them.
 //
 // Types and problem: see spmmv.cuh.
@@ -34,21 +36,23 @@ __device__ __forceinline__ void gather(const Lane& block, const Index* columns, 
         for (int u = 0; u < UNROLL; ++u) {
             column[u].at[0] = -1;
             if (at + C * u < end) column[u].load_passing(columns + at + C * u);
-            if (at + C * u < end) value[u].load_passing(values + at + C * u);
+            if (!CODED && at + C * u < end) value[u].load_passing(values + at + C * u);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const char* from = block.x_row(column[u].at[0]);
+            const char* from = block.x_row(column_of(column[u].at[0]));
 #pragma unroll
             for (int v = 0; v < VECTORS; ++v) x[u][v].load_constant(Lane::x_at(from, v), column[u].at[0] >= 0);
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u)
-            if (column[u].at[0] >= 0)
+            if (column[u].at[0] >= 0) {
+                const S s = CODED ? coded_value(values, column[u].at[0]) : value[u].at[0];
 #pragma unroll
                 for (int v = 0; v < VECTORS; ++v)
 #pragma unroll
-                    for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], value[u].at[0], x[u][v].at[i]);
+                    for (int i = 0; i < VECTOR; ++i) sums.at[v][i] = multiply_add(sums.at[v][i], s, x[u][v].at[i]);
+            }
     }
 }
 

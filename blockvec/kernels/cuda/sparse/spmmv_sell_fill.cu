@@ -5,6 +5,8 @@
 //       the entries are read to shared memory, those of a row by neighbouring lanes
 //       lane i:  entry k of row i, or the column -1, is stored for each k of the batch
 //
+// CODED: there are no values beside the entries, see column_of in spmmv.cuh.
+//
 // Types: SReal of the parts of values, complex under S_COMPLEX; Index.
 // Config: SIGMA; BATCH, a divisor of C; WARPS per block.
 #include "common/stream.cuh"
@@ -15,7 +17,7 @@ constexpr u32 FULL = 0xffffffffu;
 
 struct Piece {
     Index columns[C][BATCH + 1];
-    S values[C][BATCH + 1];
+    S values[C][CODED ? 1 : BATCH + 1];
 };
 
 extern "C" __global__ void __launch_bounds__(C * WARPS)
@@ -37,14 +39,14 @@ extern "C" __global__ void __launch_bounds__(C * WARPS)
             const Index at = __shfl_sync(FULL, from, other) + k;
             if (at < __shfl_sync(FULL, stop, other)) {
                 piece.columns[other][k] = __ldg(columns + at);
-                piece.values[other][k] = load_constant(values + at);
+                if constexpr (!CODED) piece.values[other][k] = load_constant(values + at);
             }
         }
         __syncwarp();
         for (int k = 0; k < BATCH && to < end; ++k, to += C) {
             const bool is_entry = from + k < stop;
             to_columns[to] = is_entry ? piece.columns[lane][k] : -1;
-            to_values[to] = is_entry ? piece.values[lane][k] : S{};
+            if constexpr (!CODED) to_values[to] = is_entry ? piece.values[lane][k] : S{};
         }
         __syncwarp();
     }

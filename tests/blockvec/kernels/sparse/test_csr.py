@@ -27,6 +27,7 @@ from blockvec.kernels.sparse.csr_plan import TASK_ENTRIES, Plan, address
 from blockvec.models import model as model_matrix
 from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values
+from tests.converted import coded
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
@@ -53,7 +54,12 @@ def test_every_width_has_a_valid_choice_in_a_moment(dtype: str, device: Any) -> 
     for width in [*range(1, 65, 3), 2, 6, 8, 12, 16, 24, 32, 48, 100, 127, 128, 1000]:
         average = (1, 7, 27, 300)[width % 4]
         fused = {"index_bytes": 8, "alpha": "general", "beta": "general", "shift": "column"}
-        for p in (problem(width, dtype, average), problem(width, ("float64", dtype), average, **fused)):
+        for p in (
+            problem(width, dtype, average),
+            problem(width, ("float64", dtype), average, **fused),
+            problem(width, dtype, average, coded=True),
+            problem(width, dtype, average, coded=True, pattern="uneven"),
+        ):
             assert family.supports(p, device) is None
             start = time.process_time()
             config = family.choose(p, device)
@@ -351,6 +357,7 @@ def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> 
         "shift": draw.choice(("none", "scalar", "column")),
         "gram": draw.choice(((), ("xy", "yy"), ("yy",))) if 1 < width <= GRAM_WIDTH else (),
     }
+    fused["coded"] = fused["index_bytes"] == 4 and draw.choice((False, True))
     p = problem(width, types, draw.choice((3, 7, 12, 27, 80)), **fused)
     device = (H200, A100)[seed % 2]
     valid = [c for c in dict.fromkeys(family.space(p, device)) if family.refuse(p, c, device) is None]
@@ -389,7 +396,7 @@ LONG = {3: 200, 40: TASK_ENTRIES + 300, 41: 0, 99: 350}
 MIXED = ("float64", "complex128")
 SIMPLE = {
     **{"alpha": 1, "beta": 0, "shift": None, "long": {}, "index": np.int32, "pitches": (0, 0), "align": 16},
-    **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0},
+    **{"delta": None, "eta": 1, "dots": (), "gram": (), "line": 0, "plane": 0, "coded": False},
 }
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 1, "types": "float64", "config": None},
@@ -461,6 +468,28 @@ HOST_CASES: list[dict[str, Any]] = [
     {"width": 7, "types": "complex128", "config": None, "gram": ("xy", "yy"), "dots": ("xx",), "alpha": 1j},
     {"width": 4, "types": ("complex64", "float32"), "config": None, "gram": ("xy",), "delta": 2},
     {"width": 3, "types": "float64", "config": Config(2, 2, 1, 1, 5, 16, 128, 64, 2, 3, 1), "gram": ("yy",)},
+    {
+        "width": 1,
+        "types": "float64",
+        "config": Config(1, 1, 1, 4, 3, 16, 128, 64, 2, 2, 2, 1, flat=True, swizzle=True),
+        "long": LONG,
+        "coded": True,
+    },
+    {
+        "width": 8,
+        "types": ("complex128", "float64"),
+        "config": Config(4, 1, 2, 2, 5, 8, 64, 32, 2, 3, 1),
+        "beta": 1,
+        "long": LONG,
+        "coded": True,
+    },
+    {
+        "width": 6,
+        "types": ("float32", "float64"),
+        "config": Config(3, 1, 2, 1, 5, 10, 96, 64, 3, 2, 1, swizzle=True),
+        "dots": ("xy",),
+        "coded": True,
+    },
 ]
 
 
@@ -478,7 +507,9 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     lengths[list(case["long"])] = list(case["long"].values())
     S = matrix(np.concatenate([[0], np.cumsum(lengths)]), n, dtype_s, case["index"])
     dots, gram, align = case["dots"], case["gram"], case["align"]
-    product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, dots=dots, gram=gram)
+    product = SparseProduct(
+        S, dtype_x, case, align_x=align, align_y=align, dots=dots, gram=gram, coded=case["coded"]
+    )
     out = {
         kind: np.zeros(width, dtype if kind == "xy" else real(dtype_x if kind == "xx" else dtype))
         for kind in dots
@@ -488,7 +519,7 @@ def test_the_kernels_run_on_the_host_are_exact_and_repeat_bit_for_bit(
     config = case["config"] or replace(family.choose(p, device), warps=2, blocks=2)
     assert family.refuse(p, config, device) is None
     plan = Plan(S.indptr, S.indices, S.data)
-    plan.line, plan.plane = case["line"], case["plane"]
+    plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if p.coded else None
     workspace = np.full(family.workspace_bytes(p, config, device, plan) // 16 + 1, np.nan, np.complex128)
     written = [*product.writable, workspace, *out.values(), *matrices.values()]
     kernels = host_kernels(p, config, plan, tmp_path, [*product.readable, workspace], written)
@@ -526,7 +557,8 @@ def host_kernels(
 ) -> dict[str, HostKernel]:
     units = plan.units(config.rows, config.entries, config.long_row)
     lists = [array for array in (units.cuts, units.tasks, units.sums) if array is not None]
-    readable = [plan.indptr, plan.indices, plan.data, *read, *lists]
+    entries = (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
+    readable = [plan.indptr, *entries, *read, *lists]
     parts = family.parts(p, config, plan)
     return {
         part: HostKernel(family.source(p, config, H200, part), folder, readable, written) for part in parts

@@ -22,7 +22,7 @@ from blockvec.kernels.sparse.sell import MAX_ROW_BYTES, fill, fill_source, regis
 from blockvec.kernels.sparse.sell import SellConfig as Config
 from blockvec.kernels.sparse.sell_plan import CHUNK, SellMatrix, layout
 from tests.contract.blocks import exact_values
-from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
+from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order, coded
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
@@ -52,15 +52,22 @@ def matrix(n_rows: int, n_cols: int, dtype: str, index: type, seed: int) -> sp.c
 def converted(plan: Plan, sigma: int) -> SellMatrix:
     """The matrix in SELL-C-sigma form, entry by entry."""
     into = layout(plan, sigma)
-    columns, values = np.full(into.entries, -1, plan.indices.dtype), np.zeros(into.entries, plan.data.dtype)
+    indices, data = entries_of(plan)
+    columns, values = np.full(into.entries, -1, indices.dtype), np.zeros(into.entries, data.dtype)
     for place in range(CHUNK * into.n_chunks):
         row = place if into.order is None else place // sigma * sigma + into.order[place]
         if row < plan.n_rows:
             entries = slice(plan.indptr[row], plan.indptr[row + 1])
             begin, end = into.starts[place // CHUNK : place // CHUNK + 2]
             to = np.arange(begin + place % CHUNK, end, CHUNK)[: plan.indptr[row + 1] - plan.indptr[row]]
-            columns[to], values[to] = plan.indices[entries], plan.data[entries]
-    return SellMatrix(into, columns, values)
+            columns[to] = indices[entries]
+            if plan.codes is None:
+                values[to] = data[entries]
+    return SellMatrix(into, columns, data if plan.codes else values)
+
+
+def entries_of(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
+    return (plan.codes.entries, plan.codes.table) if plan.codes else (plan.indices, plan.data)
 
 
 def arrays_of(matrix: SellMatrix) -> list[np.ndarray]:
@@ -70,7 +77,7 @@ def arrays_of(matrix: SellMatrix) -> list[np.ndarray]:
 
 SIMPLE: dict[str, Any] = {
     **{"alpha": 1, "beta": 0, "shift": None, "index": np.int32, "pitches": (0, 0), "align": 16, "cols": 130},
-    **{"delta": None, "eta": 1, "line": 0, "plane": 0},
+    **{"delta": None, "eta": 1, "line": 0, "plane": 0, "coded": False},
 }
 HOST_CASES: list[dict[str, Any]] = [
     {"width": 1, "types": "float64", "config": Config(1, 1, 7, 2, 2)},
@@ -100,26 +107,30 @@ HOST_CASES: list[dict[str, Any]] = [
         "shift": "scalar",
         "beta": 1,
     },
+    {"width": 2, "types": "float64", "config": Config(1, 2, 5, 2, 2, sigma=64), "coded": True},
 ]
 
 
 @needs_host_compiler
 @pytest.mark.parametrize(
-    ("dtype", "index", "sigma"), [("float64", np.int32, 32), ("complex128", np.int64, 96)]
+    ("dtype", "index", "sigma", "is_coded"),
+    [("float64", np.int32, 32, False), ("complex128", np.int64, 96, False), ("float64", np.int32, 64, True)],
 )
 def test_the_kernel_that_converts_puts_every_entry_into_its_place(
-    dtype: str, index: type, sigma: int, tmp_path: Path
+    dtype: str, index: type, sigma: int, is_coded: bool, tmp_path: Path
 ) -> None:
     S = matrix(299, 50, dtype, index, 3)
     plan = Plan(S.indptr, S.indices, S.data)
+    plan.codes = coded(plan) if is_coded else None
     expected = converted(plan, sigma)
     into = expected.layout
-    columns, values = np.zeros_like(expected.columns), np.full_like(expected.values, np.nan)
-    p = SpmmvProblem(*S.shape, S.nnz, 1, dtype, dtype, 1, 1, S.indices.itemsize)
-    readable = [plan.indptr, plan.indices, plan.data, into.starts]
+    columns = np.zeros_like(expected.columns)
+    values = expected.values if is_coded else np.full_like(expected.values, np.nan)
+    p = SpmmvProblem(*S.shape, S.nnz, 1, dtype, dtype, 1, 1, S.indices.itemsize, coded=is_coded)
+    readable = [plan.indptr, *entries_of(plan), into.starts]
     readable += [] if into.order is None else [into.order]
     kernel = HostKernel(fill_source(p, sigma), tmp_path, readable, [columns, values])
-    fill(kernel, plan, SellMatrix(into, columns, values))
+    fill(kernel, plan, SellMatrix(into, columns, values), is_coded)
     np.testing.assert_array_equal(columns, expected.columns)
     np.testing.assert_array_equal(values, expected.values)
 
@@ -131,11 +142,12 @@ def test_the_kernels_run_on_the_host_are_exact(case: dict[str, Any], tmp_path: P
     types = case["types"]
     dtype_s, dtype_x = (types, types) if isinstance(types, str) else types
     S = matrix(130, case["cols"], dtype_s, case["index"], case["width"])
-    product = SparseProduct(S, dtype_x, case, align_x=case["align"], align_y=case["align"])
+    align = case["align"]
+    product = SparseProduct(S, dtype_x, case, align_x=align, align_y=align, coded=case["coded"])
     p, device, config = product.problem, replace(H200, multiprocessors=3), case["config"]
     assert family.refuse(p, config, device) is None
     plan = Plan(S.indptr, S.indices, S.data)
-    plan.line, plan.plane = case["line"], case["plane"]
+    plan.line, plan.plane, plan.codes = case["line"], case["plane"], coded(plan) if p.coded else None
     sell = converted(plan, config.sigma)
     readable = [*arrays_of(sell), *product.readable]
     kernel = HostKernel(family.source(p, config, device), tmp_path, readable, product.writable)

@@ -1,0 +1,95 @@
+"""Matrices of few different values: column and value of an entry in one number of 32 bits.
+
+Unweighted graphs, stencils with constant coefficients and models of physics have a handful of values. Their
+entries then take 4 bytes instead of 8 to 20. Everything here accepts NumPy and CuPy arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..limits import WARP, ceil_div
+from ..problem import is_complex
+from ..source import SHORT_NAMES, render
+from .csr_plan import CODE_BIT, MAX_VALUES, Array, Codes, Plan, address, namespace, to_host
+from .family import Load
+from .interface import real_type
+
+_LEAST_ENTRIES = 1 << 16  # of smaller matrices no product takes long
+_SAMPLES, _SAMPLE_ENTRIES = 4, 512
+_MAX_ROUNDS = 8
+_WARPS = 8  # per block
+
+
+def encode(plan: Plan, n_cols: int, blocks: int, load: Load) -> Codes | None:
+    """Encode the entries of a matrix; None if it has too many different values, or columns.
+
+    A sample of the values begins the table. The kernel reports values that it lacks, which are added until
+    none is missing. Waits for the device.
+
+    Parameters
+    ----------
+    plan : Plan
+    n_cols : int
+    blocks : int
+        Thread blocks of the kernel.
+    load : callable
+        See `SparseFamily.convert`.
+    """
+    table = sampled_values(plan, n_cols)
+    if table is None:
+        return None
+    xp, dtype, n_warps = namespace(plan.data), plan.data.dtype, _WARPS * blocks
+    entries, missing = xp.empty(plan.nnz, np.int32), xp.empty(n_warps, dtype)
+    for _ in range(_MAX_ROUNDS):
+        if len(table) > MAX_VALUES:
+            break
+        padded = np.concatenate([table, np.zeros(MAX_VALUES - len(table), dtype)])
+        codes, lacks = Codes(entries, xp.asarray(padded)), xp.zeros(n_warps, np.int32)
+        _launch(plan, codes, len(table), missing, lacks, blocks, load)
+        is_missing = to_host(lacks) != 0
+        if not is_missing.any():
+            return codes
+        table = _distinct([table, to_host(missing)[is_missing]])
+    return None
+
+
+def sampled_values(plan: Plan, n_cols: int) -> Any | None:
+    """List the different values in a sample of a matrix; None if it cannot be encoded."""
+    if plan.index_bytes != 4 or n_cols > 1 << CODE_BIT or plan.nnz < _LEAST_ENTRIES:
+        return None
+    begins = [plan.nnz * i // _SAMPLES for i in range(_SAMPLES)]
+    table = _distinct([to_host(plan.data[at : at + _SAMPLE_ENTRIES]) for at in begins])
+    return table if len(table) <= MAX_VALUES else None
+
+
+def source(dtype: str) -> str:
+    """Generate the CUDA source of the kernel that encodes."""
+    values = {"S_COMPLEX": is_complex(dtype), "CODE_BIT": CODE_BIT, "WARPS": _WARPS}
+    return render(_name(dtype), "sparse/spmmv_codes.cu", values, {"SReal": real_type(dtype)})
+
+
+def _name(dtype: str) -> str:
+    return f"spmmv_codes_{SHORT_NAMES[dtype]}"
+
+
+def _launch(
+    plan: Plan, codes: Codes, count: int, missing: Array, lacks: Array, blocks: int, load: Load
+) -> None:
+    dtype = plan.data.dtype.name
+    kernel: Callable[..., None] = load(source(dtype), _name(dtype))
+    arrays = [address(a) for a in (plan.indices, plan.data)]
+    outputs = [address(a) for a in (codes.entries, missing, lacks)]
+    table = address(codes.table), np.int32(count)
+    blocks = min(blocks, ceil_div(plan.nnz, WARP * _WARPS))
+    kernel((blocks, 1), (WARP * _WARPS,), (*arrays, np.int64(plan.nnz), *table, *outputs))
+
+
+def _distinct(values: list[Any]) -> Any:
+    """List the different bit patterns among values."""
+    joined = np.ascontiguousarray(np.concatenate(values))
+    as_bytes = np.unique(joined.view(np.dtype((np.void, joined.itemsize))))
+    return as_bytes.view(joined.dtype)
