@@ -1,8 +1,8 @@
 """Memory that all processes of a host have in common: small sums and halos without messages.
 
-A process writes data and then the number of the operation, for which the others poll. That takes a tenth of
-the time of a small message. Each place exists twice, for operations in turn: a process that has come to the
-next operation has read what the one before it has brought.
+A process writes data and then the number of the operation, for which the others poll. Each place exists
+twice, for operations in turn: a process that has come to the next operation has read what the one before it
+has brought.
 """
 
 from __future__ import annotations
