@@ -48,7 +48,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     cuda: Any = ModuleType("cupy.cuda")
     cuda.driver = SimpleNamespace(launchKernel=recorded.launch, CUDADriverError=RuntimeError)
     cuda.get_current_stream = lambda: SimpleNamespace(ptr=5)
-    cuda.runtime = SimpleNamespace(getDevice=lambda: recorded.device)
+    cuda.runtime = SimpleNamespace(getDevice=lambda: recorded.device, free=lambda address: None)
     cuda.Device = device
     cupy: Any = ModuleType("cupy")
     cupy.cuda = cuda
