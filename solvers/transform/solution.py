@@ -20,6 +20,7 @@ from ..factorization.inertia import proof_around
 from ..iterations.rayleigh_ritz import Tolerance
 from ..iterations.spectrum import Sketch, sketch_spectrum
 from ..linear.preconditioners import following
+from ..orthogonalize import orthogonalize
 from ..problem import Problem
 from ..result import EigenResult
 from .inner_product import applied
@@ -253,13 +254,35 @@ def _pairs(
     is_on_host = form.A.device == "cpu"
     X: Block = ColumnBlock(vectors) if is_on_host else BlockVector(vectors, copy=True)
     X.scale(column_factors(1 / to_host(X.norms()), X))
-    for _ in range(2):  # once is not enough for a basis far from orthonormal in M
-        G = to_host(X.dot(applied(form.inner, X)))
-        inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
-        X = X.combine(small_matrix(inverse, X))
-        if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
-            break
+    X = _orthonormal(X, form.inner)
     MX = applied(form.M, X)
     R = applied(form.A, X).axpy(column_factors(-values, X), MX)
     residuals, lengths, masses = (to_host(B.norms()).astype(np.float64) for B in (R, X, MX))
     return X, residuals, pair_limits(tolerance, values, norms, lengths, masses)
+
+
+def _orthonormal(X: Block, inner: Operator | None) -> Block:
+    """Orthonormalise columns in their order: each changes by parts along those before it only.
+
+    Rough vectors can be dependent to rounding: a solve amplifies what they share of the pairs nearest to the
+    shift. Their own parts are then resolved by repeated passes, or replaced by random directions, whose
+    residuals tell that they have not converged.
+    """
+    for _ in range(2):  # once is not enough for a basis far from orthonormal in M
+        G = to_host(X.dot(applied(inner, X)))
+        try:
+            inverse = np.linalg.inv(np.linalg.cholesky((G + G.conj().T) / 2)).conj().T
+        except np.linalg.LinAlgError:
+            return _orthonormal_by_rank(X, inner)
+        X = X.combine(small_matrix(inverse, X))
+        if np.abs(G - np.eye(len(G))).max() < NEARLY_ORTHONORMAL / len(G):
+            break
+    return X
+
+
+def _orthonormal_by_rank(X: Block, inner: Operator | None) -> Block:
+    """Orthonormalise columns, which may be dependent, in their order."""
+    Q = BlockVector(X.array, copy=True)
+    R = orthogonalize(Q, M=inner).R  # its order is that of pivots
+    Q = Q.combine(small_matrix(np.linalg.qr(R)[0], Q))
+    return ColumnBlock.of(Q) if isinstance(X, ColumnBlock) else Q
