@@ -347,7 +347,7 @@ class Operator(ABC):
             Name of the operator in error messages.
         into : array, shape (n, 4), optional
             Column-major memory of the host that receives u, w, A u and A w, for a solver that begins with
-            them. Not for operators of a GPU, or with rows split over processes.
+            them; of split rows those of this process. Not for operators of a GPU.
 
         Returns
         -------
@@ -368,15 +368,18 @@ class Operator(ABC):
             raise ShapeError(f"{name} is {n_rows} x {n_cols}; a Hermitian operator is square.")
         if n_rows == 0:
             return 0.0
+        is_own = not isinstance(rng, np.random.Generator)  # one of a caller must not depend on the layout
         rng = np.random.default_rng(rng)
-        if self.device == "cpu" and self.layout is None:
+        if self.device == "cpu" and self.layout is None and (into is not None or is_own):
             products = self._check_columns(rng, into)
         else:
             like = BlockVector.empty(n_cols, 0, self.dtype, device=self.device, layout=self.layout)
             Z = like.like(4)  # two vectors and their products
-            Z[:, :2] = X = like.random_like(2, rng)
+            Z[:, :2] = X = like.random_like(2, rng) if into is None else self._check_vectors(rng)
             self.apply(X, out=Z[:, 2:])
             products = self.backend.to_host(Z.gram())
+            if into is not None:
+                into[...] = Z.array
         G = products.tolist()  # a few numbers: NumPy takes longer
         *norms, image, other = (math.sqrt(max(G[j][j].real, 0.0)) for j in range(4))
         images = (image, other)
@@ -410,6 +413,14 @@ class Operator(ABC):
         with np.errstate(over="ignore", invalid="ignore"):
             G: Array = Z.T.conj() @ Z
         return G
+
+    def _check_vectors(self, rng: np.random.Generator) -> BlockVector:
+        """Draw the two random vectors of `_check_columns`, and keep the rows of this process."""
+        assert self.layout is not None
+        unit = np.zeros(0, self.dtype).real.dtype
+        numbers = rng.random((2, self.shape[0] * (self.dtype.itemsize // unit.itemsize)), dtype=unit)
+        rows = (2 * numbers - 1).view(self.dtype).T[self.layout.rows]
+        return BlockVector(np.ascontiguousarray(rows), layout=self.layout)
 
     def _check_operand(self, X: BlockVector, shift: Any) -> tuple[Any, products.FactorKind]:
         """Check a block and a shift; return the shift, on the operator's device, and its kind."""

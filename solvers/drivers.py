@@ -77,7 +77,7 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
         start, problem = columns.of(start), _by_columns(problem, columns)
         op = problem.operator
         if problem.start is None and problem.probes is not None and options.block_size == 1:
-            start = columns(problem.probes[:, :1].copy(order="F"))
+            start = columns(problem.probes[:, :1].copy(order="F"), op.layout)
     elif problem.blocks is not BlockVector:
         start = problem.blocks(start.array)
     if problem.start is None and not start.shape[1]:

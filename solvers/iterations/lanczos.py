@@ -142,7 +142,8 @@ class ThickRestart(Iteration):
             self.counts.reductions += 1
             self.norm = float(to_host(image.norms()).max())
         probes = self.problem.probes
-        if self.random_start and probes is not None and krylov.takes_single_columns:
+        is_whole = krylov.buffer.layout is None
+        if self.random_start and probes is not None and krylov.takes_single_columns and is_whole:
             krylov.begin(probes[:, 0], probes[:, 2])  # whose image the check of A has computed
         else:
             krylov.append(self.start)

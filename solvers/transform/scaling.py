@@ -196,8 +196,9 @@ def measured(
     is_known = check or norm is not None or is_explicit(A)
     probes = None
     if check:
-        if op.device == "cpu" and op.layout is None and op.shape[0] <= SHORT_ROWS:
-            probes = np.empty((op.shape[0], 2 * CHECK_COLUMNS), op.dtype, order="F")
+        if op.device == "cpu" and op.shape[0] <= SHORT_ROWS:
+            rows = op.shape[0] if op.layout is None else op.layout.n_local
+            probes = np.empty((rows, 2 * CHECK_COLUMNS), op.dtype, order="F")
         norm, columns, applications = _checked(op, rng, probes), CHECK_COLUMNS, 1
         if not (norm > 0 and is_ordinary(norm, op.dtype, MARGIN)):
             norm, columns, applications = _magnitude(op.apply, op, "A"), columns + 1, applications + 1
