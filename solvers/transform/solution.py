@@ -34,12 +34,13 @@ AT_THE_LIMIT = ("converged", "stagnated")  # reasons to stop after which roundin
 NEARLY_ORTHONORMAL = 0.1  # largest element of G - I, times the order, after which one Cholesky QR is enough
 LOOSER = 10.0  # factor of the rounding floor that solves with small errors still reach
 POLISHING = 20  # restarts for the last digits where those at first were not enough
-INDEFINITE_STEPS, NEGLIGIBLE = 60, 1e-12  # of Lanczos, and rounding errors of its smallest Ritz value
+INDEFINITE_STEPS, NEGLIGIBLE = 60, 4500.0  # of Lanczos, and rounding errors of its smallest Ritz value
 NORM_STEPS = 10  # of Lanczos, for the norms in the convergence rule: they need one digit
 
 
 def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
     """Solve a problem, with `form.A` as its operator, in its standard form, and transform the pairs back."""
+    _refuse_indefinite(form)
     norms = _norms(form, problem.norm)
     inside = _inside(form, problem, norms)
     form.solve_within(_solve_tolerance(form, problem.tolerance, norms))
@@ -52,19 +53,19 @@ def solve_transformed(form: StandardForm, problem: Problem) -> EigenResult:
             again = _transformed_back(form, _polished(inner, inside), problem, norms)
             result = _as_rounding_allows(min(again, result, key=_excess), problem, norms)
     except (BreakdownError, np.linalg.LinAlgError) as error:
-        _refuse_indefinite(form)
         raise BreakdownError(f"A, M, or a solve with A - sigma M (OPinv): {error}") from error
-    if not result.converged.all():
-        _refuse_indefinite(form)
     return result
 
 
 def _refuse_indefinite(form: StandardForm) -> None:
-    """Look for negative eigenvalues of the matrix of an inner product that has no factor."""
+    """Look for negative eigenvalues of the matrix of an inner product that has no factor.
+
+    An iteration in such a product may converge, to pairs that do not belong to the problem that was meant.
+    """
     if form.blocks is BlockVector or form.inner is None:
         return
     sketch = _sketch(form.inner, INDEFINITE_STEPS)
-    if sketch.theta.min() < -NEGLIGIBLE * sketch.norm:
+    if sketch.theta.min() < -NEGLIGIBLE * np.finfo(form.inner.dtype).eps * sketch.norm:
         name = "A" if form.inner is form.A else "M"
         raise OptionError(f"{name} is indefinite; it must be positive definite.")
 

@@ -103,6 +103,18 @@ def test_a_given_start_and_complement_keep_their_meaning() -> None:
     assert np.array_equal(repeated[0][1], repeated[1][1])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_an_indefinite_mass_without_a_factor_is_refused_whatever_converges(seed: int) -> None:
+    n = 1200
+    A = sp.diags_array([-np.ones(n - 1), np.linspace(2, 50, n), -np.ones(n - 1)], offsets=[-1, 0, 1])
+    M = sp.diags_array(
+        [np.ones(n - 1) / 6, np.full(n, 0.32), np.ones(n - 1) / 6], offsets=[-1, 0, 1], format="csr"
+    )
+    assert np.linalg.eigvalsh(M.toarray())[0] < 0
+    with pytest.raises(OptionError, match="M is indefinite"):
+        eigsh(sp.csr_array(A), 3, M=M, sigma=0.0, rng=seed)
+
+
 def test_masses_without_meaning_are_refused() -> None:
     A, M = pencil("real")
     with pytest.raises(OptionError, match="M is indefinite"):
