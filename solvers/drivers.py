@@ -145,7 +145,7 @@ def _fingerprint(problem: Problem, options: IterationOptions) -> dict[str, Any]:
         "columns of orthogonal_to": problem.n_locked,
         "preconditioner": problem.preconditioner is not None,
         **(problem.jd_options or JacobiDavidsonOptions()).fingerprint(),
-        "dtype": problem.operator.dtype.name,
+        "dtype": problem.dtype or problem.operator.dtype.name,
         "rng": type(problem.rng.bit_generator).__name__,
         "blockvec": __version__,
         **({"exponent of two": problem.exponent} if problem.exponent else {}),

@@ -230,6 +230,7 @@ def prepare(
         time_limit=positive("time_limit", options["time_limit"]),
         begin_s=begin_s,
         probes=None if transforms or interval is not None else scaling.probes,
+        dtype=None if single is None else single.name,
         may_be_dense=method in ("auto", "dense") and not corrects and OPinv is None and fits_dense(op),
         **{name: options[name] for name in PASSED_ON},
     )
@@ -260,7 +261,7 @@ def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any]) -> 
     Steps of short columns take fewer calls there, and then less time.
     """
     is_short = op.device == "cpu" and op.layout is None and op.shape[0] <= SHORT_ROWS
-    others = given.M, given.OPinv, given.preconditioner, options["checkpoint"], options["jd_options"]
+    others = given.M, given.OPinv, given.preconditioner, options["jd_options"]
     is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
     return is_short and is_plain and op.dtype.char in DOUBLE and is_explicit(given.A)
 

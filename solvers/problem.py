@@ -128,6 +128,7 @@ class Problem:
     blocks: type[BlockVector] = BlockVector  # whose inner product the operator is Hermitian in
     # Two random vectors and their products with the operator, column-major arrays of the host, if known.
     probes: Array | None = None
+    dtype: str | None = None  # of the matrix of the caller, where the operator has another one
     may_be_dense: bool = False  # dense LAPACK answers where an iteration fails or costs more
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from blockvec import models
+from blockvec import as_operator, models
 from blockvec.errors import FormatError, OptionError
 from solvers import EigenResult, Interrupted, IterationState, JacobiDavidsonOptions, NoConvergence, eigsh
 from solvers.iterations.lanczos import ThickRestart
@@ -118,15 +118,21 @@ def test_wherever_a_run_ends_it_goes_on_bit_for_bit(case: str, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("is_matrix", [True, False])  # a short matrix iterates in double precision
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
-def test_all_types_and_locked_columns_are_saved(dtype: str, tmp_path: Path) -> None:
+def test_all_types_and_locked_columns_are_saved(dtype: str, is_matrix: bool, tmp_path: Path) -> None:
     A = models.model("hofstadter:nx=12,ny=12") if "complex" in dtype else models.model("laplace2d:n=12")
     A = A.astype(dtype)
     options = {"which": "LA", "method": "lanczos", "block_size": 2, "tol": 1e-4}
     options["orthogonal_to"] = np.linalg.eigh(A.toarray())[1][:, -3:]
-    whole = solve(A, **options)
-    killed(A, tmp_path / "run.npz", 3, **options)
-    assert same(solve(A, checkpoint=tmp_path / "run.npz", **options), whole)
+    operator = A if is_matrix else as_operator(A)
+    whole = solve(operator, **options)
+    assert whole.info["dtype"] == dtype
+    killed(operator, tmp_path / "run.npz", 3, **options)
+    if dtype != "complex128":
+        with pytest.raises(OptionError, match=f"dtype = '{dtype}', now it is"):
+            solve(A.astype(np.result_type(dtype, "f8")), checkpoint=tmp_path / "run.npz", **options)
+    assert same(solve(operator, checkpoint=tmp_path / "run.npz", **options), whole)
 
 
 def test_a_stiff_end_goes_on_in_the_stage_that_it_was_in(tmp_path: Path, real_matrix: Any) -> None:
@@ -599,7 +605,8 @@ IMPOSSIBLE: list[tuple[str, Callable[[dict[str, Any], dict[str, Any]], object]]]
 @pytest.mark.parametrize("case", list(dict.fromkeys(name for name, _ in IMPOSSIBLE)))
 def test_a_state_that_no_iteration_can_have_is_refused(case: str, tmp_path: Path) -> None:
     A, path, options = models.model("laplace3d:n=6"), tmp_path / "run.npz", CASES[case]
-    A = A.tocsr().astype(np.float32) if case == "single precision" else A
+    if case == "single precision":  # as an operator, since a short matrix iterates in double precision
+        A = as_operator(A.tocsr().astype(np.float32))
     killed(A, path, 2, **options)
     whole = path.read_bytes()
     for change in (change for name, change in IMPOSSIBLE if name == case):

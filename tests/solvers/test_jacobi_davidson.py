@@ -263,13 +263,13 @@ def test_every_correction_leads_to_the_end_of_a_spectrum(correction: Any, which:
 
 def test_retained_directions_save_columns() -> None:
     A = models.model("laplace2d:nx=41,ny=37")
-    options = {"which": "SA", "block_size": 1, "ncv": 12, "norm": 8.0, "verify": "never"}
+    options = {"which": "SA", "block_size": 1, "ncv": 8, "norm": 8.0, "verify": "never"}
     with_them, without = (
         solve(A, 4, jd_options=JacobiDavidsonOptions(correction="davidson", retained=retained), **options)
         for retained in (None, 0)
     )
     assert with_them.converged.all()
-    assert with_them.info["operator_columns"] < 0.8 * without.info["operator_columns"]
+    assert with_them.info["operator_columns"] < 0.6 * without.info["operator_columns"]
 
 
 def test_adaptive_stopping_needs_no_number_of_steps() -> None:
