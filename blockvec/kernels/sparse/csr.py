@@ -362,6 +362,10 @@ def slot_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
     ahead = config.unroll * (WARP // config.lanes if config.flat else config.split)
     ahead = ceil_div(ahead, _slot_unit(config)) * _slot_unit(config)
     n_bytes = (entries + ahead) * problem.index_bytes + itemsize(problem.dtype_matrix)
+    return _aligned(n_bytes, config)
+
+
+def _aligned(n_bytes: int, config: CsrConfig) -> int:
     alignment = _LINE_ALIGN if config.swizzle else _COPY_ALIGN
     return ceil_div(n_bytes, alignment) * alignment
 
@@ -374,7 +378,7 @@ def block_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
     table = MAX_VALUES * itemsize(problem.dtype_matrix) if problem.coded else 0
     dots = config.warps * len(problem.dots) * config.tile * size_sum
     grams = len(problem.gram) * problem.width**2 * size_sum
-    return max(config.warps * slots + table, dots, grams)
+    return _aligned(max(config.warps * slots + table, dots, grams), config)
 
 
 def _long_warps(problem: SpmmvProblem, config: CsrConfig) -> int:
