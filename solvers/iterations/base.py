@@ -92,6 +92,7 @@ class Iteration(ABC):
         # A random vector and its product, which the check of A has computed and nothing has used.
         probes = problem.probes if problem.start is None else None
         self._random_pair = None if probes is None else (probes[:, 1], probes[:, 3])
+        self._first_rng = self.rng.bit_generator.state
         self.begin_s = time.perf_counter()
         self.earlier_s = 0.0  # time before a resumption
         self.counts = Counts()
@@ -211,6 +212,7 @@ class Iteration(ABC):
         """Return the state as host arrays, numbers, text, and lists and dictionaries of these."""
         return {name: getattr(self, name) for name in self.PROGRESS} | {
             "rng": self.rng.bit_generator.state,
+            "first_rng": self._first_rng,
             "counts": asdict(self.counts),
             "history": [asdict(state) for state in self.history],
             "elapsed_s": self.elapsed_s,
@@ -221,7 +223,8 @@ class Iteration(ABC):
         for name in self.PROGRESS:
             setattr(self, name, restored(getattr(self, name), saved[name], name))
         self.rng.bit_generator.state = saved["rng"]
-        if self.verification != "not reached":  # a search has used it
+        # A search has used the pair, or it is not that of the interrupted run.
+        if self.verification != "not reached" or saved["first_rng"] != self._first_rng:
             self._random_pair = None
         for name in asdict(self.counts):
             setattr(self.counts, name, restored(0, saved["counts"][name], name))

@@ -32,6 +32,7 @@ from .decomposition import Decomposition
 from .factors import Step, cholesky, eigenvectors, ranked, shifted, triangular
 
 ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
+MIXED = 2.0  # likewise, after a step by which each column takes part of the noise of all
 SLAB_ROWS = 512  # minimum rows per leaf of TSQR's tree: up to 64 columns fit a core's cache
 OVERSAMPLING = 8  # rows of a sketch in addition to twice the columns of the block
 
@@ -115,7 +116,7 @@ class SVQB:
     def __call__(self, d: Decomposition) -> None:
         """Set lost columns of X to zero."""
         d.apply(eigenvectors(d.gram(), d.noise, d.unit))
-        _resolve(d)
+        _resolve(d, enough=MIXED)
 
 
 @dataclass(frozen=True)
