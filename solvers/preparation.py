@@ -34,6 +34,7 @@ from .arguments import (
 )
 from .auto_dense import fits_dense, matrix_of, solve_densely, solve_or_densify
 from .auto_shift_invert import is_factorable_pair, solve_or_factorise, solve_pair
+from .blocks import column_factors, to_host
 from .column_block import SHORT_ROWS
 from .combine import one_after_other, staged, within_time
 from .counting import ends, farthest
@@ -204,7 +205,7 @@ def prepare(
     if transforms and is_usual and not given.are_explicit:
         unfactored = unfactored or sigma is not None
     single = None
-    if not (transforms or interval is not None or sigma is not None) and _takes_double(op, given, options):
+    if not transforms and sigma is None and _takes_double(op, given, options, counts=interval is not None):
         single, given.A = op.dtype, given.A.astype(DOUBLE[op.dtype.char])
         op = as_operator(given.A)
     norm, far = positive("norm", options["norm"]), sigma if interval is None else farthest(*interval)
@@ -255,23 +256,26 @@ def prepare(
     )
 
 
-def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any]) -> bool:
+def _takes_double(op: Operator, given: Operands, options: Mapping[str, Any], *, counts: bool) -> bool:
     """Check whether a matrix in single precision is solved for in double precision.
 
-    Steps of short columns take fewer calls there, and then less time.
+    Steps of short columns take fewer calls there, and then less time. Where eigenvalues are counted, many
+    shifts would be too near one of them for factors in single precision.
     """
-    is_short = op.device == "cpu" and op.layout is None and op.shape[0] <= SHORT_ROWS
+    is_short = op.device == "cpu" and op.shape[0] <= SHORT_ROWS
     others = given.M, given.OPinv, given.preconditioner, options["jd_options"]
     is_plain = options["method"] in ("auto", "lanczos") and all(other is None for other in others)
-    return is_short and is_plain and op.dtype.char in DOUBLE and is_explicit(given.A)
+    is_single = op.dtype.char in DOUBLE and op.layout is None
+    return (is_short or counts) and is_plain and is_single and is_explicit(given.A)
 
 
 def _rounded(result: EigenResult, problem: Problem, dtype: Any) -> EigenResult:
     """Round a result to single precision, and compute its residuals again."""
     theta, X = result.eigenvalues.astype(dtype.type(0).real.dtype), result.eigenvectors.astype(dtype)
     block = BlockVector(X.astype(problem.operator.dtype))
-    R = problem.operator.apply(block.copy()).axpy(-theta.astype(np.float64), block)
-    residuals = np.asarray(R.norms(), np.float64)
+    values = to_host(theta).astype(np.float64)
+    R = problem.operator.apply(block.copy()).axpy(column_factors(-values, block), block)
+    residuals = to_host(R.norms()).astype(np.float64)
     columns = result.info["operator_columns"] + X.shape[1]
     counted = result.with_info(dtype=dtype.name, operator_columns=columns)
     converged = residuals <= result.limits

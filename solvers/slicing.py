@@ -49,9 +49,9 @@ MAX_RESTARTS = 30  # of a basis in which nothing has converged
 FRUITLESS = 3  # shifts in succession that find nothing
 # Place of a shift in a range: not the middle, where symmetric spectra have values.
 PLACE = 0.4877
-# A range of less than so many rounding errors of eigenvalues has no room for a shift: solves lose all digits
-# where one of these is nearer, in units of ||A||, than u to this power.
-NARROW, NEAREST = 1e3, 0.75
+# Solves lose most digits where an eigenvalue is nearer to the shift than u to this power, in units of ||A||.
+# A range of ten times that has no room for a shift: in rounding errors of a value, NARROW u^(NEAREST - 1).
+NEAREST, NARROW = 0.75, 0.1
 CLEAR = 1e-6  # share of a range next to its cuts where Ritz values are not compared with counts
 GROUP = 32  # vectors that are orthonormalised together on a GPU, at most
 NUDGES, NUDGE = 6, 0.031  # changes of a shift whose factors do not count, in shares of the range
@@ -66,6 +66,7 @@ class Slicing:
         self.problem, self.pencil, self.interrupted = problem, pencil, interrupted
         self.block_size = problem.block_size or (4 if problem.operator.device == "cpu" else 8)
         self.wanted = high.below - low.below
+        self._unit = float(np.finfo(pencil.A.dtype).eps) / 2
         self.cuts = [low, high]
         self.counts = Counts()
         self.history: list[IterationState] = []
@@ -176,7 +177,7 @@ class Slicing:
             if reach == 0:
                 return self._outside(cut, 1 if cut is right else -1), cut
             return self._tried(cut.sigma + 2 * reach, abs(reach), left, right)
-        if last - first < NARROW * self.pencil.rounding(first):
+        if last - first < self._least_room(first):
             return self._outside(right, 1), None
         parts = -(-self._missing(left, right) // PER_SHIFT)
         width = (last - first) / parts
@@ -185,7 +186,7 @@ class Slicing:
     def _outside(self, cut: Cut, side: int) -> float:
         """Choose a shift next to a cut, outside of the range, and factorise for it."""
         for move in range(1, NUDGES):
-            sigma = cut.sigma + side * move * (1 + self.fruitless) * NARROW * self.pencil.rounding(cut.sigma)
+            sigma = cut.sigma + side * move * (1 + self.fruitless) * self._least_room(cut.sigma)
             self.pencil.factors.refactorize(sigma)
             if self._is_comfortable():
                 return sigma
@@ -194,7 +195,8 @@ class Slicing:
     def _tried(self, sigma: float, width: float, left: Cut, right: Cut) -> tuple[float, Cut | None]:
         """Factorise for a shift, moved a little in the range of this width where its factors do not count.
 
-        Where none counts between two finite cuts, as near a value with many copies, one without a cut serves.
+        Where none counts between two finite cuts, as near a value with many copies, one without a cut serves,
+        or one next to a cut, whose factors did count.
         """
         uncounted = None
         for nudge in range(NUDGES):
@@ -206,16 +208,22 @@ class Slicing:
                 if below is not None and left.below <= below <= right.below:
                     return moved, Cut(moved, below, moved, moved)
                 uncounted = moved
-        if uncounted is None or math.isinf(right.sigma - left.sigma):
+        if math.isinf(right.sigma - left.sigma):
             raise uncertain(sigma)
+        if uncounted is None:
+            return self._outside(right, 1), None
         if self.pencil.factors.sigma != uncounted:
             self.pencil.factors.refactorize(uncounted)
         return uncounted, None
 
+    def _least_room(self, value: float) -> float:
+        """Compute the least length of a range near a value in which a shift is placed."""
+        return float(NARROW * self._unit ** (NEAREST - 1)) * self.pencil.rounding(value)
+
     def _is_comfortable(self) -> bool:
         """Check whether no eigenvalue is so near the shift that solves lose most digits."""
         factors = self.pencil.factors
-        return not factors.is_singular and factors.nearest > self.problem.tolerance.unit**NEAREST
+        return not factors.is_singular and factors.nearest > self._unit**NEAREST
 
     def _centre(self) -> float:
         """Compute the Rayleigh quotient of a random vector, which lies inside the spectrum."""

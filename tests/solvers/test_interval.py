@@ -42,7 +42,7 @@ def check(result: EigenResult, exact: np.ndarray, A: Any, M: Any = None, digits:
     assert len(w) == len(exact)
     assert result.converged.all()
     assert result.info["missing"] == 0
-    scale = np.abs(dense(A)).sum(axis=0).max()
+    scale = abs(A).sum(axis=0).max()
     np.testing.assert_allclose(w, exact, rtol=0, atol=digits * scale)
     MX = X if M is None else M @ X
     assert np.abs(X.conj().T @ MX - np.eye(len(w))).max(initial=0) < 10 * digits
@@ -119,6 +119,15 @@ def test_spectra_of_all_kinds_are_complete(
         A,
         digits=digits,
     )
+
+
+def test_single_precision_is_counted_in_double_precision() -> None:
+    A = model("laplace2d:nx=160,ny=160").astype(np.float32)
+    values = spectra.laplace_eigenvalues([160, 160])
+    result = solved(A, (1.0, 1.04))
+    assert result.eigenvectors.dtype == np.float32
+    check(result, values[(values >= 1.0) & (values <= 1.04)], A, digits=2e-6)
+    assert result.info["verification"].startswith("proved by inertia: 88 eigenvalues")
 
 
 def test_a_value_with_many_copies_is_found_where_only_the_ends_can_be_counted(
