@@ -119,9 +119,15 @@ class SystemOperator(Protocol):
     ) -> Applied: ...
 
 
+PADDING = 16  # widths of blocks on a GPU are multiples of it: every width needs a compiled kernel
 ORDINARY = 1 / 6  # share of the exponents of a type that ordinary numbers have
 
 AnyBlock = TypeVar("AnyBlock", bound=Block)
+
+
+def width_padding(block: Block) -> int:
+    """Return the number to whose multiples zero columns fill up blocks on the device of this one."""
+    return 1 if block.device == "cpu" else PADDING
 
 
 def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:

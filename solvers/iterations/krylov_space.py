@@ -62,8 +62,8 @@ class KrylovSpace:
     operator : LinearMap
         A, or a polynomial of A.
     buffer : BlockVector, shape (n, c + capacity)
-        The first c = `n_locked` columns are the locked ones, orthonormal; the others are workspace for V and
-        Q.
+        The first c = `n_locked` columns are the locked ones, orthonormal or zero; the others are workspace
+        for V and Q.
     rng : numpy.random.Generator
         Source of random directions that replace lost ones.
     M : Operator, optional

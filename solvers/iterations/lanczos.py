@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, RealArray, column_factors, small_matrix, to_host
+from ..blocks import Block, RealArray, column_factors, small_matrix, to_host, width_padding
 from ..orthogonalize.host_step import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
@@ -47,10 +47,13 @@ class ThickRestart(Iteration):
         n, b = start.n_global, options.block_size
         locked, n_locked = problem.locked, problem.n_locked
         capacity = min(options.ncv + max(b, start.shape[1]), n - n_locked)
-        buffer = start.like(n_locked + capacity)
+        self._zeros = -n_locked % width_padding(start) if n > 2 * (n_locked + capacity) else 0
+        n_fixed = self._zeros + n_locked
+        buffer = start.like(n_fixed + capacity)
         if locked is not None:
-            buffer[:, :n_locked] = locked
-        self.krylov = BlockKrylov(self.operator, buffer, n_locked, b, self.rng, self.counts)
+            buffer.array[:, : self._zeros] = 0
+            buffer[:, self._zeros : n_fixed] = locked
+        self.krylov = BlockKrylov(self.operator, buffer, n_fixed, b, self.rng, self.counts)
         self.norm = 0.0  # lower bound of ||A||
         self.least = np.inf  # smallest ranking key of a Ritz value so far, less its residual
         self.excess = np.inf  # least ratio of true residuals and limits so far
@@ -63,7 +66,7 @@ class ThickRestart(Iteration):
 
     @property
     def locked(self) -> Block | None:
-        """The locked columns."""
+        """The locked columns, after zeros that round their number up."""
         n_locked = self.krylov.n_locked
         return self.krylov.buffer[:, :n_locked] if n_locked else None
 
@@ -257,7 +260,7 @@ class ThickRestart(Iteration):
         return int(min(max(keep, k), m))
 
     def _orthonormal(self) -> list[Block]:
-        return [self.krylov.basis]
+        return [self.krylov.basis[:, self._zeros :]]
 
     def _defect(self) -> tuple[float, float]:
         return self.krylov.defect()

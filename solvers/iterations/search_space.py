@@ -32,6 +32,7 @@ from ..blocks import (
     project_out,
     small_matrix,
     to_host,
+    width_padding,
 )
 from ..orthogonalize import orthogonalize
 from ..runtime.checkpoint import restored
@@ -40,7 +41,6 @@ from .rayleigh_ritz import FLOOR, Which, clusters, ritz_pairs, select
 
 Extraction = Literal["auto", "ritz", "harmonic", "refined"]
 
-PADDING = 16  # widths of blocks on a GPU are multiples of it: every width needs a compiled kernel
 NEW = 1e-8  # relative length below which a direction is dropped
 SAME_DISTANCE = 0.02  # relative difference of distances that may belong to values on both sides of the target
 
@@ -95,7 +95,7 @@ class SearchSpace:
     ) -> None:
         self.operator, self.capacity, self.extraction = operator, capacity, extraction
         self.n_locked = 0 if locked is None else locked.shape[1]
-        self.padding = padding or (1 if like.device == "cpu" else PADDING)
+        self.padding = padding or width_padding(like)
         self.buffer = like.like(self.padded(self.n_locked + capacity))
         self.buffer.array[...] = 0  # columns beyond V stay zero: products may be wider than V
         if locked is not None:

@@ -21,6 +21,7 @@ import scipy.sparse as sp
 from blockvec import as_operator, models
 from blockvec.errors import FormatError, OptionError
 from solvers import EigenResult, Interrupted, IterationState, JacobiDavidsonOptions, NoConvergence, eigsh
+from solvers.iterations import lanczos
 from solvers.iterations.lanczos import ThickRestart
 from solvers.iterations.rayleigh_ritz import Tolerance
 from solvers.problem import IterationOptions, Problem
@@ -120,7 +121,11 @@ def test_wherever_a_run_ends_it_goes_on_bit_for_bit(case: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("is_matrix", [True, False])  # a short matrix iterates in double precision
 @pytest.mark.parametrize("dtype", ["float32", "complex64", "complex128"])
-def test_all_types_and_locked_columns_are_saved(dtype: str, is_matrix: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("padding", [1, 8])
+def test_all_types_and_locked_columns_are_saved(
+    dtype: str, is_matrix: bool, padding: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanczos, "width_padding", lambda block: padding)
     A = models.model("hofstadter:nx=12,ny=12") if "complex" in dtype else models.model("laplace2d:n=12")
     A = A.astype(dtype)
     options = {"which": "LA", "method": "lanczos", "block_size": 2, "tol": 1e-4}

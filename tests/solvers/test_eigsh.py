@@ -30,6 +30,7 @@ from solvers import (
 from solvers import (
     auto_shift_invert as stiff_ends,
 )
+from solvers.iterations import lanczos
 from solvers.iterations.rayleigh_ritz import Tolerance, select
 from solvers.runtime.interrupts import deferred_interrupt
 from tests.untidy import FORMS, kept, untidy
@@ -522,7 +523,11 @@ def test_a_rough_block_to_start_from_saves_work() -> None:
     assert warm.info["operator_columns"] < cold.info["operator_columns"]
 
 
-def test_pairs_orthogonal_to_given_vectors_are_the_next_ones() -> None:
+@pytest.mark.parametrize("padding", [1, 16])
+def test_pairs_orthogonal_to_given_vectors_are_the_next_ones(
+    padding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lanczos, "width_padding", lambda block: padding)
     A = models.model("laplace2d:n=25")
     values, vectors = np.linalg.eigh(A.toarray())
     mixed = vectors[:, :4] @ np.random.default_rng(0).standard_normal((4, 5))  # five columns of rank four
