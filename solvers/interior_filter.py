@@ -97,7 +97,8 @@ def solve_window(
             k=min(problem.k + extra, room),
             tolerance=tolerance,
         )
-        ncv = min(max(options.ncv, part.k + options.block_size) + extra, room)
+        b = options.block_size
+        ncv = min(-(-(max(options.ncv, part.k + b) + extra) // b) * b, room)  # whole blocks, as in `choice`
         square = solve(part, replace(options, ncv=ncv, degree=max(2, options.degree // 2)))
         found = _unfolded(problem, square)
         if result is not None:

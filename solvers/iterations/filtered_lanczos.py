@@ -276,8 +276,12 @@ class FilteredRestart(ThickRestart):
 
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
         krylov, recorder = self.krylov, None
+        # Single columns are for cheap steps; a filter reads the matrix once for all columns.
+        k, options = self.problem.k, self.options
+        width = min(filter_width(k), (options.ncv - k) // 2)  # two steps between restarts
+        size = self.block_size = max(options.block_size, width)
         if krylov.buffer.layout is None:  # recordings are found by addresses, which differ between processes
-            recorder = recorder_for(self.operator, krylov.buffer)
+            recorder = recorder_for(self.operator, krylov.buffer[:, :size])
         operator = ChebyshevOperator(
             self._single() if self.is_mixed else self.operator,
             filter,
@@ -285,10 +289,6 @@ class FilteredRestart(ThickRestart):
             recorder,
             self.operator,
         )
-        # Single columns are for cheap steps; a filter reads the matrix once for all columns.
-        k, options = self.problem.k, self.options
-        width = min(filter_width(k), (options.ncv - k) // 2)  # two steps between restarts
-        size = self.block_size = max(options.block_size, width)
         return BlockKrylov(
             operator, krylov.buffer, krylov.n_locked, size, self.rng, self.counts, filter.degree
         )

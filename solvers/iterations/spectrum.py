@@ -125,7 +125,7 @@ class _Recurrence:
         self._beta = self._xp.zeros(width, V.array.real.dtype)  # of the last step
         self._coefficients: list[Any] = []  # alphas and betas of one step or several, shape (2 s, width)
         self._log = self._xp.empty((2 * AT_ONCE, width), self._beta.dtype)
-        self._recorder = recorder_for(operator, like)
+        self._recorder = recorder_for(operator, V)
         self._repeat: Callable[[], object] | None = None
 
     def extend(self, steps: int) -> None:

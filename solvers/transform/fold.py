@@ -22,6 +22,11 @@ class FoldedOperator:
         self.layout = operator.layout
         self.nnz = getattr(operator, "nnz", None)  # None for the function of a user
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a `Recorder` can record `apply`."""
+        return bool(getattr(self.operator, "is_recordable", False))
+
     def apply(
         self, X: Block, out: Block | None = None, alpha: complex = 1, beta: complex = 0, shift: float = 0
     ) -> Block:
