@@ -12,6 +12,7 @@ order in the same launch.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -295,13 +296,14 @@ def copies(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo
     return sum(2 if gap else 1 for piece, gap in gaps[: 2 - problem.same] if not piece)
 
 
+@functools.lru_cache(maxsize=4096)
 def conflicts(pitch: int, gap: int, size: int, *, swaps: bool = False) -> int:
     """Count the bank conflicts of a fragment load of elements of `size` bytes: 1, 2 or 4 cycles."""
     starts = [t * pitch + t // 2 * gap + swaps * (t % 2) * BANK_ROW_BYTES // 2 for t in range(4)]
     slots = [
         (start + column * size) % BANK_ROW_BYTES // size for start in starts for column in range(_GAP // size)
     ]
-    return max(slots.count(slot) for slot in slots)
+    return max(Counter(slots).values())
 
 
 def _tile(problem: TsmttsmProblem, config: TsmttsmMmaConfig) -> tuple[int, int]:
