@@ -375,7 +375,7 @@ def block_bytes(problem: SpmmvProblem, config: CsrConfig) -> int:
     size_sum = itemsize(promote(problem.dtype, "float64"))
     elements = _slot_entries(config) * config.tile if config.flat else config.vector
     slots = config.stages * slot_bytes(problem, config) + elements * itemsize(problem.dtype)
-    table = MAX_VALUES * itemsize(problem.dtype_matrix) if problem.coded else 0
+    table = (MAX_VALUES if problem.coded else 1) * itemsize(problem.dtype_matrix)
     dots = config.warps * len(problem.dots) * config.tile * size_sum
     grams = len(problem.gram) * problem.width**2 * size_sum
     return _aligned(max(config.warps * slots + table, dots, grams), config)
