@@ -36,7 +36,6 @@ class SparseOperator(Operator):
     def __init__(self, matrix: CsrMatrix | Chain, backend: Backend) -> None:
         super().__init__(matrix.shape, matrix.dtype, backend)
         self.nnz = int(matrix.nnz)
-        self._index_bytes = int(matrix.indices.dtype.itemsize)
         self.prepared = backend.prepare_sparse(matrix)
         # Products of column-major arrays; on the host only.
         self._add_columns = getattr(self.prepared, "add_columns", None)
@@ -73,7 +72,7 @@ class SparseOperator(Operator):
                 self._problems.clear()
             self._problems[key] = SpmmvProblem(
                 *(*self.shape, self.nnz, x.n_cols, self.dtype.name, x.dtype, x.ld, ldy),
-                *(self._index_bytes, x.align, align_y),
+                *(self.prepared.index_bytes, x.align, align_y),
                 *classes,
                 **fused,
                 pattern=self.prepared.pattern,
@@ -121,7 +120,7 @@ class SparseOperator(Operator):
     def sparse_product(self) -> tuple[SpmmvProblem, Any]:
         """Describe the product with one column; return it and the prepared matrix."""
         dtype, S = self.dtype.name, self.prepared
-        fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, self._index_bytes)
+        fields = (*self.shape, self.nnz, 1, dtype, dtype, 1, 1, S.index_bytes)
         return SpmmvProblem(*fields, pattern=S.pattern, longest=S.longest, coded=S.coded), S
 
     def _run_fused(

@@ -130,6 +130,53 @@ def width_padding(block: Block) -> int:
     return 1 if block.device == "cpu" else PADDING
 
 
+def round_up(count: int, unit: int) -> int:
+    """Round up to a multiple of a unit."""
+    return -(-count // unit) * unit
+
+
+def padded_width(width: int, like: Block) -> int:
+    """Round a number of columns up to one that blocks on the device of this one have."""
+    return round_up(width, width_padding(like))
+
+
+def bordered(C: Array, rows: int, columns: int) -> Array:
+    """Add rows and columns to a matrix, those of the identity.
+
+    Examples
+    --------
+    >>> bordered(np.full((1, 1), 2.0), 2, 3).tolist()
+    [[2.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
+    larger = np.eye(rows, columns, dtype=C.dtype)
+    larger[: C.shape[0]] = larger[:, : C.shape[1]] = 0
+    larger[: C.shape[0], : C.shape[1]] = C
+    return larger
+
+
+def whole_ranges(count: int, width: int, like: Block) -> list[tuple[int, int]]:
+    """Divide columns into ranges of a width: the last one is narrower, or on a GPU begins earlier.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from blockvec import BlockVector
+    >>> whole_ranges(10, 4, BlockVector(np.ones((2, 1))))
+    [(0, 4), (4, 8), (8, 10)]
+    """
+    most = count if width_padding(like) == 1 else max(count - width, 0)
+    return [(min(begin, most), min(begin + width, count)) for begin in range(0, count, width)]
+
+
+def apply_in_ranges(operator: LinearMap, X: AnyBlock, out: AnyBlock, width: int) -> None:
+    """Apply an operator to a wide block; on a GPU by products with `width` columns, which steps run, too."""
+    if width_padding(X) == 1:
+        operator.apply(X, out=out)
+        return
+    for begin, end in whole_ranges(X.shape[1], width, X):
+        operator.apply(X[:, begin:end], out=out[:, begin:end])
+
+
 def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:
     """Return a copy of some columns of a block.
 

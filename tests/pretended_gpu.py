@@ -28,7 +28,15 @@ from blockvec.kernels.requests import logged, note
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
 
-NUMPY = SimpleNamespace(empty=np.empty, cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
+FREE_BYTES = 100 << 30
+NUMPY = SimpleNamespace(
+    empty=np.empty,
+    get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0),
+    cuda=SimpleNamespace(
+        Device=lambda _number: contextlib.nullcontext(),
+        runtime=SimpleNamespace(getDevice=lambda: 0, memGetInfo=lambda: (FREE_BYTES, FREE_BYTES)),
+    ),
+)
 
 
 PLACES = {  # of the tall operands among those of a candidate, by letter

@@ -101,6 +101,10 @@ class PreparedMatrix(Protocol):
     def coded(self) -> bool:
         """`SpmmvProblem.coded` of the matrix."""
 
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of an index in the form that the kernels take."""
+
 
 def is_nearly_full(matrix: Any) -> bool:
     """Check whether a sparse matrix is applied and factorised faster as a dense one."""

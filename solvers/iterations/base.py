@@ -19,7 +19,7 @@ import numpy as np
 
 from blockvec import precompiled
 
-from ..blocks import Block, RealArray, column_factors, project_out, to_host
+from ..blocks import Block, RealArray, column_factors, project_out, to_host, whole_ranges
 from ..column_block import ColumnOperator
 from ..problem import IterationOptions, IterationState, Problem
 from ..runtime.checkpoint import restored
@@ -300,9 +300,13 @@ class Iteration(ABC):
     def _true_residuals(self, theta: RealArray) -> RealArray:
         """Compute the norms ||A x - theta x||, one block of columns at a time."""
         k, b = len(theta), self.options.block_size  # not narrower: these products need no basis
-        norms = [self._residual_block(theta, i, min(i + b, k)).norms() for i in range(0, k, b)]
+        ranges = whole_ranges(k, b, self.start)
+        norms = [self._residual_block(theta, begin, end).norms() for begin, end in ranges]
         self.counts.reductions += len(norms)
-        return np.concatenate([to_host(part) for part in norms]).astype(np.float64)
+        residuals = np.zeros(k)
+        for (begin, end), part in zip(ranges, norms, strict=True):
+            residuals[begin:end] = to_host(part)
+        return residuals
 
     def _random_norm(self, like: Block, locked: Block | None) -> float:
         """Estimate ||A|| by ||A z|| / ||z|| for a random z: a given start may not excite all of A."""

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, column_factors, project_out, small_matrix, to_host
+from ..blocks import Block, apply_in_ranges, bordered, column_factors, project_out, small_matrix, to_host
 from ..column_block import ColumnOperator, by_rows
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
@@ -117,8 +117,9 @@ class FilteredRestart(ThickRestart):
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
         _, operator, dtype, sizes = super()._kind()
-        b = self.options.block_size
-        return "filter", operator, dtype, sizes | {"keep": self._keep_filtered(self.krylov.capacity - b, b)}
+        krylov, b = self.krylov, self.options.block_size
+        keep = krylov.padded(self._keep_filtered(krylov.capacity - b, b))
+        return "filter", operator, dtype, sizes | {"keep": keep}
 
     def _begin(self) -> None:
         if self.random_start and not self._looks_first():
@@ -358,14 +359,14 @@ class FilteredRestart(ThickRestart):
         """Rotate the kept or refined vectors to Ritz vectors of A; compute their values and residuals."""
         krylov, which = self.krylov, self.which
         count = krylov.m or krylov.w
-        X = krylov.columns(0, count)
-        begin = krylov.m + krylov.w
-        fits = begin + count <= krylov.capacity
-        AX = krylov.columns(begin, begin + count) if fits else krylov.buffer.like(count)
-        self.operator.apply(X, out=AX)
+        wide, begin = krylov.padded(count), krylov.m + krylov.w
+        fits = begin + wide <= krylov.capacity
+        AX = krylov.columns(begin, begin + wide) if fits else krylov.buffer.like(wide)
+        AX.array[:, count:] = 0
+        apply_in_ranges(self.operator, krylov.columns(0, count), AX[:, :count], self.block_size)
         self.counts.apply(count)
         project_out(self.locked, AX)
-        theta, U = ritz_pairs(to_host(X.dot(AX)))
+        theta, U = ritz_pairs(to_host(krylov.columns(0, wide).dot(AX))[:count, :count])
         self.norm = max(self.norm, float(np.abs(theta).max()))
         self.least = min(self.least, float(ranking_key(theta, which).min()))
         width = 2 * SAME_RITZ_VALUE * self.problem.tolerance.unit * self.norm
@@ -373,9 +374,10 @@ class FilteredRestart(ThickRestart):
         order = select(theta, which) if distinct else np.arange(len(theta))
         theta, U = theta[order], U[:, order]
         krylov.rotate(U)
-        AX.combine(small_matrix(U, AX), out=AX)
-        AX.axpy(column_factors(-theta, X), X)
-        G = to_host(AX.gram()).astype(U.dtype)
+        AX.combine(small_matrix(bordered(U, wide, wide), AX), out=AX)
+        X = krylov.columns(0, count)
+        AX[:, :count].axpy(column_factors(-theta, X), X)
+        G = to_host(AX.gram())[:count, :count].astype(U.dtype)
         self.counts.reductions += 2
         if not distinct:
             theta, copies = separate_copies(theta, G, width)
@@ -438,7 +440,7 @@ class FilteredRestart(ThickRestart):
             else:
                 self._adopt()
             return ""
-        self.stalled = 0 if worst < self.best / 2 else self.stalled + 1
+        self.stalled = 0 if worst < max(self.best / 2, 1) else self.stalled + 1
         self.best = min(self.best, worst)
         if self.doubt * self.promised <= 1 < worst and not self.is_mixed:
             self.doubt = BROKEN_PROMISE * worst / max(self.promised, worst / MAX_DOUBT)
@@ -508,7 +510,7 @@ class FilteredRestart(ThickRestart):
         largest = max(float(self.estimates.max()), np.finfo(float).tiny)
         weights = np.minimum(1.0, self.estimates / largest) + 1e-3
         mixture = weights[:, None] * self.rng.standard_normal((len(weights), self.block_size))
-        return krylov.columns(0, len(weights)).combine(small_matrix(mixture, krylov.buffer))
+        return krylov.combined(mixture)
 
     def _retire(self) -> None:
         """Continue with A itself from the wanted vectors; apply A to them at once if there is room."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blockvec import Profile
 
-from ..blocks import Array, Block, LinearMap, assign, to_host
+from ..blocks import Array, Block, LinearMap, assign, to_host, width_padding
 from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalize import orthogonalize
 from ..orthogonalize.factors import PLAIN_GROWTH
@@ -21,11 +22,13 @@ from ..orthogonalize.host_step import column_step, square
 from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, ReportOfSeveral, StepReport, queue_step
 from ..runtime.processes import everywhere
 from .counts import Counts
-from .krylov_space import KrylovSpace, restored_scale
+from .krylov_space import KrylovSpace, Ritz, restored_scale
 from .partial import LEAST_LOSS, PartialRecurrence
 from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 
-MAX_QUEUED = 4  # steps whose small matrices the host has not seen; so many are lost if one was not enough
+# Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
+# with filters, which take the device longer than the host.
+MAX_QUEUED, MAX_QUEUED_FILTERS = 4, 1
 
 
 def is_queued(operator: LinearMap, buffer: Block) -> bool:
@@ -78,8 +81,11 @@ class BlockKrylov(KrylovSpace):
         is_single = block_size == 1 and n_locked == 0 and self._is_by_columns and self._inner is None
         if is_single and isinstance(operator, ColumnOperator):
             self._partial = PartialRecurrence(operator.add_vector, cast(ColumnBlock, buffer))
+        if width_padding(buffer) > 1:
+            self._unit = block_size
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._queues = M is None and is_queued(operator, buffer)
+        self._waits = False  # for each step of a filter, after one that was not enough
         self._reports: list[
             tuple[int, int, StepReport | ReportOfSeveral]
         ] = []  # of queued steps: m and m + w before each
@@ -119,12 +125,13 @@ class BlockKrylov(KrylovSpace):
         """
         if self._steps is not None and self.w == self.block_size <= self.room:
             self._queue_several(until)
-        elif self._queues and min(self.w, self.room) >= self.block_size:
+        elif self._queues and not self._waits and min(self.w, self.room) >= self.block_size:
             X, W, into = self._operands()
             W, step = self._queue(X, W, into)
-            self._reports.append((self.m, self.m + self.w, StepReport(step, self.basis.shape[1])))
+            columns = self.n_locked + self._filled(self.m + self.w)
+            self._reports.append((self.m, self.m + self.w, StepReport(step, columns)))
             self._advance(self.block_size, W)
-            if len(self._reports) > MAX_QUEUED:
+            if len(self._reports) > (MAX_QUEUED if self.degree == 1 else MAX_QUEUED_FILTERS):
                 self._settle_first()
         elif self._is_by_columns and self.room >= min(self.block_size, self.w):
             if not self._expand_singly(until, stop):
@@ -174,7 +181,7 @@ class BlockKrylov(KrylovSpace):
         These are the locked columns, the block that the pending one was computed from, and all later columns.
         Other components are rounding errors, removed by the second pass. After a restart all columns couple.
         """
-        end = self.n_locked + self.m + self.w
+        end = self.n_locked + self._filled(self.m + self.w)
         if self.m < self._full_until:
             return [(0, end)]
         steps_ago = -(-self.w // self.block_size)
@@ -187,7 +194,7 @@ class BlockKrylov(KrylovSpace):
         if self.norm == 0:
             # The norm of all columns together is at most that of the longest one times sqrt(b).
             self.most = max(self.most, ((square(S) + square(R)) / max(step, 1)) ** 0.5)
-        self._H[:known, m : m + step] = S[self.n_locked :]
+        self._H[:known, m : m + step] = S[self.n_locked : self.n_locked + known]
         self._H[known : known + new, m : m + step] = R
 
     def _advance(self, step: int, W: Block) -> None:
@@ -266,19 +273,9 @@ class BlockKrylov(KrylovSpace):
         """Take a step for which nothing is assumed."""
         X, W, into = self._operands()
         W = self.operator.apply(X, out=W)
-        step, new = X.shape[1], into.shape[1]
-        result = orthogonalize(
-            W,
-            self.basis,
-            M=self.M,
-            scale=self.norm or self.most,
-            first=self._window(),
-            max_rank=new,
-            into=into,
-            rng=self.rng,
-        )
-        self._note(self.m, self.m + self.w, result.S, result.R, result.reductions)
-        self._advance(step, W)
+        result = self._orthogonalize(W, self._filled_basis(), into, self.norm or self.most, self._window())
+        self._note(self.m, self.m + self.w, result.S, result.R, 0)
+        self._advance(X.shape[1], W)
 
     # --- queued steps on a GPU ---------------------------------------------------------------------
 
@@ -311,13 +308,13 @@ class BlockKrylov(KrylovSpace):
             if kind in self._recorded:
                 step = self._recorded[kind]
                 if step is None:
-                    step = RecordedStep(recorder, self.operator, X, W, self.basis, window, into)
+                    step = RecordedStep(recorder, self.operator, X, W, self._filled_basis(), window, into)
                     self._recorded[kind] = step
                 return W, step.queue()
             if len(self._recorded) < MAX_STEPS:
                 self._recorded[kind] = None
         W = self.operator.apply(X, out=W)
-        return W, queue_step(W, self.basis, window, into)
+        return W, queue_step(W, self._filled_basis(), window, into)
 
     def settle(self) -> None:
         """Wait for queued steps, and repeat with all care the first one that was not enough."""
@@ -332,7 +329,8 @@ class BlockKrylov(KrylovSpace):
             self._note(m, known, S, R, REDUCTIONS)
             return
         self._reports.clear()
-        self.m, self.w, self._next = m, known - m, None
+        self._waits = self.degree > 1
+        self.m, self.w, self._next, self._is_clear = m, known - m, None, False
         self._expand_carefully()
 
     # --- changes other than steps ------------------------------------------------------------------
@@ -344,6 +342,11 @@ class BlockKrylov(KrylovSpace):
         self._image = None
         if self._partial is not None:
             self._partial.stop()
+
+    def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
+        """Replace V by Ritz vectors; see the base class."""
+        super().restart(ritz, kept)
+        self._waits = False
 
     def truncate(self, count: int, defect: float = 0.0) -> None:
         """Drop Q and all but the first `count` columns of V, invariant but for residuals up to `defect`."""

@@ -23,8 +23,20 @@ from numpy.typing import NDArray
 
 from blockvec import Profile
 
-from ..blocks import Array, Block, LinearMap, RealArray, assign, project_out, small_matrix, to_host
-from ..orthogonalize import orthogonalize
+from ..blocks import (
+    Array,
+    Block,
+    LinearMap,
+    RealArray,
+    assign,
+    bordered,
+    padded_width,
+    project_out,
+    round_up,
+    small_matrix,
+    to_host,
+)
+from ..orthogonalize import Orthogonalized, orthogonalize
 from ..runtime.checkpoint import restored
 from .counts import Counts
 from .rayleigh_ritz import SAME_RITZ_VALUE, oblique, ritz_pairs, separate_copies
@@ -102,6 +114,8 @@ class KrylovSpace:
         dtype = np.complex128 if buffer.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._full_until = 0  # while m is below this, A maps the next columns to all of V
+        self._unit = 1  # columns of whose multiples products read the basis
+        self._is_clear = False  # whether zeros follow [V Q] where products read them
 
     @property
     def room(self) -> int:
@@ -122,6 +136,27 @@ class KrylovSpace:
         """View of all orthonormal columns: [locked V Q]."""
         return self.buffer[:, : self.n_locked + self.m + self.w]
 
+    def _filled(self, count: int) -> int:
+        """Round a number of columns of [V Q] up to one that products read."""
+        return min(round_up(count, self._unit), self.capacity)
+
+    @property
+    def _is_ragged(self) -> bool:
+        """Whether products read columns behind [V Q]."""
+        return self._filled(self.m + self.w) > self.m + self.w
+
+    def _filled_basis(self) -> Block:
+        """Return a view of [locked V Q] and of zero columns that fill up the last block."""
+        if self._is_ragged and not self._is_clear:
+            self.free.array[...] = 0
+            self._is_clear = True
+        return self.buffer[:, : self.n_locked + self._filled(self.m + self.w)]
+
+    @property
+    def free(self) -> Block:
+        """View of the columns behind [V Q]."""
+        return self.columns(self.m + self.w, self.capacity)
+
     @property
     def is_oblique(self) -> bool:
         """Whether columns may be orthonormal to less than rounding, and T be Hermitian to less."""
@@ -135,7 +170,7 @@ class KrylovSpace:
 
         `keeps_pending` says that Q was not.
         """
-        self._full_until = full_until
+        self._full_until, self._is_clear = full_until, False
 
     # --- growth ---------------------------------------------------------------------------------
 
@@ -151,19 +186,29 @@ class KrylovSpace:
         self.settle()
         width = min(block.shape[1], self.room, self.capacity - self.m - self.w)
         end = self.m + self.w
-        into = self.columns(end, end + width)
-        basis = self.basis
+        basis = self._filled_basis()
         first: Any = None if basis.shape[1] else ()  # a start is a step of its own
-        result = orthogonalize(
-            block, basis, M=self.M, scale=scale, first=first, max_rank=width, into=into, rng=self.rng
-        )
-        self.counts.reductions += result.reductions
+        result = self._orthogonalize(block, basis, self.columns(end, end + width), scale, first)
         count = width
         if not keep_random and width:
             count -= int(result.lost.sum())
         self.w += count
         self._changed(max(self._full_until, self.m + self.w))
-        return result.S[self.n_locked :], result.R[:count], count
+        return result.S[self.n_locked : self.n_locked + end], result.R[:count], count
+
+    def _orthogonalize(
+        self, block: Block, basis: Block, into: Block, scale: float | None, first: Any
+    ) -> Orthogonalized:
+        """Orthogonalise a block against the basis and write it behind [V Q]."""
+        behind = None if self._is_ragged else into  # which are zeros of the basis until then
+        new = into.shape[1]
+        result = orthogonalize(
+            block, basis, M=self.M, scale=scale, first=first, max_rank=new, into=behind, rng=self.rng
+        )
+        if behind is None:
+            into[:, :] = block[:, :new]
+        self.counts.reductions += result.reductions
+        return result
 
     def append_random(self, width: int) -> int:
         """Append random directions to Q, not coupled to V; return the number appended."""
@@ -211,11 +256,11 @@ class KrylovSpace:
     def restart(self, ritz: Ritz, kept: NDArray[np.intp]) -> None:
         """Replace V by the Ritz vectors with indices `kept`, in this order; keep Q."""
         m, w, keep = self.m, self.w, len(kept)
-        C = np.zeros((m + w, keep + w), ritz.Y.dtype)
+        C = np.zeros((self.padded(m + w), self.padded(keep + w)), ritz.Y.dtype)
         C[:m, :keep] = ritz.Y[:, kept]
-        C[m:, keep:] = np.eye(w)
-        used = self.columns(0, m + w)
-        used.combine(small_matrix(C, used), out=used[:, : keep + w])
+        C[m : m + w, keep : keep + w] = np.eye(w)
+        used = self.columns(0, len(C))
+        used.combine(small_matrix(C, used), out=used[:, : C.shape[1]])
         H = np.zeros(self._H.shape, self._H.dtype)
         H[:keep, :keep] = np.diag(ritz.theta[kept])
         H[keep : keep + w, :keep] = ritz.B[:, kept]
@@ -223,11 +268,21 @@ class KrylovSpace:
         self.m = keep
         self._changed(keep + w, keeps_pending=True)
 
+    def combined(self, C: Array) -> Block:
+        """Return [V Q] C for the first columns of [V Q]."""
+        used = self.columns(0, self.padded(len(C)))
+        filled = np.zeros((used.shape[1], C.shape[1]), C.dtype)
+        filled[: len(C)] = C
+        return used.combine(small_matrix(filled, used))
+
+    def padded(self, count: int) -> int:
+        """Return the columns to be read or replaced instead of `count`: those behind [V Q] are finite."""
+        return min(padded_width(count, self.buffer), self.capacity)
+
     def images(self, count: int) -> Block:
         """Compute A V of the first columns of V, by the decomposition."""
         self.settle()
-        used = self.columns(0, self.m + self.w)
-        return used.combine(small_matrix(self._H[: self.m + self.w, :count], used))
+        return self.combined(self._H[: self.m + self.w, :count])
 
     def truncate(self, count: int) -> None:
         """Drop Q and all but the first `count` columns of V, which are invariant."""
@@ -240,8 +295,8 @@ class KrylovSpace:
     def rotate(self, U: Array) -> None:
         """Replace V by V U for a unitary U and transform the decomposition; Q by Q U where V is empty."""
         m, end = self.m, self.m + self.w
-        V = self.columns(0, m or end)
-        V.combine(small_matrix(U, V), out=V)
+        V = self.columns(0, self.padded(m or end))
+        V.combine(small_matrix(bordered(U, V.shape[1], V.shape[1]), V), out=V)
         self._changed(self._full_until, keeps_pending=m > 0)
         if m == 0:
             return

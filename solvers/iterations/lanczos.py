@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Block, RealArray, column_factors, small_matrix, to_host, width_padding
+from ..blocks import Block, RealArray, apply_in_ranges, column_factors, small_matrix, to_host, width_padding
 from ..orthogonalize.host_step import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
@@ -17,7 +17,7 @@ from .krylov import BlockKrylov
 from .krylov_space import Ritz
 from .partial import MOST_LOSS
 from .rayleigh_ritz import ranking_key, ritz_pairs, select
-from .verification import Found
+from .verification import Found, degree_to_spare
 
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
@@ -38,7 +38,7 @@ LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative 
 class ThickRestart(Iteration):
     """Thick-restart block Lanczos for the wanted eigenpairs of a Hermitian operator."""
 
-    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates", "rate")
+    PROGRESS = (*Iteration.PROGRESS, "degree", "norm", "theta", "estimates", "rate", "ripens")
 
     def __init__(
         self, problem: Problem, options: IterationOptions, start: Block, interrupted: Callable[[], bool]
@@ -50,8 +50,9 @@ class ThickRestart(Iteration):
         self._zeros = -n_locked % width_padding(start) if n > 2 * (n_locked + capacity) else 0
         n_fixed = self._zeros + n_locked
         buffer = start.like(n_fixed + capacity)
+        if width_padding(start) > 1:
+            buffer.array[...] = 0  # products may be wider than the basis
         if locked is not None:
-            buffer.array[:, : self._zeros] = 0
             buffer[:, self._zeros : n_fixed] = locked
         self.krylov = BlockKrylov(self.operator, buffer, n_fixed, b, self.rng, self.counts)
         self.norm = 0.0  # lower bound of ||A||
@@ -62,6 +63,7 @@ class ThickRestart(Iteration):
         self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
         self.seen: Ritz | None = None  # Ritz pairs of V that have just been computed
         self.rate = np.inf  # digits per step between the last two looks
+        self.ripens = 0  # applied columns when the wanted pairs had converged, if further ones are waited for
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
 
     @property
@@ -76,7 +78,8 @@ class ThickRestart(Iteration):
             "locked": krylov.n_locked,
             "capacity": krylov.n_locked + krylov.capacity,
             "start": self.start.shape[1],
-            "keep": self._keep(krylov.capacity - b, b),
+            "keep": krylov.padded(self._keep(krylov.capacity - b, b)),
+            "p": width_padding(krylov.buffer),
         }
         return "lanczos", self.operator, krylov.buffer.dtype, sizes
 
@@ -140,7 +143,8 @@ class ThickRestart(Iteration):
         krylov, b = self.krylov, self.block_size
         if self.locked is not None and self.problem.norm is None:
             # In the complement A may be zero up to rounding errors, which scale with the norm of all of A.
-            image = self.operator.apply(self.locked.copy())
+            image = self.locked.like(self.krylov.n_locked)
+            apply_in_ranges(self.operator, self.locked, image, b)
             self.counts.apply(image.shape[1])
             self.counts.reductions += 1
             self.norm = float(to_host(image.norms()).max())
@@ -383,11 +387,23 @@ class ThickRestart(Iteration):
             least=self.least,
             locked=self.locked,
             block_size=self._copies_together,
+            scratch=self.krylov.free,
         )
+
+    def _verified(self, state: IterationState) -> bool:
+        """Search for missed eigenvalues, once steps no longer make that cheaper than they cost."""
+        if not (self.krylov.takes_single_columns or self.krylov.complete):
+            columns = self.counts.operator_columns
+            self.ripens = self.ripens or columns
+            spared = degree_to_spare(self._found(state), self.krylov.buffer.n_global, self._search_budget())
+            if spared * self.search_width > columns - self.ripens + self.block_size * self.krylov.degree:
+                return False
+        return super()._verified(state)
 
     def _add_missed(self, missed: Block) -> None:
         """Append missed vectors to the pending columns; the operator is applied to them next."""
         krylov, k = self.krylov, self.problem.k
+        self.ripens = 0
         self.repairs, self.residuals = 0, None
         if krylov.takes_single_columns:
             # A mixture of all preserves the recurrence of single vectors, in the complement of the others.
@@ -396,15 +412,9 @@ class ThickRestart(Iteration):
             self.theta, self.estimates = self.theta[:k], self.estimates[:k]
             krylov.append(missed.combine(small_matrix(weights, missed)))
             return
-        # The next search finds those again for which there is no room. On a GPU random columns fill up a
-        # block: with a basis of other widths, all products would need kernels of their own.
-        fill = -self.missing % self.block_size if missed.device != "cpu" else 0
-        room, found = self._room_for(self.missing + fill), missed[:, : self.missing]
-        if fill and self.missing + fill <= room:
-            found = missed.like(self.missing + fill)
-            found[:, : self.missing] = missed[:, : self.missing]
-            found[:, self.missing :] = missed.random_like(fill, self.rng)
-        _, _, count = krylov.append(found[:, : min(room, found.shape[1])])
+        # The next search finds those again for which there is no room.
+        room = self._room_for(self.missing)
+        _, _, count = krylov.append(missed[:, : min(room, self.missing)])
         krylov.promote(count)
 
     def _room_for(self, columns: int) -> int:

@@ -28,6 +28,7 @@ from ..blocks import (
     Operator,
     RealArray,
     column_factors,
+    padded_width,
     project_out,
     small_matrix,
     to_host,
@@ -64,6 +65,7 @@ class Found:
     least: float  # ranking key of the far end of the spectrum, as far as it is known
     locked: Block | None
     block_size: int  # of the iteration
+    scratch: Block | None = None  # columns that a search may overwrite
 
     @property
     def wanted(self) -> float:
@@ -84,6 +86,29 @@ class Interval:
     def half_width(self) -> float:
         """Half of the interval's length."""
         return (self.edge - self.low) / 2
+
+    def degree(self, growth: float, budget: int) -> int:
+        """Choose the degree of the filter that amplifies values from the target on by a factor."""
+        distance = 1 + (self.target - self.edge) / self.half_width
+        return max(1, math.ceil(min(degree_for(growth, distance), budget)))
+
+
+def decisive_growth(n: int) -> float:
+    """Compute the factor by which a search amplifies missed vectors of so many rows."""
+    return DECISIVE * math.sqrt(n) / UNLUCKY
+
+
+def degree_to_spare(found: Found, n: int, budget: int) -> int:
+    """Predict how many degrees a search would need less if the vectors found had converged.
+
+    Those behind the wanted ones are projected out as far as their residuals are small against the gaps
+    between their values: the first gap behind an unconverged one is of no use.
+    """
+    growth = decisive_growth(n)
+    converged = replace(found, residuals=np.zeros_like(found.residuals))
+    degrees = (choose_interval(f, growth, budget).degree(growth, budget) for f in (found, converged))
+    now, then = degrees
+    return now - then
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +222,7 @@ class Search:
         self.most = max(1, n - found.X.shape[1])
         self.width = min(width, self.most)
         self.budget = budget
-        self.growth = DECISIVE * math.sqrt(n) / UNLUCKY
+        self.growth = decisive_growth(n)
         self.counts = Counts()
         self.far_ends = 0
         self._set_interval(found)
@@ -205,10 +230,20 @@ class Search:
     def _set_interval(self, found: Found) -> None:
         self.found = found
         self.interval = choose_interval(found, self.growth, self.budget)
-        self.deflated = found.X[:, : self.interval.deflated]
-        distance = 1 + (self.interval.target - self.interval.edge) / self.interval.half_width
+        self.deflated = self._filled_up(self.interval.deflated)
         self.outgrown = 0.0  # logarithm of the growth of a missed value relative to that observed
-        self.degree = max(1, math.ceil(min(degree_for(self.growth, distance), self.budget)))
+        self.degree = self.interval.degree(self.growth, self.budget)
+
+    def _filled_up(self, count: int) -> Block:
+        """Return the first vectors found, with zeros to a width that other blocks have if there is room."""
+        vectors, free = self.found.X[:, :count], self.found.scratch
+        width = padded_width(count, vectors)
+        if free is None or width == count or width > free.shape[1]:
+            return vectors
+        filled = free[:, free.shape[1] - width :]
+        filled[:, :count] = vectors
+        filled.array[:, count:] = 0
+        return filled
 
     def run(self) -> Verdict:
         """Filter random vectors until what grows in them is decided."""

@@ -203,7 +203,15 @@ def column_step(
     return S, second @ R, length, 3
 
 
-def is_enough(*, whole: float, again: float, spread: float, length: float, unit: float) -> bool:
+def is_enough(
+    *,
+    whole: float,
+    again: float,
+    spread: float,
+    length: float,
+    unit: float,
+    amplified: float = AMPLIFIED,
+) -> bool:
     """Check whether two projections and Cholesky QR suffice, by bounds of what `Adaptive` looks at.
 
     Parameters
@@ -215,11 +223,13 @@ def is_enough(*, whole: float, again: float, spread: float, length: float, unit:
         Of the longest column before the projections, or the norm of the operator.
     unit : float
         Unit roundoff.
+    amplified : float
+        Accepted loss of orthogonality, in u.
     """
     least = NOISE * unit * length / PLAIN_NOISE
     growth = whole * spread
     is_clear = spread * least**2 < 1 and growth < PLAIN_GROWTH
-    return is_clear and again * spread <= 1 and growth + again * spread <= AMPLIFIED**2
+    return is_clear and again * spread <= 1 and growth + again * spread <= amplified**2
 
 
 def square(S: Array) -> float:

@@ -18,10 +18,14 @@ from blockvec import FactorReport, InverseFactor, inverse_factor, start_copies
 
 from ..blocks import Array, Block
 from .factors import PLAIN_GROWTH
+from .gram_schmidt import AMPLIFIED
 from .host_step import is_enough, square
 from .intrablock import ENOUGH
 
 REDUCTIONS = 3
+# Accepted losses of orthogonality in u, within a block per column and between blocks. Steps that wait end
+# with smaller ones; here a step that is repeated takes those queued after it along.
+QUEUED_ENOUGH, QUEUED_AMPLIFIED = 4 * ENOUGH, 2 * AMPLIFIED
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def _judged(
     """Return S and R of `StepReport.wait` from what projections took out and the factor of the rest."""
     whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
     length = max(scale, (whole + again + square(before)) ** 0.5)
-    enough = found.growth <= ENOUGH * len(found.R) and is_enough(
-        whole=whole, again=again, spread=spread, length=length, unit=unit
+    enough = found.growth <= QUEUED_ENOUGH * len(found.R) and is_enough(
+        whole=whole, again=again, spread=spread, length=length, unit=unit, amplified=QUEUED_AMPLIFIED
     )
     return before + rest, found.R if enough else None

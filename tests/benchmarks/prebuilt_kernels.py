@@ -22,7 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import blockvec.backends.cuda.backend as cuda
@@ -33,15 +35,18 @@ from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
-from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.problem import ENTRY_CLASSES, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.tuning.winners import configure_sparse
+from solvers import eigsh
+from tests.benchmarks.drawn_problems import draw, matrix
 from tests.benchmarks.precompiled_lists import solves
-from tests.pretended_gpu import NUMPY, PretendedGpu, Solve
+from tests.pretended_gpu import NUMPY, PretendedGpu, Solve, pretended_gpu
 
 __all__ = ["missing", "sources"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "blockvec" / "kernels" / "prebuilt"
 DEVICES = (H200,)
+Matrix = tuple[Any, int, int]
 ROWS = (1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
 RUNS: tuple[tuple[str, tuple[int | None, ...], tuple[int, ...], tuple[int, ...]], ...] = (
     # element type, block sizes, numbers of eigenpairs, rows
@@ -61,19 +66,25 @@ KRYLOV_STEPS = (  # element type, block size, and columns of the basis in units 
     *(("float64", 2, 1), ("float64", 4, 3), ("float64", 8, 3)),
     *(("complex128", 2, 1), ("complex128", 4, 3)),
 )
-COMMON: tuple[tuple[str, int], ...] = (("planes", 7), ("lines", 5), ("scattered", 4))
-"""Patterns and entries per row of matrices, for which all products are compiled."""
-OTHERS: dict[str, tuple[tuple[str, int], ...]] = {
+DRAWN = (1001, 64, 2e4)
+"""Seed, number and most rows of drawn problems whose solves count, too."""
+MULTIPLE = [("torus3d:n=16,seed=0", k, which) for k in (1, 6, 10, 14, 20, 50) for which in ("SA", "LA")]
+"""Problems of multiple eigenvalues, whose missed copies and searches have blocks of few columns."""
+LONG = 4096  # entries of the longest row, where kernels of long rows are wanted
+COMMON: tuple[Matrix, ...] = (("planes", 7, 7), ("lines", 5, 5), ("scattered", 4, 4))
+"""Pattern, entries per row and those of the longest row of matrices for which all products are compiled."""
+OTHERS: dict[str, tuple[Matrix, ...]] = {
     "float64": (
-        *(("scattered", entries) for entries in (3, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 40, 64)),
-        *(("uneven", entries) for entries in (6, 10, 20)),
-        *(("lines", entries) for entries in (3, 7, 9)),
-        ("planes", 27),
+        *(("scattered", entries, LONG if entries > 4 else entries) for entries in ENTRY_CLASSES[:-1]),
+        *(("uneven", entries, LONG) for entries in (6, 10, 20)),
+        *(("lines", entries, entries) for entries in (3, 7, 9)),
+        ("planes", 27, 27),
     ),
-    "complex128": tuple(("scattered", entries) for entries in (6, 8, 12, 16, 20)),
+    "complex128": tuple(("scattered", entries, entries) for entries in (5, 6, 8, 12, 16, 20)),
 }
 """Others by element type, for which products with blocks of up to `NARROW` columns are compiled."""
 NARROW = 8
+CODED_ROWS = 1 << 20  # of matrices whose entries are encoded: of few rows, these are not
 
 
 @contextlib.contextmanager
@@ -101,12 +112,12 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
         if chosen is not None and chosen.name not in ("column_dot", "scale") and not chosen.vendor:
             yield chosen.source()
     elif isinstance(request, SpmmvProblem):
-        for pattern, entries, coded in (
-            *((*matrix, coded) for matrix in COMMON for coded in (False, True)),
-            *((*matrix, False) for matrix in OTHERS.get(request.dtype, ()) if request.width <= NARROW),
-        ):
+        others = OTHERS.get(request.dtype, ()) if request.width <= NARROW else ()
+        for (pattern, entries, longest), coded in itertools.product((*COMMON, *others), (False, True)):
+            if coded and rows < CODED_ROWS:
+                continue
             extents = {"n_rows": rows, "n_cols": rows, "nnz": rows * entries}
-            product = dataclasses.replace(request, **extents, pattern=pattern, longest=entries, coded=coded)
+            product = dataclasses.replace(request, **extents, pattern=pattern, longest=longest, coded=coded)
             chosen = dispatch.preferred(product, backend)
             if chosen is not None and not chosen.vendor:
                 family = SPARSE_FAMILIES[chosen.name]
@@ -114,6 +125,19 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
                 yield from family.sources(product, config, backend.device)
     else:
         yield request.source()
+
+
+def drawn_solves() -> Iterator[Solve]:
+    """Yield the solves of drawn problems, and of those with multiple eigenvalues."""
+    for text, k, which in (*draw(*DRAWN), *MULTIPLE):
+        A = matrix(text).tocsr()
+        indices = A.indices.astype(np.int32), A.indptr.astype(np.int32)  # as on a GPU
+        A = sp.csr_array((A.data, *indices), shape=A.shape)
+        tol = 1e-8 * float(abs(A).sum(axis=0).max())
+        how: dict[str, Any] = {"which": which, "tol": tol, "convergence": "absolute"}
+        with pretended_gpu() as watched, np.errstate(all="ignore"):
+            eigsh(A, k, rng=0, on_unconverged="return", **how)
+        yield from watched.solves
 
 
 def krylov_steps() -> dict[str, None]:
@@ -143,6 +167,8 @@ def wanted(device: Any) -> list[str]:
             recorded = solves("lanczos", (8,), (k,), "float64", verify="never", maxiter=10, ncv=ncv)
             found |= sources(recorded, backend, ROWS[2:])
         print(device.architecture, "shift-invert", len(found), flush=True)
+        found |= sources(drawn_solves(), backend, ROWS)
+        print(device.architecture, "drawn", len(found), flush=True)
         found |= krylov_steps()
     return list(found)
 

@@ -34,7 +34,7 @@ __all__ = ["missed_and_wasted", "solves"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "blockvec" / "kernels" / "precompiled"
 BLOCK_SIZES, PAIRS = (1, 2, 3, 4, 8), (2, 5, 20)
-WASTE = 0.15  # of the worth of a kernel that is compiled ahead, for one that nobody asks for
+WASTE = 0.3  # of the worth of a kernel that is compiled ahead, for one that nobody asks for
 LEAST = 0.08  # of the solves that an entry must serve
 OPTIONS: dict[str, dict[str, Any]] = {
     "lanczos": {"method": "lanczos", "which": "SA"},

@@ -19,6 +19,7 @@ from blockvec.kernels import compile as compiler
 from blockvec.kernels.device import DeviceInfo
 from blockvec.kernels.families import CSR
 from blockvec.kernels.problem import SpmmvProblem, beta_class, promote, scalar_class
+from blockvec.kernels.sparse import codes
 from blockvec.kernels.sparse.csr import CsrConfig
 from blockvec.kernels.sparse.csr_plan import Plan, address
 from tests.blocks import draw
@@ -354,7 +355,8 @@ def test_blocks_beyond_32_bit_offsets_are_addressed_right(cp: Any, device: Devic
 
 @pytest.mark.parametrize("spec", ["laplace3d:n=32", "rmat:scale=13,edges=16", "xxz:sites=16,up=8"])
 @pytest.mark.parametrize("width", [1, 2, 8, 20, 64])
-def test_coded_entries_give_the_same_products(spec: str, width: int) -> None:
+def test_coded_entries_give_the_same_products(spec: str, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codes, "_LEAST_ENTRIES", 1)
     rng = np.random.default_rng(width)
     S = models.model(spec)
     S.data = np.round(4 * S.data)  # few small integers: exact in any order
@@ -367,3 +369,14 @@ def test_coded_entries_give_the_same_products(spec: str, width: int) -> None:
         np.testing.assert_array_equal(found, S @ X)
     found = A.apply(V, alpha=0.5, beta=0, shift=2.0).to_host().array
     np.testing.assert_array_equal(found, 0.5 * (S @ X - 2 * X))
+
+
+def test_indices_of_64_bits_are_halved_on_the_way_to_a_gpu() -> None:
+    S = models.model("laplace3d:n=40").tocsr()
+    S.indices, S.indptr = S.indices.astype(np.int64), S.indptr.astype(np.int64)
+    A = as_operator(S, device="gpu")
+    assert A.prepared.index_bytes == 4
+    assert A.prepared.pattern == "planes"
+    X = np.arange(3.0 * S.shape[1]).reshape(-1, 3) % 7
+    np.testing.assert_array_equal((A @ BlockVector(X).to_device()).to_host().array, S @ X)
+    assert S.indices.dtype == np.int64

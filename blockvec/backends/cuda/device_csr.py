@@ -56,12 +56,11 @@ class DeviceCsr:
         if is_cupy(matrix.data):
             self.indptr, self.indices, self.data = matrix.indptr, matrix.indices, matrix.data
         else:
-            arrays = matrix.indptr, matrix.indices, matrix.data
-            structure = structure_of(matrix.indptr, matrix.indices)
-            self.indptr, self.indices, self.data = map(cupy.asarray, arrays)
-        if self.indptr.dtype != self.indices.dtype:
-            self.indptr = self.indptr.astype(self.indices.dtype)
+            indptr, indices = _in_32_bits(matrix.indptr, matrix.indices)
+            structure = structure_of(indptr, indices)
+            self.indptr, self.indices, self.data = map(cupy.asarray, (indptr, indices, matrix.data))
         self.plan = Plan(self.indptr, self.indices, self.data, structure)
+        self.indptr, self.indices = self.plan.indptr, self.plan.indices  # of one type
         self.pattern = self.plan.pattern
         blocks = device.multiprocessors * CODE_BLOCKS
         with contextlib.suppress(cupy.cuda.memory.OutOfMemoryError):
@@ -85,6 +84,11 @@ class DeviceCsr:
     def longest(self) -> int:
         """Entries of the longest row."""
         return self.plan.longest
+
+    @property
+    def index_bytes(self) -> int:
+        """Bytes of an index."""
+        return self.plan.index_bytes
 
     def to_host(self) -> Any:
         """Copy the matrix to SciPy's CSR form."""
@@ -125,8 +129,16 @@ class DeviceChain:
     def __init__(self, chain: Chain) -> None:
         self.shape, self.scaled = chain.shape, chain.scaled
         self.pattern, self.longest = chain.pattern, chain.longest
+        self.index_bytes = chain.indices.dtype.itemsize
         self.plan = ChainPlan(chain, _to_device)
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+
+
+def _in_32_bits(indptr: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    """Halve the memory of SciPy's indices of 64 bits where these fit: most kernels take no others."""
+    if max(len(indices), indices.max(initial=0)) > np.iinfo(np.int32).max:
+        return indptr, indices
+    return indptr.astype(np.int32, copy=False), indices.astype(np.int32, copy=False)
 
 
 def _load(device: DeviceInfo, source: str, name: str) -> Any:

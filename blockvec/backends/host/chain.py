@@ -35,6 +35,7 @@ class ChainBlocks:
         self.shape = chain.shape
         self.pattern: Pattern = chain.pattern
         self.longest = chain.longest
+        self.index_bytes = chain.indices.dtype.itemsize
         self.scaled = chain.scaled
         self._plan = functools.cache(lambda low: _Plan(chain, low))
 

@@ -42,6 +42,7 @@ class RowBlocks:
         self.indptr, self.indices, self.data = map(_in_order, (matrix.indptr, matrix.indices, matrix.data))
         self.nnz = int(self.indptr[-1])
         self.longest = int(np.diff(self.indptr).max(initial=0))
+        self.index_bytes = int(matrix.indices.dtype.itemsize)
         self._cuts: dict[int, list[int]] = {}
 
     def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:

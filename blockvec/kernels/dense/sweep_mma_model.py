@@ -31,6 +31,11 @@ def _short_list(model: SweepMmaModel, problem: SweepLike, device: DeviceInfo) ->
     return tuple(config for config in model.space(problem, device) if refuse(problem, config, device) is None)
 
 
+@functools.lru_cache(maxsize=4096)
+def _has_valid(model: SweepMmaModel, problem: SweepLike, device: DeviceInfo) -> bool:
+    return any(refuse(problem, config, device) is None for config in model.space(problem, device))
+
+
 def _kind(problem: SweepLike) -> SweepLike:
     """Reduce a problem to what its valid configurations depend on: all but the number of rows."""
     return replace(problem, K=1)
@@ -114,7 +119,7 @@ class SweepMmaModel(Model[SweepLike, SweepMmaConfig]):
 
     def has_choice(self, problem: SweepLike, device: DeviceInfo) -> bool:
         """Check whether any configuration is valid."""
-        return bool(_short_list(self, _kind(problem), device))
+        return _has_valid(self, _kind(problem), device)
 
     def predict(
         self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo, ceilings: Ceilings | None = None

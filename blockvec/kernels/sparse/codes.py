@@ -18,7 +18,7 @@ from .csr_plan import CODE_BIT, MAX_VALUES, Array, Codes, Plan, address, namespa
 from .family import Load
 from .interface import real_type
 
-_LEAST_ENTRIES = 1 << 16  # of smaller matrices no product takes long
+_LEAST_ENTRIES = 1 << 21  # smaller matrices stay in L2, and no product takes long
 _SAMPLES, _SAMPLE_ENTRIES = 4, 512
 _MAX_ROUNDS = 8
 _WARPS = 8  # per block

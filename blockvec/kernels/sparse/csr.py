@@ -40,6 +40,7 @@ from .interface import (
 from .totals import bind_with_sums, codes, n_sums, partial_bytes, totals_source
 
 MAX_ROWS = 32  # per unit: one per lane
+LEAST_LONG_ROW = 32  # entries: of no choice, shorter rows are made apart from others
 LEAST_WARPS = 4  # per block: one per quadrant of a multiprocessor
 GRAM_LANES = (1, 2, 4, 8)  # per row, so that the rows that a warp completes at a time fill whole fragments
 _GRAM_SIDE = 2  # tiles of eight columns per side of a Gram matrix: registers grow with the square

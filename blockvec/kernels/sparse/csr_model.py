@@ -13,7 +13,7 @@ from ..family import Model
 from ..limits import CLOCK_HZ, LAUNCH_S, LINE_BYTES, STATIC_SHARED_LIMIT, WARP, ceil_div, smooth_max
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import Ceilings, memory_time
-from .csr import GRAM_LANES, LEAST_WARPS, MAX_ROWS, CsrConfig, refuse, slot_bytes
+from .csr import GRAM_LANES, LEAST_LONG_ROW, LEAST_WARPS, MAX_ROWS, CsrConfig, refuse, slot_bytes
 from .csr_plan import MAX_VALUES
 from .interface import are_aligned, entry_bytes, row_entries, widest_pack
 from .model import H200_CEILINGS, l2_requests, stored_traffic, unrolls_of
@@ -236,7 +236,7 @@ def _unit_shape(
         return MAX_ROWS // config.groups * config.groups, entries, entries - _SLACK
     average = row_entries(problem)
     most = shared // (LEAST_WARPS * 2 * n_bytes) - 8
-    long_row = min(most, max(32, ceil_div(round(long_rows * average), 8) * 8) * config.split)
+    long_row = min(most, max(LEAST_LONG_ROW, ceil_div(round(long_rows * average), 8) * 8) * config.split)
     steps = max(1, round(target / max(average, 1) / config.groups))
     rows = min(steps, MAX_ROWS // config.groups) * config.groups
     # An eighth above the average keeps most units of a nearly regular matrix whole.

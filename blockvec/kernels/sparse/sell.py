@@ -23,6 +23,7 @@ from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
 from ..source import SHORT_NAMES, constants_of, render
 from .conversion import ConvertedFamily
+from .csr import LEAST_LONG_ROW
 from .csr_plan import Plan, Walk, address, namespace
 from .family import Load
 from .interface import constants, entry_bytes, pack_bytes, real_type, refuse_alignment, types_of
@@ -86,6 +87,8 @@ class SpmmvSell(ConvertedFamily[SellConfig]):
             return f"rows of X have at most {MAX_ROW_BYTES} bytes"
         if problem.pattern == "uneven":
             return "rows are too uneven to be padded to one length"
+        if problem.longest <= LEAST_LONG_ROW:  # without a choice, which takes milliseconds
+            return None
         if problem.longest > (most := self._csr.choose_in_order(problem, device).long_row):
             return f"rows of {problem.longest} entries; those of more than {most} are summed in parts"
         return None
