@@ -438,7 +438,7 @@ class FilteredRestart(ThickRestart):
             if worst < self.refined / LEAST_REFINEMENT:
                 self._refine(worst)
             else:
-                self._adopt()
+                self._adopt(keeps=True)
             return ""
         self.stalled = 0 if worst < max(self.best / 2, 1) else self.stalled + 1
         self.best = min(self.best, worst)
@@ -489,14 +489,18 @@ class FilteredRestart(ThickRestart):
         self.krylov = self._filtered_krylov(self.filter)
         self.krylov.append(start, keep_random=True)
 
-    def _adopt(self) -> None:
-        """Start a Krylov space of a new filter from the kept vectors."""
+    def _adopt(self, *, keeps: bool = False) -> None:
+        """Start a Krylov space of a filter from the kept vectors: from all wanted ones, or from mixtures.
+
+        Mixtures take few columns, and converge from the beginning; `keeps` preserves what has converged.
+        """
         if self.filter is None:
             self._retire()
             return
         krylov = self.krylov
         width = max(self.problem.k, self.options.block_size)
-        if not self.random_start and self.designs == 1 and WIDE_START * width <= krylov.capacity:
+        is_given = not self.random_start and self.designs == 1 and WIDE_START * width <= krylov.capacity
+        if keeps or is_given:
             start = krylov.columns(0, min(width, len(self.theta))).copy()  # preserve a good start
         else:
             start = self._mixture()

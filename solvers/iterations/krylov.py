@@ -185,7 +185,8 @@ class BlockKrylov(KrylovSpace):
         if self.m < self._full_until:
             return [(0, end)]
         steps_ago = -(-self.w // self.block_size)
-        return [(0, self.n_locked), (self.n_locked + self.m - steps_ago * self.block_size, end)]
+        begin = self.m - steps_ago * self.block_size
+        return [(0, self.n_locked), (self.n_locked + begin // self._unit * self._unit, end)]
 
     def _note(self, m: int, known: int, S: Array, R: Array, reductions: int) -> None:
         """Store the coefficients of a step whose first column was number m of V, with `known` of [V Q]."""

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace
+from blockvec import array_namespace, start_copies
 from blockvec.errors import BreakdownError
 
-from ..blocks import Block, Operator, RealArray, project_out, to_host
+from ..blocks import Block, Operator, RealArray, project_out
 from .rayleigh_ritz import Which, ranking_key
 from .recorded_step import recorder_for
 
@@ -171,7 +171,7 @@ class _Recurrence:
     def sketch(self, n: int) -> Sketch:
         """Compute the sketch of n eigenvalues; waits for the device once."""
         steps, width = self.steps, self.V.shape[1]
-        values = to_host(self._xp.concatenate(self._coefficients)).astype(np.float64)
+        values = np.concatenate(start_copies(*self._coefficients)()).astype(np.float64)
         alphas, betas = values[::2], values[1::2]
         if not np.isfinite(values).all():
             raise BreakdownError("the operator returned NaN or Inf for a finite block; check its entries.")

@@ -36,6 +36,7 @@ from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
 from blockvec.kernels.problem import ENTRY_CLASSES, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.sparse import codes
 from blockvec.kernels.tuning.winners import configure_sparse
 from solvers import eigsh
 from tests.benchmarks.drawn_problems import draw, matrix
@@ -84,7 +85,18 @@ OTHERS: dict[str, tuple[Matrix, ...]] = {
 }
 """Others by element type, for which products with blocks of up to `NARROW` columns are compiled."""
 NARROW = 8
-CODED_ROWS = 1 << 20  # of matrices whose entries are encoded: of few rows, these are not
+CODED_ENTRIES = 1 << 19  # of matrices whose entries may be encoded: a class has up to four times its rows
+
+
+MANY = [
+    *(("separated:n=12000,outside=62,seed=1", k, "LA") for k in (20, 100)),
+    *(("peierls:nx=70,seed=1", 100, which) for which in ("SA", "LM")),
+    ("anderson:n=22,disorder=10.0,seed=1", 100, "SA"),
+    ("regular_graph:n=12000,degree=6,seed=1", 100, "LA"),
+    ("power_law_graph:n=12000,seed=1", 100, "LM"),
+    ("rough_elements:nx=110,contrast=1.0,seed=1", 100, "SA"),
+]
+"""Problems of many eigenvalues, of which a draw has few."""
 
 
 @contextlib.contextmanager
@@ -114,7 +126,7 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
     elif isinstance(request, SpmmvProblem):
         others = OTHERS.get(request.dtype, ()) if request.width <= NARROW else ()
         for (pattern, entries, longest), coded in itertools.product((*COMMON, *others), (False, True)):
-            if coded and rows < CODED_ROWS:
+            if coded and rows * entries < CODED_ENTRIES:
                 continue
             extents = {"n_rows": rows, "n_cols": rows, "nnz": rows * entries}
             product = dataclasses.replace(request, **extents, pattern=pattern, longest=longest, coded=coded)
@@ -128,8 +140,8 @@ def _sources(request: Any, n: int, rows: int, backend: Backend) -> Iterator[str]
 
 
 def drawn_solves() -> Iterator[Solve]:
-    """Yield the solves of drawn problems, and of those with multiple eigenvalues."""
-    for text, k, which in (*draw(*DRAWN), *MULTIPLE):
+    """Yield the solves of drawn problems, and of those with multiple or many eigenvalues."""
+    for text, k, which in (*draw(*DRAWN), *MULTIPLE, *MANY):
         A = matrix(text).tocsr()
         indices = A.indices.astype(np.int32), A.indptr.astype(np.int32)  # as on a GPU
         A = sp.csr_array((A.data, *indices), shape=A.shape)
@@ -169,7 +181,7 @@ def wanted(device: Any) -> list[str]:
         print(device.architecture, "shift-invert", len(found), flush=True)
         found |= sources(drawn_solves(), backend, ROWS)
         print(device.architecture, "drawn", len(found), flush=True)
-        found |= krylov_steps()
+        found |= krylov_steps() | dict.fromkeys(codes.source(dtype) for dtype in ("float64", "complex128"))
     return list(found)
 
 

@@ -79,6 +79,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> DeviceNamespace:
         monkeypatch.setattr(sys.modules[f"solvers.{name}"], "array_namespace", lambda array: namespace)
     for name in ("start_copy", "inverse_factor"):
         monkeypatch.setattr(solvers.orthogonalize.decomposition, name, getattr(namespace, name))
+    monkeypatch.setattr(solvers.iterations.spectrum, "start_copies", namespace.start_copies)
     for name in ("start_copies", "inverse_factor"):
         monkeypatch.setattr(solvers.orthogonalize.queued_step, name, getattr(namespace, name))
     return namespace

@@ -335,7 +335,6 @@ class CudaBackend:
             lambda block, row: xp.maximum(row, 1.0),
             lambda block, row: 1 / row,
             lambda block, row: -row,
-            lambda block, row: xp.stack([row, row]),
             lambda block, row: xp.ascontiguousarray(block[:, :2]),
             lambda block, row: block[:, :2][:, xp.asarray([1, 0])],
         )

@@ -12,7 +12,7 @@ from ..base import DeviceArray
 from .device import Gpu, type_name
 from .device_csr import DeviceCsr
 
-MOST_BYTES = 1 << 28  # of the basis: of larger ones, products by kernels of their own take less time
+MOST_BYTES = 1 << 26  # of the basis: of larger ones, products by kernels of their own take less time
 MOST_ENTRIES, LONGEST = 1 << 25, 1 << 16  # of the matrix, and of a row, which one block multiplies
 ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than their rows
 

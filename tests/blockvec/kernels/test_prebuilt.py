@@ -34,13 +34,19 @@ def driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     return of
 
 
-def test_a_kernel_of_the_package_is_neither_compiled_nor_cached(driver: Any, tmp_path: Path) -> None:
+def test_a_kernel_of_the_package_is_not_compiled_and_decompressed_once(
+    driver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver(13)
     cubin = compiler.build(PHILOX, "sm_90", cache_dir=tmp_path)
     assert cubin.image.startswith(b"\x7fELF")
     assert cubin.resources.registers > 0
     assert b"philox_d" in cubin.image
-    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(prebuilt, "find", None)  # from here on, the copy in the cache
+    assert compiler.build(PHILOX, "sm_90", cache_dir=tmp_path) == cubin
+    driver(12)  # another driver may not load that
+    with pytest.raises(TypeError, match="not callable"):
+        compiler.build(PHILOX, "sm_90", cache_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
