@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from blockvec import BlockVector, Recorder
 
-from ..blocks import Block, Operator, in_precision, project_out
+from ..blocks import AffineOperator, Block, Operator, in_precision, project_out
 from ..column_block import ColumnBlock, by_rows
 from .filter_design import Filter
 from .mixed_precision import SingleCopy
@@ -42,26 +42,6 @@ def steps_within(growth: float, distance: float) -> int:
     return max(1, int(degree_for(growth, distance)))
 
 
-def filtered(
-    operator: Operator,
-    Y: Block,
-    centre: float,
-    half_width: float,
-    degree: int,
-    after_step: Callable[[int, Block, Block], bool],
-) -> Block:
-    """Compute T_degree((A - centre)/half_width) Y for a degree of at least 1; Y is overwritten.
-
-    After each step ``after_step(j, Y_j, Y_{j-1})`` may project both blocks, and ends the recurrence by
-    returning True.
-    """
-    current = Y
-    for step, current, previous in recurrence(operator.affine(2 / half_width, centre), Y, Y.like(), degree):
-        if after_step(step, current, previous):
-            break
-    return current
-
-
 def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tuple[int, Block, Block]]:
     """Yield ``(j, Y_j, Y_{j-1})`` for j from 1 to `degree`; both blocks may be projected in between.
 
@@ -72,6 +52,61 @@ def recurrence(doubled: Any, X: Block, out: Block, degree: int) -> Iterator[tupl
     for step in range(2, degree + 1):
         current, previous = doubled.apply(current, out=previous, beta=-1), current
         yield step, current, previous
+
+
+class Recurrence:
+    """Steps of `recurrence` on two blocks, on a GPU several at a time as one graph.
+
+    Parameters
+    ----------
+    doubled : AffineOperator
+        S of the recurrence.
+    X, out : Block
+        Y_0, and a block like it; both are overwritten.
+    project : callable
+        ``project(j, Y_j, Y_{j-1})`` is called after each step and may project both blocks.
+    recorder : Recorder, optional
+        Repeats groups of steps.
+    """
+
+    def __init__(
+        self,
+        doubled: AffineOperator,
+        X: Block,
+        out: Block,
+        project: Callable[[int, Block, Block], object],
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._doubled, self._project, self._recorder = doubled, project, recorder
+        self.taken = 0
+        self.current, self.previous = X, out  # Y_j and Y_{j-1} for j steps taken
+        self._groups: dict[int, Callable[[], object]] = {}  # by their numbers of steps
+
+    def take(self, count: int) -> None:
+        """Take steps; their kernels are compiled by the first two.
+
+        A group of an even number is recorded when it is taken first, with its calls of `project`, which have
+        to be the same for every group of this size.
+        """
+        first = self.taken + 1
+        self.taken += count
+        if self._recorder is None or first <= 2 or count % 2:
+            self.current, self.previous = self._steps(first, count)
+            return
+        if count not in self._groups:
+            with self._recorder:
+                self._groups[count] = self._recorder.record(lambda: self._steps(first, count))
+        self._groups[count]()
+
+    def _steps(self, first: int, count: int) -> tuple[Block, Block]:
+        current, previous, doubled = self.current, self.previous, self._doubled
+        for step in range(first, first + count):
+            if step == 1:
+                current, previous = doubled.apply(current, out=previous, alpha=0.5), current
+            else:
+                current, previous = doubled.apply(current, out=previous, beta=-1), current
+            self._project(step, current, previous)
+        return current, previous
 
 
 class ChebyshevOperator:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blockvec import Recorder, start_copy
 from blockvec.errors import BreakdownError
 
 from ..blocks import (
@@ -34,9 +35,10 @@ from ..blocks import (
     to_host,
 )
 from ..orthogonalize import orthogonalize
-from .chebyshev import degree_for, filtered, steps_within
+from .chebyshev import Recurrence, degree_for, steps_within
 from .counts import Counts
 from .rayleigh_ritz import Which, ranking_key
+from .recorded_step import recorder_for
 
 UNLUCKY = 1e-4  # probability that a random unit vector has a component below UNLUCKY / sqrt(n)
 SAME_VALUE = 10.0  # values within this many residual limits may be copies of one eigenvalue
@@ -45,6 +47,9 @@ LEAK = 0.1  # relative size of components along computed vectors at which they a
 TRUSTED = 1e-2  # maximum sine of the angle of an unconverged vector that is used like an eigenvector
 MARGIN = 0.05  # share of the interval's length added at its far end
 OVERFLOW_GROWTH = 1e8  # maximum growth between two checks of norms, whose squares must not overflow float32
+# The same on a GPU, where checks are read one late, by the character of the type.
+DEVICE_GROWTH = {"f": 1e4, "d": 1e30}
+AT_ONCE = 16  # steps that are repeated as one graph, at most
 ROUNDS, MAX_BUDGETS = 12, 4  # rounds, and sum of their degrees in budgets, after which a search is undecided
 
 
@@ -200,6 +205,16 @@ def _interval(found: Found, edge: float, deflated: int, growth: float, budget: i
     return Interval(low, edge, max(found.wanted, nearest), deflated)
 
 
+@dataclass(frozen=True, slots=True)
+class _Schedule:
+    """When a filter projects and looks at norms, in steps after the first few."""
+
+    opening: int  # those first steps
+    group: int  # steps that are taken at once: a divisor or a multiple of `project_every`
+    project_every: int
+    look_every: int  # a multiple of `group`
+
+
 class Search:
     """Search for eigenvalues more wanted than the last wanted one, in the complement of the computed vectors.
 
@@ -211,7 +226,7 @@ class Search:
         Maximum degree of the filter. If the gap behind the last wanted value needs a higher degree, the
         search covers only values further out.
     stop : callable
-        Called after every application; a true value aborts the search.
+        Called after every application, on a GPU after several; a true value aborts the search.
     """
 
     def __init__(
@@ -225,6 +240,7 @@ class Search:
         self.growth = decisive_growth(n)
         self.counts = Counts()
         self.far_ends = 0
+        self._recorder: Recorder | None = None
         self._set_interval(found)
 
     def _set_interval(self, found: Found) -> None:
@@ -248,6 +264,7 @@ class Search:
     def run(self) -> Verdict:
         """Filter random vectors until what grows in them is decided."""
         Y = self._random()
+        self._recorder = recorder_for(self.operator, Y)
         steps = 0
         for _ in range(ROUNDS):
             if steps >= MAX_BUDGETS * self.budget:
@@ -281,25 +298,65 @@ class Search:
 
     def _filter(self, Y: Block) -> Block:
         """Apply the filter to columns of norm one, projecting out the deflated vectors."""
-        interval = self.interval
-        project_every = self._steps_between_projections()
-        reach = 1 + 2 * (self.found.norm + abs(interval.edge)) / interval.half_width
-        look_every = steps_within(OVERFLOW_GROWTH, reach)
+        interval, locked, counts = self.interval, self.found.locked, self.counts
+        schedule = self._schedule(Y)
+        opening, group, every = schedule.opening, schedule.group, schedule.project_every
 
-        def after_step(step: int, current: Block, previous: Block) -> bool:
-            self.counts.apply(current.shape[1])
-            if self.found.locked is not None:  # they need not be invariant under A
-                self._project_out(self.found.locked, current)
-            if step % project_every == 0:
-                self._project_out(self.deflated, current)
-                self._project_out(self.deflated, previous)
-            if self.stop():
-                return True
-            return step % look_every == 0 and bool(self._norms(current).max() > self.growth)
+        def project(step: int, current: Block, previous: Block) -> None:
+            if locked is not None:  # they need not be invariant under A
+                project_out(locked, current)
+            if every <= group and (step - opening) % every == 0:
+                project_out(self.deflated, current)
+                project_out(self.deflated, previous)
 
         sign = -1 if self.found.which == "SA" else 1
-        centre = sign * (interval.low + interval.edge) / 2
-        return filtered(self.operator, Y, centre, interval.half_width, self.degree, after_step)
+        doubled = self.operator.affine(2 / interval.half_width, sign * (interval.low + interval.edge) / 2)
+        is_short = self.degree <= opening + 2 * group  # not worth a recording
+        recorder = None if is_short else self._recorder
+        steps = Recurrence(doubled, Y, Y.like(), project, recorder)
+        norms: Callable[[], RealArray] | None = None
+        while steps.taken < self.degree:
+            count = group if steps.taken >= opening else opening
+            if is_short:
+                count = min(count, self.degree - steps.taken)
+            begin = steps.taken - opening
+            steps.take(count)
+            end = steps.taken - opening
+            counts.apply(Y.shape[1], count)
+            counts.reductions += (0 if locked is None else count) + 2 * (end // every - begin // every)
+            if every > group and end % every == 0:
+                project_out(self.deflated, steps.current)
+                project_out(self.deflated, steps.previous)
+            if self.stop():
+                break
+            if end % schedule.look_every or end <= 0:
+                continue
+            # On a GPU the next steps are queued before norms are read.
+            earlier, norms = norms, self._start_norms(steps.current)
+            seen = norms if opening == 0 else earlier
+            if seen is not None and seen().max() > self.growth:
+                break
+        return steps.current
+
+    def _schedule(self, Y: Block) -> _Schedule:
+        """Choose when to project and to look at norms; on a GPU all happens between groups of steps.
+
+        Groups take the last few steps beyond the degree. They are even, so that both blocks have their roles
+        again.
+        """
+        found, interval = self.found, self.interval
+        project_every = self._steps_between_projections()
+        reach = 1 + 2 * (found.norm + abs(interval.edge)) / interval.half_width
+        if Y.device == "cpu":
+            return _Schedule(0, 1, project_every, steps_within(OVERFLOW_GROWTH, reach))
+        look_every = steps_within(DEVICE_GROWTH[Y.dtype.char.lower()], reach)
+        project_every, look_every = (steps - steps % 2 or 1 for steps in (project_every, look_every))
+        group = min(AT_ONCE, look_every)
+        if project_every <= group:
+            group -= group % project_every
+        else:
+            project_every -= project_every % group
+        return _Schedule(2, group, project_every, look_every - look_every % group)
 
     def _steps_between_projections(self) -> int:
         """Return the steps in which components along deflated vectors, initially their errors, stay small."""
@@ -382,11 +439,21 @@ class Search:
         self.counts.reductions += 1
 
     def _norms(self, Y: Block) -> RealArray:
+        return self._start_norms(Y)()
+
+    def _start_norms(self, Y: Block) -> Callable[[], RealArray]:
+        """Queue the computation of norms; return a function that waits for them."""
         self.counts.reductions += 1
-        norms = to_host(Y.norms()).astype(np.float64)
-        if not np.isfinite(norms).all():
-            raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
-        return norms
+        computed = Y.norms()
+        copy = (lambda: computed) if Y.device == "cpu" else start_copy(computed)
+
+        def wait() -> RealArray:
+            norms = copy().astype(np.float64)
+            if not np.isfinite(norms).all():
+                raise BreakdownError("verification: the operator returned NaN or Inf for a finite block.")
+            return norms
+
+        return wait
 
     def _normalized(self, Y: Block) -> Block:
         norms = self._norms(Y)

@@ -7,9 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+import blockvec
+from blockvec import BlockVector
+from solvers.iterations.chebyshev import Recurrence, recurrence
 from solvers.iterations.rayleigh_ritz import ranking_key, select
 from solvers.iterations.verification import Found, Search, Verdict, choose_interval, may_have_missed
+from tests.pretended_gpu import pretended_gpu
 
 N = 400
 
@@ -190,3 +195,58 @@ def test_the_edge_moves_where_missed_copies_could_lie_too_near_to_grow(plain: An
     assert interval.target == found.wanted > interval.edge
     alone = replace(found, block_size=4)  # a block of four would have found all copies
     assert choose_interval(alone, 1e6, 20).target > found.wanted + 1e-7
+
+
+def test_groups_of_steps_are_those_of_the_recurrence() -> None:
+    A = blockvec.as_operator(sp.diags_array(np.linspace(-3, 3, 50)).tocsr())
+    doubled = A.affine(1.0, 0.25)
+    X = BlockVector.random(50, 2, rng=0)
+    calls: list[int] = []
+
+    def project(step: int, current: BlockVector, previous: BlockVector) -> None:
+        calls.append(step)
+        current.scale(0.5)
+
+    steps = Recurrence(doubled, X.copy(), X.like(), project, blockvec.Recorder("cpu"))
+    for count in (2, 4, 4, 3):
+        steps.take(count)
+    Y = X.copy()
+    for _, current, _ in recurrence(doubled, Y, Y.like(), 13):
+        current.scale(0.5)
+    assert steps.taken == len(calls) == 13
+    assert np.array_equal(steps.current.array, current.array)
+
+
+@pytest.mark.parametrize("residual", [1e-12, 1e-3], ids=["projected at times", "projected every step"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "complex128"])
+@pytest.mark.parametrize("missing", [[], [0], [1, 2]])
+def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
+    missing: list[int], dtype: str, residual: float
+) -> None:
+    values = np.concatenate([np.linspace(0, 1, N - 10), np.linspace(1.05, 1.1, 6), [1.2, 1.3, 1.3, 50.0]])
+    order = select(values, "LA")
+    kept = np.delete(order, [0, *(i + 1 for i in missing)])[:6]
+    with pretended_gpu():
+        A = blockvec.as_operator(sp.diags_array(values).tocsr().astype(dtype))
+        unit = np.eye(N, dtype=dtype)
+        found = Found(
+            X=BlockVector(np.ascontiguousarray(unit[:, kept])),
+            theta=values[kept],
+            residuals=np.full(6, residual),
+            k=4,
+            which="LA",
+            limits=np.full(4, 1e-5),
+            norm=50.0,
+            least=0.0,
+            locked=BlockVector(np.ascontiguousarray(unit[:, order[:1]])),
+            block_size=1,
+        )
+        verdict = look(A, found, width=2)
+    if not missing:
+        assert verdict.missed is None
+        assert verdict.text.startswith("passed")
+        return
+    assert verdict.missed is not None
+    weights = np.linalg.norm(verdict.missed.array, axis=1)
+    assert np.allclose(weights[order[[i + 1 for i in missing]]], 1, atol=1e-3)
+    assert verdict.missed.shape[1] == len(missing)
