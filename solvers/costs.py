@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from .blocks import CostedOperator
 from .problem import IterationOptions, Problem
 
 # Up to here dense LAPACK takes a few seconds, which many iterations exceed in vain.
@@ -13,8 +14,36 @@ FEW_ROWS = 3000
 CALL_S, STEP_S, MINRES_S, ELEMENT_S, DENSE_S = 1e-4, 5e-4, 3e-4, 2e-9, 4e-10
 GPU_CALL_S, GPU_STEP_S, GPU_DENSE_S = 2e-5, 2e-3, 4e-11  # the same on a GPU, for few rows
 GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense LAPACK
+# Seconds for all eigenpairs of a projected matrix on the host: per call, and per cubed row, of which complex
+# ones count twice. For a GPU, which has nothing to do meanwhile, also of the copies, and of queueing a
+# step, per product with a block, and per byte of memory.
+RITZ_S, RITZ_ROW_S = 2e-4, 4e-10
+GPU_WAIT_S, GPU_QUEUE_S, GPU_PRODUCT_S, GPU_BYTE_S = 3e-4, 4e-4, 4e-6, 5e-13
 INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
 PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
+
+
+def steps_of_a_look(operator: CostedOperator, n: int, b: int, degree: int, columns: int) -> float:
+    """Predict the steps that take as long as Ritz pairs of some columns, in a basis of columns of n rows.
+
+    A step is one of b columns with a polynomial of some degree, on the device of the operator.
+
+    Examples
+    --------
+    >>> from blockvec import as_operator, models
+    >>> A = as_operator(models.laplace2d(n=20))
+    >>> steps_of_a_look(A, 400, 8, 10, 100) < steps_of_a_look(A, 400, 8, 1, 100)
+    True
+    """
+    entries = getattr(operator, "nnz", None) or n * n
+    parts = 2 if operator.dtype.kind == "c" else 1
+    look_s = RITZ_S + RITZ_ROW_S * parts * columns**3
+    if operator.device == "cpu":
+        step_s = STEP_S + ELEMENT_S * b * n * columns + degree * (CALL_S + ELEMENT_S * b * entries)
+        return look_s / step_s
+    product_s = GPU_BYTE_S * (12 * entries + 24 * parts * b * n)
+    step_s = GPU_QUEUE_S + degree * max(product_s, GPU_PRODUCT_S) + GPU_BYTE_S * 32 * parts * columns * n
+    return (look_s + GPU_WAIT_S) / step_s
 
 
 def most_calls(problem: Problem, options: IterationOptions) -> float:

@@ -34,6 +34,7 @@ import numpy as np
 
 from ..blocks import Block, apply_in_ranges, bordered, column_factors, project_out, small_matrix, to_host
 from ..column_block import ColumnOperator, by_rows
+from ..costs import steps_of_a_look
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
 from ..transform.fold import FoldedOperator
@@ -54,6 +55,7 @@ from .filter_design import (
 from .krylov import BlockKrylov
 from .krylov_space import Ritz
 from .lanczos import ThickRestart
+from .looks import PATIENCE, steps_to_look
 from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .recorded_step import recorder_for
@@ -84,6 +86,8 @@ MAX_DESIGNS = 6
 # Outliers are left out for a filter of this share of the wished degree, once their residuals are this share
 # of their limits: the vectors found in their complement couple to them by as much.
 OUTLIER_SHARE, OUTLIER_LIMIT = 0.5, 0.1
+ACCELERATION = 2.0  # ratio of the pace in the next steps of a first cycle to that in the last ones
+LEAST_PROMISED = 1e-3  # predicted residuals below this share of their limits say no more about the pace
 CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
 # Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
 # and finite elements.
@@ -96,7 +100,7 @@ class FilteredRestart(ThickRestart):
 
     PROGRESS = (
         *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
-        *("promised", "doubt", "looked", "is_mixed", "mixes", "refined"),
+        *("promised", "doubt", "pace", "looked", "is_mixed", "mixes", "refined"),
     )
 
     filter: Filter | None = None
@@ -113,6 +117,9 @@ class FilteredRestart(ThickRestart):
     stalled = 0
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
     doubt = 1.0  # ratio of computed to predicted residuals
+    pace = 0.0  # digits per step by which predicted residuals fell in the last cycle; zero if that is unknown
+    _pace_now = 0.0  # the same between the last two looks of this cycle
+    _first_look = (0, np.inf)  # of a cycle, as `last_look`
     looked = True  # whether values and residual estimates were computed with A
 
     def _kind(self) -> tuple[str, Any, Any, dict[str, int]]:
@@ -281,6 +288,7 @@ class FilteredRestart(ThickRestart):
         k, options = self.problem.k, self.options
         width = min(filter_width(k), (options.ncv - k) // 2)  # two steps between restarts
         size = self.block_size = max(options.block_size, width)
+        self.pace = 0.0
         if krylov.buffer.layout is None:  # recordings are found by addresses, which differ between processes
             recorder = recorder_for(self.operator, krylov.buffer[:, :size])
         operator = ChebyshevOperator(
@@ -303,13 +311,57 @@ class FilteredRestart(ThickRestart):
             self.counts.single_columns += self.counts.operator_columns - columns
         return reason
 
+    def _plan_looks(self) -> None:
+        super()._plan_looks()
+        if self.filter is not None:
+            m = self.krylov.m
+            self._pace_now = 0.0
+            self.last_look = self._first_look = m, self._promised_digits() if m else math.inf
+            self.next_look = max(self._next_look(m), self.problem.k + self.options.block_size)
+
+    def _next_look(self, m: int) -> int:
+        """Choose the columns from which on to look next, after a look at m of them."""
+        krylov, b, digits = self.krylov, self._columns_a_step(), self.last_look[1] + math.log10(self.doubt)
+        cost = steps_of_a_look(self.operator, krylov.buffer.n_global, b, krylov.degree, krylov.capacity)
+        left = (krylov.capacity - m - krylov.w) // b
+        # In the first cycle convergence accelerates.
+        pace, most = max(self.pace, self._pace_now), math.inf
+        if self.pace == 0:
+            pace, most = ACCELERATION * self._pace_now, PATIENCE * m / b
+        again = self.last_look is not self._first_look
+        return m + b * steps_to_look(cost, digits, pace, most, left, again=again)
+
+    def _columns_a_step(self) -> int:
+        return max(1, min(self.block_size, self.krylov.w))  # a start may have been narrower
+
     def _seems_done(self) -> bool:
         """Check whether the residuals of the filter predict convergence for A: the cycle may end early."""
         if self.filter is None:
             return super()._seems_done()
-        if self.krylov.m < self.problem.k + self.options.block_size:
+        if self.krylov.m < self.next_look or not self.krylov.can_expand():
             return False
-        return self._promises(self.krylov.ritz())
+        self.seen = self.krylov.ritz()
+        is_promising = self._promises(self.seen)
+        self._note_look(len(self.seen.theta))
+        self.next_look = self._next_look(self.krylov.m)
+        return is_promising
+
+    def _promised_digits(self) -> float:
+        return math.log10(max(self.promised, LEAST_PROMISED))
+
+    def _note_look(self, m: int) -> None:
+        """Note what was seen at m columns."""
+        before, self.last_look = self.last_look, (m, self._promised_digits())
+        self._pace_now = self._pace_since(before)
+        if self._first_look[1] == math.inf:
+            self._first_look = self.last_look
+
+    def _pace_since(self, look: tuple[int, float]) -> float:
+        """Return the digits per step since a look; zero where these are unknown."""
+        (m, digits), (begin, before) = self.last_look, look
+        if m == begin or math.inf in (digits, before):
+            return 0.0
+        return max(before - digits, 0.0) * self._columns_a_step() / (m - begin)
 
     def _promises(self, ritz: Ritz) -> bool:
         """Predict from the residuals of the filter whether those of A are within their limits.
@@ -341,10 +393,12 @@ class FilteredRestart(ThickRestart):
             self.is_refined, self.looked = False, True
             self._look()
             return self._current_state()
-        ritz = krylov.ritz()
+        ritz = self._ritz()
         kept = select(ritz.theta, "LA")[: self._keep(len(ritz.theta), krylov.w)]
         krylov.restart(ritz, kept)
         promising = self._promises(ritz) or which == "LM"  # values may have either sign
+        self._note_look(len(ritz.theta))
+        self.pace = self._pace_since(self._first_look)
         self.looked = promising or self.counts.restarts % CYCLES_BETWEEN_LOOKS == 0
         if self.looked:
             self._look()

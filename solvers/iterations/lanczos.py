@@ -15,6 +15,7 @@ from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
 from .krylov import BlockKrylov
 from .krylov_space import Ritz
+from .looks import EAGERNESS, PATIENCE
 from .partial import MOST_LOSS
 from .rayleigh_ritz import ranking_key, ritz_pairs, select
 from .verification import Found, degree_to_spare
@@ -22,9 +23,6 @@ from .verification import Found, degree_to_spare
 KEEP = 0.3  # share of the basis beyond the wanted vectors that a restart keeps
 MAX_REPAIRS = 5  # a run stagnates if its true residuals were not halved by so many successive repairs
 DIGITS_PER_STEP = 2.0  # by which residuals of a shifted problem fall at most
-# The next look for convergence comes after this share of the steps that the rate since the last one predicts,
-# and before the basis has grown by this share.
-EAGERNESS, PATIENCE = 0.8, 0.5
 LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 # Of steps of single columns: elements of the matrix and of vectors that are read in the time of a look,
 # vectors per step, and the largest number of steps that a look may be put off in order to save others.
@@ -61,7 +59,7 @@ class ThickRestart(Iteration):
         self.repairs = 0  # since that was last halved
         self.next_look = 0  # columns of V from which on it is worth while to look for convergence
         self.last_look = (0, np.inf)  # columns of V, and digits of residuals above their limits
-        self.seen: Ritz | None = None  # Ritz pairs of V that have just been computed
+        self.seen: Ritz | None = None  # Ritz pairs of V as it was at the last look
         self.rate = np.inf  # digits per step between the last two looks
         self.ripens = 0  # applied columns when the wanted pairs had converged, if further ones are waited for
         self.theta = self.estimates = np.zeros(0)  # Ritz values of V, wanted first, and their residuals
@@ -241,7 +239,7 @@ class ThickRestart(Iteration):
             patience = krylov.m if krylov.takes_single_columns else PATIENCE * krylov.m / b
             steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, patience))
         self.next_look = krylov.m + b * max(steps, self._steps_of_a_look())
-        self.last_look, self.seen = (krylov.m, digits), ritz if digits == 0 else None
+        self.last_look, self.seen = (krylov.m, digits), ritz
         return digits == 0
 
     def _steps_of_a_look(self) -> int:
@@ -277,8 +275,12 @@ class ThickRestart(Iteration):
 
     def _rayleigh_ritz(self) -> IterationState:
         """Restart from the wanted Ritz vectors and return the state."""
-        ritz, self.seen = self.seen or self.krylov.ritz(), None
-        return self._restart(ritz)
+        return self._restart(self._ritz())
+
+    def _ritz(self) -> Ritz:
+        """Return the Ritz pairs of V at the end of a cycle, which the last look may have computed."""
+        seen, self.seen = self.seen, None
+        return seen if seen is not None and len(seen.theta) == self.krylov.m else self.krylov.ritz()
 
     def _restart(self, ritz: Ritz) -> IterationState:
         """Replace the basis by wanted Ritz vectors, by few where all that are wanted have converged."""

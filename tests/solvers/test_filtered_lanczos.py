@@ -12,12 +12,14 @@ import scipy.sparse as sp
 
 from blockvec import BlockVector, Recorder, as_operator, models
 from solvers import eigsh
-from solvers.iterations import filter_design, spectrum
+from solvers.iterations import filter_design, filtered_lanczos, spectrum
 from solvers.iterations.chebyshev import ChebyshevOperator
 from solvers.iterations.filter_design import Filter, choose_degree, design_filter
 from solvers.iterations.filtered_lanczos import FilteredRestart
+from solvers.iterations.krylov_space import KrylovSpace
 from solvers.iterations.rayleigh_ritz import separate_copies
 from solvers.iterations.spectrum import Sketch, sketch_spectrum
+from tests.pretended_gpu import pretended_gpu
 
 
 def sketch(values: np.ndarray, steps: int = 20, locked: Any = None, dtype: str = "float64") -> Sketch:
@@ -312,3 +314,24 @@ def test_values_far_out_are_computed_first(which: str, dtype: str) -> None:
     assert np.allclose(result.eigenvalues, exact, rtol=0, atol=1e-10 * 165)
     assert np.abs(result.eigenvectors.conj().T @ result.eigenvectors - np.eye(k)).max() < 1e-12
     assert result.info["restarts"] >= len(result.history) - 2
+
+
+def test_on_a_gpu_filters_look_for_convergence_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = models.model("laplace2d:n=60")
+    options: dict[str, Any] = {"which": "SA", "tol": 1e-8, "method": "filter", "rng": 0, "return_info": True}
+    looks, true_ritz = [], KrylovSpace.ritz
+
+    def counted(space: KrylovSpace) -> Any:
+        looks.append(space.m)
+        return true_ritz(space)
+
+    monkeypatch.setattr(KrylovSpace, "ritz", counted)
+    with pretended_gpu():
+        rare = eigsh(A, 60, **options)
+        few = len(looks)
+        monkeypatch.setattr(filtered_lanczos, "steps_of_a_look", lambda *_: 0.0)
+        often = eigsh(A, 60, **options)
+    steps = [result.info["operator_columns"] for result in (rare, often)]
+    assert np.allclose(rare.eigenvalues, often.eigenvalues, atol=1e-10)
+    assert few < (len(looks) - few) / 2
+    assert steps[0] < 1.1 * steps[1]
