@@ -28,7 +28,7 @@ from ..blocks import Block, Operator, RealArray, project_out
 from .rayleigh_ritz import Which, ranking_key
 from .recorded_step import recorder_for
 
-AT_ONCE = 6  # steps that are repeated as one graph, a multiple of the number of blocks that take turns
+AT_ONCE = 3  # steps that are repeated as one graph, a multiple of the number of blocks that take turns
 BROKEN_DOWN = 1e3  # remainders below BROKEN_DOWN * u * ||A|| are rounding errors: the recurrence ends
 
 
@@ -131,7 +131,7 @@ class _Recurrence:
     def extend(self, steps: int) -> None:
         """Continue up to a total number of steps, on a GPU several at a time."""
         while self.steps < steps:
-            in_turn = self.steps and self.steps % len(self._blocks) == 0
+            in_turn = self.steps % len(self._blocks) == 1  # the first step compiles the kernels
             if self._recorder is None or not in_turn or steps - self.steps < AT_ONCE:
                 self._coefficients.append(self._step(self._xp.empty_like(self._log[:2])))
                 self.steps += 1
