@@ -19,7 +19,14 @@ from ..column_block import ColumnBlock, ColumnOperator
 from ..orthogonalize import orthogonalize
 from ..orthogonalize.factors import PLAIN_GROWTH
 from ..orthogonalize.host_step import column_step, square
-from ..orthogonalize.queued_step import REDUCTIONS, QueuedStep, ReportOfSeveral, StepReport, queue_step
+from ..orthogonalize.queued_step import (
+    REDUCTIONS,
+    QueuedStep,
+    ReportOfSeveral,
+    StepReport,
+    is_easy,
+    queue_step,
+)
 from ..runtime.processes import everywhere
 from .counts import Counts
 from .krylov_space import KrylovSpace, Ritz, restored_scale
@@ -85,7 +92,7 @@ class BlockKrylov(KrylovSpace):
             self._unit = block_size
         self._scratch = [buffer.like(block_size), buffer.like(block_size)]
         self._queues = M is None and is_queued(operator, buffer)
-        self._waits = False  # for each step of a filter, after one that was not enough
+        self._waits = False  # for each step of a filter, after one that was not enough and others like it
         self._reports: list[
             tuple[int, int, StepReport | ReportOfSeveral]
         ] = []  # of queued steps: m and m + w before each
@@ -123,16 +130,17 @@ class BlockKrylov(KrylovSpace):
         more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
         returns a true value.
         """
-        if self._steps is not None and self.w == self.block_size <= self.room:
+        if self._steps is not None and not self._waits and self.w == self.block_size <= self.room:
             self._queue_several(until)
+            if not self._steps.multiplies:
+                self._bound_queue()
         elif self._queues and not self._waits and min(self.w, self.room) >= self.block_size:
             X, W, into = self._operands()
             W, step = self._queue(X, W, into)
             columns = self.n_locked + self._filled(self.m + self.w)
             self._reports.append((self.m, self.m + self.w, StepReport(step, columns)))
             self._advance(self.block_size, W)
-            if len(self._reports) > (MAX_QUEUED if self.degree == 1 else MAX_QUEUED_FILTERS):
-                self._settle_first()
+            self._bound_queue()
         elif self._is_by_columns and self.room >= min(self.block_size, self.w):
             if not self._expand_singly(until, stop):
                 self._expand_in_place()
@@ -277,6 +285,8 @@ class BlockKrylov(KrylovSpace):
         result = self._orthogonalize(W, self._filled_basis(), into, self.norm or self.most, self._window())
         self._note(self.m, self.m + self.w, result.S, result.R, 0)
         self._advance(X.shape[1], W)
+        if self._waits:
+            self._waits = not is_easy(result.R, self.norm or self.most, self.buffer.dtype)
 
     # --- queued steps on a GPU ---------------------------------------------------------------------
 
@@ -316,6 +326,11 @@ class BlockKrylov(KrylovSpace):
                 self._recorded[kind] = None
         W = self.operator.apply(X, out=W)
         return W, queue_step(W, self._filled_basis(), window, into)
+
+    def _bound_queue(self) -> None:
+        """Wait for the first queued step if too many would be lost with it."""
+        if len(self._reports) > (MAX_QUEUED if self.degree == 1 else MAX_QUEUED_FILTERS):
+            self._settle_first()
 
     def settle(self) -> None:
         """Wait for queued steps, and repeat with all care the first one that was not enough."""

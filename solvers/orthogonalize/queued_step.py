@@ -26,6 +26,7 @@ REDUCTIONS = 3
 # Accepted losses of orthogonality in u, within a block per column and between blocks. Steps that wait end
 # with smaller ones; here a step that is repeated takes those queued after it along.
 QUEUED_ENOUGH, QUEUED_AMPLIFIED = 4 * ENOUGH, 2 * AMPLIFIED
+LIKENESS = 2.0  # growth in a step relative to that in the one before, at most, as a rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,31 @@ class ReportOfSeveral:
         """Return what `StepReport.wait` does."""
         found = self._wait()[self._step]
         return _judged(found.first, found.second, found.factor, self._unit, scale)
+
+
+def is_easy(R: Array, scale: float, dtype: np.dtype[Any]) -> bool:
+    """Predict whether a queued step after one with the factor R will be enough, as such factors are alike.
+
+    Examples
+    --------
+    >>> R = np.array([[1.0, 0.9], [0.0, 0.4]])
+    >>> is_easy(R, 1.0, R.dtype), is_easy(R * [1, 1e-3], 1.0, R.dtype), is_easy(R[:1], 1.0, R.dtype)
+    (True, False, False)
+    """
+    if R.shape[0] != R.shape[1] or not np.diagonal(R).all():
+        return False
+    T, unit = np.linalg.inv(R), float(np.finfo(dtype).eps) / 2
+    whole, spread = square(R), square(T)
+    growth = float((np.linalg.norm(R, axis=0) ** 2 @ np.abs(T) ** 2).sum())
+    enough = is_enough(
+        whole=LIKENESS * whole,
+        again=0.0,
+        spread=spread,
+        length=max(scale, whole**0.5),
+        unit=unit,
+        amplified=QUEUED_AMPLIFIED,
+    )
+    return enough and LIKENESS * growth <= QUEUED_ENOUGH * len(R)
 
 
 def _judged(

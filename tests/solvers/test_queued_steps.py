@@ -20,6 +20,8 @@ from solvers.iterations import krylov
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.recorded_step import RecordedStep
+from tests.benchmarks.drawn_problems import matrix
+from tests.pretended_gpu import pretended_gpu
 
 DTYPES = ("float64", "complex128", "float32")
 
@@ -226,3 +228,22 @@ def test_a_step_that_is_not_enough_discards_the_later_ones(several: list[Several
     assert np.allclose(w, values[-4:], rtol=0, atol=1e-13)
     assert np.abs(V.T @ V - np.eye(4)).max() < 1e-12
     assert several[0].steps
+
+
+def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = matrix("xxz:sites=14,seed=63")
+    careful: list[int] = []
+    true_step = BlockKrylov._expand_carefully
+
+    def counted(basis: BlockKrylov) -> None:
+        careful.append(basis.m)
+        true_step(basis)
+
+    monkeypatch.setattr(BlockKrylov, "_expand_carefully", counted)
+    with pretended_gpu():
+        w = eigsh(A, 20, which="SA", tol=1e-8, rng=0)[0]
+        few = len(careful)
+        monkeypatch.setattr(krylov, "is_easy", lambda *_: False)
+        others = eigsh(A, 20, which="SA", tol=1e-8, rng=0)[0]
+    assert 0 < few < (len(careful) - few) / 2
+    assert np.allclose(w, others, atol=1e-10)
