@@ -312,20 +312,20 @@ class BlockKrylov(KrylovSpace):
 
         The operations are called in the first cycle, which compiles kernels, and if they cannot be recorded.
         """
-        window = self._window()
+        window, basis = self._window(), self._filled_basis()
         recorder = self._recorder
         kind = id(self.operator), X is self._scratch[0], self.m, self.w, *window
         if recorder is not None and getattr(self.operator, "is_recordable", False):
             if kind in self._recorded:
                 step = self._recorded[kind]
                 if step is None:
-                    step = RecordedStep(recorder, self.operator, X, W, self._filled_basis(), window, into)
+                    step = RecordedStep(recorder, self.operator, X, W, basis, window, into)
                     self._recorded[kind] = step
                 return W, step.queue()
             if len(self._recorded) < MAX_STEPS:
                 self._recorded[kind] = None
         W = self.operator.apply(X, out=W)
-        return W, queue_step(W, self._filled_basis(), window, into)
+        return W, queue_step(W, basis, window, into)
 
     def _bound_queue(self) -> None:
         """Wait for the first queued step if too many would be lost with it."""

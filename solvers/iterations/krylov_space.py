@@ -105,6 +105,7 @@ class KrylovSpace:
     ) -> None:
         self.operator, self.M = operator, M
         self.buffer = buffer
+        self._views: dict[tuple[int, int], Block] = {}  # by their columns
         self.n_locked = n_locked
         self.rng = rng
         self.counts = counts
@@ -129,12 +130,20 @@ class KrylovSpace:
 
     def columns(self, begin: int, end: int) -> Block:
         """Return a view of columns of [V Q]."""
-        return self.buffer[:, self.n_locked + begin : self.n_locked + end]
+        return self._view(self.n_locked + begin, self.n_locked + end)
+
+    def _view(self, begin: int, end: int) -> Block:
+        """Return a view of columns of the buffer, which is kept: to make one takes longer than a launch."""
+        try:
+            return self._views[begin, end]
+        except KeyError:
+            view = self._views[begin, end] = self.buffer[:, begin:end]
+            return view
 
     @property
     def basis(self) -> Block:
         """View of all orthonormal columns: [locked V Q]."""
-        return self.buffer[:, : self.n_locked + self.m + self.w]
+        return self._view(0, self.n_locked + self.m + self.w)
 
     def _filled(self, count: int) -> int:
         """Round a number of columns of [V Q] up to one that products read."""
@@ -150,7 +159,7 @@ class KrylovSpace:
         if self._is_ragged and not self._is_clear:
             self.free.array[...] = 0
             self._is_clear = True
-        return self.buffer[:, : self.n_locked + self._filled(self.m + self.w)]
+        return self._view(0, self.n_locked + self._filled(self.m + self.w))
 
     @property
     def free(self) -> Block:

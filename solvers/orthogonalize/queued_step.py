@@ -51,14 +51,17 @@ def queue_step(W: Block, V: Block, first: Sequence[tuple[int, int]], into: Block
     The arguments are those of `orthogonalize`. The operations can be recorded: make a `StepReport` after each
     replay.
     """
-    parts = [(i, j, V[:, i:j].dot(W)) for i, j in first if i < j]
-    for i, j, C in parts:
-        V[:, i:j].combine(C, out=W, alpha=-1, beta=1)
+    ranges = [(i, j) for i, j in first if i < j]
+    views = [V if j - i == V.shape[1] else V[:, i:j] for i, j in ranges]
+    parts = [U.dot(W) for U in views]
+    for U, part in zip(views, parts, strict=True):
+        U.combine(part, out=W, alpha=-1, beta=1)
     C = V.dot(W)
     factor = inverse_factor(W.update_gram(V, C), PLAIN_GROWTH, start=False)
     W.combine(factor.T, out=W)
     into[:, :] = W
-    return QueuedStep([parts, [(0, V.shape[1], C)]], factor)
+    removed = [(*ends, part) for ends, part in zip(ranges, parts, strict=True)]
+    return QueuedStep([removed, [(0, V.shape[1], C)]], factor)
 
 
 class StepReport:
