@@ -29,6 +29,7 @@ from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 # Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
 # with filters, which take the device longer than the host.
 MAX_QUEUED, MAX_QUEUED_FILTERS = 4, 1
+CHEAP_BYTES = 1 << 28  # of the basis
 
 
 def is_queued(operator: LinearMap, buffer: Block) -> bool:
@@ -100,6 +101,13 @@ class BlockKrylov(KrylovSpace):
     def takes_several_steps(self) -> bool:
         """Whether steps take much less time than a look at their result."""
         return self._steps is not None
+
+    @property
+    def takes_cheap_steps(self) -> bool:
+        """Whether steps of A on a device take little longer than the calls that queue them."""
+        n_bytes = self.buffer.shape[0] * self.buffer.shape[1] * self.buffer.dtype.itemsize
+        is_plain = self._queues and self.degree == 1 and self.n_locked == 0 and self.buffer.dtype.char in "dD"
+        return self.takes_several_steps or (is_plain and n_bytes <= CHEAP_BYTES)
 
     @property
     def takes_single_columns(self) -> bool:

@@ -69,7 +69,12 @@ KRYLOV_STEPS = (  # element type, block size, and columns of the basis in units 
 )
 DRAWN = (1001, 64, 2e4)
 """Seed, number and most rows of drawn problems whose solves count, too."""
-MULTIPLE = [("torus3d:n=16,seed=0", k, which) for k in (1, 6, 10, 14, 20, 50) for which in ("SA", "LA")]
+MULTIPLE = [
+    (f"torus3d:n={n},seed=0", k, which)
+    for n, pairs in ((16, (1, 6, 10, 14, 20, 50)), (25, (6, 14, 20)), (32, (6, 14, 20)))
+    for k in pairs
+    for which in ("SA", "LA")
+]
 """Problems of multiple eigenvalues, whose missed copies and searches have blocks of few columns."""
 LONG = 4096  # entries of the longest row, where kernels of long rows are wanted
 COMMON: tuple[Matrix, ...] = (("planes", 7, 7), ("lines", 5, 5), ("scattered", 4, 4))
