@@ -442,7 +442,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     Config = TsmttsmMmaConfig
     problem_type = TsmttsmProblem
     unit = "mma"
-    has_unsummed_kernel = True
 
     refuse = staticmethod(refuse)
     shared_bytes = staticmethod(shared_bytes)
@@ -485,13 +484,8 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         sums = partials_chain(blocks)
         return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
 
-    def source(
-        self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo, *, is_summed: bool = True
-    ) -> str:
-        """Generate the CUDA source; it does not depend on K.
-
-        Without its sums over warps and blocks the kernel has no result.
-        """
+    def source(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str:
+        """Generate the CUDA source; it does not depend on K."""
         constants: dict[str, Constant] = {
             "M": problem.M,
             "N": problem.N,
@@ -501,7 +495,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             "THREE_M": config.three_m,
             "ALPHA_ONE": problem.alpha == "one",
             "BETA_ZERO": problem.beta == "zero",
-            "SUMMED": is_summed,
+            "SUMMED": True,
         }
         constants |= constants_of(config, omit=("gapless",)) | constants_of(layout(problem, config, device))
         types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
