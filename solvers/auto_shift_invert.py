@@ -76,7 +76,7 @@ def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Calla
 
     @functools.cache
     def factor_s() -> float:
-        return shift_invert_s(matrix, None, op)
+        return shift_invert_s(matrix, op)
 
     def is_outpaced(calls: float, expected: float) -> bool:
         is_filtered = expected > 0 or not is_single
