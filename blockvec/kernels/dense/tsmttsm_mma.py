@@ -31,7 +31,7 @@ from ..limits import (
     round_up,
 )
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, Constant, constants_of, render
+from ..source import Constant, c_type, constants_of, render
 from ..tensor_map import BOX_ALIGNMENT, MAX_BOX_ROWS, Encode, TallOperand, TensorMaps, encode
 from .family import DenseFamily
 
@@ -498,7 +498,7 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             "SUMMED": True,
         }
         constants |= constants_of(config, omit=("gapless",)) | constants_of(layout(problem, config, device))
-        types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
+        types = {"Real": c_type(problem.dtype)}
         body = "tsmttsm_boxes" if has_boxes(problem, device) else "tsmttsm_mma"
         return render(self.kernel_name(problem), f"dense/{body}.cu", constants, types)
 
