@@ -38,19 +38,9 @@ class KrylovSteps:
         mean = matrix.nnz / max(matrix.shape[0], 1)
         self._group = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
 
-    def __call__(
-        self,
-        X: DeviceArray,
-        W: DeviceArray,
-        m: int,
-        end: int,
-        full_until: int,
-        steps: int,
-        multiplies: bool,
-        limit: float,
-    ) -> DeviceArray:
+    def __call__(self, *arguments: Any) -> DeviceArray:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X."""
-        return self._gpu.on_device(self._queue)(X, W, m, end, full_until, steps, multiplies, limit)
+        return self._gpu.on_device(self._queue)(*arguments)
 
     def _queue(
         self,
