@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
+from ...kernels.compile import function
 from ...kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
 from ...kernels.limits import ceil_div
+from ...kernels.requests import note
 from ..base import DeviceArray
 from .device import Gpu, type_name
 from .device_csr import DeviceCsr
@@ -22,9 +25,17 @@ def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps |
     if not isinstance(matrix, DeviceCsr) or V.dtype != matrix.data.dtype or V.dtype.char not in "dD":
         return None
     wide = matrix.indices.dtype == np.int64
-    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), wide)
+    piece = 8 if (V.data.ptr | V.strides[0]) % 16 else 16
+    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), wide, piece)
     is_small = V.nbytes <= MOST_BYTES and matrix.nnz <= MOST_ENTRIES and matrix.longest <= LONGEST
-    return KrylovSteps(gpu, kernel, matrix, V) if is_small and not kernel.refusal() else None
+    return KrylovSteps(gpu, kernel, matrix, V) if is_small and not kernel.refusal(gpu.info) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _loaded(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
+    note(kernel)
+    shared = kernel.shared_bytes(gpu.info)
+    return function(kernel.source(gpu.info), kernel.name, gpu.info.architecture, shared)
 
 
 class KrylovSteps:
@@ -72,5 +83,7 @@ class KrylovSteps:
         ld = V.strides[0] // V.itemsize
         arrays = matrix.indptr, matrix.indices, matrix.data, V, X, W, report, work
         sizes = matrix.shape[0], ld, *map(np.int32, (m, end, full_until, steps, multiplies, self._group))
-        self._gpu.load(kernel).cooperate((blocks,), (kernel.threads,), (*arrays, *sizes, float(limit)))
+        info, arguments = self._gpu.info, (*arrays, *sizes, float(limit))
+        threads, shared = 32 * kernel.warps(info), kernel.shared_bytes(info)
+        _loaded(self._gpu, kernel).cooperate((blocks,), (threads,), arguments, shared)
         return report

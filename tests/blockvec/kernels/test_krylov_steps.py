@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec.kernels.compile import compile_source
-from blockvec.kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
+from blockvec.kernels.device import H200
+from blockvec.kernels.krylov_steps import COUNTER_BYTES, STATIC_BYTES, KrylovStepsKernel
 from tests.blocks import address
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
@@ -20,18 +21,23 @@ KERNELS = [
     ("complex128", 1, 1),
     ("complex128", 4, 3),
     ("float64", 8, 3),
+    ("float64", 1, 2),
+    ("float64", 8, 6),
 ]
 
 
 @pytest.mark.parametrize(("dtype", "b", "tiles"), every_second(KERNELS))
 def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> None:
-    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False)
-    assert kernel.refusal() == ""
-    assert compile_source(kernel.source(), "sm_90").resources.spill_bytes == 0
+    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False, piece=16)
+    assert kernel.refusal(H200) == ""
+    compiled = compile_source(kernel.source(H200), "sm_90").resources
+    assert compiled.spill_bytes == 0
+    assert compiled.shared_bytes <= STATIC_BYTES
 
 
-def test_coefficients_that_do_not_fit_in_registers_are_refused() -> None:
-    assert KrylovStepsKernel("complex128", 8, 3, wide=False).refusal()
+def test_blocks_wider_than_a_tile_and_wide_bases_are_refused() -> None:
+    assert KrylovStepsKernel("complex128", 8, 3, wide=False, piece=16).refusal(H200)
+    assert KrylovStepsKernel("float64", 8, 7, wide=False, piece=16).refusal(H200)
 
 
 def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
@@ -47,17 +53,18 @@ def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
 
 @needs_host_compiler
 @pytest.mark.parametrize(
-    ("dtype", "b", "tiles"), every_second([KERNELS[0], KERNELS[1], ("complex128", 2, 1)])
+    ("dtype", "b", "tiles"),
+    [("float64", 4, 1), *every_second([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)])],
 )
-@pytest.mark.parametrize("full_until", [0, 12])
+@pytest.mark.parametrize(("full_until", "piece"), [(0, 16), (12, 8)])
 def test_steps_are_those_of_block_lanczos(
-    dtype: str, b: int, tiles: int, full_until: int, tmp_path: Path
+    dtype: str, b: int, tiles: int, full_until: int, piece: int, tmp_path: Path
 ) -> None:
-    n, known, steps, blocks = 101, 2 * b, 3, 2
+    n, known, steps, blocks = 601, 2 * b, 3, 2
     rng = np.random.default_rng(b)
     A = hermitian(n, dtype, rng)
-    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False)
-    ld = kernel.columns + 3
+    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False, piece=piece)
+    ld = kernel.columns + (4 if piece == 16 else 3)
     V = np.full((n, ld), np.nan, dtype)
     start = rng.standard_normal((n, b)).astype(dtype)
     V[:, :b] = np.linalg.qr(start)[0]
@@ -80,8 +87,9 @@ def test_steps_are_those_of_block_lanczos(
         np.int32(1),
         np.int32(4),
     )
-    run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
-    run((blocks,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
+    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
+    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
+    run((blocks,), (threads,), (*map(address, arrays), *sizes, 1e6), shared)
 
     C = kernel.columns
     for step in range(steps):
@@ -109,14 +117,15 @@ def test_steps_are_those_of_block_lanczos(
 def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     n, b = 64, 2
     A = sp.eye_array(n, format="csr")
-    kernel = KrylovStepsKernel("float64", b, 1, wide=False)
+    kernel = KrylovStepsKernel("float64", b, 1, wide=False, piece=16)
     V = np.zeros((n, 32))
     V[:b, :b] = np.eye(b)
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
     arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
     sizes = n, 32, np.int32(0), np.int32(b), np.int32(b), np.int32(1), np.int32(1), np.int32(2)
-    run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
-    run((1,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
+    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
+    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
+    run((1,), (threads,), (*map(address, arrays), *sizes, 1e6), shared)
     assert report[0, -1, 0] == np.inf
     assert not V[:, b:].any()
