@@ -9,7 +9,10 @@ from .problem import is_complex
 from .source import SHORT_NAMES, render
 
 COUNTER_BYTES = 128  # at the head of the workspace; zero before a launch
-NARROW, WIDE = 8, 192  # real columns of a block and of a basis: those of a tile, and whose sums fit in registers
+NARROW, WIDE = (
+    8,
+    192,
+)  # real columns of a block and of a basis: those of a tile, and whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
 STATIC_BYTES = 8 << 10  # of shared memory, at most
 
@@ -67,7 +70,9 @@ class KrylovStepsKernel:
     @property
     def name(self) -> str:
         """Name of the function in the source."""
-        size = f"w{self.b}_t{self.tiles}" + ("_i64" if self.wide else "") + ("_odd" if self.piece < 16 else "")
+        size = (
+            f"w{self.b}_t{self.tiles}" + ("_i64" if self.wide else "") + ("_odd" if self.piece < 16 else "")
+        )
         return f"krylov_steps_{SHORT_NAMES[self.dtype]}_{size}"
 
     def source(self, device: DeviceInfo) -> str:

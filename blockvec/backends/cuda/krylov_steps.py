@@ -15,7 +15,7 @@ from ..base import DeviceArray
 from .device import Gpu, type_name
 from .device_csr import DeviceCsr
 
-MOST_BYTES = 1 << 26  # of the basis: of larger ones, products by kernels of their own take less time
+MOST_BYTES = 1 << 29  # of the basis: of larger ones, products by kernels of their own take less time
 MOST_ENTRIES, LONGEST = 1 << 25, 1 << 16  # of the matrix, and of a row, which one block multiplies
 ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than their rows
 
@@ -56,12 +56,13 @@ class KrylovSteps:
         m: int,
         end: int,
         full_until: int,
+        locked: int,
         steps: int,
         multiplies: bool,
         limit: float,
     ) -> DeviceArray:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X."""
-        return self._gpu.on_device(self._queue)(X, W, m, end, full_until, steps, multiplies, limit)
+        return self._gpu.on_device(self._queue)(X, W, m, end, full_until, locked, steps, multiplies, limit)
 
     def _queue(
         self,
@@ -70,6 +71,7 @@ class KrylovSteps:
         m: int,
         end: int,
         full_until: int,
+        locked: int,
         steps: int,
         multiplies: bool,
         limit: float,
@@ -82,7 +84,11 @@ class KrylovSteps:
         work[:COUNTER_BYTES].data.memset_async(0, COUNTER_BYTES)
         ld = V.strides[0] // V.itemsize
         arrays = matrix.indptr, matrix.indices, matrix.data, V, X, W, report, work
-        sizes = matrix.shape[0], ld, *map(np.int32, (m, end, full_until, steps, multiplies, self._group))
+        sizes = (
+            matrix.shape[0],
+            ld,
+            *map(np.int32, (m, end, full_until, locked, steps, multiplies, self._group)),
+        )
         info, arguments = self._gpu.info, (*arrays, *sizes, float(limit))
         threads, shared = 32 * kernel.warps(info), kernel.shared_bytes(info)
         _loaded(self._gpu, kernel).cooperate((blocks,), (threads,), arguments, shared)

@@ -2,13 +2,13 @@
 //
 //   per step, with `end` columns of the basis V so far and the block X = the last B of them:
 //     W = A X, if `multiplies`     A in CSR form, `group` lanes per row, a whole block for rows of more than LONG entries per lane
-//     S1 = V^H W                   of the columns from `first` on, to which W can couple; of all, while m < full_until
+//     S1 = V^H W                   of the columns that W can couple to: `locked` ones, and from `first` on, or all while m < full_until
 //     W -= V S1, S2 = V^H W        of all columns
 //     W -= V S2, G = W^H W         = R^H R, T = R^-1  as in elementwise/inverse_factor.cu
 //     W = W T, V[:, end:end+B] = W
 //
 // Where G has no accurate factor, T is the identity, and the growth is infinite: the host, which reads the small matrices of all steps
-// afterwards, discards what follows. V is read from memory twice per step, and from `first` on once more.
+// afterwards, discards what follows. V is read from memory twice per step, and the columns of S1 once more.
 //
 // A warp owns tiles of 16 rows throughout, so that between products only sums cross blocks, in a fixed order: a warp's in registers, a
 // block's over its warps, and the grid's over its blocks, of which each adds up some of the numbers. Rows are staged in shared memory by
@@ -141,6 +141,11 @@ __device__ __forceinline__ void add_entries(const Index* columns, const Element*
     }
 }
 
+// Columns from one number up to another.
+struct Hole {
+    int from, until;
+};
+
 struct Grid {
     u32* arrived;
     u32 target = 0;
@@ -179,7 +184,7 @@ __device__ __forceinline__ double real_form(T x, int a, int b) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Index* starts, const Index* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
-           char* work, i64 n, i64 ld, int m, int end, int full_until, int steps, int multiplies, int group, double limit) {
+           char* work, i64 n, i64 ld, int m, int end, int full_until, int locked, int steps, int multiplies, int group, double limit) {
     DYNAMIC_SHARED(memory, 128);  // fragments of S and T, and of each warp a tile
     SHARED_ARRAY(Element, small, [2 * B * B]);  // A and T of the factorisation
     SHARED_ARRAY(Element, row_sums, [WARPS * B]);
@@ -194,14 +199,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     double* const v = stages + warp * STAGE;  // rows of V, then of W
     double* const w = v + ROWS * PITCH;
 
-    // Calls use(first row) for each tile of this warp, of which the real columns [from, until) of V, and W, are staged; others are zero.
-    const auto each_tile = [&](int from, int until, auto use) {
+    // Calls use(first row) for each tile of this warp, of which W and the real columns of V are staged, up to `until` and without those of
+    // the hole, whose bounds are multiples of 16. What lies outside of the matrix is zero.
+    const auto each_tile = [&](int until, Hole hole, auto use) {
         for (i64 base = team * ROWS; base < n; base += teams * ROWS) {
             for (int r = lane / 8; r < ROWS; r += 4) {
                 const bool inside = base + r < n;
                 const double* const row = reinterpret_cast<const double*>(V + (inside ? (base + r) * ld : 0));
-                for (int c = from + lane % 8 * (PIECE / 8); c < until; c += PIECE)
+                for (int c = lane % 8 * (PIECE / 8); c < until; c += PIECE) {
+                    if (c >= hole.from && c < hole.until) continue;
                     async_copy<PIECE>(v + r * PITCH + c, row + c, inside ? min(PIECE, 8 * (until - c)) : 0);
+                }
             }
             const double* const block = reinterpret_cast<const double*>(W + base * B);
             const int rows = min(n - base, static_cast<i64>(ROWS));
@@ -259,14 +267,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int h = 0; h < 2; ++h) of_tile[tile][h][0] = of_tile[tile][h][1] = 0;
     };
-    const auto project = [&](int from, int until) {
+    const auto project = [&](int until, Hole hole) {
 #pragma unroll 1  // more would not fit into registers
         for (int u = 0; u < ROWS / 4; ++u) {
             const double b[1] = {row_of(u)};
             const double* const row = v + (t + 4 * u) * PITCH + g;
 #pragma unroll
             for (int tile = 0; tile < WIDE / 16; ++tile) {
-                if (16 * tile >= until || 16 * tile + 16 <= from) continue;
+                if (16 * tile >= until || (16 * tile >= hole.from && 16 * tile < hole.until)) continue;
                 const double top[1] = {row[16 * tile]}, bottom[1] = {row[16 * tile + 8]};
                 mma_m16n8(of_tile[tile][0], of_tile[tile][1], top, bottom, b);
             }
@@ -276,16 +284,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         v[row * 8 + 2 * t] = pair[0];
         v[row * 8 + 2 * t + 1] = pair[1];
     };
-    // Adds up numbers [from, until) of all warps, from the places of `put`, into `into`, which all blocks can read afterwards.
-    const auto add_up = [&](int from, int until, Element* into) {
+    // Adds up `rows` rows of B numbers of all warps, from the places of `put`, into `into`, which all blocks can read afterwards; rows from
+    // `locked` to `first` are left out.
+    const auto add_up = [&](int first, int rows, Element* into) {
+        const auto is_out = [&](int e) { return e >= locked * B && e < first * B; };
         __syncthreads();
-        for (int e = from + threadIdx.x; e < until; e += THREADS) {
+        for (int e = threadIdx.x; e < rows * B; e += THREADS) {
+            if (is_out(e)) continue;
             Element sum = element_of<Element>(stages, e / B, e % B);
             for (int k = 1; k < WARPS; ++k) sum = add(sum, element_of<Element>(stages + k * STAGE, e / B, e % B));
             partials[static_cast<i64>(e) * blocks + blockIdx.x] = sum;
         }
         grid.meet();
-        for (int e = from + warp * blocks + blockIdx.x; e < until; e += WARPS * blocks) {
+        for (int e = warp * blocks + blockIdx.x; e < rows * B; e += WARPS * blocks) {
+            if (is_out(e)) continue;
             const Element* const of_blocks = partials + static_cast<i64>(e) * blocks;
             Element sum{};
             for (int k = lane; k < blocks; k += 32) sum = add(sum, load_stored(of_blocks + k));
@@ -299,13 +311,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int tile = 0; tile < WIDE / 16; ++tile)
 #pragma unroll
             for (int h = 0; h < 2; ++h) put(16 * tile + 8 * h + g, of_tile[tile][h]);
-        add_up(first * B, end * B, into);
+        add_up(first, end, into);
     };
-    // -S as a factor: real rows up to a multiple of four, of which those before `first` and behind `end` are zero.
+    // -S as a factor: real rows up to a multiple of four, of which those from `locked` to `first` and behind `end` are zero.
     const auto take = [&](int first, const Element* S) {
         for (int e = threadIdx.x; e < (P * end + 3) / 4 * 32; e += THREADS) {
             const int i = e / 8 / P, q = e % 8 / P;
-            const bool inside = i >= first && i < end && q < B;
+            const bool inside = (i >= first || i < locked) && i < end && q < B;
             fragments[e] = inside ? -real_form(load_stored(S + i * B + q), e / 8 % P, e % P) : 0.0;
         }
         __syncthreads();
@@ -360,28 +372,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
 
         const int first = m < full_until ? 0 : m - B;
+        const Hole hole{(P * locked + 15) / 16 * 16, P * first / 16 * 16}, none{0, 0};
         clear();
-        each_tile(P * first / 16 * 16, P * end, [&](i64) { project(P * first, P * end); });
+        each_tile(P * end, hole, [&](i64) { project(P * end, hole); });
         add_up_columns(first, report);
         take(first, report);
 
         clear();
-        each_tile(0, P * end, [&](i64 base) {
+        each_tile(P * end, none, [&](i64 base) {
             subtract(base, P * end);
-            project(0, P * end);
+            project(P * end, none);
         });
         add_up_columns(0, report + COLUMNS * B);
         take(0, report + COLUMNS * B);
 
         double of_pair[2] = {};
-        each_tile(0, P * end, [&](i64 base) {
+        each_tile(P * end, none, [&](i64 base) {
             subtract(base, P * end);
 #pragma unroll
             for (int u = 0; u < ROWS / 4; ++u) mma_m8n8k4(of_pair, row_of(u), row_of(u));
         });
         put(g, of_pair);
         Element* const found = report + 2 * COLUMNS * B;
-        add_up(0, B * B, found);
+        add_up(0, B, found);
 
         // R, T and the growth, by one warp of each block
         Element* const A = small;
@@ -455,7 +468,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         __syncthreads();
 
-        each_tile(0, 0, [&](i64 base) {  // W = W T, also behind V
+        each_tile(0, none, [&](i64 base) {  // W = W T, also behind V
             double c[2][2] = {};
 #pragma unroll
             for (int x = 0; x < NARROW; x += 4) {
