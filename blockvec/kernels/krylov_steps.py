@@ -14,7 +14,7 @@ NARROW, WIDE = (
     192,
 )  # real columns of a block and of a basis: those of a tile, and whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
-STATIC_BYTES = 8 << 10  # of shared memory, at most
+STATIC_BYTES = 4 << 10  # of shared memory, at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 # Of steps of single columns: elements of the matrix and of vectors that are read in the time of a look,
 # vectors per step, and the largest number of steps that a look may be put off in order to save others.
 LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 16, 8, 8
-# Steps of a GPU, several of which are queued by one call, in the time of a look: at most, and bytes of a basis for one.
+# Steps of a GPU that few calls queue, in the time of a look: at most, and bytes of a basis for one.
 QUEUED_PER_LOOK, BYTES_PER_LOOK = 4, 1 << 28
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known

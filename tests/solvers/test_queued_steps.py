@@ -156,6 +156,7 @@ class SeveralSteps:
     def __init__(self, matrix: Any, V: Any, b: int) -> None:
         self.A, self.V, self.b, self.columns = matrix, V, b, V.shape[1]
         self.steps: list[int] = []
+        self.multiplies = True
 
     def __call__(
         self,

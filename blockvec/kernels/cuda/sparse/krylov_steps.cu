@@ -1,7 +1,7 @@
 // Several steps of block Lanczos in one cooperative launch: W = A X, two projections, Cholesky QR, and again with X = W.
 //
 //   per step, with `end` columns of the basis V so far and the block X = the last B of them:
-//     W = A X, if `multiplies`     A in CSR form, `group` lanes per row, a whole block for rows of more than LONG entries per lane
+//     W = A X, if `multiplies`     A in CSR form, `group` lanes per row
 //     S1 = V^H W                   of the columns that W can couple to: `locked` ones, and from `first` on, or all while m < full_until
 //     W -= V S1, S2 = V^H W        of all columns
 //     W -= V S2, G = W^H W         = R^H R, T = R^-1  as in elementwise/inverse_factor.cu
@@ -31,7 +31,6 @@
 using Element = ElementOf<COMPLEX, double>;
 
 constexpr u32 ALL = 0xffffffffu;
-constexpr int LONG = 32, WAITING = 32;  // entries per lane from which on a row waits for all warps of a block, and such rows per warp
 constexpr int P = COMPLEX ? 2 : 1, COLUMNS = 32 * TILES, WARPS = THREADS / 32, PAIRS = (B * B + 31) / 32;
 constexpr int WIDE = P * COLUMNS, NARROW = P * B;                       // real columns of V and W
 constexpr int ROWS = 16, PITCH = WIDE + 4, STAGE = ROWS * (PITCH + 8);  // of a tile: doubles of a row of V, and of all of V and W
@@ -73,57 +72,12 @@ __device__ __forceinline__ T exchanged(T x, int mask) {
         return __shfl_xor_sync(ALL, x, mask);
 }
 
-template <class T>
-__device__ __forceinline__ T from_lane(T x, int lane) {
-    if constexpr (IS_COMPLEX<T>)
-        return {__shfl_sync(ALL, x.re, lane), __shfl_sync(ALL, x.im, lane)};
-    else
-        return __shfl_sync(ALL, x, lane);
-}
-
 // The sum over groups of so many lanes, in all of them.
 __device__ __forceinline__ Element summed(Element x, int lanes = 32) {
 #pragma unroll
     for (int mask = 16; mask > 0; mask /= 2)
         if (mask < lanes) x = add(x, exchanged(x, mask));
     return x;
-}
-
-// Number `lane` of B, without an index into registers, which would put them into memory.
-__device__ __forceinline__ Element of_lane(const Element (&x)[B], int lane) {
-    Element mine = x[0];
-#pragma unroll
-    for (int q = 1; q < B; ++q) mine = lane == q ? x[q] : mine;
-    return mine;
-}
-
-// Adds numbers HALF, HALF + 1 ... of other lanes to the first HALF ones, in half of the lanes the other way round, until one is left.
-template <int HALF>
-__device__ __forceinline__ void halve(Element (&x)[B]) {
-    if constexpr (HALF > 0) {
-        constexpr int MASK = 32 / B * HALF;
-        const bool upper = threadIdx.x & MASK;
-#pragma unroll
-        for (int q = 0; q < HALF; ++q) {
-            const Element sent = upper ? x[q] : x[q + HALF], kept = upper ? x[q + HALF] : x[q];
-            x[q] = add(kept, exchanged(sent, MASK));
-        }
-        halve<HALF / 2>(x);
-    }
-}
-
-// The sums of B numbers over all lanes, in all of them: halves of the numbers are exchanged for halves of the lanes, as far as there are any,
-// and what is one number per lane then goes to all lanes.
-__device__ __forceinline__ void sum_all(Element (&x)[B]) {
-    if constexpr ((B & (B - 1)) != 0 || B == 1) {
-#pragma unroll
-        for (int q = 0; q < B; ++q) x[q] = summed(x[q]);
-    } else {
-        halve<B / 2>(x);
-        const Element mine = summed(x[0], 32 / B);
-#pragma unroll
-        for (int q = 0; q < B; ++q) x[q] = from_lane(mine, q * (32 / B));
-    }
 }
 
 __device__ __forceinline__ double square(Element x) { return real_part(multiply(conjugate(x), x)); }
@@ -187,9 +141,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
            char* work, i64 n, i64 ld, int m, int end, int full_until, int locked, int steps, int multiplies, int group, double limit) {
     DYNAMIC_SHARED(memory, 128);  // fragments of S and T, and of each warp a tile
     SHARED_ARRAY(Element, small, [2 * B * B]);  // A and T of the factorisation
-    SHARED_ARRAY(Element, row_sums, [WARPS * B]);
-    SHARED_ARRAY(i64, long_rows, [WARPS][WAITING]);
-    SHARED_ARRAY(int, many, [WARPS]);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x, g = lane / 4, t = lane % 4;
     const i64 team = static_cast<i64>(blockIdx.x) * WARPS + warp, teams = static_cast<i64>(blocks) * WARPS;
     Grid grid{reinterpret_cast<u32*>(work)};
@@ -324,51 +275,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     };
 
     for (int step = 0; step < steps; ++step, m += B, end += B, report += (2 * COLUMNS + 3 * B + 1) * B) {
-        if (multiplies) {  // W = A X
-            int waiting = 0, pass = 0;                       // rows of this warp, and rows of a tile: 32 / group at a time
-            const int together = 32 / group, passes = ROWS / together;
+        if (multiplies) {  // W = A X, rows of this warp's tiles, 32 / group at a time
+            const int together = 32 / group;
             const auto start_of = [&](i64 row) { return static_cast<i64>(starts[min(row, n)]); };
             i64 row = team * ROWS + lane / group, begin = start_of(row), stop = start_of(row + 1);
-            while (row - lane / group < n) {
-                pass = pass + 1 == passes ? 0 : pass + 1;
-                const i64 next = row + together + (pass ? 0 : (teams - 1) * ROWS);
+            for (int in_tile = together; row - lane / group < n; in_tile = in_tile % ROWS + together) {
+                const i64 next = row + together + (in_tile < ROWS ? 0 : (teams - 1) * ROWS);
                 const i64 next_begin = start_of(next), next_stop = start_of(next + 1);  // before the loads that depend on this row's
-                const bool leads = lane % group == 0, is_long = stop - begin > LONG * group;
-                const u32 longs = __ballot_sync(ALL, leads && is_long), before = (u32{1} << (lane - lane % group)) - 1;
-                const int at = waiting + __popc(longs & before);
-                const bool waits = is_long && at < WAITING;
-                waiting += __popc(longs);
-                if (waits && leads) long_rows[warp][at] = row;
                 Element y[B] = {};
-                if (!waits) add_entries(columns, entries, X, begin + lane % group, stop, group, y);
+                add_entries(columns, entries, X, begin + lane % group, stop, group, y);
 #pragma unroll
                 for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
-                if (row < n && leads && !waits)
+                if (row < n && lane % group == 0)
 #pragma unroll
                     for (int q = 0; q < B; ++q) W[row * B + q] = y[q];
                 row = next;
                 begin = next_begin;
                 stop = next_stop;
             }
-            if (lane == 0) many[warp] = min(waiting, WAITING);
-            __syncthreads();
-            // Rows of this block that would keep a few lanes busy for long: all of its warps share one.
-            for (int of = 0; of < WARPS; ++of)
-            for (int at = 0; at < many[of]; ++at) {
-                const i64 row = long_rows[of][at];
-                Element y[B] = {};
-                add_entries(columns, entries, X, static_cast<i64>(starts[row]) + threadIdx.x, static_cast<i64>(starts[row + 1]), THREADS, y);
-                sum_all(y);
-                const Element mine = of_lane(y, lane);
-                if (lane < B) row_sums[warp * B + lane] = mine;
-                __syncthreads();
-                if (threadIdx.x < B) {
-                    Element sum{};
-                    for (int k = 0; k < WARPS; ++k) sum = add(sum, row_sums[k * B + threadIdx.x]);
-                    W[row * B + threadIdx.x] = sum;
-                }
-                __syncthreads();
-            }
+            __syncwarp();
         }
 
         const int first = m < full_until ? 0 : m - B;
