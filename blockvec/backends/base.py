@@ -157,6 +157,33 @@ class GraphRecorder(Protocol):
         """Record operations without running them; return a function that repeats them."""
 
 
+class KrylovLauncher(Protocol):
+    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.krylov_steps`.
+
+    Attributes
+    ----------
+    multiplies : bool
+        Whether it multiplies by the matrix, too.
+    """
+
+    columns: int
+    multiplies: bool
+
+    def __call__(
+        self,
+        X: Array,
+        W: Array,
+        m: int,
+        end: int,
+        full_until: int,
+        locked: int,
+        steps: int,
+        multiplies: bool,
+        limit: float,
+    ) -> Array:
+        """Queue steps and return their report."""
+
+
 class Backend(Protocol):
     """One device and the operations that run on it. Instances are shared and hold no results."""
 
@@ -205,8 +232,8 @@ class Backend(Protocol):
     def start_copies(self, *arrays: Array) -> Callable[[], list[Array]]:
         """Start copies of small arrays to the host; the function returned waits for all and returns them."""
 
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> Callable[..., Array] | None:
-        """Prepare several Lanczos steps a launch with a prepared matrix; None where there is no kernel.
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> KrylovLauncher | None:
+        """Prepare Lanczos steps, one or several per launch, with a prepared matrix; None without a kernel.
 
         See `blockvec.sparse_operator.SparseOperator.krylov_steps`.
         """
