@@ -169,19 +169,11 @@ class KrylovLauncher(Protocol):
     columns: int
     multiplies: bool
 
-    def __call__(
-        self,
-        X: Array,
-        W: Array,
-        m: int,
-        end: int,
-        full_until: int,
-        locked: int,
-        steps: int,
-        multiplies: bool,
-        limit: float,
-    ) -> Array:
-        """Queue steps and return their report."""
+    def __call__(self, *arguments: Any) -> Array:
+        """Queue steps and return their report.
+
+        The arguments are those of `KrylovSteps.queue`, with `multiplies` before the limit.
+        """
 
 
 class Backend(Protocol):

@@ -64,8 +64,10 @@ SHIFT_INVERT = (
     (50, 184),
 )  # eigenpairs, and basis vectors at shifts of `eigsh`
 KRYLOV_STEPS = (  # element type, block size, and columns of the basis in units of 32
-    *(("float64", 2, 1), ("float64", 4, 3), ("float64", 8, 3)),
-    *(("complex128", 2, 1), ("complex128", 4, 3)),
+    *(("float64", 2, tiles) for tiles in (1, 2)),
+    *(("float64", 4, tiles) for tiles in (2, 3)),
+    *(("float64", 8, tiles) for tiles in (3, 4, 5, 6)),
+    *(("complex128", b, tiles) for b, tiles in ((2, 1), (2, 2), (4, 2), (4, 3))),
 )
 DRAWN = (1001, 64, 2e4)
 """Seed, number and most rows of drawn problems whose solves count, too."""
@@ -157,10 +159,10 @@ def drawn_solves() -> Iterator[Solve]:
         yield from watched.solves
 
 
-def krylov_steps() -> dict[str, None]:
+def krylov_steps(device: Any) -> dict[str, None]:
     """Generate the sources of Lanczos steps in the block sizes and on the bases that `eigsh` chooses."""
-    kernels = [KrylovStepsKernel(*kind, wide=False) for kind in KRYLOV_STEPS]
-    return dict.fromkeys(kernel.source() for kernel in kernels)
+    kernels = [KrylovStepsKernel(*kind, wide=False, piece=16) for kind in KRYLOV_STEPS]
+    return dict.fromkeys(kernel.source(device) for kernel in kernels)
 
 
 def missing(wanted: Iterable[str], architecture: str) -> list[str]:
@@ -186,7 +188,9 @@ def wanted(device: Any) -> list[str]:
         print(device.architecture, "shift-invert", len(found), flush=True)
         found |= sources(drawn_solves(), backend, ROWS)
         print(device.architecture, "drawn", len(found), flush=True)
-        found |= krylov_steps() | dict.fromkeys(codes.source(dtype) for dtype in ("float64", "complex128"))
+        found |= krylov_steps(device) | dict.fromkeys(
+            codes.source(dtype) for dtype in ("float64", "complex128")
+        )
     return list(found)
 
 
