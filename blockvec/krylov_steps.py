@@ -40,7 +40,15 @@ class KrylovSteps:
         return KrylovSteps(self._queue, self.b, multiplies=False)
 
     def queue(
-        self, X: BlockVector, W: BlockVector, m: int, end: int, full_until: int, steps: int, limit: float
+        self,
+        X: BlockVector,
+        W: BlockVector,
+        m: int,
+        end: int,
+        full_until: int,
+        locked: int,
+        steps: int,
+        limit: float,
     ) -> Callable[[], list[StepReport]]:
         """Queue steps and return a function that waits for their small matrices.
 
@@ -56,22 +64,23 @@ class KrylovSteps:
         m, end : int
             Columns of the basis that A was applied to, and all of them: ``end - m`` is b.
         full_until : int
-            A X can couple to all columns while m is less than this, else to the last 2 b.
+            A X can couple to all columns while m is less than this, else to the locked and the last 2 b ones.
+        locked : int
+            Columns at the beginning that A X always can couple to.
         steps : int
         limit : float
             Bound of the growth, see `inverse_factor`.
         """
         b, columns = self.b, self._queue.columns
-        wait = start_copy(
-            self._queue(X.array, W.array, m, end, full_until, steps, self.multiplies, limit).reshape(-1, b)
-        )
+        sizes = m, end, full_until, locked, steps, self.multiplies
+        wait = start_copy(self._queue(X.array, W.array, *sizes, limit).reshape(-1, b))
 
         @functools.cache
         def reports() -> list[StepReport]:
             found = []
             for step, rows in enumerate(wait().reshape(steps, -1, b)):
                 known, first = end + step * b, 0 if m + step * b < full_until else m + (step - 1) * b
-                rows[:first] = 0  # which the kernel left out
+                rows[locked:first] = 0  # which the kernel left out
                 factor = FactorReport.of(rows[2 * columns :])
                 found.append(StepReport(rows[:known], rows[columns : columns + known], factor))
             return found

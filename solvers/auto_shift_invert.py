@@ -20,7 +20,7 @@ from blockvec import BlockVector, Factorization, array_namespace, as_operator
 from blockvec.errors import CapacityError
 
 from .arguments import on_host, tall_block
-from .blocks import Block, Operator, small_matrix, to_host
+from .blocks import Block, Operator, round_up, small_matrix, to_host
 from .combine import both_ends, one_after_other, staged, within_time
 from .drivers import prepare, run, solve_iteratively
 from .factorization.inertia import outer_end, proof, shift_outside
@@ -76,7 +76,7 @@ def _outpaced(problem: Problem, options: IterationOptions, matrix: Any) -> Calla
 
     @functools.cache
     def factor_s() -> float:
-        return shift_invert_s(matrix, None, op)
+        return shift_invert_s(matrix, op)
 
     def is_outpaced(calls: float, expected: float) -> bool:
         is_filtered = expected > 0 or not is_single
@@ -195,7 +195,7 @@ def _from_shifts(
                 b,
                 problem.rng,
             ),
-            ncv=min((-(-k // b) + steps) * b, problem.n),
+            ncv=min(round_up(k, b) + steps * b, problem.n),
             block_size=b,
             maxiter=None if is_last else (1 if is_wide else 2) if locates else SOON,
         )

@@ -11,6 +11,7 @@ from blockvec import Operator as ArrayOperator
 from blockvec.errors import OptionError, ShapeError
 
 from .arguments import integer
+from .blocks import round_up
 from .column_block import SHORT_ROWS
 from .costs import most_calls
 from .iterations.filter_design import FEW_PAIRS, PAIR, choose_degree
@@ -166,7 +167,7 @@ def _basis_size(problem: Problem, b: int) -> int:
         if problem.has_costly_steps:  # ends when pairs have converged: rather a large basis than restarts
             steps = 20
         # In whole blocks: rows are aligned then, and kernels are compiled for few widths.
-        ncv = min(room, -(-(k + max(k, steps * b) + wide) // b) * b)
+        ncv = min(room, round_up(k + max(k, steps * b) + wide, b))
         if problem.target is None or problem.method != "filter":
             return ncv
         row_bytes = problem.operator.dtype.itemsize

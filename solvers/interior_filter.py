@@ -28,7 +28,7 @@ import numpy as np
 
 from blockvec import BlockVector, array_namespace
 
-from .blocks import Block, RealArray, pick
+from .blocks import Block, RealArray, pick, round_up
 from .combine import one_after_other, ritz_step, side_by_side, staged, within_time
 from .iterations.rayleigh_ritz import Tolerance
 from .orthogonalize import orthogonalize
@@ -98,7 +98,7 @@ def solve_window(
             tolerance=tolerance,
         )
         b = options.block_size
-        ncv = min(-(-(max(options.ncv, part.k + b) + extra) // b) * b, room)  # whole blocks, as in `choice`
+        ncv = min(round_up(max(options.ncv, part.k + b) + extra, b), room)  # whole blocks, as in `choice`
         square = solve(part, replace(options, ncv=ncv, degree=max(2, options.degree // 2)))
         found = _unfolded(problem, square)
         if result is not None:

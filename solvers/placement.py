@@ -127,9 +127,9 @@ def factor_place(n: int, entries: int, device: str) -> str | None:
     return device if Factorization.is_available(device) else None
 
 
-def shift_invert_s(A: Any, M: Any, op: Operator) -> float:
+def shift_invert_s(A: Any, op: Operator) -> float:
     """Predict the seconds of a solve by shift-invert for an operator of a device; inf without memory."""
-    work = FactorWork.of(A, M)
+    work = FactorWork.of(A)
     if op.device == "cpu" and not _fits(work, op):
         return math.inf  # cuDSS asks for memory itself, before its factors are allocated
     return work.solve_s(factor_place(work.n, work.nnz, op.device) or op.device)

@@ -29,7 +29,7 @@ import numpy as np
 from blockvec import BlockVector, __version__
 from blockvec.errors import BreakdownError
 
-from .blocks import Block, assign, column_factors, pick, small_matrix, to_host
+from .blocks import Block, assign, column_factors, pick, round_up, small_matrix, to_host
 from .factorization.pencil import Cut, Pencil, uncertain
 from .iterations.counts import Counts
 from .iterations.krylov import BlockKrylov
@@ -75,7 +75,7 @@ class Slicing:
         like = BlockVector.empty(problem.n, 0, problem.operator.dtype, device=problem.operator.device)
         # On a GPU kernels belong to widths: only whole groups of vectors are taken, the last one with zeros.
         self._group = 1 if problem.operator.device == "cpu" else GROUP
-        self.X: Block = like.like(-(-self.wanted // self._group) * self._group)
+        self.X: Block = like.like(round_up(self.wanted, self._group))
         if self._group > 1:
             self.X.array.fill(0)
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
@@ -243,7 +243,7 @@ class Slicing:
         capacity = min(basis_columns(self._missing(left, right), b), room)
         width = len(locked)
         if room - capacity >= 2 * b:  # whole blocks, filled up with zeros: few widths need kernels
-            width, capacity = (-(-columns // b) * b for columns in (width, capacity))
+            width, capacity = (round_up(columns, b) for columns in (width, capacity))
         buffer = self.X.like(width + capacity)
         if len(locked):
             buffer[:, : len(locked)] = pick(self.X, locked)
@@ -350,7 +350,7 @@ class Slicing:
 
     def _orthonormal(self, X: Block) -> Block:
         """Orthonormalise columns against the vectors found and among each other, with few changes of each."""
-        known = self.X[:, : -(-self.found // self._group) * self._group]
+        known = self.X[:, : round_up(self.found, self._group)]
         for _ in range(2):
             MX = self.pencil.mass(X)
             if self.found:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,17 @@ import numpy as np
 from blockvec.kernels.dense.family import DenseFamily
 from blockvec.kernels.dense.tsmm_fma import TsmmFmaConfig, uses_queue
 from blockvec.kernels.device import DeviceInfo
-from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem, beta_class, scalar_class
+from blockvec.kernels.problem import (
+    TsmmProblem,
+    TsmttsmProblem,
+    beta_class,
+    is_complex,
+    itemsize,
+    scalar_class,
+)
 
+OPERAND_BYTES = 2 << 30  # of the wider operand of `tsmm_problem` and `tsmttsm_problem`
+TYPES = ("float32", "float64", "complex64", "complex128")
 GUARD = 64  # elements before and after a block
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "float64": 2.0**-53, "complex64": 2.0**-24, "complex128": 2.0**-53}
 
@@ -92,6 +102,20 @@ def describe_tsmm(A: Any, C: Any, B: Any, alpha: complex, beta: complex) -> Tsmm
         *(*A.shape, C.shape[1], A.dtype.name, C.dtype.name, leading_dimension(A), leading_dimension(B)),
         *(alignment(A), alignment(B), scalar_class(alpha), beta_class(beta), address(A) == address(B)),
     )
+
+
+def tsmttsm_problem(M: int, N: int | None = None, dtype: str = "float64", **changes: Any) -> TsmttsmProblem:
+    """Describe A^H B of contiguous blocks, for M columns each or M and N, with changes of single fields."""
+    N = M if N is None else N
+    K = OPERAND_BYTES // (max(M, N) * itemsize(dtype))
+    return replace(TsmttsmProblem(K, M, N, dtype, dtype, M, N, conj=is_complex(dtype)), **changes)
+
+
+def tsmm_problem(M: int, N: int | None = None, dtype: str = "float64", **changes: Any) -> TsmmProblem:
+    """Describe A C of contiguous blocks, likewise."""
+    N = M if N is None else N
+    K = OPERAND_BYTES // (max(M, N) * itemsize(dtype))
+    return replace(TsmmProblem(K, M, N, dtype, dtype, M, N), **changes)
 
 
 def wide(dtype: Any) -> type:

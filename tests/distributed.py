@@ -23,13 +23,20 @@ from blockvec.parallel import agreed, communicator, read_rows, share
 from solvers import eigsh
 
 Work = Callable[[Any, Path], None]
+
+
+def listed_in(works: dict[str, Work]) -> Callable[[Work], Work]:
+    """Make a decorator that lists functions by their names."""
+
+    def work(function: Work) -> Work:
+        works[function.__name__] = function
+        return function
+
+    return work
+
+
 WORKS: dict[str, Work] = {}
-
-
-def work(function: Work) -> Work:
-    """List a function under its name."""
-    WORKS[function.__name__] = function
-    return function
+work = listed_in(WORKS)
 
 
 def layouts(n: int, comm: Any) -> list[RowLayout]:

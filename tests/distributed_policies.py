@@ -22,16 +22,11 @@ from solvers.orthogonalize import (
     RankedCholQR,
     orthogonalize,
 )
-from tests.distributed import Work, layouts
+from tests.distributed import Work, layouts, listed_in
 from tests.policies import RANKED
 
 WORKS: dict[str, Work] = {}
-
-
-def work(function: Work) -> Work:
-    """List a function under its name."""
-    WORKS[function.__name__] = function
-    return function
+work = listed_in(WORKS)
 
 
 AGAINST = (Adaptive(), BCGSIPlus(), *(BCGSIPlus(intra=policy) for policy in RANKED))

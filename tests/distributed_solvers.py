@@ -17,15 +17,10 @@ from solvers import EigenResult, NoConvergence, eigsh
 from solvers.column_block import ColumnBlock
 from solvers.orthogonalize import orthogonalize
 from tests.contract.blocks import host
-from tests.distributed import Work, integers, layouts
+from tests.distributed import Work, integers, layouts, listed_in
 
 WORKS: dict[str, Work] = {}
-
-
-def work(function: Work) -> Work:
-    """List a function under its name."""
-    WORKS[function.__name__] = function
-    return function
+work = listed_in(WORKS)
 
 
 def check(A: Any, result: EigenResult, comm: Any, expected: Any, tol: float) -> None:

@@ -1,6 +1,6 @@
 """Memory that processes of a host share: the same results as by messages, and no process waits forever.
 
-``mpiexec -n 2 python -m tests.host_memory`` calls the functions below.
+``mpiexec -n 2 python -m mpi4py -m tests.host_memory`` calls the functions below.
 """
 
 from __future__ import annotations
@@ -127,12 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except BaseException:
-        import traceback
-
-        from mpi4py import MPI
-
-        traceback.print_exc()
-        MPI.COMM_WORLD.Abort(1)
+    main()

@@ -157,6 +157,25 @@ class GraphRecorder(Protocol):
         """Record operations without running them; return a function that repeats them."""
 
 
+class KrylovLauncher(Protocol):
+    """Queues Lanczos steps on one basis of up to `columns` columns; see `blockvec.krylov_steps`.
+
+    Attributes
+    ----------
+    multiplies : bool
+        Whether it multiplies by the matrix, too.
+    """
+
+    columns: int
+    multiplies: bool
+
+    def __call__(self, *arguments: Any) -> Array:
+        """Queue steps and return their report.
+
+        The arguments are those of `KrylovSteps.queue`, with `multiplies` before the limit.
+        """
+
+
 class Backend(Protocol):
     """One device and the operations that run on it. Instances are shared and hold no results."""
 
@@ -205,8 +224,8 @@ class Backend(Protocol):
     def start_copies(self, *arrays: Array) -> Callable[[], list[Array]]:
         """Start copies of small arrays to the host; the function returned waits for all and returns them."""
 
-    def krylov_steps(self, matrix: Any, V: Array, b: int) -> Callable[..., Array] | None:
-        """Prepare several Lanczos steps a launch with a prepared matrix; None where there is no kernel.
+    def krylov_steps(self, matrix: Any, V: Array, b: int) -> KrylovLauncher | None:
+        """Prepare Lanczos steps, one or several per launch, with a prepared matrix; None without a kernel.
 
         See `blockvec.sparse_operator.SparseOperator.krylov_steps`.
         """

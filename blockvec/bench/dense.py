@@ -18,6 +18,7 @@ from ..backends import Array, Backend, backend_for
 from ..blockvector import BlockVector
 from ..dispatch import choose
 from ..errors import OptionError
+from ..kernels.limits import round_up
 from ..kernels.problem import Problem, StreamProblem, itemsize
 from ..system.memory import available_memory
 from .case import Case, arrays, case, turns
@@ -88,7 +89,7 @@ class _Pool:
     @staticmethod
     def _cut(flat: Array, rows: int, width: int) -> list[BlockVector]:
         size, step = rows * width, ALIGNMENT // flat.itemsize
-        pitch = -(-size // step) * step
+        pitch = round_up(size, step)
         starts = range(0, max(len(flat) - size, 0) + 1, pitch)
         return [BlockVector(flat[start : start + size].reshape(rows, width)) for start in starts]
 

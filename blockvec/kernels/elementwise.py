@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .limits import ceil_div, round_up
-from .problem import is_complex, itemsize, promote, real_bytes
-from .source import C_TYPES, constants_of, render
+from .problem import is_complex, itemsize, promote
+from .source import c_type, constants_of, render
 
 VECTOR_BYTES = 16  # the widest load of a thread
 # Whole waves of the 3 to 6 blocks that registers allow a multiprocessor.
@@ -41,11 +41,6 @@ def real_type(dtype: str) -> str:
 def vector_length(*dtypes: str) -> int:
     """Count the elements of a unit: those of the widest type that fill the widest load."""
     return max(1, VECTOR_BYTES // max(itemsize(dtype) for dtype in dtypes))
-
-
-def _c_type(dtype: str) -> str:
-    """Translate an element type to the C type of its real and imaginary parts."""
-    return C_TYPES[real_bytes(dtype)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +116,12 @@ class AxpbyKernel:
         dtype_y = self.dtype_y or self.dtype_x
         alpha_values, beta_values = (dtype or "float64" for dtype in columns)
         types = {
-            "Real": _c_type(promote(*self.dtypes, *(dtype for dtype in columns if dtype))),
-            "XReal": _c_type(self.dtype_x),
-            "YReal": _c_type(dtype_y),
-            "OutReal": _c_type(self.dtype_out),
-            "AlphaReal": _c_type(alpha_values),
-            "BetaReal": _c_type(beta_values),
+            "Real": c_type(promote(*self.dtypes, *(dtype for dtype in columns if dtype))),
+            "XReal": c_type(self.dtype_x),
+            "YReal": c_type(dtype_y),
+            "OutReal": c_type(self.dtype_out),
+            "AlphaReal": c_type(alpha_values),
+            "BetaReal": c_type(beta_values),
         }
         constants = {
             "X_COMPLEX": is_complex(self.dtype_x),
@@ -219,7 +214,7 @@ class ColumnDotKernel:
 
     def source(self) -> str:
         """Generate the CUDA source."""
-        types = {"XReal": _c_type(self.dtype_x), "YReal": _c_type(self.dtype_y)}
+        types = {"XReal": c_type(self.dtype_x), "YReal": c_type(self.dtype_y)}
         constants = {
             "X_COMPLEX": is_complex(self.dtype_x),
             "Y_COMPLEX": is_complex(self.dtype_y),
@@ -271,7 +266,7 @@ class FoldKernel:
 
     def source(self) -> str:
         """Generate the CUDA source."""
-        types = {"PartialReal": _c_type(self.dtype_partial), "OutReal": _c_type(self.dtype_out)}
+        types = {"PartialReal": c_type(self.dtype_partial), "OutReal": c_type(self.dtype_out)}
         constants = {
             "PARTIAL_COMPLEX": is_complex(self.dtype_partial),
             "OUT_COMPLEX": is_complex(self.dtype_out),
@@ -295,5 +290,5 @@ class PhiloxKernel:
 
     def source(self) -> str:
         """Generate the CUDA source."""
-        types = {"Real": _c_type(self.dtype)}
+        types = {"Real": c_type(self.dtype)}
         return render(self.name, "elementwise/philox.cu", {"THREADS": self.threads}, types)

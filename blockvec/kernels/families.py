@@ -68,9 +68,6 @@ SPARSE_FAMILIES: dict[str, SparseFamily[Any]] = {
 CONFIGURED: dict[str, Any] = {**FAMILIES, **SPARSE_FAMILIES}
 """All families whose configurations are put on record."""
 
-_RENAMED = {"spmmv_march": "spmmv_planes"}
-"""Families that records of earlier versions call by another name."""
-
 
 def families_of(problem: Problem) -> list[DenseFamily[Any, Any]]:
     """List the families for the operation of a product, in order of preference where nothing was tuned."""
@@ -82,11 +79,6 @@ def sparse_families_of(problem: SpmmvProblem) -> list[SparseFamily[Any]]:
     """Order the families of sparse products by preference where nothing was tuned."""
     families = (family for family in SPARSE_FAMILIES.values() if family.stored == problem.stored)
     return sorted(families, key=lambda family: not family.is_faster(problem))
-
-
-def current_name(kernel: str) -> str:
-    """Translate the name of a kernel in a record to that of this version."""
-    return _RENAMED.get(kernel, kernel)
 
 
 def ranked(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .device import DeviceInfo
-from .problem import is_complex, promote, real_bytes
-from .source import C_TYPES, SHORT_NAMES, render
+from .problem import is_complex, promote
+from .source import SHORT_NAMES, c_type, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,5 +39,5 @@ class InverseFactorKernel:
     def source(self) -> str:
         """Generate the CUDA source."""
         constants = {"COMPLEX": is_complex(self.dtype), "THREADS": self.threads}
-        types = {"Real": C_TYPES[real_bytes(self.dtype)]}
+        types = {"Real": c_type(self.dtype)}
         return render(self.name, "elementwise/inverse_factor.cu", constants, types)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .device import DeviceInfo
 from .problem import is_complex
 from .source import SHORT_NAMES, render
 
 COUNTER_BYTES = 128  # at the head of the workspace; zero before a launch
-MOST_NUMBERS = 32  # real registers per lane for the coefficients of its columns
+NARROW, WIDE = (
+    8,
+    192,
+)  # real columns of a block and of a basis: those of a tile, and whose sums fit in registers
+TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
+STATIC_BYTES = 4 << 10  # of shared memory, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +25,12 @@ class KrylovStepsKernel:
     b: int
     tiles: int
     wide: bool  # whether its indices have 64 bits
+    piece: int  # bytes of a copy of V: 16 where all rows are aligned so, else 8
 
     @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 512 if self.numbers <= 2 else 256
+    def parts(self) -> int:
+        """Real numbers of an element."""
+        return 2 if is_complex(self.dtype) else 1
 
     @property
     def columns(self) -> int:
@@ -31,38 +38,51 @@ class KrylovStepsKernel:
         return 32 * self.tiles
 
     @property
-    def numbers(self) -> int:
-        """Real numbers per lane that are the coefficients of its columns."""
-        return self.b * self.tiles * (2 if is_complex(self.dtype) else 1)
-
-    @property
     def report_rows(self) -> int:
         """Rows of the report of a step."""
         return 2 * self.columns + 3 * self.b + 1
 
+    def _bytes(self) -> tuple[int, int]:
+        """Compute the bytes of the coefficients, and of a warp's tile."""
+        wide = self.parts * self.columns
+        return 8 * NARROW * wide, 8 * TILE_ROWS * (wide + 4 + NARROW)
+
+    def warps(self, device: DeviceInfo) -> int:
+        """Compute the warps of a block: as many as have room for their tiles."""
+        coefficients, tile = self._bytes()
+        return min(MOST_WARPS, (device.shared_bytes_per_block - STATIC_BYTES - coefficients) // tile)
+
+    def shared_bytes(self, device: DeviceInfo) -> int:
+        """Compute the dynamic shared memory of a block."""
+        coefficients, tile = self._bytes()
+        return coefficients + self.warps(device) * tile
+
     def work_bytes(self, blocks: int) -> int:
         """Compute the bytes of the workspace."""
-        size = 16 if is_complex(self.dtype) else 8
-        return COUNTER_BYTES + 3 * self.columns * self.b * blocks * size
+        return COUNTER_BYTES + 8 * self.parts * self.columns * self.b * blocks
 
-    def refusal(self) -> str:
+    def refusal(self, device: DeviceInfo) -> str:
         """Explain why there is no such kernel; empty if there is."""
-        return "" if self.numbers <= MOST_NUMBERS else "the coefficients of a step do not fit in registers"
+        if self.parts * self.b > NARROW or self.parts * self.columns > WIDE:
+            return "the sums of a step do not fit in registers"
+        return "" if self.warps(device) >= LEAST_WARPS else "tiles do not fit in shared memory"
 
     @property
     def name(self) -> str:
         """Name of the function in the source."""
-        size = f"w{self.b}_t{self.tiles}" + ("_i64" if self.wide else "")
+        size = (
+            f"w{self.b}_t{self.tiles}" + ("_i64" if self.wide else "") + ("_odd" if self.piece < 16 else "")
+        )
         return f"krylov_steps_{SHORT_NAMES[self.dtype]}_{size}"
 
-    def source(self) -> str:
+    def source(self, device: DeviceInfo) -> str:
         """Generate the CUDA source."""
         constants = {
             "COMPLEX": is_complex(self.dtype),
             "B": self.b,
             "TILES": self.tiles,
-            "ROWS": 4 if 2 < self.numbers <= 8 else 2 if self.numbers <= 24 else 1,
-            "THREADS": self.threads,
+            "PIECE": self.piece,
+            "THREADS": 32 * self.warps(device),
         }
         return render(
             self.name, "sparse/krylov_steps.cu", constants, {"Index": "long long" if self.wide else "int"}

@@ -109,9 +109,11 @@ class Kernel:
             self._launch(self._function.ptr, x, y, z, *threads, shared_mem, stream, pointers, 0)
         free.append(memory)
 
-    def cooperate(self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
+    def cooperate(
+        self, grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
         """Queue the kernel so that all of its blocks run at the same time, and may wait for each other."""
-        self._function(grid, block, arguments, enable_cooperative_groups=True)
+        self._function(grid, block, arguments, shared_mem, enable_cooperative_groups=True)
 
 
 _Packer: TypeAlias = tuple[Callable[..., None], tuple[int, ...], list[tuple[Any, Any, int]]]

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any, TypeAlias
 
+from .problem import real_bytes
+
 C_TYPES = {4: "float", 8: "double"}  # by bytes per real number
 SHORT_NAMES = {"float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128"}
 
@@ -21,6 +23,11 @@ Constant: TypeAlias = bool | int | float
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*$', re.MULTILINE)
 _INT32_MAX = 2**31 - 1
+
+
+def c_type(dtype: str) -> str:
+    """Name the C type of an element's real and imaginary parts."""
+    return C_TYPES[real_bytes(dtype)]
 
 
 def short_names(*dtypes: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import DeviceError
+from .limits import ceil_div, round_up
 
 MAP_BYTES, _ALIGNMENT = 128, 64
 BOX_UNIT = 16  # bytes: of addresses and pitches
@@ -86,7 +87,7 @@ class TallOperand(NamedTuple):
 
     def box_row(self, step: int) -> int:
         """Compute the bytes of a row of a box: an odd multiple of `step`, against bank conflicts."""
-        return (-(-(self.width * self.size + self.slack) // step) | 1) * step
+        return (ceil_div(self.width * self.size + self.slack, step) | 1) * step
 
     def maps(self, address: int, n_rows: int, classes: int, step: int, box_rows: int) -> list[Rows]:
         """Describe the rows i, i + classes, i + 2 classes ... for each i below `classes`."""
@@ -126,7 +127,7 @@ def encode(rows: Rows) -> bytes:
         If the driver refuses it.
     """
     memory = ctypes.create_string_buffer(MAP_BYTES + _ALIGNMENT)
-    place = -(-ctypes.addressof(memory) // _ALIGNMENT) * _ALIGNMENT
+    place = round_up(ctypes.addressof(memory), _ALIGNMENT)
     status = _driver()(
         *(ctypes.c_void_p(place), _TYPES[rows.unit], 2, ctypes.c_void_p(rows.address)),
         (ctypes.c_uint64 * 2)(rows.row_bytes // rows.unit, rows.n_rows),

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..backends import Array
+from ..kernels.limits import round_up
 
 if TYPE_CHECKING:
     from .communicator import MpiCommunicator
@@ -176,4 +177,4 @@ class HostCopies:
 
 def halo_bytes(rows: int, width: int, dtype: str) -> int:
     """Return the bytes of one halo, in whole cache lines."""
-    return -(-rows * width * np.dtype(dtype).itemsize // LINE_BYTES) * LINE_BYTES
+    return round_up(rows * width * np.dtype(dtype).itemsize, LINE_BYTES)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..backends import Array
+from ..kernels.limits import round_up
 
 HEADER_BYTES = 256  # of the flags, or a multiple; keeps rows aligned
 RELEASED = 1 << 62  # a flag that no exchange waits for
@@ -50,9 +51,9 @@ class PeerCopies:
         self._rank, self._step, self.is_open = rank, 0, True
         self._received, self._sent, self._begin = received, sent, begin
         rows = max((end for _, _, end in received), default=0)
-        self._header = -(-8 * size // HEADER_BYTES) * HEADER_BYTES
+        self._header = round_up(8 * size, HEADER_BYTES)
         self._row_bytes = width * cupy.dtype(dtype).itemsize
-        self._slot = -(-rows * self._row_bytes // HEADER_BYTES) * HEADER_BYTES
+        self._slot = round_up(rows * self._row_bytes, HEADER_BYTES)
         total = self._header + 2 * self._slot
         self._device = cupy.cuda.Device()
         self._memory = int(self._runtime.malloc(total))

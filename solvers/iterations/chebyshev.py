@@ -142,7 +142,7 @@ class ChebyshevOperator:
 
     def krylov_steps(self, V: Any, b: int) -> Any:
         """Prepare the orthogonalisation of blocks T_d X by one launch, as a matrix of a GPU does."""
-        make = getattr(self._matrix, "krylov_steps", None) if self.locked is None else None
+        make = getattr(self._matrix, "krylov_steps", None)
         steps = None if make is None else make(V, b)
         return None if steps is None else steps.without_products()
 

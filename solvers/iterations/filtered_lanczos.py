@@ -144,7 +144,7 @@ class FilteredRestart(ThickRestart):
     def _is_cheap(self) -> bool:
         """Whether plain Lanczos steps are cheap, and no filter is asked for."""
         problem, krylov = self.problem, self.krylov
-        is_short = isinstance(self.operator, ColumnOperator) or krylov.takes_several_steps
+        is_short = isinstance(self.operator, ColumnOperator) or krylov.takes_cheap_steps
         return is_short and problem.method == "auto" and problem.precision != "mixed"
 
     def _converges_soon(self) -> bool:

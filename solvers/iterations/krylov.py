@@ -36,6 +36,7 @@ from .recorded_step import MAX_STEPS, RecordedStep, recorder_for
 # Steps whose small matrices the host has not seen: so many are lost if one was not enough. With A itself, and
 # with filters, which take the device longer than the host.
 MAX_QUEUED, MAX_QUEUED_FILTERS = 4, 1
+CHEAP_BYTES = 1 << 28  # of the basis
 
 
 def is_queued(operator: LinearMap, buffer: Block) -> bool:
@@ -96,7 +97,7 @@ class BlockKrylov(KrylovSpace):
         self._reports: list[
             tuple[int, int, StepReport | ReportOfSeveral]
         ] = []  # of queued steps: m and m + w before each
-        make_steps = getattr(operator, "krylov_steps", None) if self._queues and n_locked == 0 else None
+        make_steps = getattr(operator, "krylov_steps", None) if self._queues else None
         self._steps = None if make_steps is None else make_steps(buffer, block_size)
         self._recorder = recorder_for(operator, buffer)
         self._recorded: dict[tuple[Any, ...], RecordedStep | None] = {}
@@ -104,9 +105,20 @@ class BlockKrylov(KrylovSpace):
         self._next: Block | None = None  # a contiguous copy of the pending columns, if available
 
     @property
+    def n_bytes(self) -> int:
+        """Bytes of all columns."""
+        return int(self.buffer.shape[0] * self.buffer.shape[1] * self.buffer.dtype.itemsize)
+
+    @property
     def takes_several_steps(self) -> bool:
-        """Whether steps take much less time than a look at their result."""
+        """Whether several steps are queued by one call."""
         return self._steps is not None
+
+    @property
+    def takes_cheap_steps(self) -> bool:
+        """Whether steps of A on a device take little longer than the calls that queue them."""
+        is_plain = self._queues and self.degree == 1 and self.n_locked == 0 and self.buffer.dtype.char in "dD"
+        return is_plain and self.n_bytes <= CHEAP_BYTES
 
     @property
     def takes_single_columns(self) -> bool:
@@ -302,7 +314,8 @@ class BlockKrylov(KrylovSpace):
             X[:, :], W = given, self._scratch[1]
         if not self._steps.multiplies and self.operator.apply(X, out=W) is X:
             X, W = W, X
-        wait = self._steps.queue(X, W, self.m, end, self._full_until, count, PLAIN_GROWTH)
+        columns = (self.n_locked + size for size in (self.m, end, self._full_until))
+        wait = self._steps.queue(X, W, *columns, self.n_locked, count, PLAIN_GROWTH)
         for step in range(count):
             self._reports.append((self.m, self.m + b, ReportOfSeveral(wait, step, self.buffer.dtype)))
             self._advance(b, W if count % 2 else X)

@@ -27,7 +27,8 @@ LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 # Of steps of single columns: elements of the matrix and of vectors that are read in the time of a look,
 # vectors per step, and the largest number of steps that a look may be put off in order to save others.
 LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 16, 8, 8
-QUEUED_PER_LOOK = 4  # steps of a GPU, several of which are queued by one call, in the time of a look
+# Steps of a GPU that few calls queue, in the time of a look: at most, and bytes of a basis for one.
+QUEUED_PER_LOOK, BYTES_PER_LOOK = 4, 1 << 28
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
 LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
@@ -245,7 +246,7 @@ class ThickRestart(Iteration):
     def _steps_of_a_look(self) -> int:
         """Return the number of steps that take as long as a look for convergence, about."""
         if self.krylov.takes_several_steps:
-            return QUEUED_PER_LOOK
+            return max(1, min(QUEUED_PER_LOOK, BYTES_PER_LOOK // self.krylov.n_bytes))
         n = self.krylov.buffer.n_global
         least = 1 if n * self.block_size > LONG_BLOCK else 2
         if not self.krylov.takes_single_columns:

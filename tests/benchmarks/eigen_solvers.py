@@ -96,7 +96,7 @@ def blockvec_runs(problem: Problem, limit_s: float, **options: Any) -> Iterator[
         told = ("method", "degree", "block_size", "ncv", "block_applications", "restarts", "reductions")
         facts = {key: result.info[key] for key in (*told, "single_columns", "verification_columns")}
         columns = result.info["operator_columns"]
-        yield Run(time_s, columns, _to_host(result.eigenvalues), result.eigenvectors, facts)
+        yield Run(time_s, columns, to_host(result.eigenvalues), result.eigenvectors, facts)
 
 
 def arpack_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
@@ -191,7 +191,7 @@ def cupyx_eigsh_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
             counted = 0
             cupyx_eigsh(LinearOperator(problem.matrix.shape, product, dtype=v0.dtype), task.k, **options)
             columns = counted
-        yield Run(time_s, columns, _to_host(w), V, {"tol": share * TARGET})
+        yield Run(time_s, columns, to_host(w), V, {"tol": share * TARGET})
 
 
 def cupyx_lobpcg_runs(
@@ -225,7 +225,7 @@ def cupyx_lobpcg_runs(
             warnings.simplefilter("ignore")
             w, V = lobpcg(op, start, **options)
             cupy.cuda.Device().synchronize()
-        yield Run(time.perf_counter() - begin, columns, _to_host(w), V, {"tol": share * TARGET})
+        yield Run(time.perf_counter() - begin, columns, to_host(w), V, {"tol": share * TARGET})
 
 
 def raft_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
@@ -253,10 +253,10 @@ def raft_runs(problem: Problem, limit_s: float) -> Iterator[Run]:
         time_s, w, V = timed(share, some + int(limit_s / step_s))
         if time_s > limit_s:
             raise OutOfTimeError
-        yield Run(time_s, None, _to_host(w), V, {"tol": share * TARGET})
+        yield Run(time_s, None, to_host(w), V, {"tol": share * TARGET})
 
 
-def _to_host(array: Any) -> np.ndarray:
+def to_host(array: Any) -> np.ndarray:
     return array.get() if hasattr(array, "get") else np.asarray(array)
 
 

@@ -36,7 +36,7 @@ from blockvec.profile import ceilings
 from solvers import EigenResult, JacobiDavidsonOptions, eigsh
 
 from .eigen_problems import TARGET, Problem, Source, Task, problems
-from .eigen_solvers import HOST_PEERS, cupyx_lobpcg_runs, first_accepted, lobpcg_runs, primme_runs
+from .eigen_solvers import HOST_PEERS, cupyx_lobpcg_runs, first_accepted, lobpcg_runs, primme_runs, to_host
 
 PRIMME_TASKS = tuple(
     Task(name, 10, which)
@@ -152,7 +152,7 @@ def solve(setting: Setting, problem: Problem, method: str = "jd", **options: Any
         * info["ncv"]
         * info["n"]
         * problem.operator.dtype.itemsize,
-        "values": np.sort(_to_host(result.eigenvalues)),
+        "values": np.sort(to_host(result.eigenvalues)),
     }
 
 
@@ -170,10 +170,6 @@ def beside(solver: Any, problem: Problem, limit_s: float) -> dict[str, Any]:
         return {"time_s": None, "note": judged.note, "limit_s": judged.limit_s}
     counts = {"operator_columns": judged.run.operator_columns, "residual": judged.residual}
     return {"time_s": judged.run.time_s, **counts, **judged.run.facts}
-
-
-def _to_host(array: Any) -> np.ndarray:
-    return array.get() if hasattr(array, "get") else np.asarray(array)
 
 
 # --- tables -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from blockvec import BlockVector, products
-from blockvec.backends import Array, Backend, Candidate, backend_for
+from blockvec.backends import Array, Backend, backend_for
 from blockvec.bench import records as results
 from blockvec.bench.precompile import compile_ahead
 from blockvec.dispatch import choose
@@ -37,9 +37,7 @@ def measure_latency(
     """Yield a record of A^H B per width and number of rows.
 
     ``time_s`` is the wall time per call in a series, ``replay_s`` the time per node in a graph of the same
-    calls (None on a CPU), ``unsummed_s`` that of the same kernel without its sums over threads and blocks
-    (None if there is no such kernel); ``peers`` and ``peers_replay`` are the times of NumPy's or CuPy's
-    product.
+    calls (None on a CPU); ``peers`` and ``peers_replay`` are the times of NumPy's or CuPy's product.
     """
     _compile(widths, dtype, rows, backend)
     for width in widths:
@@ -59,7 +57,6 @@ def measure_latency(
                 "config": chosen.configuration(),
                 "time_s": time_s,
                 "replay_s": replay_s,
-                "unsummed_s": _unsummed_time(problem, chosen.name, (A.array, B.array, C), backend),
                 "fraction": round(fraction(problem, replay_s or time_s, limits), 4),
                 "peers": {peer: _call_time(theirs, backend)},
                 "peers_replay": {peer: _replay_time(theirs, backend)},
@@ -68,12 +65,11 @@ def measure_latency(
 
 def _compile(widths: Sequence[int], dtype: str, rows: Sequence[int], backend: Backend) -> None:
     """Compile all kernels in parallel processes."""
-    kernels: list[Candidate | None] = []
-    for width, K in itertools.product(widths, rows):
-        problem = TsmttsmProblem(K, width, width, dtype, dtype, width, width, conj=is_complex(dtype))
-        chosen = choose(problem, backend)
-        kernels += [chosen, _unsummed(problem, chosen.name, backend)]
-    compile_ahead((kernel.source() for kernel in kernels if kernel is not None), backend)
+    problems = (
+        TsmttsmProblem(K, width, width, dtype, dtype, width, width, conj=is_complex(dtype))
+        for width, K in itertools.product(widths, rows)
+    )
+    compile_ahead((choose(problem, backend).source() for problem in problems), backend)
 
 
 def _theirs(A: Array, B: Array, C: Array, backend: Backend) -> Callable[[], object]:
@@ -108,26 +104,10 @@ def _replay_time(call: Callable[[], object], backend: Backend) -> float | None:
     return None if timing is None else float(timing.best_s)
 
 
-def _unsummed(problem: TsmttsmProblem, kernel: str, backend: Backend) -> Candidate | None:
-    """Create the kernel without its sums; None if there is no such kernel."""
-    cuda: Any = backend
-    return cuda.without_sums(problem, kernel) if backend.device.kind == "cuda" else None
-
-
-def _unsummed_time(
-    problem: TsmttsmProblem, kernel: str, operands: tuple[Array, ...], backend: Backend
-) -> float | None:
-    """Measure the replay time of the kernel without its sums; None if there is no such kernel."""
-    unsummed = _unsummed(problem, kernel, backend)
-    if unsummed is None:
-        return None
-    return _replay_time(lambda: unsummed.run(problem, *operands, 1, 0), backend)
-
-
 def heading() -> str:
     """Format the table header; times are in microseconds."""
     return (
-        f"{'type':10} {'M=N':>4} {'rows':>9}  {'kernel':14} {'call':>9} {'replay':>9} {'unsummed':>9} "
+        f"{'type':10} {'M=N':>4} {'rows':>9}  {'kernel':14} {'call':>9} {'replay':>9} "
         f"{'peer call':>10} {'peer replay':>12}"
     )
 
@@ -143,7 +123,7 @@ def line(record: dict[str, Any]) -> str:
     return (
         f"{record['dtype']:10} {record['M']:4d} {record['K']:9d}  {record['family']:14} "
         f"{us(record['time_s']):>9} {us(record['replay_s']):>9} "
-        f"{us(record['unsummed_s']):>9} {us(theirs):>10} {us(their_replay):>12}"
+        f"{us(theirs):>10} {us(their_replay):>12}"
     )
 
 

@@ -64,12 +64,19 @@ SHIFT_INVERT = (
     (50, 184),
 )  # eigenpairs, and basis vectors at shifts of `eigsh`
 KRYLOV_STEPS = (  # element type, block size, and columns of the basis in units of 32
-    *(("float64", 2, 1), ("float64", 4, 3), ("float64", 8, 3)),
-    *(("complex128", 2, 1), ("complex128", 4, 3)),
+    *(("float64", 2, tiles) for tiles in (1, 2)),
+    *(("float64", 4, tiles) for tiles in (2, 3)),
+    *(("float64", 8, tiles) for tiles in (3, 4, 5, 6)),
+    *(("complex128", b, tiles) for b, tiles in ((2, 1), (2, 2), (4, 2), (4, 3))),
 )
 DRAWN = (1001, 64, 2e4)
 """Seed, number and most rows of drawn problems whose solves count, too."""
-MULTIPLE = [("torus3d:n=16,seed=0", k, which) for k in (1, 6, 10, 14, 20, 50) for which in ("SA", "LA")]
+MULTIPLE = [
+    (f"torus3d:n={n},seed=0", k, which)
+    for n, pairs in ((16, (1, 6, 10, 14, 20, 50)), (25, (6, 14, 20)), (32, (6, 14, 20)))
+    for k in pairs
+    for which in ("SA", "LA")
+]
 """Problems of multiple eigenvalues, whose missed copies and searches have blocks of few columns."""
 LONG = 4096  # entries of the longest row, where kernels of long rows are wanted
 COMMON: tuple[Matrix, ...] = (("planes", 7, 7), ("lines", 5, 5), ("scattered", 4, 4))
@@ -152,10 +159,10 @@ def drawn_solves() -> Iterator[Solve]:
         yield from watched.solves
 
 
-def krylov_steps() -> dict[str, None]:
+def krylov_steps(device: Any) -> dict[str, None]:
     """Generate the sources of Lanczos steps in the block sizes and on the bases that `eigsh` chooses."""
-    kernels = [KrylovStepsKernel(*kind, wide=False) for kind in KRYLOV_STEPS]
-    return dict.fromkeys(kernel.source() for kernel in kernels)
+    kernels = [KrylovStepsKernel(*kind, wide=False, piece=16) for kind in KRYLOV_STEPS]
+    return dict.fromkeys(kernel.source(device) for kernel in kernels)
 
 
 def missing(wanted: Iterable[str], architecture: str) -> list[str]:
@@ -181,7 +188,9 @@ def wanted(device: Any) -> list[str]:
         print(device.architecture, "shift-invert", len(found), flush=True)
         found |= sources(drawn_solves(), backend, ROWS)
         print(device.architecture, "drawn", len(found), flush=True)
-        found |= krylov_steps() | dict.fromkeys(codes.source(dtype) for dtype in ("float64", "complex128"))
+        found |= krylov_steps(device) | dict.fromkeys(
+            codes.source(dtype) for dtype in ("float64", "complex128")
+        )
     return list(found)
 
 

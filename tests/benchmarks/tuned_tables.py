@@ -26,7 +26,7 @@ from blockvec.bench.tuning import Todo, Tuned, heading, problems, tune_all
 from blockvec.errors import FormatError
 from blockvec.kernels.device import H200
 from blockvec.kernels.problem import TsmmProblem, TsmttsmProblem
-from blockvec.kernels.tuning.winners import Winner, refusal, representative, table_of
+from blockvec.kernels.tuning.winners import Winner, refusal, representative
 from blockvec.system.commands import write_all
 from blockvec.system.files import replaced
 
@@ -140,6 +140,12 @@ def problem_of(record: dict[str, Any]) -> TsmttsmProblem | TsmmProblem:
 
 
 _OPERATIONS = {"tsmttsm": "dot", "gram": "gram", "tsmm": "combine"}
+
+
+def table_of(environment: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """Format a table for the package: the environment of the measurement, and one line per winner."""
+    lines = ",\n".join(json.dumps(record) for record in records)
+    return f'{{"environment": {json.dumps(environment)},\n"records": [\n{lines}\n]}}\n'
 
 
 def ship(folder: Path, documents: Iterable[dict[str, Any]], say: Callable[[str], None] = print) -> list[Path]:

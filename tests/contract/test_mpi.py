@@ -34,11 +34,11 @@ def test_two_processes_that_split_rows(under_mpi: Callable[..., str], tmp_path: 
 
 
 def test_processes_of_a_host_share_memory(under_mpi: Callable[..., str]) -> None:
-    assert "passed" in under_mpi(2, "-m", "tests.host_memory")
+    assert "passed" in under_mpi(2, "-m", "mpi4py", "-m", "tests.host_memory")
 
 
 def test_failures_between_gpus_end_all_processes(under_mpi: Callable[..., str]) -> None:
-    assert "passed" in under_mpi(2, "-m", "tests.pretended_nccl")
+    assert "passed" in under_mpi(2, "-m", "mpi4py", "-m", "tests.pretended_nccl")
 
 
 def test_the_command_speaks_once_for_all_processes(under_mpi: Callable[..., str], tmp_path: Path) -> None:

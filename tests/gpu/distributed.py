@@ -24,17 +24,12 @@ from blockvec.parallel import agreed, choose_gpu, communicator, devices, nccl, s
 from blockvec.parallel.communicator import MpiCommunicator
 from solvers import eigsh
 from tests.contract.blocks import host
-from tests.distributed import Work, integers, is_close, layouts
+from tests.distributed import Work, integers, is_close, layouts, listed_in
 from tests.distributed_solvers import HOFSTADTER, check, dense_values
 from tests.under_mpi import main
 
 WORKS: dict[str, Work] = {}
-
-
-def work(function: Work) -> Work:
-    """List a function under its name."""
-    WORKS[function.__name__] = function
-    return function
+work = listed_in(WORKS)
 
 
 def share_one_gpu() -> None:

@@ -53,6 +53,31 @@ def check(A: Any, result: EigenResult, values: np.ndarray) -> None:
     assert np.abs(w - values).max() <= result.limits.max() + 1e-14 * norm
 
 
+def test_vectors_whose_refinement_stalls_keep_their_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mixtures of them would converge from the beginning again."""
+    for name, value in {"LEAST_REFINEMENT": math.inf, "MOST_DAMPING": 1.0, "LEAST_DEGREE": 2}.items():
+        monkeypatch.setattr(filtered_lanczos, name, value)  # too little damping by the first refinement
+    kept, adopt = [], filtered_lanczos.FilteredRestart._adopt
+
+    def watched(self: Any, *, keeps: bool = False) -> None:
+        kept.append((len(seen), keeps))
+        adopt(self, keeps=keeps)
+
+    monkeypatch.setattr(filtered_lanczos.FilteredRestart, "_adopt", watched)
+    A, seen = disordered(models.model("laplace2d:n=34")), list[float]()
+    result = solve(
+        A,
+        10,
+        tol=3e-10,
+        precision="mixed",
+        method="filter",
+        callback=lambda state: seen.append(float(state.residuals.max())),
+    )
+    check(A, result, np.linalg.eigvalsh(A.toarray())[:10])
+    cycle = next(cycle for cycle, keeps in kept if keeps)
+    assert max(seen[cycle:]) < 10 * seen[cycle - 1]
+
+
 def crowded_rows() -> Any:
     """A matrix with so many entries per row that factor and shift of a filter are part of each product."""
     B = sp.random_array((1000, 1000), density=0.012, rng=np.random.default_rng(2), format="csr")

@@ -10,6 +10,7 @@ import pytest
 import blockvec
 from blockvec import models
 from blockvec.kernels.problem import SweepProblem
+from blockvec.models.spectra import laplace_eigenvalues
 from blockvec.precompile import shipped
 from solvers import eigsh
 from tests.benchmarks.precompiled_lists import missed_and_wasted, solves
@@ -76,3 +77,16 @@ def test_missed_copies_do_not_change_the_widths_of_a_basis() -> None:
     assert result.info["verification_columns"]
     sweeps = [p for solve in watched.solves for p in solve.requests if isinstance(p, SweepProblem)]
     assert {p.M % 4 for p in sweeps if p.N == 4} == {0}
+
+
+@pytest.mark.parametrize("k", [6, 14])
+def test_solves_that_find_missed_copies_ask_for_few_widths_of_a_basis(k: int) -> None:
+    A = models.model("laplace3d:n=12,periodic=True")
+    with pretended_gpu() as watched, np.errstate(all="ignore"):
+        w, X = eigsh(A, k, which="SA", method="filter", block_size=4, rng=0, tol=1e-9, verify="always")
+    assert np.allclose(w, laplace_eigenvalues((12, 12, 12), periodic=True)[:k], atol=1e-7)
+    assert np.abs(X.T @ X - np.eye(k)).max() < 1e-13
+    widths = {
+        r.M for solve in watched.solves for r in solve.requests if isinstance(r, SweepProblem) and r.N == 4
+    }
+    assert all(width % 4 == 0 for width in widths)

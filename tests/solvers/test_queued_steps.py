@@ -158,9 +158,19 @@ class SeveralSteps:
     def __init__(self, matrix: Any, V: Any, b: int) -> None:
         self.A, self.V, self.b, self.columns = matrix, V, b, V.shape[1]
         self.steps: list[int] = []
+        self.multiplies = True
 
     def __call__(
-        self, X: Any, W: Any, m: int, end: int, full_until: int, steps: int, multiplies: bool, limit: float
+        self,
+        X: Any,
+        W: Any,
+        m: int,
+        end: int,
+        full_until: int,
+        locked: int,
+        steps: int,
+        multiplies: bool,
+        limit: float,
     ) -> Any:
         V, b, reports = self.V, self.b, []
         self.steps.append(steps if multiplies else 0)
@@ -168,10 +178,11 @@ class SeveralSteps:
             if multiplies:
                 W[...] = self.A @ X
             first, report = 0 if m < full_until else m - b, np.full((2 * V.shape[1], b), np.nan, V.dtype)
-            for i, begin in enumerate((first, 0)):
-                S = V[:, begin:end].conj().T @ W
-                W -= V[:, begin:end] @ S
-                report[i * V.shape[1] + begin : i * V.shape[1] + end] = S
+            window = np.r_[:locked, max(first, locked) : end]
+            for i, columns in enumerate((window, np.arange(end))):
+                S = V[:, columns].conj().T @ W
+                W -= V[:, columns] @ S
+                report[i * V.shape[1] + columns] = S
             T, factor = blockvec.backends.backend_of(W).inverse_factor(W.conj().T @ W, limit)
             W[...] = V[:, end : end + b] = W @ T
             reports.append(np.vstack([report, factor]))
@@ -199,6 +210,15 @@ def several(queues: None, monkeypatch: pytest.MonkeyPatch) -> list[SeveralSteps]
 def test_the_decomposition_holds_after_several_steps(dtype: str, b: int, several: list[SeveralSteps]) -> None:
     cycles(models.model("laplace1d:n=300").astype(dtype), b)
     assert several
+
+
+def test_several_steps_stay_in_the_complement_of_locked_columns(several: list[SeveralSteps]) -> None:
+    A = models.model("laplace2d:nx=30,ny=31").tocsr()
+    exact, vectors = np.linalg.eigh(A.toarray())
+    w, V = eigsh(A, k=5, which="SA", rng=0, orthogonal_to=vectors[:, 1:4])
+    assert np.allclose(w, np.r_[exact[0], exact[4:8]], rtol=0, atol=1e-12)
+    assert np.abs(vectors[:, 1:4].T @ V).max() < 1e-12
+    assert max(several[0].steps) > 4
 
 
 @pytest.mark.parametrize("which", ["SA", "LM"])
@@ -231,7 +251,7 @@ def test_a_step_that_is_not_enough_discards_the_later_ones(several: list[Several
 
 
 def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = matrix("xxz:sites=14,seed=63")
+    A = matrix("power_law_graph:n=4000,seed=168")
     careful: list[int] = []
     true_step = BlockKrylov._expand_carefully
 
@@ -241,9 +261,9 @@ def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pyte
 
     monkeypatch.setattr(BlockKrylov, "_expand_carefully", counted)
     with pretended_gpu():
-        w = eigsh(A, 20, which="SA", tol=1e-8, rng=0)[0]
+        w = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0)[0]
         few = len(careful)
         monkeypatch.setattr(krylov, "is_easy", lambda *_: False)
-        others = eigsh(A, 20, which="SA", tol=1e-8, rng=0)[0]
+        others = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0)[0]
     assert 0 < few < (len(careful) - few) / 2
     assert np.allclose(w, others, atol=1e-10)

@@ -11,9 +11,17 @@ import scipy.sparse as sp
 
 import blockvec
 from blockvec import BlockVector
+from solvers import blocks
 from solvers.iterations.chebyshev import Recurrence, recurrence
 from solvers.iterations.rayleigh_ritz import ranking_key, select
-from solvers.iterations.verification import Found, Search, Verdict, choose_interval, may_have_missed
+from solvers.iterations.verification import (
+    Found,
+    Search,
+    Verdict,
+    choose_interval,
+    degree_to_spare,
+    may_have_missed,
+)
 from tests.pretended_gpu import pretended_gpu
 
 N = 400
@@ -250,3 +258,32 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
     weights = np.linalg.norm(verdict.missed.array, axis=1)
     assert np.allclose(weights[order[[i + 1 for i in missing]]], 1, atol=1e-3)
     assert verdict.missed.shape[1] == len(missing)
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM"])
+def test_unconverged_vectors_behind_the_wanted_ones_make_a_search_expensive(which: str, plain: Any) -> None:
+    """The last wanted value is one of three; the gap behind these can be used once they have converged."""
+    _, found, _ = case(which, [], 2, plain)
+    assert degree_to_spare(found, N, 10_000) == 0
+    residuals = found.residuals.copy()
+    residuals[2:] = 0.1
+    vague = replace(found, residuals=residuals)
+    assert degree_to_spare(vague, N, 10_000) > 1000
+    assert degree_to_spare(vague, N, 50) < 50  # no more than a search may take
+
+
+@pytest.mark.parametrize(("count", "room", "padding"), [(3, 20, 4), (3, 3, 4), (4, 20, 4), (3, 20, 1)])
+def test_deflated_vectors_are_filled_up_by_zeros_where_there_is_room(
+    count: int, room: int, padding: int, plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "width_padding", lambda block: padding)
+    operator, found, _ = case("LA", [], 4, plain)
+    scratch = plain.PlainBlock(np.full((N, room), np.nan))
+    search = Search(
+        operator, replace(found, scratch=scratch), 1, 200, np.random.default_rng(0), lambda: False
+    )
+    filled = search._filled_up(count)
+    fits = padding > 1 and count % padding and room >= padding
+    assert filled.shape[1] == (padding if fits else count)
+    assert np.array_equal(filled.array[:, :count], found.X.array[:, :count])
+    assert not filled.array[:, count:].any()

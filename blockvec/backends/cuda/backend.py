@@ -220,16 +220,6 @@ class CudaBackend:
         outcome: Outcome | None = self._gpu.on_device(select)(variants, check, setup.time_in_turns)
         return outcome
 
-    def without_sums(self, problem: TsmttsmProblem, name: str) -> Candidate | None:
-        """Return the kernel of family `name` for a product without its sums; it computes no result.
-
-        None where it has no such kernel.
-        """
-        family = FAMILIES.get(name)
-        if family is None or not family.has_unsummed_kernel:
-            return None
-        return dense.candidate(self._gpu, family, problem, self._winner(problem), is_summed=False)
-
     def plain_s(self, problem: TsmttsmProblem | TsmmProblem) -> float | None:
         """Measure the seconds of plain loads and stores of the elements of a product of views.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...kernels.elementwise import real_type
+from ...kernels.limits import ceil_div, round_up
 from ...kernels.problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize, promote
 from ..base import DeviceArray as Array
 from ..base import leading_dimension
@@ -115,10 +116,10 @@ class _Rows:
 
 def split_rows(problem: TsmttsmProblem, multiprocessors: int) -> int:
     """Return the rows of a part: enough parts to fill the device, and short chains in single precision."""
-    rows = -(-problem.K // (PARTS_PER_MULTIPROCESSOR * multiprocessors))
+    rows = ceil_div(problem.K, PARTS_PER_MULTIPROCESSOR * multiprocessors)
     if real_type(problem.dtype) == "float32":
         rows = min(rows, MAX_SINGLE_PART_ROWS)
-    return max(MIN_PART_ROWS, -(-rows // 64) * 64)
+    return max(MIN_PART_ROWS, round_up(rows, 64))
 
 
 def split_refusal(problem: TsmttsmProblem, multiprocessors: int) -> str:
@@ -242,11 +243,11 @@ def _by_parts(
     shape = (left.width, right.width * itemsize(work) // itemsize(dtype))
 
     def products(begin: int, end: int) -> Array:
-        partials = cupy.empty((-(-(end - begin) // part_rows), *shape), dtype)
+        partials = cupy.empty((ceil_div(end - begin, part_rows), *shape), dtype)
         _multiply(gpu, left, right, begin, end, part_rows, work, _op(problem), partials)
         return partials
 
-    n_groups = -(-problem.K // group)
+    n_groups = ceil_div(problem.K, group)
     if n_groups < 2:
         sums = products(0, problem.K)
     else:

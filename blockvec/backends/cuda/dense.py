@@ -34,14 +34,11 @@ def candidate(
     family: DenseFamily[Any, Any],
     problem: Product,
     winner: Winner | None = None,
-    *,
-    is_summed: bool = True,
 ) -> Candidate:
     """Create the candidate of a family for a problem, with the tuned configuration if it is the winner's.
 
     Nothing is compiled before the first run. A family without mixed types may run a real block times complex
-    numbers as a real product. Where it is not summed, a kernel of A^H B ends with its last product and has no
-    result: its time shows what the sums over threads and blocks take.
+    numbers as a real product.
     """
     if not isinstance(problem, SweepProblem) and family.supports(problem, gpu.info) is not None:
         problem = real_view(problem)
@@ -54,7 +51,7 @@ def candidate(
 
     @functools.cache
     def loaded() -> Loaded:
-        return load(gpu, family, problem, config(), is_summed)
+        return load(gpu, family, problem, config())
 
     def text() -> str:
         origin = tuned.origin if tuned else "the model's choice"
@@ -62,7 +59,7 @@ def candidate(
         return f"{config()}, {origin}, predicted {predicted_s * 1e6:.1f} us"
 
     def source() -> str:
-        return family.source(problem, config(), gpu.info, is_summed=is_summed)
+        return family.source(problem, config(), gpu.info)
 
     def prepare(_problem: Any, *_operands: Any) -> None:
         loaded()
@@ -106,11 +103,9 @@ def runner(gpu: Gpu, problem: Product, loaded: Callable[[], Loaded]) -> Callable
 
 
 @functools.lru_cache(maxsize=4096)
-def load(
-    gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any, is_summed: bool = True
-) -> Loaded:
+def load(gpu: Gpu, family: DenseFamily[Any, Any], problem: Product, config: Any) -> Loaded:
     """Compile and load a configuration on the current device."""
-    source = family.source(problem, config, gpu.info, is_summed=is_summed)
+    source = family.source(problem, config, gpu.info)
     launch = family.launch(problem, config, gpu.info)
     carveout = family.carveout(problem, config, gpu.info)
     name = family.kernel_name(problem)

@@ -18,6 +18,7 @@ from ...kernels.elementwise import (
     Tiling,
     real_type,
 )
+from ...kernels.limits import ceil_div
 from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from .. import is_cupy
 from ..base import DeviceArray as Array
@@ -207,7 +208,7 @@ def fold(
 def _fold_plan(gpu: Gpu, partial: str, out: str, n_elements: int, *flags: bool) -> Callable[..., None]:
     lanes = FoldKernel.lanes_for(n_elements)
     kernel = FoldKernel(TYPE_NAMES[partial], TYPE_NAMES[out], lanes, *flags)
-    return gpu.launcher(kernel, (-(-n_elements // lanes),), kernel.threads)
+    return gpu.launcher(kernel, (ceil_div(n_elements, lanes),), kernel.threads)
 
 
 def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:
@@ -221,7 +222,7 @@ def fill_random(gpu: Gpu, out: Array, key: int, offset: int) -> None:
     counters = (offset + count - 1) // 4 - offset // 4 + 1
     gpu.launch(
         kernel,
-        (-(-counters // kernel.threads),),
+        (ceil_div(counters, kernel.threads),),
         kernel.threads,
         *(out, leading_dimension(out) * parts, width, count),
         *(np.uint64(number) for number in (offset, key & _WORD, key >> 64 & _WORD)),

@@ -2,55 +2,61 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
+from ...kernels.compile import function
 from ...kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
 from ...kernels.limits import ceil_div
+from ...kernels.requests import note
 from ..base import DeviceArray
 from .device import Gpu, type_name
 from .device_csr import DeviceCsr
 
-MOST_BYTES = 1 << 26  # of the basis: of larger ones, products by kernels of their own take less time
-MOST_ENTRIES, LONGEST = 1 << 25, 1 << 16  # of the matrix, and of a row, which one block multiplies
+MOST_BYTES = 1 << 30  # of the basis: of larger ones, products by kernels of their own take less time
+# A launch multiplies by the matrix up to so many bytes of the basis (longer steps take longer than calls),
+# entries of the matrix, and entries of a row per lane (for which all others would wait).
+SEVERAL_BYTES, SEVERAL_ENTRIES, LONG = 1 << 27, 1 << 25, 32
 ROWS_PER_BLOCK = 128  # at least: partial sums of more blocks take longer than their rows
 
 
 def krylov_steps(gpu: Gpu, matrix: Any, V: DeviceArray, b: int) -> KrylovSteps | None:
     """Prepare steps of b columns on a basis in the columns of V; None where there is no kernel for it."""
-    if not isinstance(matrix, DeviceCsr) or V.dtype != matrix.data.dtype or V.dtype.char not in "dD":
+    matrix = matrix if isinstance(matrix, DeviceCsr) and matrix.data.dtype == V.dtype else None
+    wide = matrix is not None and matrix.indices.dtype == np.int64
+    piece = 8 if (V.data.ptr | V.strides[0]) % 16 else 16
+    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), wide, piece)
+    if V.dtype.char not in "dD" or V.nbytes > MOST_BYTES or kernel.refusal(gpu.info):
         return None
-    wide = matrix.indices.dtype == np.int64
-    kernel = KrylovStepsKernel(type_name(V), b, ceil_div(V.shape[1], 32), wide)
-    is_small = V.nbytes <= MOST_BYTES and matrix.nnz <= MOST_ENTRIES and matrix.longest <= LONGEST
-    return KrylovSteps(gpu, kernel, matrix, V) if is_small and not kernel.refusal() else None
+    return KrylovSteps(gpu, kernel, matrix, V)
+
+
+@functools.lru_cache(maxsize=256)
+def _loaded(gpu: Gpu, kernel: KrylovStepsKernel) -> Any:
+    note(kernel)
+    shared = kernel.shared_bytes(gpu.info)
+    return function(kernel.source(gpu.info), kernel.name, gpu.info.architecture, shared)
 
 
 class KrylovSteps:
-    """Steps on one basis with one matrix; see `Backend.krylov_steps`."""
+    """Steps on one basis, with the products of a matrix or without; see `Backend.krylov_steps`."""
 
-    def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: DeviceCsr, V: DeviceArray) -> None:
-        self.columns, self._kernel, self._gpu = kernel.columns, kernel, gpu
-        self._matrix, self._V = matrix, V
-        blocks = min(gpu.info.multiprocessors, ceil_div(matrix.shape[0], ROWS_PER_BLOCK))
-        self._blocks = max(blocks, 1)
-        mean = matrix.nnz / max(matrix.shape[0], 1)
-        self._group = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
+    def __init__(self, gpu: Gpu, kernel: KrylovStepsKernel, matrix: DeviceCsr | None, V: DeviceArray) -> None:
+        self.columns, self._kernel, self._gpu, self._V = kernel.columns, kernel, gpu, V
+        self._blocks = max(1, min(gpu.info.multiprocessors, ceil_div(V.shape[0], ROWS_PER_BLOCK)))
+        self._arrays, self._group, self.multiplies = (V, V, V), 2, False
+        if matrix is not None:
+            mean = matrix.nnz / max(matrix.shape[0], 1)
+            self._arrays = matrix.indptr, matrix.indices, matrix.data
+            self._group = next((lanes for lanes in (2, 4, 8, 16) if 2 * lanes > mean), 32)
+            is_small = V.nbytes <= SEVERAL_BYTES and matrix.nnz <= SEVERAL_ENTRIES
+            self.multiplies = is_small and matrix.longest <= LONG * self._group
 
-    def __call__(
-        self,
-        X: DeviceArray,
-        W: DeviceArray,
-        m: int,
-        end: int,
-        full_until: int,
-        steps: int,
-        multiplies: bool,
-        limit: float,
-    ) -> DeviceArray:
+    def __call__(self, *arguments: Any) -> DeviceArray:
         """Queue steps and return their report; the last block is in W if their number is odd, else in X."""
-        return self._gpu.on_device(self._queue)(X, W, m, end, full_until, steps, multiplies, limit)
+        return self._gpu.on_device(self._queue)(*arguments)
 
     def _queue(
         self,
@@ -59,18 +65,22 @@ class KrylovSteps:
         m: int,
         end: int,
         full_until: int,
+        locked: int,
         steps: int,
         multiplies: bool,
         limit: float,
     ) -> DeviceArray:
         import cupy
 
-        kernel, matrix, V, blocks = self._kernel, self._matrix, self._V, self._blocks
+        kernel, V, blocks = self._kernel, self._V, self._blocks
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
         work = cupy.empty(kernel.work_bytes(blocks), np.uint8)
         work[:COUNTER_BYTES].data.memset_async(0, COUNTER_BYTES)
         ld = V.strides[0] // V.itemsize
-        arrays = matrix.indptr, matrix.indices, matrix.data, V, X, W, report, work
-        sizes = matrix.shape[0], ld, *map(np.int32, (m, end, full_until, steps, multiplies, self._group))
-        self._gpu.load(kernel).cooperate((blocks,), (kernel.threads,), (*arrays, *sizes, float(limit)))
+        arrays = *self._arrays, V, X, W, report, work
+        numbers = m, end, full_until, locked, steps, multiplies, self._group
+        sizes = V.shape[0], ld, *map(np.int32, numbers)
+        info, arguments = self._gpu.info, (*arrays, *sizes, float(limit))
+        threads, shared = 32 * kernel.warps(info), kernel.shared_bytes(info)
+        _loaded(self._gpu, kernel).cooperate((blocks,), (threads,), arguments, shared)
         return report

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...kernels.compile import function
 from ...kernels.inverse_factor import InverseFactorKernel
+from ...kernels.limits import round_up
 from ...kernels.requests import note
 from ..base import Array, DeviceArray
 from ..host import small_matrices as host
@@ -51,7 +52,7 @@ class DeviceCopies:
         import cupy
 
         arrays = tuple(map(cupy.ascontiguousarray, arrays))
-        ends = np.cumsum([-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]).tolist()
+        ends = np.cumsum([round_up(array.nbytes, ALIGNMENT) for array in arrays]).tolist()
         stream = cupy.cuda.get_current_stream()
         memory = cupy.cuda.alloc_pinned_memory(max(*ends, 1))
         self._arrays: list[Array] = []

@@ -34,14 +34,10 @@ class DenseFamily(Family[P, C]):
         Whether a complex product takes three real products, not four.
     unit : str
         Part of the kernels' names: ``"fma"``, ``"mma"`` or ``"sweep"``.
-    has_unsummed_kernel : bool
-        Whether there is a kernel without the sums over threads and blocks, and so without a result: the
-        difference of the times is that of the sums.
     """
 
     three_m: ClassVar[bool] = False
     unit: ClassVar[str]
-    has_unsummed_kernel: ClassVar[bool] = False
 
     def kernel_name(self, problem: P) -> str:
         """Name the kernel, as ``tsmttsm_fma_f64_m8_n8``."""
@@ -49,11 +45,8 @@ class DenseFamily(Family[P, C]):
         return f"{problem.operation}_{self.unit}_{types}_m{problem.M}_n{problem.N}"
 
     @abstractmethod
-    def source(self, problem: P, config: C, device: DeviceInfo, *, is_summed: bool = True) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch.
-
-        Where there is an unsummed kernel, `is_summed` false generates it.
-        """
+    def source(self, problem: P, config: C, device: DeviceInfo) -> str:
+        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
 
     @abstractmethod
     def workspace_bytes(self, problem: P, config: C, device: DeviceInfo) -> int:

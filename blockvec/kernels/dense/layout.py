@@ -63,9 +63,9 @@ def parts_of(dtype: str) -> int:
     return 2 if is_complex(dtype) else 1
 
 
-def widest(*multiples: int, limit: int = 16) -> int:
-    """Compute the widest access in bytes, at most `limit`, that divides all the numbers."""
-    bits = limit
+def widest(*multiples: int) -> int:
+    """Compute the widest access in bytes, at most 16, that divides all the numbers."""
+    bits = 16
     for multiple in multiples:
         bits |= multiple
     return bits & -bits

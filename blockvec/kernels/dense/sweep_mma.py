@@ -316,9 +316,7 @@ class SweepMma(DenseFamily[SweepLike, SweepMmaConfig]):
         sums = partials_chain(blocks)
         return update + scale + rows + shares + max(sums, blocks if sums else 0)
 
-    def source(
-        self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo, *, is_summed: bool = True
-    ) -> str:
+    def source(self, problem: SweepLike, config: SweepMmaConfig, device: DeviceInfo) -> str:
         """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         shape = shape_of(problem)
         constants: dict[str, Constant] = {"COMPLEX": shape.parts == 2, "ALPHA_ONE": shape.alpha == "one"}

@@ -296,7 +296,6 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     Config = TsmttsmFmaConfig
     problem_type = TsmttsmProblem
     unit = "fma"
-    has_unsummed_kernel = True
 
     supports = staticmethod(refuse_widths)
     refuse = staticmethod(refuse)
@@ -325,13 +324,8 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
             sums = max(grid, grid * groups if config.reduction == "threads" else 0)
         return turns * products + groups + sums + 2
 
-    def source(
-        self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo, *, is_summed: bool = True
-    ) -> str:
-        """Generate the CUDA source; it depends neither on K nor on the length of a pitch.
-
-        Where it is not summed, it leaves no result, as with `TsmttsmFmaConfig.reduction` ``"none"``.
-        """
+    def source(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> str:
+        """Generate the CUDA source; it depends neither on K nor on the length of a pitch."""
         plan = plan_of(shape_of(problem), config)
         a, b = plan.operands
         single = is_single(problem)
@@ -351,8 +345,7 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
             "ALPHA_ONE": problem.alpha == "one",
             "BETA_ZERO": problem.beta == "zero",
         }
-        summed = config if is_summed else replace(config, reduction="none")
-        constants |= constants_of(summed, omit=("sums", "padded"))
+        constants |= constants_of(config, omit=("sums", "padded"))
         constants |= {"TRIANGLE": plan.triangle, "CHAIN": plan.chain, "WIDE": config.sums == "registers"}
         is_staged = (config.stages > 0,) * 2
         constants |= operand_constants(plan.operands, plan.slabs, plan.vectors, is_staged)

@@ -31,7 +31,7 @@ from ..limits import (
     round_up,
 )
 from ..problem import TsmttsmProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, Constant, constants_of, render
+from ..source import Constant, c_type, constants_of, render
 from ..tensor_map import BOX_ALIGNMENT, MAX_BOX_ROWS, Encode, TallOperand, TensorMaps, encode
 from .family import DenseFamily
 
@@ -442,7 +442,6 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
     Config = TsmttsmMmaConfig
     problem_type = TsmttsmProblem
     unit = "mma"
-    has_unsummed_kernel = True
 
     refuse = staticmethod(refuse)
     shared_bytes = staticmethod(shared_bytes)
@@ -485,13 +484,8 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
         sums = partials_chain(blocks)
         return products + (config.wk - 1).bit_length() + config.fold + max(sums, blocks if sums else 0)
 
-    def source(
-        self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo, *, is_summed: bool = True
-    ) -> str:
-        """Generate the CUDA source; it does not depend on K.
-
-        Without its sums over warps and blocks the kernel has no result.
-        """
+    def source(self, problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> str:
+        """Generate the CUDA source; it does not depend on K."""
         constants: dict[str, Constant] = {
             "M": problem.M,
             "N": problem.N,
@@ -501,10 +495,10 @@ class TsmttsmMma(DenseFamily[TsmttsmProblem, TsmttsmMmaConfig]):
             "THREE_M": config.three_m,
             "ALPHA_ONE": problem.alpha == "one",
             "BETA_ZERO": problem.beta == "zero",
-            "SUMMED": is_summed,
+            "SUMMED": True,
         }
         constants |= constants_of(config, omit=("gapless",)) | constants_of(layout(problem, config, device))
-        types = {"Real": C_TYPES[real_bytes(problem.dtype)]}
+        types = {"Real": c_type(problem.dtype)}
         body = "tsmttsm_boxes" if has_boxes(problem, device) else "tsmttsm_mma"
         return render(self.kernel_name(problem), f"dense/{body}.cu", constants, types)
 

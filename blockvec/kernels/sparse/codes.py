@@ -13,10 +13,9 @@ import numpy as np
 
 from ..limits import WARP, ceil_div
 from ..problem import is_complex
-from ..source import SHORT_NAMES, render
+from ..source import SHORT_NAMES, c_type, render
 from .csr_plan import CODE_BIT, MAX_VALUES, Array, Codes, Plan, address, namespace, to_host
 from .family import Load
-from .interface import real_type
 
 _LEAST_ENTRIES = 1 << 21  # smaller matrices stay in L2, and no product takes long
 _SAMPLES, _SAMPLE_ENTRIES = 4, 512
@@ -69,7 +68,7 @@ def sampled_values(plan: Plan, n_cols: int) -> Any | None:
 def source(dtype: str) -> str:
     """Generate the CUDA source of the kernel that encodes."""
     values = {"S_COMPLEX": is_complex(dtype), "CODE_BIT": CODE_BIT, "WARPS": _WARPS}
-    return render(_name(dtype), "sparse/spmmv_codes.cu", values, {"SReal": real_type(dtype)})
+    return render(_name(dtype), "sparse/spmmv_codes.cu", values, {"SReal": c_type(dtype)})
 
 
 def _name(dtype: str) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ..problem import SpmmvProblem, is_complex, itemsize, real_bytes
-from ..source import C_TYPES, constants_of
+from ..problem import SpmmvProblem, is_complex, itemsize
+from ..source import c_type, constants_of
 
 Constants = dict[str, bool | int | float]
 """Constants of a source by name."""
@@ -42,17 +42,12 @@ class ColumnMapping(Protocol):
         """Whether packs of Y start at multiples of their size."""
 
 
-def real_type(dtype: str) -> str:
-    """Name the C type of an element's real and imaginary parts."""
-    return C_TYPES[real_bytes(dtype)]
-
-
 def types_of(problem: SpmmvProblem) -> dict[str, str]:
     """Map the type names of ``spmmv.cuh`` to C types."""
     return {
-        "SReal": real_type(problem.dtype_matrix),
-        "XReal": real_type(problem.dtype_x),
-        "YReal": real_type(problem.dtype),
+        "SReal": c_type(problem.dtype_matrix),
+        "XReal": c_type(problem.dtype_x),
+        "YReal": c_type(problem.dtype),
         "Index": "int" if problem.index_bytes == 4 else "long long",
     }
 

@@ -21,12 +21,12 @@ from ..device import DeviceInfo
 from ..limits import WARP, ceil_div, excess_registers, excess_threads
 from ..problem import SpmmvProblem, is_complex, itemsize
 from ..roofline import LEAST_BYTES, traffic
-from ..source import SHORT_NAMES, constants_of, render
+from ..source import SHORT_NAMES, c_type, constants_of, render
 from .conversion import ConvertedFamily
 from .csr import LEAST_LONG_ROW
 from .csr_plan import Plan, Walk, address, namespace
 from .family import Load
-from .interface import constants, entry_bytes, pack_bytes, real_type, refuse_alignment, types_of
+from .interface import constants, entry_bytes, pack_bytes, refuse_alignment, types_of
 from .sell_plan import CHUNK, SellMatrix, layout
 
 MAX_ROW_BYTES = 64  # of X
@@ -206,7 +206,7 @@ def fill_source(problem: SpmmvProblem, sigma: int) -> str:
         "BATCH": _FILL_BATCH,
         "WARPS": _FILL_WARPS,
     }
-    types = {"SReal": real_type(problem.dtype_matrix), "Index": types_of(problem)["Index"]}
+    types = {"SReal": c_type(problem.dtype_matrix), "Index": types_of(problem)["Index"]}
     return render(_fill_name(problem), "sparse/spmmv_sell_fill.cu", values, types)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from ..limits import ceil_div
 from ..problem import DOTS, GRAMS, SpmmvProblem, is_complex, itemsize, promote
-from ..source import render
-from .interface import operands, real_type
+from ..source import c_type, render
+from .interface import operands
 
 _THREADS, _LANES = 256, 4  # of the kernel: 32 bytes of neighbouring partial sums
 _DOTS = {"xx": 1, "xy": 2, "yy": 4}
@@ -54,7 +54,7 @@ def totals_source(problem: SpmmvProblem, name: str) -> str:
         "THREADS": _THREADS,
         "LANES": _LANES,
     }
-    types = {"XReal": real_type(problem.dtype_x), "YReal": real_type(problem.dtype)}
+    types = {"XReal": c_type(problem.dtype_x), "YReal": c_type(problem.dtype)}
     return render(name, "sparse/spmmv_totals.cu", values, types)
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 from ..cache import load_json, store_json
 from ..device import DeviceInfo
-from ..families import CONFIGURED, config_from, current_name, is_valid
+from ..families import CONFIGURED, config_from, is_valid
 from ..family import AnyFamily
 from ..problem import BetaClass, Problem, SpmmvProblem, TsmmProblem, TsmttsmProblem
 from ..roofline import LEAST_BYTES, traffic
@@ -178,7 +178,7 @@ def _path(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Path:
 
 def _parse(record: Any, origin: str) -> Winner | None:
     try:
-        kernel, config = current_name(str(record["kernel"])), record["config"]
+        kernel, config = str(record["kernel"]), record["config"]
         numbers = int(record["rows"]), float(record["time_s"]), float(record["fraction"])
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
@@ -225,9 +225,3 @@ def refusal(operation: str, record: dict[str, Any], device: DeviceInfo) -> str |
     problem = dataclasses.replace(_problem(kind, record["problem"]), K=winner.rows)
     refused: str | None = CONFIGURED[winner.kernel].refuse(problem, winner.config, device)
     return refused
-
-
-def table_of(environment: dict[str, Any], records: list[dict[str, Any]]) -> str:
-    """Format a table for the package: the environment of the measurement, and one line per winner."""
-    lines = ",\n".join(json.dumps(record) for record in records)
-    return f'{{"environment": {json.dumps(environment)},\n"records": [\n{lines}\n]}}\n'

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 import blockvec
 from blockvec.bench.precompile import compile_ahead
 from blockvec.kernels.device import H200
+from tests.compiled import needs_compiler
 
 
 class _Backend:
     device = H200
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+@needs_compiler
 def test_each_source_is_compiled_once_and_wrong_ones_wait_for_their_run(tmp_path: Path) -> None:
     good = 'extern "C" __global__ void good() {}\n'
     backend: Any = _Backend()

@@ -10,7 +10,8 @@ import pytest
 import scipy.sparse as sp
 
 from blockvec.kernels.compile import compile_source
-from blockvec.kernels.krylov_steps import COUNTER_BYTES, KrylovStepsKernel
+from blockvec.kernels.device import H200
+from blockvec.kernels.krylov_steps import COUNTER_BYTES, STATIC_BYTES, KrylovStepsKernel
 from tests.blocks import address
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
@@ -20,18 +21,23 @@ KERNELS = [
     ("complex128", 1, 1),
     ("complex128", 4, 3),
     ("float64", 8, 3),
+    ("float64", 1, 2),
+    ("float64", 8, 6),
 ]
 
 
 @pytest.mark.parametrize(("dtype", "b", "tiles"), every_second(KERNELS))
 def test_the_kernel_compiles_without_spills(dtype: str, b: int, tiles: int) -> None:
-    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False)
-    assert kernel.refusal() == ""
-    assert compile_source(kernel.source(), "sm_90").resources.spill_bytes == 0
+    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False, piece=16)
+    assert kernel.refusal(H200) == ""
+    compiled = compile_source(kernel.source(H200), "sm_90").resources
+    assert compiled.spill_bytes == 0
+    assert compiled.shared_bytes <= STATIC_BYTES
 
 
-def test_coefficients_that_do_not_fit_in_registers_are_refused() -> None:
-    assert KrylovStepsKernel("complex128", 8, 3, wide=False).refusal()
+def test_blocks_wider_than_a_tile_and_wide_bases_are_refused() -> None:
+    assert KrylovStepsKernel("complex128", 8, 3, wide=False, piece=16).refusal(H200)
+    assert KrylovStepsKernel("float64", 8, 7, wide=False, piece=16).refusal(H200)
 
 
 def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
@@ -47,45 +53,41 @@ def hermitian(n: int, dtype: str, rng: np.random.Generator) -> Any:
 
 @needs_host_compiler
 @pytest.mark.parametrize(
-    ("dtype", "b", "tiles"), every_second([KERNELS[0], KERNELS[1], ("complex128", 2, 1)])
+    ("dtype", "b", "tiles"),
+    [
+        ("float64", 4, 1),
+        *every_second([("complex128", 2, 1), *KERNELS[:2], ("float64", 3, 1), ("float64", 8, 2)]),
+    ],
 )
-@pytest.mark.parametrize("full_until", [0, 12])
+@pytest.mark.parametrize(("full_until", "locked", "piece"), [(0, 0, 16), (12, 0, 8), (0, 3, 8)])
 def test_steps_are_those_of_block_lanczos(
-    dtype: str, b: int, tiles: int, full_until: int, tmp_path: Path
+    dtype: str, b: int, tiles: int, full_until: int, locked: int, piece: int, tmp_path: Path
 ) -> None:
-    n, known, steps, blocks = 101, 2 * b, 3, 2
+    n, begin, steps, blocks = 601, locked + b, 3, 2
+    known = begin + b
     rng = np.random.default_rng(b)
     A = hermitian(n, dtype, rng)
-    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False)
-    ld = kernel.columns + 3
+    kernel = KrylovStepsKernel(dtype, b, tiles, wide=False, piece=piece)
+    ld = kernel.columns + (4 if piece == 16 else 3)
     V = np.full((n, ld), np.nan, dtype)
-    start = rng.standard_normal((n, b)).astype(dtype)
-    V[:, :b] = np.linalg.qr(start)[0]
-    W = A @ V[:, :b]
-    W -= V[:, :b] @ (V[:, :b].conj().T @ W)
-    V[:, b:known] = np.linalg.qr(W)[0]
-    X, other = np.ascontiguousarray(V[:, b:known]), np.full((n, b), np.nan, dtype)
+    V[:, :begin] = np.linalg.qr(rng.standard_normal((n, begin)).astype(dtype))[0]
+    W = A @ V[:, locked:begin]
+    W -= V[:, :begin] @ (V[:, :begin].conj().T @ W)
+    V[:, begin:known] = np.linalg.qr(W)[0]
+    X, other = np.ascontiguousarray(V[:, begin:known]), np.full((n, b), np.nan, dtype)
     report = np.full((steps, kernel.report_rows, b), np.nan, dtype)
     work = np.zeros(kernel.work_bytes(blocks) // 8)
     work[COUNTER_BYTES // 8 :] = np.nan
     indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
     arrays = indptr, indices, A.data.astype(dtype), V, X, other, report, work
-    sizes = (
-        n,
-        ld,
-        np.int32(b),
-        np.int32(known),
-        np.int32(full_until),
-        np.int32(steps),
-        np.int32(1),
-        np.int32(4),
-    )
-    run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
-    run((blocks,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
+    sizes = n, ld, *map(np.int32, (begin, known, full_until, locked, steps, True, 4))
+    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
+    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
+    run((blocks,), (threads,), (*map(address, arrays), *sizes, 1e6), shared)
 
     C = kernel.columns
     for step in range(steps):
-        m, end = b * (step + 1), known + b * step
+        m, end = begin + b * step, known + b * step
         first = 0 if m < full_until else m - b
         S1, S2, (G, R, T) = (
             report[step, :C],
@@ -93,7 +95,8 @@ def test_steps_are_those_of_block_lanczos(
             report[step, 2 * C : -1].reshape(3, b, b),
         )
         S = S2[:end].copy()
-        S[first:end] += S1[first:end]
+        S[:locked] += S1[:locked]
+        S[max(first, locked) : end] += S1[max(first, locked) : end]
         new = V[:, end : end + b]
         assert np.abs(A @ V[:, m : m + b] - V[:, :end] @ S - new @ R).max() < 1e-12
         assert np.abs(V[:, : end + b].conj().T @ V[:, : end + b] - np.eye(end + b)).max() < 1e-13
@@ -109,14 +112,15 @@ def test_steps_are_those_of_block_lanczos(
 def test_a_block_without_a_factor_is_refused(tmp_path: Path) -> None:
     n, b = 64, 2
     A = sp.eye_array(n, format="csr")
-    kernel = KrylovStepsKernel("float64", b, 1, wide=False)
+    kernel = KrylovStepsKernel("float64", b, 1, wide=False, piece=16)
     V = np.zeros((n, 32))
     V[:b, :b] = np.eye(b)
     X, other = np.ascontiguousarray(V[:, :b]), np.empty((n, b))
     report, work = np.zeros((1, kernel.report_rows, b)), np.zeros(kernel.work_bytes(1) // 8)
     arrays = A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, V, X, other, report, work
-    sizes = n, 32, np.int32(0), np.int32(b), np.int32(b), np.int32(1), np.int32(1), np.int32(2)
-    run = HostKernel(kernel.source(), tmp_path, readable=list(arrays[:3]))
-    run((1,), (kernel.threads,), (*map(address, arrays), *sizes, 1e6))
+    sizes = n, 32, *map(np.int32, (0, b, b, 0, 1, True, 2))
+    run = HostKernel(kernel.source(H200), tmp_path, readable=list(arrays[:6]))
+    threads, shared = 32 * kernel.warps(H200), kernel.shared_bytes(H200)
+    run((1,), (threads,), (*map(address, arrays), *sizes, 1e6), shared)
     assert report[0, -1, 0] == np.inf
     assert not V[:, b:].any()

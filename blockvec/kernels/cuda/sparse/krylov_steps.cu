@@ -1,29 +1,40 @@
 // Several steps of block Lanczos in one cooperative launch: W = A X, two projections, Cholesky QR, and again with X = W.
 //
 //   per step, with `end` columns of the basis V so far and the block X = the last B of them:
-//     W = A X, if `multiplies`     A in CSR form, `group` lanes per row, a whole block for rows of more than LONG entries per lane
-//     S1 = V^H W, W -= V S1        of the columns from `first` on, to which W can couple; of all, while m < full_until
-//     S2 = V^H W, W -= V S2        of all columns
-//     G = W^H W = R^H R, T = R^-1  as in elementwise/inverse_factor.cu
+//     W = A X, if `multiplies`     A in CSR form, `group` lanes per row
+//     S1 = V^H W                   of the columns that W can couple to: `locked` ones, and from `first` on, or all while m < full_until
+//     W -= V S1, S2 = V^H W        of all columns
+//     W -= V S2, G = W^H W         = R^H R, T = R^-1  as in elementwise/inverse_factor.cu
 //     W = W T, V[:, end:end+B] = W
 //
 // Where G has no accurate factor, T is the identity, and the growth is infinite: the host, which reads the small matrices of all steps
-// afterwards, discards what follows. Rows of V and W belong to one warp throughout, so that between products only sums cross blocks. Every
-// block adds up the partial sums of all blocks itself, in the same order, and five barriers of the grid separate the phases of a step. Loads
-// of what other blocks have stored bypass the first-level cache.
+// afterwards, discards what follows. V is read from memory twice per step, and the columns of S1 once more.
 //
-// Config: COMPLEX; B: columns of a block; TILES: V has up to 32 TILES columns; ROWS: that a warp loads at a time;
-// THREADS: of a block. All blocks must run at the same time.
+// A warp owns tiles of 16 rows throughout, so that between products only sums cross blocks, in a fixed order: a warp's in registers, a
+// block's over its warps, and the grid's over its blocks, of which each adds up some of the numbers. Rows are staged in shared memory by
+// asynchronous copies of the warp, and multiplied on tensor cores, where a complex number is two real columns:
+//
+//     V^H W    real products Z of the columns of V and W, combined by `element_of`        k = rows
+//     V S      the real form of -S in shared memory, `fragments`                          k = columns of V
+//
+// A staged row has PITCH = 4 mod 16 doubles, so that the 16 lanes that are served together, of four rows and four columns in either
+// product, touch distinct banks. Loads of what other blocks have stored bypass the first-level cache.
+//
+// Config: COMPLEX; B: columns of a block, up to 8 real ones; TILES: V has up to 32 TILES columns; PIECE: bytes of a copy, 16 where rows of V
+// are aligned so, else 8; THREADS: of a block. All blocks must run at the same time.
 // Types:  Index: of row pointers and columns.
 // report: per step 2 * 32 TILES + 3 B + 1 rows of B numbers: S1, S2, G, R, T, and the growth.
-// work: one counter in its first 128 bytes, zero; then partial sums.
+// work: one counter in its first 128 bytes, zero; then partial sums of the blocks.
 #include "common/element.cuh"
+#include "common/mma.cuh"
 
 using Element = ElementOf<COMPLEX, double>;
 
 constexpr u32 ALL = 0xffffffffu;
-constexpr int LONG = 32, WAITING = 32;  // entries per lane from which on a row waits for all warps of a block, and such rows per warp
-constexpr int COLUMNS = 32 * TILES, PARTIALS = COLUMNS * B, WARPS = THREADS / 32, PAIRS = (B * B + 31) / 32;
+constexpr int P = COMPLEX ? 2 : 1, COLUMNS = 32 * TILES, WARPS = THREADS / 32, PAIRS = (B * B + 31) / 32;
+constexpr int WIDE = P * COLUMNS, NARROW = P * B;                       // real columns of V and W
+constexpr int ROWS = 16, PITCH = WIDE + 4, STAGE = ROWS * (PITCH + 8);  // of a tile: doubles of a row of V, and of all of V and W
+static_assert(NARROW <= 8, "a block is one tile of a tensor product");
 
 template <class T>
 __device__ __forceinline__ T load_stored(const T* p) {
@@ -61,14 +72,6 @@ __device__ __forceinline__ T exchanged(T x, int mask) {
         return __shfl_xor_sync(ALL, x, mask);
 }
 
-template <class T>
-__device__ __forceinline__ T from_lane(T x, int lane) {
-    if constexpr (IS_COMPLEX<T>)
-        return {__shfl_sync(ALL, x.re, lane), __shfl_sync(ALL, x.im, lane)};
-    else
-        return __shfl_sync(ALL, x, lane);
-}
-
 // The sum over groups of so many lanes, in all of them.
 __device__ __forceinline__ Element summed(Element x, int lanes = 32) {
 #pragma unroll
@@ -77,44 +80,6 @@ __device__ __forceinline__ Element summed(Element x, int lanes = 32) {
     return x;
 }
 
-// Number `lane` of B, without an index into registers, which would put them into memory.
-__device__ __forceinline__ Element of_lane(const Element (&x)[B], int lane) {
-    Element mine = x[0];
-#pragma unroll
-    for (int q = 1; q < B; ++q) mine = lane == q ? x[q] : mine;
-    return mine;
-}
-
-// Adds numbers HALF, HALF + 1 ... of other lanes to the first HALF ones, in half of the lanes the other way round, until one is left.
-template <int HALF>
-__device__ __forceinline__ void halve(Element (&x)[B]) {
-    if constexpr (HALF > 0) {
-        constexpr int MASK = 32 / B * HALF;
-        const bool upper = threadIdx.x & MASK;
-#pragma unroll
-        for (int q = 0; q < HALF; ++q) {
-            const Element sent = upper ? x[q] : x[q + HALF], kept = upper ? x[q + HALF] : x[q];
-            x[q] = add(kept, exchanged(sent, MASK));
-        }
-        halve<HALF / 2>(x);
-    }
-}
-
-// The sums of B numbers over all lanes, in all of them: halves of the numbers are exchanged for halves of the lanes, as far as there are any,
-// and what is one number per lane then goes to all lanes.
-__device__ __forceinline__ void sum_all(Element (&x)[B]) {
-    if constexpr ((B & (B - 1)) != 0 || B == 1) {
-#pragma unroll
-        for (int q = 0; q < B; ++q) x[q] = summed(x[q]);
-    } else {
-        halve<B / 2>(x);
-        const Element mine = summed(x[0], 32 / B);
-#pragma unroll
-        for (int q = 0; q < B; ++q) x[q] = from_lane(mine, q * (32 / B));
-    }
-}
-
-__device__ __forceinline__ Element less(Element a, Element b) { return add(a, multiply(b, -1.0)); }
 __device__ __forceinline__ double square(Element x) { return real_part(multiply(conjugate(x), x)); }
 
 // Adds the product of every `stride`-th entry to y.
@@ -129,6 +94,11 @@ __device__ __forceinline__ void add_entries(const Index* columns, const Element*
         for (int q = 0; q < B; ++q) y[q] = add(y[q], multiply(a, x[q]));
     }
 }
+
+// Columns from one number up to another.
+struct Hole {
+    int from, until;
+};
 
 struct Grid {
     u32* arrived;
@@ -147,204 +117,209 @@ struct Grid {
     }
 };
 
+// Element (i, q) of V^H W, from the real products Z of their columns, 8 per row.
+template <class T>
+__device__ __forceinline__ T element_of(const double* Z, int i, int q) {
+    const double* const z = Z + P * i * 8 + P * q;
+    if constexpr (IS_COMPLEX<T>)
+        return {z[0] + z[9], z[1] - z[8]};
+    else
+        return z[0];
+}
+
+// Real row a of P and column b of P that stand for a number in a real form: (x + iy)(re + i im) = (x, y) ((re, im), (-im, re)).
+template <class T>
+__device__ __forceinline__ double real_form(T x, int a, int b) {
+    if constexpr (IS_COMPLEX<T>)
+        return a == b ? x.re : a == 0 ? x.im : -x.im;
+    else
+        return x;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     KERNEL(const Index* starts, const Index* columns, const Element* entries, Element* V, Element* X, Element* W, Element* report,
-           char* work, i64 n, i64 ld, int m, int end, int full_until, int steps, int multiplies, int group, double limit) {
-    SHARED_ARRAY(Element, sums, [PARTIALS]);
+           char* work, i64 n, i64 ld, int m, int end, int full_until, int locked, int steps, int multiplies, int group, double limit) {
+    DYNAMIC_SHARED(memory, 128);  // fragments of S and T, and of each warp a tile
     SHARED_ARRAY(Element, small, [2 * B * B]);  // A and T of the factorisation
-    SHARED_ARRAY(i64, long_rows, [WARPS][WAITING]);
-    SHARED_ARRAY(int, many, [WARPS]);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x, g = lane / 4, t = lane % 4;
     const i64 team = static_cast<i64>(blockIdx.x) * WARPS + warp, teams = static_cast<i64>(blocks) * WARPS;
     Grid grid{reinterpret_cast<u32*>(work)};
     Element* const partials = reinterpret_cast<Element*>(work + 128);
+    double* const fragments = reinterpret_cast<double*>(memory);
+    double* const stages = fragments + WIDE * 8;
+    double* const v = stages + warp * STAGE;  // rows of V, then of W
+    double* const w = v + ROWS * PITCH;
 
-    // Stores the block's sums for the others.
-    const auto store = [&](int part, int count) {
-        Element* const mine = partials + static_cast<i64>(part) * PARTIALS * blocks + blockIdx.x;
-        for (int e = threadIdx.x; e < count; e += THREADS) mine[static_cast<i64>(e) * blocks] = sums[e];
-    };
-    // Adds up what all blocks have stored, after they have met; also into rows of the report.
-    const auto take = [&](int part, int first, int count, Element* into) {
-        for (int e = first + warp; e < count; e += WARPS) {
-            const Element* const from = partials + (static_cast<i64>(part) * PARTIALS + e) * blocks;
-            Element sum{};
-            for (int k = lane; k < blocks; k += 32) sum = add(sum, load_stored(from + k));
-            sum = summed(sum);
-            if (lane == 0) {
-                sums[e] = sum;
-                if (blockIdx.x == 0) into[e] = sum;
+    // Calls use(first row) for each tile of this warp, of which W and the real columns of V are staged, up to `until` and without those of
+    // the hole, whose bounds are multiples of 16. What lies outside of the matrix is zero.
+    const auto each_tile = [&](int until, Hole hole, auto use) {
+        for (i64 base = team * ROWS; base < n; base += teams * ROWS) {
+            for (int r = lane / 8; r < ROWS; r += 4) {
+                const bool inside = base + r < n;
+                const double* const row = reinterpret_cast<const double*>(V + (inside ? (base + r) * ld : 0));
+                for (int c = lane % 8 * (PIECE / 8); c < until; c += PIECE) {
+                    if (c >= hole.from && c < hole.until) continue;
+                    async_copy<PIECE>(v + r * PITCH + c, row + c, inside ? min(PIECE, 8 * (until - c)) : 0);
+                }
             }
+            const double* const block = reinterpret_cast<const double*>(W + base * B);
+            const int rows = min(n - base, static_cast<i64>(ROWS));
+            for (int c = 2 * lane; c < ROWS * NARROW; c += 64) {
+                const int bytes = max(0, min(16, 8 * (rows * NARROW - c)));
+                async_copy<16>(w + c, bytes ? block + c : block, bytes);
+            }
+            async_commit();
+            async_wait<0>();
+            __syncwarp();
+            use(base);
+            __syncwarp();
+        }
+    };
+
+    // W of a tile as the accumulators of a product: rows g and g + 8, columns 2t and 2t + 1.
+    const auto load_sums = [&](double(&c)[2][2]) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) c[h][e] = 2 * t + e < NARROW ? w[(g + 8 * h) * NARROW + 2 * t + e] : 0.0;
+    };
+    const auto each_sum = [&](i64 base, auto use) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+                if (2 * t + e < NARROW && base + g + 8 * h < n) use(h, e, g + 8 * h, 2 * t + e);
+    };
+    // W -= V S of a tile, by the real columns of V up to `until`; also in memory.
+    const auto subtract = [&](i64 base, int until) {
+        double c[2][2];
+        load_sums(c);
+#pragma unroll 4
+        for (int x = 0; x < until; x += 4) {
+            const bool inside = x + t < until;
+            const double top[1] = {inside ? v[g * PITCH + x + t] : 0.0}, bottom[1] = {inside ? v[(g + 8) * PITCH + x + t] : 0.0};
+            const double b[1] = {fragments[(x + t) * 8 + g]};
+            mma_m16n8(c[0], c[1], top, bottom, b);
+        }
+        __syncwarp();
+        each_sum(base, [&](int h, int e, int r, int q) {
+            w[r * NARROW + q] = c[h][e];
+            reinterpret_cast<double*>(W + base * B)[r * NARROW + q] = c[h][e];
+        });
+        __syncwarp();
+    };
+    // Four rows of W as a factor.
+    const auto row_of = [&](int u) { return g < NARROW ? w[(t + 4 * u) * NARROW + g] : 0.0; };
+
+    double of_tile[WIDE / 16][2][2];  // real products of 16 columns of V and those of W
+    const auto clear = [&] {
+#pragma unroll
+        for (int tile = 0; tile < WIDE / 16; ++tile)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) of_tile[tile][h][0] = of_tile[tile][h][1] = 0;
+    };
+    const auto project = [&](int until, Hole hole) {
+#pragma unroll 1  // more would not fit into registers
+        for (int u = 0; u < ROWS / 4; ++u) {
+            const double b[1] = {row_of(u)};
+            const double* const row = v + (t + 4 * u) * PITCH + g;
+#pragma unroll
+            for (int tile = 0; tile < WIDE / 16; ++tile) {
+                if (16 * tile >= until || (16 * tile >= hole.from && 16 * tile < hole.until)) continue;
+                const double top[1] = {row[16 * tile]}, bottom[1] = {row[16 * tile + 8]};
+                mma_m16n8(of_tile[tile][0], of_tile[tile][1], top, bottom, b);
+            }
+        }
+    };
+    const auto put = [&](int row, const double(&pair)[2]) {
+        v[row * 8 + 2 * t] = pair[0];
+        v[row * 8 + 2 * t + 1] = pair[1];
+    };
+    // Adds up `rows` rows of B numbers of all warps, from the places of `put`, into `into`, which all blocks can read afterwards; rows from
+    // `locked` to `first` are left out.
+    const auto add_up = [&](int first, int rows, Element* into) {
+        const auto is_out = [&](int e) { return e >= locked * B && e < first * B; };
+        __syncthreads();
+        for (int e = threadIdx.x; e < rows * B; e += THREADS) {
+            if (is_out(e)) continue;
+            Element sum = element_of<Element>(stages, e / B, e % B);
+            for (int k = 1; k < WARPS; ++k) sum = add(sum, element_of<Element>(stages + k * STAGE, e / B, e % B));
+            partials[static_cast<i64>(e) * blocks + blockIdx.x] = sum;
+        }
+        grid.meet();
+        for (int e = warp * blocks + blockIdx.x; e < rows * B; e += WARPS * blocks) {
+            if (is_out(e)) continue;
+            const Element* const of_blocks = partials + static_cast<i64>(e) * blocks;
+            Element sum{};
+            for (int k = lane; k < blocks; k += 32) sum = add(sum, load_stored(of_blocks + k));
+            sum = summed(sum);
+            if (lane == 0) into[e] = sum;
+        }
+        grid.meet();
+    };
+    const auto add_up_columns = [&](int first, Element* into) {
+#pragma unroll
+        for (int tile = 0; tile < WIDE / 16; ++tile)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) put(16 * tile + 8 * h + g, of_tile[tile][h]);
+        add_up(first, end, into);
+    };
+    // -S as a factor: real rows up to a multiple of four, of which those from `locked` to `first` and behind `end` are zero.
+    const auto take = [&](int first, const Element* S) {
+        for (int e = threadIdx.x; e < (P * end + 3) / 4 * 32; e += THREADS) {
+            const int i = e / 8 / P, q = e % 8 / P;
+            const bool inside = (i >= first || i < locked) && i < end && q < B;
+            fragments[e] = inside ? -real_form(load_stored(S + i * B + q), e / 8 % P, e % P) : 0.0;
         }
         __syncthreads();
     };
 
     for (int step = 0; step < steps; ++step, m += B, end += B, report += (2 * COLUMNS + 3 * B + 1) * B) {
-        if (multiplies) {  // W = A X
-            int waiting = 0;  // rows of this warp
-            for (i64 base = team * (32 / group); base < n; base += teams * (32 / group)) {
-                const i64 row = base + lane / group;
-                const i64 begin = row < n ? static_cast<i64>(starts[row]) : 0, stop = row < n ? static_cast<i64>(starts[row + 1]) : 0;
-                const bool leads = lane % group == 0, is_long = stop - begin > LONG * group;
-                const u32 longs = __ballot_sync(ALL, leads && is_long), before = (u32{1} << (lane - lane % group)) - 1;
-                const int at = waiting + __popc(longs & before);
-                const bool waits = is_long && at < WAITING;
-                waiting += __popc(longs);
-                if (waits && leads) long_rows[warp][at] = row;
+        if (multiplies) {  // W = A X, rows of this warp's tiles, 32 / group at a time
+            const int together = 32 / group;
+            const auto start_of = [&](i64 row) { return static_cast<i64>(starts[min(row, n)]); };
+            i64 row = team * ROWS + lane / group, begin = start_of(row), stop = start_of(row + 1);
+            for (int in_tile = together; row - lane / group < n; in_tile = in_tile % ROWS + together) {
+                const i64 next = row + together + (in_tile < ROWS ? 0 : (teams - 1) * ROWS);
+                const i64 next_begin = start_of(next), next_stop = start_of(next + 1);  // before the loads that depend on this row's
                 Element y[B] = {};
-                if (!waits) add_entries(columns, entries, X, begin + lane % group, stop, group, y);
+                add_entries(columns, entries, X, begin + lane % group, stop, group, y);
 #pragma unroll
                 for (int q = 0; q < B; ++q) y[q] = summed(y[q], group);
-                if (row < n && leads && !waits)
+                if (row < n && lane % group == 0)
 #pragma unroll
                     for (int q = 0; q < B; ++q) W[row * B + q] = y[q];
+                row = next;
+                begin = next_begin;
+                stop = next_stop;
             }
-            if (lane == 0) many[warp] = min(waiting, WAITING);
-            __syncthreads();
-            // Rows of this block that would keep a few lanes busy for long: all of its warps share one.
-            for (int next = 0; next < WARPS * WAITING; ++next) {
-                const int of = next / WAITING, at = next % WAITING;
-                if (at >= many[of]) continue;
-                const i64 row = long_rows[of][at];
-                Element y[B] = {};
-                add_entries(columns, entries, X, static_cast<i64>(starts[row]) + threadIdx.x, static_cast<i64>(starts[row + 1]), THREADS, y);
-                sum_all(y);
-                const Element mine = of_lane(y, lane);
-                if (lane < B) sums[warp * B + lane] = mine;
-                __syncthreads();
-                if (threadIdx.x < B) {
-                    Element sum{};
-                    for (int w = 0; w < WARPS; ++w) sum = add(sum, sums[w * B + threadIdx.x]);
-                    W[row * B + threadIdx.x] = sum;
-                }
-                __syncthreads();
-                }
-            grid.meet();
+            __syncwarp();
         }
 
-        Element of_column[TILES][B];  // of the columns lane, lane + 32 ...
-        // Stores in `work` would keep the loads of later rows behind them: some rows are loaded at a time.
-        const auto each_row = [&](int first, auto work) {
-            for (i64 begin = team; begin < n; begin += ROWS * teams) {
-                Element v[ROWS][TILES], w[ROWS][B];
-#pragma unroll
-                for (int s = 0; s < ROWS; ++s) {
-                    const i64 row = begin + s * teams;
-#pragma unroll
-                    for (int q = 0; q < B; ++q) w[s][q] = Element{};
-                    if (row < n) load_row(W + row * B, w[s]);
-#pragma unroll
-                    for (int t = 0; t < TILES; ++t) {
-                        const int i = lane + 32 * t;
-                        v[s][t] = row < n && i >= first && i < end ? V[row * ld + i] : Element{};
-                    }
-                }
-#pragma unroll
-                for (int s = 0; s < ROWS; ++s) work(begin + s * teams, v[s], w[s]);
-            }
-        };
-        const auto project = [&](const Element(&v)[TILES], const Element(&w)[B]) {
-#pragma unroll
-            for (int t = 0; t < TILES; ++t)
-#pragma unroll
-                for (int q = 0; q < B; ++q) of_column[t][q] = add(of_column[t][q], multiply(conjugate(v[t]), w[q]));
-        };
-        const auto clear = [&] {
-#pragma unroll
-            for (int t = 0; t < TILES; ++t)
-#pragma unroll
-                for (int q = 0; q < B; ++q) of_column[t][q] = Element{};
-        };
-        // Element e = (i, q) of S is at i B + q; a lane has q of its columns, in another order: it stores them to the block's sums.
-        const auto put_columns = [&](int part) {
-            for (int w = 0; w < WARPS; ++w) {
-                if (w == warp)
-#pragma unroll
-                    for (int t = 0; t < TILES; ++t)
-#pragma unroll
-                        for (int q = 0; q < B; ++q) {
-                            Element& sum = sums[(lane + 32 * t) * B + q];
-                            sum = w == 0 ? of_column[t][q] : add(sum, of_column[t][q]);
-                        }
-                __syncthreads();
-            }
-            store(part, end * B);
-        };
-        const auto keep_columns = [&](int first) {  // what `take` has added up
-#pragma unroll
-            for (int t = 0; t < TILES; ++t)
-#pragma unroll
-                for (int q = 0; q < B; ++q) {
-                    const int i = lane + 32 * t;
-                    of_column[t][q] = i >= first && i < end ? sums[i * B + q] : Element{};
-                }
-        };
-
-        // S1
         const int first = m < full_until ? 0 : m - B;
+        const Hole hole{(P * locked + 15) / 16 * 16, P * first / 16 * 16}, none{0, 0};
         clear();
-        each_row(first, [&](i64, const Element(&v)[TILES], const Element(&w)[B]) { project(v, w); });
-        put_columns(0);
-        grid.meet();
-        take(0, first * B, end * B, report);
-        Element S[TILES][B];
-        keep_columns(first);
-#pragma unroll
-        for (int t = 0; t < TILES; ++t)
-#pragma unroll
-            for (int q = 0; q < B; ++q) S[t][q] = of_column[t][q];
-        const auto subtract = [&](i64 row, const Element(&v)[TILES], Element(&w)[B]) {
-            Element taken[B] = {};
-#pragma unroll
-            for (int t = 0; t < TILES; ++t)
-#pragma unroll
-                for (int q = 0; q < B; ++q) taken[q] = add(taken[q], multiply(v[t], S[t][q]));
-            sum_all(taken);
-#pragma unroll
-            for (int q = 0; q < B; ++q) w[q] = less(w[q], taken[q]);
-            const Element mine = of_lane(w, lane);
-            if (lane < B && row < n) W[row * B + lane] = mine;
-        };
-        __syncthreads();
+        each_tile(P * end, hole, [&](i64) { project(P * end, hole); });
+        add_up_columns(first, report);
+        take(first, report);
 
-        // S2, in the pass that subtracts V S1
         clear();
-        each_row(0, [&](i64 row, const Element(&v)[TILES], Element(&w)[B]) {
-            subtract(row, v, w);
-            project(v, w);
+        each_tile(P * end, none, [&](i64 base) {
+            subtract(base, P * end);
+            project(P * end, none);
         });
-        put_columns(1);
-        grid.meet();
-        take(1, 0, end * B, report + COLUMNS * B);
-        keep_columns(0);
-#pragma unroll
-        for (int t = 0; t < TILES; ++t)
-#pragma unroll
-            for (int q = 0; q < B; ++q) S[t][q] = of_column[t][q];
-        __syncthreads();
+        add_up_columns(0, report + COLUMNS * B);
+        take(0, report + COLUMNS * B);
 
-        // G, in the pass that subtracts V S2: a lane adds up the elements lane, lane + 32 ...
-        Element of_pair[PAIRS] = {};
-        each_row(0, [&](i64 row, const Element(&v)[TILES], Element(&w)[B]) {
-            subtract(row, v, w);
-            // All lanes have w: one that chose its elements by index would read them from memory.
+        double of_pair[2] = {};
+        each_tile(P * end, none, [&](i64 base) {
+            subtract(base, P * end);
 #pragma unroll
-            for (int e = 0; e < B * B; ++e) {
-                const Element pair = multiply(conjugate(w[e / B]), w[e % B]);
-                if (lane == e % 32) of_pair[e / 32] = add(of_pair[e / 32], pair);
-            }
+            for (int u = 0; u < ROWS / 4; ++u) mma_m8n8k4(of_pair, row_of(u), row_of(u));
         });
-        for (int w = 0; w < WARPS; ++w) {
-            if (w == warp)
-#pragma unroll
-                for (int u = 0; u < PAIRS; ++u)
-                    if (lane + 32 * u < B * B) sums[lane + 32 * u] = w == 0 ? of_pair[u] : add(sums[lane + 32 * u], of_pair[u]);
-            __syncthreads();
-        }
-        store(2, B * B);
-        grid.meet();
+        put(g, of_pair);
         Element* const found = report + 2 * COLUMNS * B;
-        take(2, 0, B * B, found);
+        add_up(0, B, found);
 
         // R, T and the growth, by one warp of each block
         Element* const A = small;
@@ -352,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (warp == 0) {
             for (int e = lane; e < B * B; e += 32) {
                 const int i = e / B, j = e % B;
-                const Element g = multiply(add(sums[e], conjugate(sums[j * B + i])), 0.5);
+                const Element g = multiply(add(load_stored(found + e), conjugate(load_stored(found + j * B + i))), 0.5);
                 A[e] = j < i ? Element{} : g;
                 T[e] = g;  // for its diagonal
             }
@@ -412,18 +387,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         __syncthreads();
 
-        // W = W T, also behind V
-        for (i64 row = team; row < n; row += teams) {
-            Element w[B], y[B] = {};
-            load_row(W + row * B, w);
-            __syncwarp();
-#pragma unroll
-            for (int p = 0; p < B; ++p)
-#pragma unroll
-                for (int q = p; q < B; ++q) y[q] = add(y[q], multiply(w[p], T[p * B + q]));
-            const Element mine = of_lane(y, lane);
-            if (lane < B) W[row * B + lane] = V[row * ld + end + lane] = mine;
+        for (int e = threadIdx.x; e < 64; e += THREADS) {
+            const int p = e / 8 / P, q = e % 8 / P;
+            fragments[e] = p < B && q < B ? real_form(T[p * B + q], e / 8 % P, e % P) : 0.0;
         }
+        __syncthreads();
+
+        each_tile(0, none, [&](i64 base) {  // W = W T, also behind V
+            double c[2][2] = {};
+#pragma unroll
+            for (int x = 0; x < NARROW; x += 4) {
+                const bool inside = x + t < NARROW;
+                const double top[1] = {inside ? w[g * NARROW + x + t] : 0.0}, bottom[1] = {inside ? w[(g + 8) * NARROW + x + t] : 0.0};
+                const double b[1] = {fragments[(x + t) * 8 + g]};
+                mma_m16n8(c[0], c[1], top, bottom, b);
+            }
+            each_sum(base, [&](int h, int e, int r, int q) {
+                reinterpret_cast<double*>(W + base * B)[r * NARROW + q] = c[h][e];
+                reinterpret_cast<double*>(V + (base + r) * ld + end)[q] = c[h][e];
+            });
+        });
         grid.meet();
         Element* const former = X;
         X = W;

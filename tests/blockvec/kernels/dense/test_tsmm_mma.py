@@ -17,23 +17,16 @@ from blockvec.kernels.dense.tsmm_mma import is_complex_kernel, registers, shape_
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.limits import register_limit
-from blockvec.kernels.problem import TsmmProblem, is_complex, itemsize
+from blockvec.kernels.problem import TsmmProblem, is_complex
 from blockvec.kernels.roofline import Ceilings, time_limit
 from tests.blocks import address, aligned, bind, draw, parts
+from tests.blocks import tsmm_problem as problem
 from tests.compiled import needs_compiler
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 
 family = FAMILIES["tsmm_mma"]
 
-OPERAND_BYTES = 2 << 30
 CEILINGS = Ceilings(4650, 4400, 4240, {"float64": 66e3})
-
-
-def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmmProblem:
-    N = M if N is None else N
-    K = OPERAND_BYTES // (max(M, N) * itemsize(dtype))
-    plain = TsmmProblem(K=K, M=M, N=N, dtype_a=dtype, dtype_c=dtype, lda=M, ldb=N)
-    return replace(plain, **changes)
 
 
 BOTH = pytest.mark.parametrize("dtype", ["float64", "complex128"])

@@ -2,103 +2,23 @@
 
 from __future__ import annotations
 
-import random
-import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from blockvec.kernels import compile as compiler
 from blockvec.kernels.dense import tsmttsm_fma as settings
 from blockvec.kernels.dense.tsmttsm_fma import TsmttsmFmaConfig as Config
-from blockvec.kernels.dense.tsmttsm_fma_model import TsmttsmFmaModel
-from blockvec.kernels.device import H200, DeviceInfo
+from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
-from blockvec.kernels.problem import TsmttsmProblem, itemsize, promote
-from tests.blocks import address, bind, counters_are_ready, describe_tsmttsm, draw, framed, parts
-from tests.compiled import A100, needs_compiler
+from blockvec.kernels.problem import TsmttsmProblem, promote
+from tests.blocks import TYPES, address, bind, counters_are_ready, describe_tsmttsm, draw, framed, parts
+from tests.blocks import tsmttsm_problem as problem
 from tests.emulator.host import HostKernel, needs_host_compiler
 
-TYPES = ("float32", "float64", "complex64", "complex128")
-OPERAND_BYTES = 2 << 30
-
-
 family = FAMILIES["tsmttsm_fma"]
-
-
-def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmttsmProblem:
-    N = M if N is None else N
-    plain = TsmttsmProblem(
-        K=OPERAND_BYTES // (max(M, N) * itemsize(dtype)),
-        M=M,
-        N=N,
-        dtype_a=dtype,
-        dtype_b=dtype,
-        lda=M,
-        ldb=N,
-        conj=dtype.startswith("complex"),
-    )
-    return replace(plain, **changes)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-def test_every_width_has_a_valid_choice_in_a_moment(dtype: str) -> None:
-    seconds = []
-    for width in range(1, 65):
-        p = problem(width, dtype=dtype)
-        start = time.process_time()
-        config = family.choose(p, H200)
-        seconds.append(time.process_time() - start)
-        assert family.refuse(p, config, H200) is None
-        assert family.predict(p, config, H200) > 0
-        assert config.reduction == "partials"
-    assert np.median(seconds) < 0.05
-
-
-class CountingModel(TsmttsmFmaModel):
-    """The model, which counts the configurations that it predicts the time of."""
-
-    def __init__(self) -> None:
-        self.predictions = 0
-
-    def predict(self, *of: Any) -> float:
-        self.predictions += 1
-        return super().predict(*of)
-
-
-def test_a_choice_is_remembered_and_does_not_depend_on_the_factors() -> None:
-    p = problem(8)
-    model = CountingModel()
-    chosen, predictions = model.choose(p, H200), model.predictions
-    assert predictions > 0
-    assert model.choose(replace(p, alpha="general", beta="general"), H200) == chosen
-    assert model.predictions == predictions
-
-
-@pytest.mark.parametrize(
-    "p",
-    [
-        problem(1, 64),
-        problem(64, 1, "complex64"),
-        problem(7, 19, "float32", K=0),
-        problem(33, 2, "complex128", K=1),
-        problem(13, 8, lda=61, ldb=64, align_a=8),
-        problem(13, 8, "complex64", lda=61, ldb=65, align_a=4, align_b=4),
-        problem(31, same=True),
-        problem(5, 6, "complex128", dtype_b="float32", align_b=4),
-        problem(5, 6, "float32", dtype_b="complex128", align_a=4),
-    ],
-    ids=str,
-)
-def test_problems_of_all_shapes_have_a_choice_and_a_space(p: TsmttsmProblem) -> None:
-    assert family.refuse(p, family.choose(p, H200), H200) is None
-    configs = family.space(p, H200)
-    assert len(configs) > 20
-    assert all(family.refuse(p, config, H200) is None for config in configs)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -110,13 +30,6 @@ def test_the_space_has_a_few_hundred_ways_with_the_options_of_the_paper(width: i
         assert {getattr(config, option) for config in configs} == {True, False}
     assert {config.stages > 0 for config in configs} == {True, False}
     assert len({(config.tm, config.tn) for config in configs}) >= 3
-
-
-def test_what_the_family_cannot_run_is_refused_with_a_reason() -> None:
-    assert "widths" in str(family.supports(problem(65), H200))
-    assert "CUDA" in str(family.supports(problem(8), replace(H200, kind="cpu")))
-    with pytest.raises(ValueError, match="tsmttsm_fma cannot run"):
-        family.choose(problem(65), H200)
 
 
 @pytest.mark.parametrize(
@@ -176,44 +89,6 @@ def test_a_launch_refuses_an_address_that_is_less_aligned_than_described() -> No
     p = problem(8)
     with pytest.raises(ValueError, match="described as aligned to 16 bytes"):
         bind(family, None, p, family.choose(p, H200), H200)(1 << 20, (1 << 20) + 8, 1 << 21, 1, 0, 1 << 22)
-
-
-# ---- compilation
-
-
-def assert_compiles_clean(p: TsmttsmProblem, config: Config, device: DeviceInfo = H200) -> None:
-    assert family.refuse(p, config, device) is None
-    cubin = compiler.build(family.source(p, config, device), device.architecture)
-    assert cubin.resources.spill_bytes == cubin.resources.stack_bytes == 0, (p, config, cubin.resources)
-    assert cubin.resources.shared_bytes <= settings.STATIC_SHARED_BYTES
-
-
-@needs_compiler
-@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.architecture)
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("width", [3, 20, 64])
-def test_configurations_of_the_space_compile_without_spills(
-    width: int, dtype: str, device: DeviceInfo
-) -> None:
-    p = problem(width, dtype=dtype)
-    drawn = random.Random(f"{width}{dtype}{device.architecture}").choice(family.space(p, device))
-    assert_compiles_clean(p, drawn, device)
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "p",
-    [
-        problem(31, same=True),
-        problem(9, dtype="complex64", same=True, alpha="general", beta="general"),
-        problem(13, 8, lda=61, ldb=64, align_a=8, beta="one"),
-        problem(63, dtype="float32"),
-        problem(5, 6, "complex128", dtype_b="float32", align_b=4),
-    ],
-    ids=str,
-)
-def test_choices_for_other_problems_compile_without_spills(p: TsmttsmProblem) -> None:
-    assert_compiles_clean(p, family.choose(p, H200))
 
 
 # ---- the kernel, thread by thread

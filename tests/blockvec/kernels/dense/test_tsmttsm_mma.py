@@ -20,31 +20,14 @@ from blockvec.kernels.device import H200, DeviceInfo
 from blockvec.kernels.families import FAMILIES, families_of
 from blockvec.kernels.launch import GRID_HEADER_BYTES, partials_bytes
 from blockvec.kernels.limits import register_limit
-from blockvec.kernels.problem import TsmttsmProblem, is_complex, itemsize
+from blockvec.kernels.problem import TsmttsmProblem, is_complex
 from tests.blocks import address, aligned, counters_are_ready, draw, parts
+from tests.blocks import tsmttsm_problem as problem
 from tests.compiled import A100, needs_compiler
 from tests.emulator.host import HostKernel, emulated_map, every_second, needs_host_compiler
 
-OPERAND_BYTES = 2 << 30
-
-
 family = FAMILIES["tsmttsm_mma"]
 three_m = FAMILIES["tsmttsm_3m"]
-
-
-def problem(M: int, N: int | None = None, dtype: str = "float64", **changes: object) -> TsmttsmProblem:
-    N = M if N is None else N
-    plain = TsmttsmProblem(
-        K=OPERAND_BYTES // (max(M, N) * itemsize(dtype)),
-        M=M,
-        N=N,
-        dtype_a=dtype,
-        dtype_b=dtype,
-        lda=M,
-        ldb=N,
-        conj=is_complex(dtype),
-    )
-    return replace(plain, **changes)
 
 
 BOTH = pytest.mark.parametrize("dtype", ["float64", "complex128"])

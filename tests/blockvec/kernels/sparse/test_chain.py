@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from blockvec.kernels.sparse.chain import ChainConfig as Config
 from blockvec.kernels.sparse.chain import ChainPlan, registers
 from blockvec.kernels.sparse.chain_plan import Blocks, Chain, blocks_of, dealt, patterns
 from blockvec.kernels.sparse.csr_plan import address
+from tests.compiled import needs_compiler
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
@@ -296,7 +296,7 @@ def test_larger_rows_of_X_make_smaller_blocks() -> None:
     assert lows[0] > lows[-1]
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda-bindings to compile kernels")
+@needs_compiler
 @pytest.mark.parametrize("dtype", TYPES)
 def test_kernels_compile_without_spills(dtype: str) -> None:
     draw = random.Random(len(dtype))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +21,13 @@ from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.planes import PlanesConfig as Config
 from blockvec.kernels.sparse.planes import loaded_rows, make_plan, plan_source, registers
 from blockvec.kernels.sparse.planes_plan import Geometry, SweepPlan, geometry
+from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
 family = SPARSE_FAMILIES["spmmv_planes"]
-A100 = replace(
-    H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108, shared_bytes_per_block=166912
-)
 TYPES = ("float32", "float64", "complex64", "complex128")
 ROWS = 4_000_000
 FEW: DeviceInfo = replace(H200, multiprocessors=3)
@@ -305,7 +302,7 @@ def test_a_planned_matrix_is_summed_up_as_one_in_order_is() -> None:
         assert_summed_up_in_order(problem(width, average=average))
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+@needs_compiler
 @pytest.mark.parametrize("seed", range(8))
 def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
     draw = random.Random(seed)

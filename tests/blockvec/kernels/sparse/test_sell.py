@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,13 @@ from blockvec.kernels.sparse.csr_plan import Plan
 from blockvec.kernels.sparse.sell import MAX_ROW_BYTES, fill, fill_source, registers
 from blockvec.kernels.sparse.sell import SellConfig as Config
 from blockvec.kernels.sparse.sell_plan import CHUNK, SellMatrix, layout
+from tests.compiled import A100, needs_compiler
 from tests.contract.blocks import exact_values
 from tests.converted import assert_compiles_without_spills, assert_summed_up_in_order, coded
 from tests.emulator.host import HostKernel, needs_host_compiler
 from tests.emulator.products import SparseProduct
 
 family = SPARSE_FAMILIES["spmmv_sell"]
-A100 = replace(H200, name="NVIDIA A100", architecture="sm_80", multiprocessors=108)
 TYPES = ("float32", "float64", "complex64", "complex128")
 ROWS = 1_000_000
 
@@ -250,7 +249,7 @@ def test_a_converted_matrix_is_summed_up_as_one_in_order_is() -> None:
         assert_summed_up_in_order(problem(width, average=average))
 
 
-@pytest.mark.skipif(find_spec("cuda") is None, reason="needs cuda.bindings and NVRTC")
+@needs_compiler
 @pytest.mark.parametrize("seed", range(8))
 def test_configurations_all_over_the_space_compile_without_spills(seed: int) -> None:
     draw = random.Random(seed)
