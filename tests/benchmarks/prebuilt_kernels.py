@@ -41,7 +41,8 @@ from blockvec.kernels.tuning.winners import configure_sparse
 from solvers import eigsh
 from tests.benchmarks.drawn_problems import draw, matrix
 from tests.benchmarks.precompiled_lists import solves
-from tests.pretended_gpu import NUMPY, PretendedGpu, Solve, pretended_gpu
+from tests.pretended_cupy import CuPy
+from tests.pretended_gpu import PretendedGpu, Solve, pretended_gpu
 
 __all__ = ["missing", "sources"]
 
@@ -103,7 +104,7 @@ MANY = [
 def pretended_backend(device: Any) -> Iterator[Backend]:
     """Provide the CUDA backend of a device that is not there, with an empty cache folder."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setitem(sys.modules, "cupy", NUMPY)  # type: ignore[arg-type]
+        patch.setitem(sys.modules, "cupy", CuPy())
         with option_context(cache_dir=Path(folder)):
             yield cuda.CudaBackend(PretendedGpu(0, device))
 
@@ -148,7 +149,7 @@ def drawn_solves() -> Iterator[Solve]:
         tol = 1e-8 * float(abs(A).sum(axis=0).max())
         how: dict[str, Any] = {"which": which, "tol": tol, "convergence": "absolute"}
         with pretended_gpu() as watched, np.errstate(all="ignore"):
-            eigsh(A, k, rng=0, on_unconverged="return", **how)
+            eigsh(A, k, rng=0, device="gpu", on_unconverged="return", **how)
         yield from watched.solves
 
 
