@@ -37,6 +37,8 @@ from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
 from blockvec.kernels.problem import ENTRY_CLASSES, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from blockvec.kernels.sparse import codes
+from blockvec.kernels.tuning import choices, installed_choices
+from blockvec.kernels.tuning.choices import made_choices
 from blockvec.kernels.tuning.winners import configure_sparse
 from solvers import eigsh
 from tests.benchmarks.drawn_problems import draw, matrix
@@ -105,6 +107,8 @@ def pretended_backend(device: Any) -> Iterator[Backend]:
     """Provide the CUDA backend of a device that is not there, with an empty cache folder."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setitem(sys.modules, "cupy", CuPy())
+        patch.setattr(choices, "installed_choices", lambda device: None)  # the models are to choose
+        patch.setattr(choices, "MAX_CHOICES", sys.maxsize)
         with option_context(cache_dir=Path(folder)):
             yield cuda.CudaBackend(PretendedGpu(0, device))
 
@@ -164,8 +168,8 @@ def missing(wanted: Iterable[str], architecture: str) -> list[str]:
     return [source for source in wanted if prebuilt.find(source, architecture, OPTIONS) is None]
 
 
-def wanted(device: Any) -> list[str]:
-    """Generate the sources of all kernels that the package contains for a device."""
+def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
+    """Generate the sources of all kernels that the package contains for a device, and the models' choices."""
     found: dict[str, None] = {}
     with pretended_backend(device) as backend:
         for (dtype, block_sizes, pairs, rows), method in itertools.product(RUNS, METHODS):
@@ -183,7 +187,7 @@ def wanted(device: Any) -> list[str]:
         found |= sources(drawn_solves(), backend, ROWS)
         print(device.architecture, "drawn", len(found), flush=True)
         found |= krylov_steps() | dict.fromkeys(codes.source(dtype) for dtype in ("float64", "complex128"))
-    return list(found)
+        return list(found), made_choices(device)
 
 
 def build(found: Iterable[str], architecture: str) -> None:
@@ -220,13 +224,15 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="count kernels instead of compiling them")
     arguments = parser.parse_args()
     for device in DEVICES:
-        found = wanted(device)
+        found, chosen = wanted(device)
+        packed = installed_choices.pack(device, chosen)
         if arguments.check:
-            print(
-                f"{device.architecture}: {len(missing(found, device.architecture))} of {len(found)} missing"
-            )
+            lacking = len(missing(found, device.architecture))
+            print(f"{device.architecture}: {lacking} of {len(found)} missing, {len(chosen)} choices")
         else:
             build(found, device.architecture)
+            (FOLDER / device.architecture / installed_choices.FILE).write_bytes(packed)
+            print(f"{len(chosen)} choices, {len(packed) >> 10} KB", flush=True)
 
 
 if __name__ == "__main__":
