@@ -43,9 +43,12 @@ def candidate(
     numbers as a real product. Where it is not summed, a kernel of A^H B ends with its last product and has no
     result: its time shows what the sums over threads and blocks take.
     """
-    if not isinstance(problem, SweepProblem) and family.supports(problem, gpu.info) is not None:
-        problem = real_view(problem)
-    refusal = "there are no rows" if problem.K == 0 else family.supports(problem, gpu.info) or ""
+    refusal = family.supports(problem, gpu.info)
+    if refusal is not None and not isinstance(problem, SweepProblem):
+        viewed = real_view(problem)
+        if viewed is not problem:
+            problem, refusal = viewed, family.supports(viewed, gpu.info)
+    refusal = "there are no rows" if problem.K == 0 else refusal or ""
     tuned = winner if winner is not None and winner.kernel == family.name else None
 
     @functools.cache
