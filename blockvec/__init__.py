@@ -37,6 +37,7 @@ from .parallel.operator import DistributedOperator
 from .parallel.partition import Partition
 from .precompile import precompiled
 from .profile import Profile, profile
+from .rows import RowFunction
 from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copies, start_copy
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ __all__ = [
     "Partition",
     "Profile",
     "Recorder",
+    "RowFunction",
     "RowLayout",
     "__version__",
     "array_namespace",

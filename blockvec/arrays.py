@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from .backends import Array, Backend, array_namespace, backend_of, is_cupy
+from .backends import Array, Backend, backend_of, is_cupy
 from .errors import DeviceError, DTypeError, LayoutError, ShapeError
 from .kernels.problem import MAX_ALIGNMENT
 
@@ -108,16 +108,33 @@ def as_rows(obj: Any, *, copy: bool = False, dtype: Any = None) -> Array:
     if dtype is not None and array.dtype != (wanted := check_dtype(dtype)):
         if array.dtype.kind not in "biufc":
             raise DTypeError(f"got an array of {array.dtype}; a block holds numbers.")
-        array = array.astype(wanted, order="C")
-        copy = False
+        array, copy = _copied(array, wanted), False
     check_dtype(array.dtype)
     if array.ndim == 1:
         array = array[:, None]
     if copy:
-        contiguous: Array = array_namespace(array).array(array, order="C")
-        return contiguous
+        return _copied(array, array.dtype)
     _check_layout(array)
     return array
+
+
+def is_convertible(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Check whether a backend copies an array to a block of some type."""
+    is_known = (
+        array.ndim == 2 and array.dtype in DTYPE_NAMES and (dtype.kind == "c" or array.dtype.kind == "f")
+    )
+    return is_known and (array.shape[1] < 2 or array.strides[1] == array.itemsize)
+
+
+def _copied(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Copy an array of numbers to row-major memory and another type."""
+    if not is_cupy(array) or not is_convertible(array, dtype):
+        converted: Array = array.astype(dtype, order="C")
+        return converted
+    backend = backend_of(array)
+    result = backend.empty(array.shape, dtype.name)
+    backend.copy(array, result)
+    return result
 
 
 def _check_layout(array: Array) -> None:

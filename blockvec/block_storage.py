@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from . import arrays, elementwise, io
 from .arrays import Memory, as_range, as_rows, dtype_name, is_range, memory_of
-from .backends import Array, Backend, DeviceArray, backend_for, backend_of
+from .backends import Array, Backend, DeviceArray, backend_for, backend_of, is_cupy
 from .backends.base import leading_dimension
 from .errors import DTypeError, OptionError, ShapeError
 from .parallel import Communicator, RowLayout, agreed
@@ -102,7 +102,7 @@ class BlockStorage:
     ) -> Self:
         """Create a block of one value; keywords as for `empty`."""
         block = cls.empty(n_rows, n_cols, dtype, **where)
-        block.array[...] = fill_value
+        block.backend.fill(block.array, fill_value)
         return block
 
     @classmethod
@@ -264,7 +264,9 @@ class BlockStorage:
                 f"astype: {self.dtype.name} to {name} drops the imaginary part; "
                 "BlockVector(V.array.real, copy=True) does so explicitly."
             )
-        return self._wrap(self.array.astype(name, order="C"))
+        converted = self.like(dtype=name)
+        self.backend.copy(self.array, converted.array)
+        return converted
 
     def conj(self) -> Self:
         """Copy to a contiguous block of the complex conjugates."""
@@ -375,7 +377,24 @@ class BlockStorage:
 
     def __setitem__(self, index: Any, value: Any) -> None:
         arrays.check_writable("V[...] =", "the block", self.array)
-        self.array[index] = value.array if isinstance(value, BlockStorage) else value
+        values = value.array if isinstance(value, BlockStorage) else value
+        if self.backend.xp is np or not self._assign_range(index, values):
+            self.array[index] = values
+
+    def _assign_range(self, index: Any, values: Any) -> bool:
+        """Assign a block or a number to ranges by kernels of blockvec; False where these cannot."""
+        rows, columns = index if isinstance(index, tuple) and len(index) == 2 else (index, slice(None))
+        if not all(isinstance(part, slice) and part.step in (None, 1) for part in (rows, columns)):
+            return False
+        target = self.array[rows, columns]
+        if elementwise.is_scalar(values) and not hasattr(values, "data"):
+            self.backend.fill(target, values)
+            return True
+        is_block = getattr(values, "shape", None) == target.shape and is_cupy(values)
+        if not is_block or not arrays.is_convertible(values, target.dtype):
+            return False
+        self.backend.copy(values, target)
+        return True
 
     # --- other libraries ------------------------------------------------------------------------
 

@@ -14,6 +14,18 @@ from .backends import Array
 from .block_storage import BlockStorage
 from .errors import DTypeError, LayoutError, OptionError, ShapeError
 from .kernels.problem import promote
+from .rows import RowFunction
+
+
+def _roots(xp: Any, squares: Any) -> tuple[Any]:
+    return (xp.sqrt(squares),)
+
+
+def _inverses(xp: Any, norms: Any) -> tuple[Any]:
+    return (1.0 / xp.where(norms > 0, norms, 1.0),)
+
+
+ROOTS, INVERSES = RowFunction(_roots), RowFunction(_inverses)
 
 
 class BlockVector(BlockStorage):
@@ -275,7 +287,7 @@ class BlockVector(BlockStorage):
     def sum(self) -> Array:
         """Sum every column over the rows, shape (M,)."""
         ones = self.like(1)
-        ones.array[...] = 1
+        ones[:, :] = 1
         sums: Array = ones.dot(self)[0]
         return sums
 
@@ -288,7 +300,8 @@ class BlockVector(BlockStorage):
         """
         v = self._memory or self.memory
         squares = elementwise.column_dot(v, v, REAL_TYPES[v.dtype])
-        norms: Array = self.backend.xp.sqrt(products.sum_over(self.layout, squares))
+        norms = products.sum_over(self.layout, squares)
+        ROOTS(norms, out=(norms,))
         return norms
 
     def normalize(self) -> Array:
@@ -297,7 +310,9 @@ class BlockVector(BlockStorage):
         The range of norms is that of `norms`.
         """
         norms = self.norms()
-        self.scale(1 / self.backend.xp.where(norms > 0, norms, 1))
+        factors = self.backend.empty(norms.shape, norms.dtype.name)
+        INVERSES(norms, out=(factors,))
+        self.scale(factors)
         return norms
 
     def _tall(self, operation: str, other: Any) -> Memory:

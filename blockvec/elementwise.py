@@ -75,8 +75,7 @@ def _factor(operation: str, factor: Any, out: Memory) -> tuple[Any, FactorKind]:
         return factor, factor_kind(operation, factor)
     if getattr(factor, "ndim", None) == 0:  # perhaps on a device, whose value is not waited for
         return factor, (2, factor.dtype)
-    xp = out.backend.xp
-    factor = xp.ascontiguousarray(xp.asarray(factor))
+    factor = out.backend.contiguous(out.backend.xp.asarray(factor))
     if factor.dtype.kind in "iub":
         factor = factor.astype(out.array.real.dtype)
     if factor.shape != (out.n_cols,):

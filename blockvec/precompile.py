@@ -77,7 +77,6 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     if operator.device != "cpu":
         backend = backend_for(operator.device)
         run = Precompilation(method, operator, dtype, sizes, backend)
-        _start_library(backend, run.dtype, options().threads)
     if run is None or run.key in _begun or len(_begun) >= MAX_KINDS:
         yield
         return
@@ -180,17 +179,6 @@ def _local_rows(operator: Any) -> int:
     """Return the rows of blocks in this process."""
     layout = getattr(operator, "layout", None)
     return int(operator.shape[0] if layout is None else layout.n_local)
-
-
-@functools.cache
-def _start_library(backend: Backend, dtype: str, threads: int) -> None:
-    """Start to compile the kernels of the array library, once per device and type.
-
-    One after the other, in the order of their use: the compiler does not compile these in parallel.
-    """
-    operations = backend.library_operations(dtype)
-    if operations:
-        _threads(threads).submit(lambda: [operation() for operation in operations])
 
 
 @functools.cache

@@ -225,7 +225,7 @@ def _coefficients(a: Memory, C: Array) -> tuple[Array, str]:
     if C.dtype.kind in "iub":
         C = C.astype(result_type(C, a.array))
     if not C.flags.c_contiguous:
-        C = array_namespace(C).ascontiguousarray(C)
+        C = a.backend.contiguous(C)
     return C, DTYPE_NAMES.get(C.dtype) or dtype_name(C.dtype)
 
 

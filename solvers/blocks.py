@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import Applied, RowLayout, array_namespace
+from blockvec import Applied, BlockVector, RowLayout, array_namespace, start_copy
 
 Array = NDArray[Any]  # a NumPy array, or a CuPy array, which has the same interface
 RealArray = NDArray[np.float64]
@@ -39,7 +39,7 @@ class Block(Protocol):
     def n_global(self) -> int: ...  # rows in all processes; `shape` counts those in this one
 
     def __getitem__(self, index: tuple[slice, slice], /) -> Self: ...
-    def __setitem__(self, index: tuple[slice, slice], value: Self, /) -> None: ...
+    def __setitem__(self, index: tuple[slice, slice], value: Self | complex, /) -> None: ...
 
     def dot(self, W: Self, /) -> Array: ...
     def gram(self) -> Array: ...
@@ -195,6 +195,31 @@ def pick(block: AnyBlock, indices: NDArray[np.intp]) -> AnyBlock:
     return picked
 
 
+def columns_of(array: Array, indices: NDArray[np.intp]) -> Array:
+    """Return a contiguous copy of some columns of an array of the host or a device.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> columns_of(np.array([[1.0, 2.0, 3.0]]), np.array([2, 0])).tolist()
+    [[3.0, 1.0]]
+    """
+    if isinstance(array, np.ndarray):
+        return np.ascontiguousarray(array[:, indices])
+    return pick(BlockVector(array), indices).array
+
+
+def side_by_side(*blocks: Block | None) -> Block:
+    """Copy the columns of some blocks into one."""
+    given = [block for block in blocks if block is not None]
+    both = given[0].like(sum(block.shape[1] for block in given))
+    begin = 0
+    for block in given:
+        both[:, begin : begin + block.shape[1]] = block
+        begin += block.shape[1]
+    return both
+
+
 def in_precision(block: AnyBlock, dtype: Any) -> AnyBlock:
     """Copy a block with elements of another type.
 
@@ -231,7 +256,10 @@ def assign(block: Block, values: Array) -> None:
     """Copy a host array of the same shape and type into a block."""
     if values.shape != block.shape or values.dtype != block.dtype:
         raise ValueError(f"shape {values.shape} and type {values.dtype} do not fit {block!r}")
-    block.array[...] = array_namespace(block.array).asarray(values)
+    if isinstance(block.array, np.ndarray):
+        block.array[...] = values
+    else:
+        BlockVector(block.array)[:, :] = array_namespace(block.array).asarray(values)
 
 
 def ordinary_exponent(dtype: Any, share: float = ORDINARY) -> int:
@@ -251,11 +279,13 @@ def times(values: Any, exponent: int) -> Any:
         return values
     xp = np if isinstance(values, float) else array_namespace(values)
     with np.errstate(over="ignore", under="ignore"):
-        return xp.ldexp(values, exponent)
+        product = np.ldexp(values if xp is np else to_host(values), exponent)
+    return product if xp is np else xp.asarray(product)
 
 
 def to_host(array: Array) -> Array:
     """Return a NumPy array; waits for the device that `array` is on."""
-    xp = array_namespace(array)
-    host: Array = array if xp is np else xp.asnumpy(array)
+    if isinstance(array, np.ndarray):
+        return array
+    host: Array = array_namespace(array).asnumpy(array) if array.flags.c_contiguous else start_copy(array)()
     return host

@@ -142,8 +142,8 @@ class ColumnBlock:
     def __getitem__(self, index: tuple[slice, slice]) -> ColumnBlock:
         return type(self)(self.array[index], self.layout)
 
-    def __setitem__(self, index: tuple[slice, slice], value: ColumnBlock) -> None:
-        self.array[index] = value.array
+    def __setitem__(self, index: tuple[slice, slice], value: ColumnBlock | complex) -> None:
+        self.array[index] = value.array if isinstance(value, ColumnBlock) else value
 
     def dot(self, W: ColumnBlock) -> Array:
         """Compute V^H W."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .blocks import Block, RealArray, column_factors, project_out, small_matrix, to_host
+from .blocks import Block, RealArray, column_factors, project_out, side_by_side, small_matrix, to_host
 from .iterations.filtered_lanczos import OUTLIER_LIMIT
 from .iterations.rayleigh_ritz import ritz_pairs
 from .problem import IterationState, Problem
@@ -129,17 +129,6 @@ def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
         block.combine(small_matrix(U, X), out=block)
     R.axpy(column_factors(-theta, X), X)
     return theta, to_host(R.norms()).astype(np.float64), R
-
-
-def side_by_side(*blocks: Block | None) -> Block:
-    """Copy the columns of some blocks into one."""
-    given = [block for block in blocks if block is not None]
-    both = given[0].like(sum(block.shape[1] for block in given))
-    begin = 0
-    for block in given:
-        both[:, begin : begin + block.shape[1]] = block
-        begin += block.shape[1]
-    return both
 
 
 def _joined(problem: Problem, high: EigenResult, low: EigenResult) -> EigenResult:

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from blockvec import BlockVector, __version__, array_namespace, single_threaded_blas
+from blockvec import BlockVector, __version__, single_threaded_blas
 from blockvec.errors import BreakdownError, OptionError
 
 from .arguments import integer, orthonormal_block
-from .blocks import Block, Operator, project_out, to_host
+from .blocks import Block, Operator, column_factors, columns_of, project_out, to_host
 from .choice import choose_options, has_short_columns
 from .column_block import ColumnBlock, ColumnOperator
 from .combine import after_outliers, both_ends, one_after_other, staged
@@ -206,12 +206,12 @@ def solve_dense(problem: Problem, options: IterationOptions) -> EigenResult:
 
 def _residuals(problem: Problem, theta: Any, X: Any) -> Any:
     """Compute true residual norms, a few columns at a time."""
-    op, xp = problem.operator, array_namespace(X)
+    op = problem.operator
     norms = []
     for begin in range(0, len(theta), IDENTITY_COLUMNS):
         part = slice(begin, begin + IDENTITY_COLUMNS)
-        block = BlockVector(xp.ascontiguousarray(X[:, part]), layout=op.layout)
-        R = op.apply(block).axpy(xp.asarray(-theta[part].astype(block.array.real.dtype)), block)
+        block = BlockVector(X[:, part], copy=True, layout=op.layout)
+        R = op.apply(block).axpy(column_factors(-theta[part], block), block)
         norms.append(to_host(project_out(problem.locked, R).norms()))
     return np.concatenate(norms).astype(np.float64)
 
@@ -256,6 +256,6 @@ def _result(problem: Problem, options: IterationOptions, outcome: IterationResul
     theta, residuals, limits = (
         values[order] for values in (outcome.theta, outcome.residuals, outcome.limits)
     )
-    X = array_namespace(outcome.X.array).ascontiguousarray(outcome.X.array[:, order])
+    X = columns_of(outcome.X.array, order)
     vectors = delivered(X, problem.operator.layout)
     return EigenResult.from_pairs(theta, vectors, residuals, limits, info, outcome.history)

@@ -26,10 +26,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from blockvec import BlockVector, array_namespace
+from blockvec import BlockVector
 
-from .blocks import Block, RealArray, pick, round_up
-from .combine import one_after_other, ritz_step, side_by_side, staged, within_time
+from .blocks import Block, RealArray, columns_of, pick, round_up, side_by_side
+from .combine import one_after_other, ritz_step, staged, within_time
 from .iterations.rayleigh_ritz import Tolerance
 from .orthogonalize import orthogonalize
 from .problem import IterationOptions, Problem
@@ -145,7 +145,6 @@ def _unfolded(problem: Problem, square: EigenResult) -> EigenResult:
     info["block_applications"] = 2 * info["block_applications"] + blocks
     info["degree"] *= 2
     info["time_s"] = time.perf_counter() - problem.begin_s
-    xp = array_namespace(X.array)
-    vectors = delivered(xp.ascontiguousarray(X.array[:, xp.asarray(nearest)]), problem.operator.layout)
+    vectors = delivered(columns_of(X.array, nearest), problem.operator.layout)
     limits = problem.tolerance.limits(theta, norm)
     return EigenResult.from_pairs(theta, vectors, residuals, limits, info, square.history)

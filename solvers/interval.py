@@ -18,7 +18,7 @@ import numpy as np
 from blockvec import BlockVector, Operator, array_namespace
 from blockvec.errors import OptionError
 
-from .blocks import pick, to_host
+from .blocks import columns_of, pick, to_host
 from .choice import DENSE_MAX_ROWS, DENSE_ROWS, DENSE_SHARE
 from .combine import one_after_other, staged, within_time
 from .counting import can_factorise, estimate
@@ -181,12 +181,10 @@ def _selected(result: EigenResult, low: float, high: float, most: int | None) ->
     rounding = partial(eigenvalue_rounding, info["dtype"], info["norm"])
     inside = _inside(theta, low, high, rounding)
     _refuse_more(len(inside), most)
-    xp = array_namespace(result.eigenvectors)
-    taken = xp.asarray(inside)
     return replace(
         result.with_info(k=len(inside), which="interval", sigma=None),
-        eigenvalues=result.eigenvalues[taken],
-        eigenvectors=xp.ascontiguousarray(result.eigenvectors[:, taken]),
+        eigenvalues=array_namespace(result.eigenvalues).asarray(to_host(result.eigenvalues)[inside]),
+        eigenvectors=columns_of(result.eigenvectors, inside),
         residuals=result.residuals[inside],
         limits=result.limits[inside],
         converged=result.converged[inside],

@@ -77,7 +77,7 @@ class Slicing:
         self._group = 1 if problem.operator.device == "cpu" else GROUP
         self.X: Block = like.like(round_up(self.wanted, self._group))
         if self._group > 1:
-            self.X.array.fill(0)
+            self.X[:, :] = 0
         self.theta, self.residuals, self.limits = np.zeros(0), np.zeros(0), np.zeros(0)
         self.earlier_s, self.begin_s = 0.0, time.perf_counter()
 
@@ -247,7 +247,7 @@ class Slicing:
         buffer = self.X.like(width + capacity)
         if len(locked):
             buffer[:, : len(locked)] = pick(self.X, locked)
-            buffer.array[:, len(locked) : width] = 0
+            buffer[:, len(locked) : width] = 0
         b = min(b, capacity)
         krylov = BlockKrylov(pencil, buffer, width, b, self.problem.rng, self.counts, M=pencil.M)
         # One application removes components in the null space of a semidefinite M.

@@ -67,8 +67,8 @@ class PlainBlock:
         assert isinstance(columns, slice)
         return PlainBlock(self.array[:, columns])
 
-    def __setitem__(self, index: Any, block: PlainBlock) -> None:
-        self[index].array[...] = block.array
+    def __setitem__(self, index: Any, value: PlainBlock | complex) -> None:
+        self[index].array[...] = value.array if isinstance(value, PlainBlock) else value
 
     def dot(self, W: PlainBlock) -> Any:
         return self.array.conj().T @ W.array

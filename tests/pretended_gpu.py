@@ -1,4 +1,4 @@
-"""Solves on a pretended GPU: NumPy computes, and the CUDA backend says which kernels it would run."""
+"""Solves on a pretended GPU: NumPy computes what the kernels of the CUDA backend would."""
 
 from __future__ import annotations
 
@@ -7,37 +7,28 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+import blockvec.backends as backends
 import blockvec.backends.cuda.backend as cuda
 from blockvec import dispatch, precompile
 from blockvec.backends import Candidate
-from blockvec.backends.cuda import graphs
+from blockvec.backends.cuda import device_csr, elementwise, small_matrices, sparse
 from blockvec.backends.cuda.device import Gpu
-from blockvec.backends.host.backend import HOST, HostBackend
+from blockvec.backends.host.backend import HOST
 from blockvec.backends.host.sweeps import sweep
 from blockvec.kernels.device import H200
-from blockvec.kernels.elementwise import PhiloxKernel, real_type
-from blockvec.kernels.inverse_factor import InverseFactorKernel
+from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.problem import SpmmvProblem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from blockvec.kernels.requests import logged, note
+from blockvec.kernels.requests import logged
+from blockvec.kernels.sparse.chain_plan import Chain
+from tests.pretended_cupy import Array, CuPy, bare, compiled
 
 __all__ = ["Run", "Solve", "accepts", "pretended_gpu"]
-
-FREE_BYTES = 100 << 30
-NUMPY = SimpleNamespace(
-    empty=np.empty,
-    get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0),
-    cuda=SimpleNamespace(
-        Device=lambda _number: contextlib.nullcontext(),
-        runtime=SimpleNamespace(getDevice=lambda: 0, memGetInfo=lambda: (FREE_BYTES, FREE_BYTES)),
-    ),
-)
-
 
 PLACES = {  # of the tall operands among those of a candidate, by letter
     TsmttsmProblem: {"a": 0, "b": 1},
@@ -47,25 +38,13 @@ PLACES = {  # of the tall operands among those of a candidate, by letter
 }
 
 
-class Pretended(np.ndarray):  # type: ignore[type-arg]
-    """A NumPy array with the address of its data where CuPy has it."""
-
-    @property
-    def data(self) -> Any:  # type: ignore[override]
-        """Where the data are."""
-        return SimpleNamespace(ptr=self.ctypes.data)
-
-
-Pretended.__module__ = "cupy"
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class PretendedGpu(Gpu):
     """A GPU that launches nothing."""
 
     def load(self, kernel: Any) -> Any:
         """Return what does nothing."""
-        return lambda *_arguments: None
+        return _nothing
 
 
 @dataclasses.dataclass
@@ -97,9 +76,10 @@ class Run:
     def __init__(self) -> None:
         self.solves: list[Solve] = []
         self.offsets: dict[Any, dict[str, int]] = {}
+        self.compiled = compiled
 
     def run(self, problem: Any, true: Callable[..., None], *operands: Any) -> None:
-        """Note where the operands of a problem begin, and run it."""
+        """Note where the operands of a problem begin, and call a function of them."""
         places = PLACES.get(type(problem), {})
         if problem not in self.offsets:
             self.offsets[problem] = {letter: _offset(operands[place]) for letter, place in places.items()}
@@ -120,92 +100,150 @@ class Run:
 
 def _offset(array: Any) -> int:
     """Count the columns before an array in the block that it is a view of."""
-    base = array
+    base = array = bare(array)
     while isinstance(base.base, np.ndarray):
         base = base.base
     return int(array.ctypes.data - base.ctypes.data) // array.itemsize
 
 
-def _candidate(chosen: Candidate, host: HostBackend, watch: Run) -> Candidate:
-    """Return a candidate that computes on the host and plans the launches of the CUDA backend."""
-
-    def run(problem: Any, *operands: Any) -> None:
-        if chosen.name in ("stream", "column_dot", "scale"):
-            pretended = [o.view(Pretended) if isinstance(o, np.ndarray) else o for o in operands]
-            if len({id(operand) for operand in operands[:2]}) == 1:
-                pretended[1] = pretended[0]
-            chosen.run(problem, *pretended)
-        watch.run(problem, functools.partial(_compute, host), *operands)
-
-    return dataclasses.replace(chosen, run=run, prepare=lambda *_: None)
-
-
-_host_candidates = HostBackend.candidates
-
-
-def _compute(host: HostBackend, problem: Any, *operands: Any) -> None:
-    """Run a problem on the host, whatever the host would rather do."""
+def _compute(problem: Any, *operands: Any) -> None:
+    """Compute what a kernel of blockvec does."""
+    operands = tuple(map(bare, operands))
     if isinstance(problem, SweepProblem):
         sweep(problem, *operands)
         return
-    if isinstance(problem, SpmmvProblem) and problem.gram:
-        *rest, fused = operands
-        alone = dataclasses.replace(problem, gram=())
-        _compute(host, alone, *rest, dataclasses.replace(fused, gram={}))
-        X, Y = rest[1], rest[2]
-        for name, out in fused.gram.items():
-            out[...] = (X if name == "xy" else Y).conj().T @ Y
+    if not isinstance(problem, SpmmvProblem):
+        _chosen(problem).run(problem, *operands)
         return
-    next(c for c in _host_candidates(host, problem) if not c.refusal).run(problem, *operands)
+    S, X, Y, *rest = operands
+    if problem.fused:
+        fused = rest.pop()
+        dots, gram = ({name: bare(out) for name, out in sums.items()} for sums in (fused.dots, fused.gram))
+        rest.append(dataclasses.replace(fused, Z=bare(fused.Z), dots=dots, gram={}))
+        for name, out in gram.items() if problem.gram else ():
+            _compute(dataclasses.replace(problem, gram=()), S, X, Y, *rest)
+            out[...] = (X if name == "xy" else Y).conj().T @ Y
+    _chosen(problem).run(problem, S.host, X, Y, *rest)
+
+
+def _chosen(problem: Any) -> Candidate:
+    return next(c for c in HOST.candidates(problem) if not c.refusal)
+
+
+class PretendedBackend(cuda.CudaBackend):
+    """The CUDA backend: it plans and launches as on a GPU, and the host computes the results."""
+
+    watch: Run
+
+    def candidates(self, problem: Any) -> list[Candidate]:
+        """Return those of the CUDA backend."""
+        return [c if c.refusal else self._pretended(c) for c in super().candidates(problem)]
+
+    def _pretended(self, chosen: Candidate) -> Candidate:
+        is_sum = chosen.name in ("stream", "scale")
+
+        def run(problem: Any, *operands: Any) -> None:
+            if is_sum or chosen.name == "column_dot" or chosen.name in SPARSE_FAMILIES:
+                chosen.run(problem, *operands)
+            is_done = is_sum and getattr(problem, "operation", "") != "column_dot"
+            self.watch.run(problem, _nothing if is_done else _compute, *operands)
+
+        return dataclasses.replace(chosen, run=run, prepare=_nothing)
+
+    def prepare_sparse(self, matrix: Any) -> Any:
+        """Keep the matrix for the host, too."""
+        prepared: Any = super().prepare_sparse(matrix)
+        if not isinstance(matrix, Chain):
+            arrays = tuple(bare(array) for array in (matrix.data, matrix.indices, matrix.indptr))
+            matrix = sp.csr_array(arrays, shape=matrix.shape)
+        prepared.host = HOST.prepare_sparse(matrix)
+        return prepared
+
+    def fill_random(self, out: Any, key: int, offset: int) -> None:
+        """Fill with the numbers of the host, which are the same."""
+        super().fill_random(out, key, offset)
+        HOST.fill_random(bare(out), key, offset)
+
+    def inverse_factor(self, G: Any, limit: float) -> Any:
+        """Compute the factor of the host."""
+        super().inverse_factor(G, limit)
+        return tuple(map(Array, HOST.inverse_factor(bare(G), limit)))
+
+    def krylov_steps(self, matrix: Any, V: Any, b: int) -> None:
+        """Return None: the host takes one step after the other."""
+
+    def stopwatch(self) -> Any:
+        """Return that of the host."""
+        return HOST.stopwatch()
+
+    def graphs(self) -> Any:
+        """Return graphs that are the operations themselves."""
+        return _Graphs()
+
+
+def _nothing(*_arguments: Any) -> None:
+    """Do nothing."""
+
+
+def _weighted_sum(true: Callable[..., None], gpu: Gpu, X: Any, Y: Any, out: Any, *factors: Any) -> None:
+    """Compute a weighted sum after the work of the CUDA backend."""
+    true(gpu, X, Y, out, *factors)
+    a, b = (bare(scalar) * (1 if row is None else bare(row).ravel()) for scalar, row in factors)
+    total = a * bare(X) if Y is None else a * bare(X) + b * bare(Y)
+    bare(out)[...] = total
+
+
+def _fill(true: Callable[..., None], gpu: Gpu, out: Any, value: complex) -> None:
+    true(gpu, out, value)
+    bare(out)[...] = value
+
+
+def _evaluate(true: Callable[..., None], gpu: Gpu, function: Any, rows: Any, out: Any) -> None:
+    true(gpu, function, rows, out)
+    for row, values in zip(out, function(np, *map(bare, rows)), strict=True):
+        bare(row)[...] = values
 
 
 @contextlib.contextmanager
 def pretended_gpu(
     modules: Sequence[str] = ("solvers.iterations.base", "solvers.transform.scaling"),
 ) -> Iterator[Run]:
-    """Let arrays of NumPy be those of a GPU inside the ``with`` block."""
+    """Pretend a GPU inside the ``with`` block; what `Run.compiled` holds at its end, CuPy would compile."""
     watch = Run()
+    compiled.clear()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "cupy", NUMPY)  # type: ignore[arg-type]
-        device = cuda.CudaBackend(PretendedGpu(0, H200))
-        true_fill, true_factor = HostBackend.fill_random, HostBackend.inverse_factor
-
-        def candidates(host: HostBackend, problem: Any) -> list[Candidate]:
-            return [_candidate(c, host, watch) if not c.refusal else c for c in device.candidates(problem)]
-
-        def fill_random(host: HostBackend, out: Any, key: int, offset: int) -> None:
-            note(philox(real_type(out.dtype.name)))
-            true_fill(host, out, key, offset)
-
-        def inverse_factor(host: HostBackend, G: Any, limit: float) -> Any:
-            note(factor(G.dtype.name))
-            return true_factor(G, limit)
-
-        philox, factor = functools.cache(PhiloxKernel), functools.cache(InverseFactorKernel)
-        patch.setattr(HostBackend, "name", "cuda:0")
-        patch.setattr(HostBackend, "device", H200)
-        patch.setattr(HostBackend, "candidates", candidates)
-        patch.setattr(HostBackend, "fill_random", fill_random)
-        patch.setattr(HostBackend, "inverse_factor", inverse_factor)
-        patch.setattr(cuda, "cuda_backend", lambda number: HOST)
+        patch.setitem(sys.modules, "cupy", CuPy())
+        backend = PretendedBackend(PretendedGpu(0, H200))
+        backend.watch = watch
+        patch.setattr(cuda, "cuda_backend", lambda number: backend)
         patch.setattr(cuda, "find_device", lambda name: 0)
-        patch.setattr(HostBackend, "device_id", 0, raising=False)
-        patch.setattr(graphs, "Graphs", _Graphs)
-        patch.setattr("solvers.storage.require_memory", lambda *_: None)
-        for module in modules:
-            patch.setattr(f"{module}.precompiled", watch.precompiled)
-        dispatch.forget()
+        for module in (sparse, small_matrices):
+            patch.setattr(module, "function", lambda *_: _nothing)
+        patch.setattr(small_matrices, "_launcher", lambda *_: _nothing)
+        patch.setattr(device_csr, "encode", _nothing)
+        weighted_sum = functools.partial(_weighted_sum, elementwise.weighted_sum)
+        for module in (elementwise, device_csr):
+            patch.setattr(module, "weighted_sum", weighted_sum)
+        for name, pretended in (("fill", _fill), ("evaluate", _evaluate)):
+            patch.setattr(elementwise, name, functools.partial(pretended, getattr(elementwise, name)))
+        for path in modules:
+            patch.setattr(f"{path}.precompiled", watch.precompiled)
+        _forget()
         try:
             yield watch
         finally:
-            dispatch.forget()
+            _forget()
+
+
+def _forget() -> None:
+    """Forget which backend arrays belong to, and what was chosen for them."""
+    backends._on_gpu.cache_clear()
+    backends._of_cupy.clear()
+    dispatch.forget()
 
 
 class _Graphs:
     """Graphs that are the operations themselves."""
-
-    def __init__(self, device_id: int) -> None:
-        self.device_id = device_id
 
     def enter(self) -> None:
         """Do nothing."""
@@ -224,6 +262,6 @@ def accepts(request: Any) -> bool:
     if not isinstance(request, TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem):
         return True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "cupy", NUMPY)  # type: ignore[arg-type]
+        patch.setitem(sys.modules, "cupy", CuPy())
         candidates = cuda.CudaBackend(PretendedGpu(0, H200)).candidates(request)
         return any(not candidate.refusal for candidate in candidates)

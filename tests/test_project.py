@@ -38,6 +38,7 @@ LAYERS = [
         "operators",
         "parallel",
         "products",
+        "rows",
         "small_matrices",
         "sparse_operator",
     },

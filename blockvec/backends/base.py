@@ -240,9 +240,22 @@ class Backend(Protocol):
     def fill_random(self, out: Array, key: int, offset: int) -> None:
         """Fill row-major `out` with uniform numbers on [-1, 1): stream `key` from number `offset` on."""
 
-    def library_operations(self, dtype: str) -> Sequence[Callable[[], object]]:
-        """List operations of the array library on a type whose first calls compile kernels, on any thread."""
-        return ()
+    def copy(self, source: Array, target: Array) -> None:
+        """Copy a block or a row to one of the same shape on this device; its type is converted."""
+        target[...] = source
+
+    def contiguous(self, array: Array) -> Array:
+        """Return an array, or a row-major copy where it has gaps or another order."""
+        return np.ascontiguousarray(array)
+
+    def fill(self, out: Array, value: complex) -> None:
+        """Set all elements of a block to one value."""
+        out[...] = value
+
+    def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
+        """Write the results of a function of rows to others; see `blockvec.RowFunction`."""
+        for row, result in zip(out, function(self.xp, *rows), strict=True):
+            row[...] = result
 
     def load_kernel(self, kernel: Kernel) -> None:
         """Compile a kernel without choices and load it, on any thread; nothing where NumPy computes."""

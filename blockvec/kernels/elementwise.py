@@ -292,3 +292,26 @@ class PhiloxKernel:
         """Generate the CUDA source."""
         types = {"Real": c_type(self.dtype)}
         return render(self.name, "elementwise/philox.cu", {"THREADS": self.threads}, types)
+
+
+@dataclass(frozen=True, slots=True)
+class FillKernel:
+    """A block of one value, with parts of a real type; see cuda/elementwise/fill.cu."""
+
+    dtype: str
+
+    threads = 256
+
+    def blocks(self, count: int, multiprocessors: int) -> int:
+        """Compute the number of blocks of a launch for `count` parts."""
+        return max(1, min(multiprocessors * AXPBY_BLOCKS, ceil_div(count, self.threads)))
+
+    @property
+    def name(self) -> str:
+        """Name of the function."""
+        return f"fill_{_SHORT[self.dtype]}"
+
+    def source(self) -> str:
+        """Generate the CUDA source."""
+        types = {"Real": c_type(self.dtype)}
+        return render(self.name, "elementwise/fill.cu", {"THREADS": self.threads}, types)

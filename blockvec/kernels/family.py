@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
 from .device import DeviceInfo
-from .problem import Problem
+from .problem import Problem, in_class
 from .roofline import Ceilings
 
 P = TypeVar("P", bound=Problem)
@@ -70,6 +70,10 @@ class Family(ABC, Generic[P, C]):
     @abstractmethod
     def refuse(self, problem: P, config: C, device: DeviceInfo) -> str | None:
         """Explain why a configuration is invalid for a problem; None if it is valid."""
+
+    def alike(self, problem: P) -> P:
+        """Return the problem that stands for all with the same choice: that of a class of rows."""
+        return in_class(problem)
 
     def is_faster(self, problem: P) -> bool:
         """Check whether the family precedes those listed before it where nothing was tuned."""

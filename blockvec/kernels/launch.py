@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,6 +121,7 @@ _Packer: TypeAlias = tuple[Callable[..., None], tuple[int, ...], list[tuple[Any,
 """Writes arguments into memory; bytes of each argument there; memory that no thread is using."""
 
 
+@functools.cache  # its text takes a tenth of a millisecond to evaluate, and few kernels have one of their own
 def _packer(kinds: tuple[type, ...]) -> _Packer | None:
     fields, values, sizes = "=", [], []
     for i, kind in enumerate(kinds):

@@ -1,6 +1,7 @@
 """Compiled kernels that are installed with the package, for GPUs of some architectures.
 
-The folder ``prebuilt`` holds a folder per architecture, and there one archive per operation and element type.
+The folder ``prebuilt`` holds a folder per architecture, and there one archive per operation and element type,
+of sparse products per width.
 Its index maps the identity of a kernel, a hash of all that the compiler is given, to its place in a member of
 the archive: similar kernels are compressed together, which takes a third of the space. A kernel whose source
 has changed is not found, and compiled as any other. ``make prebuilt`` writes the archives.
@@ -24,7 +25,7 @@ OTHERS = "others"
 _INDEX = "index.json"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # of all members: equal kernels make equal archives
 _NAME = re.compile(r"#define KERNEL (\w+)\n")
-_GROUP = re.compile(r"\w+?_(?:f32|f64|c64|c128)(?=_[mw]\d)")
+_GROUP = re.compile(r"\w+?_(?:f32|f64|c64|c128)(?:_w\d+|(?=_m\d))")
 
 
 class Prebuilt(NamedTuple):
@@ -41,7 +42,7 @@ def identity(source: str, architecture: str, options: tuple[str, ...]) -> str:
 
 
 def archive_of(source: str) -> str:
-    """Name the archive that a kernel belongs to: ``"tsmttsm_mma_f64"`` for ``tsmttsm_mma_f64_m8_n8``."""
+    """Name the archive that a kernel belongs to: ``"tsmm_mma_f64"`` for ``tsmm_mma_f64_m8_n8``."""
     name = _NAME.match(source)
     group = None if name is None else _GROUP.match(name[1])
     return OTHERS if group is None else group[0]

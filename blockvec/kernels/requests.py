@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from .cache import from_fields
-from .elementwise import AxpbyKernel, ColumnDotKernel, FoldKernel, PhiloxKernel
+from .elementwise import AxpbyKernel, ColumnDotKernel, FillKernel, FoldKernel, PhiloxKernel
 from .inverse_factor import InverseFactorKernel
 from .problem import (
     MAX_ALIGNMENT,
@@ -29,6 +29,7 @@ from .problem import (
     is_complex,
     itemsize,
 )
+from .rows import RowKernel
 
 Request: TypeAlias = (
     TsmttsmProblem
@@ -37,9 +38,11 @@ Request: TypeAlias = (
     | SpmmvProblem
     | AxpbyKernel
     | ColumnDotKernel
+    | FillKernel
     | FoldKernel
     | PhiloxKernel
     | InverseFactorKernel
+    | RowKernel
 )
 Entry: TypeAlias = list[Any]
 

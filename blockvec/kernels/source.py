@@ -76,6 +76,7 @@ def render(
     body: str,
     constants: Mapping[str, Constant],
     types: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> str:
     """Generate the source of one kernel.
 
@@ -90,6 +91,8 @@ def render(
         Values of the ``constexpr`` lines, in this order; see `constants_of`.
     types : mapping of str to str, optional
         Values of the ``using`` lines ahead of the constants.
+    texts : mapping of str to str, optional
+        Values of the ``#define`` lines ahead of these, each one line.
 
     Raises
     ------
@@ -106,7 +109,7 @@ def render(
     #line 1 "probe.cu"
     ...
     """
-    lines = [f"#define KERNEL {name}"]
+    lines = [f"#define {key} {value}" for key, value in {"KERNEL": name, **(texts or {})}.items()]
     lines += [f"using {key} = {value};" for key, value in (types or {}).items()]
     lines += [_constant(key, value) for key, value in constants.items()]
     return "\n".join(lines) + "\n" + _expanded(body)

@@ -165,7 +165,7 @@ class ChebyshevOperator:
             project_out(self.locked, current)
         if Y is X:
             return current
-        out.array[...] = current.array
+        out[:, :] = current
         return out
 
     def _rows(self, block: Block) -> Block:

@@ -160,7 +160,7 @@ class Corrector:
             width = self.padded(c + b) if self.preconditioner is None else c + b
             Q = X.like(width)
             Q[:, :c], Q[:, c : c + b] = known, X
-            Q[:, c + b :].array[...] = 0
+            Q[:, c + b :] = 0
             return Q
 
         return CorrectionProblem(self.operator, X, R, shift, tol, self.preconditioner, deflation)

@@ -416,7 +416,7 @@ class FilteredRestart(ThickRestart):
         wide, begin = krylov.padded(count), krylov.m + krylov.w
         fits = begin + wide <= krylov.capacity
         AX = krylov.columns(begin, begin + wide) if fits else krylov.buffer.like(wide)
-        AX.array[:, count:] = 0
+        AX[:, count:] = 0
         apply_in_ranges(self.operator, krylov.columns(0, count), AX[:, :count], self.block_size)
         self.counts.apply(count)
         project_out(self.locked, AX)

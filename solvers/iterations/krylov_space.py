@@ -157,7 +157,7 @@ class KrylovSpace:
     def _filled_basis(self) -> Block:
         """Return a view of [locked V Q] and of zero columns that fill up the last block."""
         if self._is_ragged and not self._is_clear:
-            self.free.array[...] = 0
+            self.free[:, :] = 0
             self._is_clear = True
         return self._view(0, self.n_locked + self._filled(self.m + self.w))
 

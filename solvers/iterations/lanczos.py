@@ -50,7 +50,7 @@ class ThickRestart(Iteration):
         n_fixed = self._zeros + n_locked
         buffer = start.like(n_fixed + capacity)
         if width_padding(start) > 1:
-            buffer.array[...] = 0  # products may be wider than the basis
+            buffer[:, :] = 0  # products may be wider than the basis
         if locked is not None:
             buffer[:, self._zeros : n_fixed] = locked
         self.krylov = BlockKrylov(self.operator, buffer, n_fixed, b, self.rng, self.counts)

@@ -97,14 +97,14 @@ class SearchSpace:
         self.n_locked = 0 if locked is None else locked.shape[1]
         self.padding = padding or width_padding(like)
         self.buffer = like.like(self.padded(self.n_locked + capacity))
-        self.buffer.array[...] = 0  # columns beyond V stay zero: products may be wider than V
+        self.buffer[:, :] = 0  # columns beyond V stay zero: products may be wider than V
         if locked is not None:
             self.buffer[:, : self.n_locked] = locked
         self.which, self.target, self.rng, self.counts = which, target, rng, counts
         self.m = 0
         self.norm = 0.0
         self._W = like.like(self.padded(capacity))
-        self._W.array[...] = 0
+        self._W[:, :] = 0
         dtype = np.complex128 if like.dtype.kind == "c" else np.float64
         self._H = np.zeros((self.capacity, self.capacity), dtype)
         self._R = np.eye(self.capacity, dtype=dtype)
@@ -341,7 +341,7 @@ class SearchSpace:
     def _clear(self, begin: int, end: int) -> None:
         """Set columns to zero that no longer belong to V and W."""
         for block in (self.columns(begin, end), self._W[:, begin:end]):
-            block.array[...] = 0
+            block[:, :] = 0
 
     def _transform(self, block: Block, C: Array) -> None:
         block.combine(self.small(C), out=block[:, : C.shape[1]])

@@ -14,6 +14,7 @@ simultaneously, as columns of a block.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import array_namespace, start_copies
+from blockvec import RowFunction, array_namespace, start_copies
 from blockvec.errors import BreakdownError
 
 from ..blocks import Block, Operator, RealArray, project_out
@@ -110,21 +111,40 @@ def sketch_spectrum(
         steps *= 2
 
 
+def _signs(xp: Any, alpha: Any) -> tuple[Any, Any]:
+    return alpha, -alpha
+
+
+SIGNS = RowFunction(_signs)
+
+
+@functools.cache
+def _divided(tiny: float) -> RowFunction:
+    """Make the function of norms beta, -beta and 1 / beta, with numbers of a type whose least is `tiny`."""
+
+    def divided(xp: Any, beta: Any) -> tuple[Any, Any, Any]:
+        return beta, -beta, 1.0 / xp.maximum(beta, tiny)
+
+    return RowFunction(divided)
+
+
 class _Recurrence:
     """Simultaneous Lanczos recurrences of some vectors, with their coefficients on the device."""
 
     def __init__(self, operator: Operator, like: Block, width: int, rng: Any, locked: Block | None) -> None:
         self.operator, self.locked = operator, locked
         V = like.random_like(width, rng)
-        self._xp = array_namespace(V.array)
-        self._tiny = np.finfo(V.dtype).tiny
+        self._xp, real = array_namespace(V.array), V.array.real.dtype
+        self._divided = _divided(float(np.finfo(V.dtype).tiny))
+        # -beta and 1 / beta of the last step, -alpha of this one
+        self._minus_beta, self._inverse, self._minus_alpha = (self._xp.zeros(width, real) for _ in range(3))
+        self._log = self._xp.empty((2 * AT_ONCE, width), real)
         project_out(self.locked, V)
-        V.scale(1 / self._xp.maximum(V.norms(), self._tiny))
+        self._normalise(V, self._log[1])
+        self._minus_beta[...] = 0  # nothing is before the first vector
         self.V, self.previous, self.W = V, V.copy().scale(0.0), V.like()
         self.steps = 0
-        self._beta = self._xp.zeros(width, V.array.real.dtype)  # of the last step
         self._coefficients: list[Any] = []  # alphas and betas of one step or several, shape (2 s, width)
-        self._log = self._xp.empty((2 * AT_ONCE, width), self._beta.dtype)
         self._recorder = recorder_for(operator, V)
         self._repeat: Callable[[], object] | None = None
 
@@ -142,7 +162,9 @@ class _Recurrence:
                     self._repeat = self._recorder.record(self._steps)
                 self.previous, self.V, self.W = blocks  # also where recording ended early
             self._repeat()
-            self._coefficients.append(self._log.copy())
+            kept = self._xp.empty_like(self._log)
+            kept[...] = self._log
+            self._coefficients.append(kept)
             self.steps += AT_ONCE
 
     @property
@@ -159,14 +181,17 @@ class _Recurrence:
         previous, V, W = self._blocks
         self.operator.apply(V, out=W)
         project_out(self.locked, W)
-        W.axpy(-self._beta, previous)
-        alpha = V.column_dot(W).real
-        W.axpy(-alpha, V)
-        self._beta[...] = W.norms()
-        W.scale(1 / self._xp.maximum(self._beta, self._tiny))
+        W.axpy(self._minus_beta, previous)
+        SIGNS(V.column_dot(W).real, out=(out[0], self._minus_alpha))
+        W.axpy(self._minus_alpha, V)
+        self._normalise(W, out[1])
         self.previous, self.V, self.W = V, W, previous
-        out[0], out[1] = alpha, self._beta
         return out
+
+    def _normalise(self, W: Block, beta: Any) -> None:
+        """Divide a block by its norms, and write them to a row."""
+        self._divided(W.norms(), out=(beta, self._minus_beta, self._inverse))
+        W.scale(self._inverse)
 
     def sketch(self, n: int) -> Sketch:
         """Compute the sketch of n eigenvalues; waits for the device once."""

@@ -258,7 +258,7 @@ class Search:
             return vectors
         filled = free[:, free.shape[1] - width :]
         filled[:, :count] = vectors
-        filled.array[:, count:] = 0
+        filled[:, count:] = 0
         return filled
 
     def run(self) -> Verdict:

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blockvec import Recorder, array_namespace, start_copy
+from blockvec import Recorder, RowFunction, array_namespace, start_copy
 
-from ..blocks import Array, Block, SystemOperator, project_out
+from ..blocks import Array, Block, SystemOperator, project_out, to_host
 from .systems import Projection
 from .tridiagonal import Scalars, closing, opening
 
@@ -82,16 +82,18 @@ class Steps:
         self._operator, self._Q, self._recorder = operator, Q, recorder
         self._three, self._two = [like.like() for _ in range(3)], [like.like() for _ in range(2)]
         self._X = like.like()
-        self._real = like.array.real.dtype
-        self._shift = self._xp.zeros(width, self._real)
+        real = like.array.real.dtype
+        self._shift = self._xp.zeros(width, real)
         self._limits = self._xp.zeros(width)
         self._scalars = Scalars(
             *(self._xp.zeros(width, bool if name == "active" else float) for name in Scalars._fields)
         )
-        self._rows = [self._xp.zeros(width, self._real) for _ in range(4)]  # factors of Z, W_old, W, and X
-        self._kept = self._xp.zeros(width, self._real)
+        self._rows = [self._xp.zeros(width, real) for _ in range(4)]  # factors of Z, W_old, W, and X
+        self._kept, self._last = self._xp.zeros(width, bool), self._xp.zeros(width, real)
+        self._factors = [self._xp.zeros(width, real) for _ in range(3)]  # of A u, u and u_old
+        self._alpha, self._scale = self._xp.zeros(width), self._xp.zeros(width)
         self._logs = [self._xp.zeros((2, width)) for _ in range(2)]
-        self._opening, self._closing = _on_device(self._xp, float(np.finfo(like.dtype).eps) / 2)
+        self._closing = _closing(float(np.finfo(like.dtype).eps) / 2)
         self.started = 0
         self._recorded: list[Callable[[], object]] = []
         self._turn = 0  # steps completed
@@ -111,18 +113,22 @@ class Steps:
         self._turn, self._coming = 0, []
         for target, source in zip(self.blocks, blocks, strict=True):
             target[:, :] = source
-        self._shift[...] = self._xp.asarray(shift)
-        self._limits[...] = self._xp.asarray(limits)
+        self._assign(self._shift, shift if isinstance(shift, int) else to_host(shift))
+        self._assign(self._limits, limits)
         for scalar, values in zip(self._scalars, scalars, strict=True):
-            scalar[...] = self._xp.asarray(values)
+            self._assign(scalar, values)
         for row, neutral in zip(self._rows, (0, 1, 0, 0), strict=True):
-            row[...] = neutral
-        self._kept[...] = 1
+            self._assign(row, neutral)
+        self._assign(self._kept, True)
 
     def keep(self, active: NDArray[np.bool_]) -> None:
         """Set the mask of active systems; solutions of the others remain unchanged after this step."""
-        self._scalars.active[...] &= self._xp.asarray(active)
-        self._kept[...] = self._xp.asarray(active)
+        self._assign(self._kept, active)
+        BOTH(self._scalars.active, self._kept, out=(self._scalars.active,))
+
+    def _assign(self, row: Array, values: Any) -> None:
+        """Copy one number or one per column from the host to a row on the device."""
+        row[...] = self._xp.asarray(np.ascontiguousarray(np.broadcast_to(values, row.shape), row.dtype))
 
     def take(self) -> tuple[Array, Array]:
         """Complete a step; return u^H (A - sigma I) u and the new direction's squared length, on the host."""
@@ -150,32 +156,44 @@ class Steps:
         U, U_old, P, W, W_old, X = self._roles(phase)
         z, oldest, w, x = self._rows
         W.axpby(z, U_old, oldest).axpy(w, W_old)
-        X.axpy(x * self._kept, W)
+        SELECTED(self._kept, x, out=(self._last,))
+        X.axpy(self._last, W)
         dots = self._operator.apply(U, out=P, shift=self._shift, dots="xy").dots["xy"].real
-        alpha, scale, *factors = self._opening(dots, *self._scalars)
-        a, u, old = (values.astype(self._real, copy=False) for values in factors)
+        log, alpha, scale = self._logs[phase % 2], self._alpha, self._scale
+        OPENING(dots, *self._scalars, out=(log[0], alpha, scale, *self._factors))
+        a, u, old = self._factors
         P.axpby(u, U, a).axpy(old, U_old)
         project_out(self._Q, P)  # after the recurrence, in which components along Q would grow
         squares = P.column_dot(P).real
-        log = self._logs[phase % 2]
-        log[0], log[1] = dots, squares
-        results = self._closing(alpha, scale, squares, self._limits, *self._scalars)
-        for target, values in zip((*self._rows, *self._scalars), results, strict=True):
-            target[...] = values
+        rows = alpha, scale, squares, self._limits, *self._scalars
+        self._closing(*rows, out=(log[1], *self._rows, *self._scalars))
 
 
-def _on_device(xp: Any, unit: float) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return `opening` and `closing` as functions of plain arrays, each fused into one kernel on a GPU."""
+def _both(xp: Any, one: Any, other: Any) -> tuple[Any]:
+    return (one & other,)
 
-    def first(*arrays: Array) -> tuple[Array, ...]:
-        dots, *scalars = arrays
-        alpha, scale, factors = opening(xp, dots, Scalars(*scalars))
-        return alpha, scale, *factors
 
-    def second(*arrays: Array) -> tuple[Array, ...]:
-        alpha, scale, squares, limits, *scalars = arrays
+def _selected(xp: Any, mask: Any, values: Any) -> tuple[Any]:
+    return (xp.where(mask, values, 0.0),)
+
+
+def _opening(xp: Any, dots: Any, *scalars: Any) -> tuple[Any, ...]:
+    alpha, scale, factors = opening(xp, dots, Scalars(*scalars))
+    return dots, alpha, scale, *factors
+
+
+BOTH, SELECTED, OPENING = map(RowFunction, (_both, _selected, _opening))
+
+
+@functools.cache
+def _closing(unit: float) -> RowFunction:
+    """Make `closing` a function of rows, for a unit roundoff."""
+
+    def closing_minres(
+        xp: Any, alpha: Any, scale: Any, squares: Any, limits: Any, *scalars: Any
+    ) -> tuple[Any, ...]:
         beta = xp.sqrt(xp.maximum(squares, 0.0))
         rotated = closing(xp, alpha, scale, beta, limits, unit, Scalars(*scalars))
-        return *rotated.factors, *rotated.scalars
+        return squares, *rotated.factors, *rotated.scalars
 
-    return (first, second) if xp is np else (xp.fuse(first), xp.fuse(second))
+    return RowFunction(closing_minres)

@@ -16,12 +16,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, array_namespace
+from blockvec import BlockVector, Operator, RowFunction, array_namespace
 
 from ..blocks import Array
 from ..column_block import ColumnBlock, ColumnOperator
 
 AnyType = TypeVar("AnyType", BlockVector, ColumnBlock)
+
+
+def _lengths(xp: Any, squares: Any) -> tuple[Any]:
+    return (xp.sqrt(xp.maximum(squares, 0.0)),)
+
+
+LENGTHS = RowFunction(_lengths)
 
 
 def inner_product_blocks(M: Operator) -> type[BlockVector]:
@@ -89,8 +96,9 @@ def _with_inner_product(base: type[AnyType], M: Operator) -> type[AnyType]:
             return product
 
         def norms(self) -> Array:
-            xp = array_namespace(self.array)
-            norms: Array = xp.sqrt(xp.maximum(self.column_dot(self).real, 0))
+            squares = self.column_dot(self).real
+            norms: Array = array_namespace(self.array).empty(squares.shape, squares.dtype)
+            LENGTHS(squares, out=(norms,))
             return norms
 
     return InnerProductBlock

@@ -261,7 +261,7 @@ def _magnitude(function: Callable[[Any], Any], op: blocks.Operator, name: str) -
         like = BlockVector.empty(op.shape[0], 0, op.dtype, device=op.device, layout=op.layout)
         x = like.random_like(1, 0).scale(2.0**half)
         with np.errstate(over="ignore", invalid="ignore"):
-            own = _largest(function(x).array)
+            own = _largest(blocks.to_host(function(x).array))
         found = largest(op.layout, own)
         if math.isfinite(found):
             return float(min(times(found, -half), np.finfo(np.float64).max))

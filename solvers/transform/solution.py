@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from blockvec import BlockVector, Operator, array_namespace
+from blockvec import BlockVector, Operator
 from blockvec.errors import BreakdownError, OptionError
 
 from ..arguments import tall_block
-from ..blocks import Array, Block, RealArray, column_factors, small_matrix, to_host
+from ..blocks import Array, Block, RealArray, column_factors, columns_of, side_by_side, small_matrix, to_host
 from ..column_block import ColumnBlock, ColumnOperator
 from ..combine import continued, one_after_other, staged, totals, within_time
 from ..drivers import solve
@@ -199,22 +199,22 @@ def _polished(inner: EigenResult, inside: Problem) -> EigenResult:
     near = np.flatnonzero(size > DOMINANT * size.min())
     if len(near) == 0 or corrects:
         return solve(replace(part, start=tall_block("v0", V, S)))
-    xp = array_namespace(V)
     far = np.setdiff1d(np.arange(k), near)
-    Y, W = (V[:, xp.asarray(columns)] for columns in (near, far))
-    locked = [Y] if inside.locked is None else [Y, inside.locked.array]
+    Y, W = (columns_of(V, columns) for columns in (near, far))
+    first = BlockVector(Y)
+    others = None if inside.locked is None else BlockVector(inside.locked.array, copy=True)
     part = replace(
         part,
         k=len(far),
-        start=tall_block("v0", xp.ascontiguousarray(W), S),
-        locked=tall_block("orthogonal_to", xp.hstack(locked), S),
+        start=tall_block("v0", W, S),
+        locked=tall_block("orthogonal_to", side_by_side(first, others), S),
         norm=float(size[far].max()),  # of the operator in the complement
     )
     rest = solve(part)
     costs = inner.with_info(**totals(inner, rest), stopped=rest.info["stopped"])
     return EigenResult.from_pairs(
         np.concatenate([theta[near], to_host(rest.eigenvalues)]),
-        xp.hstack([Y, rest.eigenvectors]),
+        side_by_side(first, BlockVector(rest.eigenvectors)).array,
         np.concatenate([inner.residuals[near], rest.residuals]),
         np.concatenate([inner.limits[near], rest.limits]),
         costs.info,
@@ -228,8 +228,7 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     # Errors of a solve lie along vectors near the shift; with these first, the others are cleaned of them.
     order = np.argsort(-np.abs(theta), kind="stable")
     values = form.map.values(theta[order])
-    xp = array_namespace(result.eigenvectors)
-    Y = xp.ascontiguousarray(result.eigenvectors[:, xp.asarray(order)])
+    Y = columns_of(result.eigenvectors, order)
     # For a given tolerance Y may be accurate enough, without the solve of another step of inverse iteration.
     may_end = form.is_direct and problem.tolerance.tol > 0
     for vectors in (lambda V: V, form.vectors) if may_end else (form.vectors,):
@@ -239,7 +238,7 @@ def _transformed_back(form: StandardForm, result: EigenResult, problem: Problem,
     ascending = np.argsort(values, kind="stable")
     info = result.info.copy()
     info["norm"], info["why"] = norms.A, f"{info['why']}; {form.why}"
-    vectors_of = xp.ascontiguousarray(X.array[:, xp.asarray(ascending)])
+    vectors_of = columns_of(X.array, ascending)
     values, residuals, limits = (part[ascending] for part in (values, residuals, limits))
     return EigenResult.from_pairs(values, vectors_of, residuals, limits, info, result.history)
 

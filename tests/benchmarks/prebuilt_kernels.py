@@ -35,26 +35,40 @@ from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
-from blockvec.kernels.problem import ENTRY_CLASSES, SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
+from blockvec.kernels.problem import (
+    ENTRY_CLASSES,
+    MAX_ALIGNMENT,
+    SpmmvProblem,
+    SweepProblem,
+    TsmmProblem,
+    TsmttsmProblem,
+    itemsize,
+)
 from blockvec.kernels.sparse import codes
+from blockvec.kernels.tuning import choices, installed_choices
+from blockvec.kernels.tuning.choices import made_choices
 from blockvec.kernels.tuning.winners import configure_sparse
 from solvers import eigsh
+from solvers.blocks import PADDING
 from tests.benchmarks.drawn_problems import draw, matrix
 from tests.benchmarks.precompiled_lists import solves
-from tests.pretended_gpu import NUMPY, PretendedGpu, Solve, pretended_gpu
+from tests.pretended_cupy import CuPy
+from tests.pretended_gpu import PretendedGpu, Solve, pretended_gpu
 
 __all__ = ["missing", "sources"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "blockvec" / "kernels" / "prebuilt"
 DEVICES = (H200,)
 Matrix = tuple[Any, int, int]
-ROWS = (1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
+ROWS = (1 << 12, (1 << 14) + 1, 1 << 18, (1 << 18) + 1, 1 << 22)
+"""For each of `ROW_CLASSES` numbers that belong to it, with more and fewer bytes than `LEAST_BYTES`: from so
+many on, measured winners replace the models' choices."""
 RUNS: tuple[tuple[str, tuple[int | None, ...], tuple[int, ...], tuple[int, ...]], ...] = (
     # element type, block sizes, numbers of eigenpairs, rows
     ("float64", (None, 1, 4), (1, 6, 10, 14, 20), ROWS),
-    ("complex128", (None,), (6, 10, 15, 20), ROWS[::2]),
-    ("float32", (None,), (6, 10), ROWS[-1:]),
-    ("complex64", (None,), (6, 10), ROWS[-1:]),
+    ("complex128", (None,), (6, 10, 15, 20), ROWS),
+    ("float32", (None,), (6, 10), ROWS[-2:]),
+    ("complex64", (None,), (6, 10), ROWS[-2:]),
 )
 METHODS = ("lanczos", "filter", "jd")
 SHIFT_INVERT = (
@@ -85,14 +99,30 @@ OTHERS: dict[str, tuple[Matrix, ...]] = {
     "float64": (
         *(("scattered", entries, LONG if entries > 4 else entries) for entries in ENTRY_CLASSES[:-1]),
         *(("uneven", entries, LONG) for entries in (6, 10, 20)),
-        *(("lines", entries, entries) for entries in (3, 7, 9)),
-        ("planes", 27, 27),
+        *(("lines", entries, entries) for entries in (3, 4, 6, 7, 8, 9, 10, 12, 14, 16)),
+        *(("planes", entries, entries) for entries in (10, 20, 27)),
     ),
-    "complex128": tuple(("scattered", entries, entries) for entries in (5, 6, 8, 12, 16, 20)),
+    "complex128": (
+        *(("scattered", entries, entries) for entries in (5, 6, 8, 12, 16, 20)),
+        *(("lines", entries, entries) for entries in (4, 9)),
+    ),
 }
 """Others by element type, for which products with blocks of up to `NARROW` columns are compiled."""
 NARROW = 8
-CODED_ENTRIES = 1 << 19  # of matrices whose entries may be encoded: a class has up to four times its rows
+PADDED = range(PADDING, 129, PADDING)
+"""Columns of locked and converged vectors: blocks are filled up to these widths with zeros."""
+FEW = range(1, 9)
+"""Columns of a block, or of one that has lost some."""
+LEFT: dict[str, tuple[int, ...]] = {"float64": (*FEW, 16, 32), "complex128": (1, 2, 4, 8)}
+"""Columns that vectors are projected out of, by element type."""
+UNPADDED = range(97, 129)
+"""Columns of vectors for which a basis of a hundred wanted ones has no room to be filled up."""
+SQUARES: dict[str, tuple[int, ...]] = {
+    "float64": (*range(1, 17), *PADDED[1:]),
+    "complex128": (*FEW, *PADDED),
+}
+"""Columns of blocks with a Gram matrix, or that are multiplied by a square matrix, by element type."""
+CODED_ENTRIES = 1 << 21  # of matrices whose entries may be encoded
 
 
 MANY = [
@@ -110,7 +140,9 @@ MANY = [
 def pretended_backend(device: Any) -> Iterator[Backend]:
     """Provide the CUDA backend of a device that is not there, with an empty cache folder."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setitem(sys.modules, "cupy", NUMPY)  # type: ignore[arg-type]
+        patch.setitem(sys.modules, "cupy", CuPy())
+        patch.setattr(choices, "installed_choices", lambda device: None)  # the models are to choose
+        patch.setattr(choices, "MAX_CHOICES", sys.maxsize)
         with option_context(cache_dir=Path(folder)):
             yield cuda.CudaBackend(PretendedGpu(0, device))
 
@@ -155,8 +187,28 @@ def drawn_solves() -> Iterator[Solve]:
         tol = 1e-8 * float(abs(A).sum(axis=0).max())
         how: dict[str, Any] = {"which": which, "tol": tol, "convergence": "absolute"}
         with pretended_gpu() as watched, np.errstate(all="ignore"):
-            eigsh(A, k, rng=0, on_unconverged="return", **how)
+            eigsh(A, k, rng=0, device="gpu", on_unconverged="return", **how)
         yield from watched.solves
+
+
+def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem]:
+    """Describe the products of a search for missed copies, whose widths recorded solves have by chance.
+
+    Found vectors are columns of a wider block, grown ones a block of their own or columns of it.
+    """
+    conj = dtype.startswith("complex")
+    for M, N in (*itertools.product(PADDED, LEFT[dtype]), *((M, 1) for M in UNPADDED)):
+        for K, lda in itertools.product(ROWS, (M, M + PADDING)):
+            yield TsmttsmProblem(K, M, N, dtype, dtype, lda, N, conj=conj)
+            yield TsmmProblem(K, M, N, dtype, dtype, lda, N, alpha="general", beta="one")
+            if N in FEW:
+                yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, lda, N)
+    for n, K in itertools.product(SQUARES[dtype], ROWS):
+        odd = itemsize(dtype)  # alignment of columns that begin at an odd place
+        for ld, align in ((n, MAX_ALIGNMENT), (n + PADDING, MAX_ALIGNMENT), (n + PADDING, odd)):
+            yield TsmttsmProblem(K, n, n, dtype, dtype, ld, ld, align, align, conj, same=True)
+            yield TsmmProblem(K, n, n, dtype, dtype, ld, ld, align, align, inplace=True)
+            yield TsmmProblem(K, n, n, dtype, dtype, ld, n, align)
 
 
 def krylov_steps(device: Any) -> dict[str, None]:
@@ -170,8 +222,8 @@ def missing(wanted: Iterable[str], architecture: str) -> list[str]:
     return [source for source in wanted if prebuilt.find(source, architecture, OPTIONS) is None]
 
 
-def wanted(device: Any) -> list[str]:
-    """Generate the sources of all kernels that the package contains for a device."""
+def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
+    """Generate the sources of all kernels that the package contains for a device, and the models' choices."""
     found: dict[str, None] = {}
     with pretended_backend(device) as backend:
         for (dtype, block_sizes, pairs, rows), method in itertools.product(RUNS, METHODS):
@@ -188,10 +240,13 @@ def wanted(device: Any) -> list[str]:
         print(device.architecture, "shift-invert", len(found), flush=True)
         found |= sources(drawn_solves(), backend, ROWS)
         print(device.architecture, "drawn", len(found), flush=True)
-        found |= krylov_steps(device) | dict.fromkeys(
-            codes.source(dtype) for dtype in ("float64", "complex128")
-        )
-    return list(found)
+        for dtype in LEFT:
+            for problem in products(dtype):
+                found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))
+        print(device.architecture, "searches", len(found), flush=True)
+        found |= krylov_steps(device)
+        found |= dict.fromkeys(codes.source(dtype) for dtype in ("float64", "complex128"))
+        return list(found), made_choices(device)
 
 
 def build(found: Iterable[str], architecture: str) -> None:
@@ -228,13 +283,15 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="count kernels instead of compiling them")
     arguments = parser.parse_args()
     for device in DEVICES:
-        found = wanted(device)
+        found, chosen = wanted(device)
+        packed = installed_choices.pack(device, chosen)
         if arguments.check:
-            print(
-                f"{device.architecture}: {len(missing(found, device.architecture))} of {len(found)} missing"
-            )
+            lacking = len(missing(found, device.architecture))
+            print(f"{device.architecture}: {lacking} of {len(found)} missing, {len(chosen)} choices")
         else:
             build(found, device.architecture)
+            (FOLDER / device.architecture / installed_choices.FILE).write_bytes(packed)
+            print(f"{len(chosen)} choices, {len(packed) >> 10} KB", flush=True)
 
 
 if __name__ == "__main__":

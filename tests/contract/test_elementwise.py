@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blockvec import BlockVector
+from blockvec import BlockVector, RowFunction
 from tests.contract.blocks import (
     DTYPES,
     Guarded,
@@ -323,3 +323,35 @@ def test_gram_and_norms_agree(device: str) -> None:
     exact = np.sqrt(np.diagonal(adjoint(extended(X), True) @ extended(X)).real)
     assert is_close(np.sqrt(np.diagonal(host(V.gram())).real), exact, exact, "complex128", ulps=200)
     assert is_close(V.norms(), exact, exact, "complex128", ulps=200)
+
+
+@given(st.integers(1, 300), st.booleans(), st.sampled_from(["float32", "float64"]), seeds)
+def test_functions_of_rows_are_those_of_numpy(
+    device: str, count: int, has_gaps: bool, dtype: str, seed: int
+) -> None:
+    def halves(xp: Any, x: Any, mask: Any) -> tuple[Any, Any]:
+        return xp.where(mask, xp.sqrt(xp.maximum(x, 0.0)) / 2, -1.0), mask & (x > 0)
+
+    rng = np.random.default_rng(seed)
+    x, mask = rng.standard_normal(2 * count).astype(dtype), rng.random(count) < 0.5
+    part = slice(None, None, 2) if has_gaps else slice(count)
+    x_there, mask_there = on(device, x), on(device, mask)
+    row = x_there[part]
+    RowFunction(halves)(row, mask_there, out=(row, mask_there))
+    expected = x.copy()
+    expected[part], expected_mask = halves(np, x[part], mask)
+    np.testing.assert_allclose(host(x_there), expected, rtol=4 * unit_roundoff(dtype))
+    assert np.array_equal(host(mask_there), expected_mask)
+
+
+@given(shapes, dtypes, dtypes, layouts, layouts, st.sampled_from([0, 1.5, "block"]), seeds)
+def test_assignments_to_ranges_convert_and_leave_what_is_beside_them(
+    device: str, shape: tuple[int, int], one: str, other: str, to: Layout, of: Layout, value: Any, seed: int
+) -> None:
+    dtype = np.result_type(one, other).name
+    rng = np.random.default_rng(seed)
+    V, W = Guarded(values(rng, shape, dtype), device, to), Guarded(values(rng, shape, other), device, of)
+    V.block[:, :] = W.block if value == "block" else value
+    expected = host(W.block) if value == "block" else np.full(shape, value)
+    assert np.array_equal(host(V.block), expected.astype(dtype))
+    assert V.is_untouched_outside()

@@ -1,4 +1,4 @@
-"""Kernels that are installed with the package run on the GPU, and CuPy's own are compiled ahead."""
+"""Kernels that are installed with the package run on the GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blockvec import BlockVector
 from blockvec.backends import backend_for
 from blockvec.kernels import compile as compiler
 from blockvec.kernels import prebuilt
@@ -37,10 +36,3 @@ def test_a_kernel_of_the_package_computes_what_the_compiled_one_does(tmp_path: P
         results.append(out.get())
     assert np.array_equal(*results)
     assert results[0].all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
-def test_the_operations_of_cupy_that_are_compiled_ahead_run(dtype: str) -> None:
-    for operation in backend_for("gpu").library_operations(dtype):
-        operation()
-    assert BlockVector.random(100, 2, dtype, device="gpu", rng=0).norms().get().all()

@@ -261,7 +261,7 @@ class CudaBackend:
 
     def scaled_csr(self, matrix: DeviceCsr, factor: float, dtype: np.dtype[Any]) -> Any:
         """Multiply the entries of a prepared matrix and convert them to a type; other arrays are shared."""
-        return self._gpu.on_device(matrix.scaled)(factor, dtype)
+        return self._gpu.on_device(matrix.scaled)(self._gpu, factor, dtype)
 
     def csr(self, matrix: Any, dtype: np.dtype[Any]) -> Any:
         """Convert to CuPy's CSR form in canonical format; arrays of a CuPy matrix may be shared."""
@@ -287,11 +287,11 @@ class CudaBackend:
 
     def to_host(self, array: Array) -> Any:
         """Return a row-major NumPy copy; waits for the device."""
-        return self._gpu.on_device(array.get)()
+        return self._gpu.on_device(lambda: elementwise.contiguous(self._gpu, array).get())()
 
     def start_copies(self, *arrays: Array) -> Callable[[], list[Any]]:
         """Queue copies to pinned memory on the current stream; return a function that waits for them."""
-        return self._gpu.on_device(small_matrices.DeviceCopies)(*arrays)  # type: ignore[no-any-return]
+        return self._gpu.on_device(small_matrices.DeviceCopies)(self._gpu, *arrays)  # type: ignore[no-any-return]
 
     def krylov_steps(self, matrix: Any, V: Array, b: int) -> krylov_steps.KrylovSteps | None:
         """Prepare several steps a launch, where a kernel takes them."""
@@ -309,26 +309,21 @@ class CudaBackend:
         """Compile a kernel without choices and load it, on any thread."""
         self._gpu.on_device(self._gpu.load)(kernel)
 
-    def library_operations(self, dtype: str) -> Sequence[Callable[[], object]]:
-        """List the operations of CuPy on numbers per column and on small blocks that solvers use."""
-        xp = self.xp
+    def copy(self, source: Array, target: Array) -> None:
+        """Copy a block or a row; its type is converted."""
+        self._gpu.on_device(elementwise.copy)(self._gpu, source, target)
 
-        def on_small(operation: Callable[[Any, Any], object]) -> Callable[[], object]:
-            def run() -> object:
-                block = xp.empty((4, 4), dtype)
-                return operation(block, block.real[0])
+    def contiguous(self, array: Array) -> Array:
+        """Return an array, or a row-major copy where it has gaps or another order."""
+        return self._gpu.on_device(elementwise.contiguous)(self._gpu, array)
 
-            return self._gpu.on_device(run)
+    def fill(self, out: Array, value: complex) -> None:
+        """Set all elements of a block to one value."""
+        self._gpu.on_device(elementwise.fill)(self._gpu, out, value)
 
-        operations: Sequence[Callable[[Any, Any], object]] = (
-            lambda block, row: xp.sqrt(row),
-            lambda block, row: xp.maximum(row, 1.0),
-            lambda block, row: 1 / row,
-            lambda block, row: -row,
-            lambda block, row: xp.ascontiguousarray(block[:, :2]),
-            lambda block, row: block[:, :2][:, xp.asarray([1, 0])],
-        )
-        return [on_small(operation) for operation in operations]
+    def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
+        """Evaluate a function of rows by one kernel."""
+        self._gpu.on_device(elementwise.evaluate)(self._gpu, function, rows, out)
 
     def stopwatch(self) -> CudaStopwatch:
         """Start timing work on the current stream."""

@@ -40,9 +40,12 @@ def candidate(
     Nothing is compiled before the first run. A family without mixed types may run a real block times complex
     numbers as a real product.
     """
-    if not isinstance(problem, SweepProblem) and family.supports(problem, gpu.info) is not None:
-        problem = real_view(problem)
-    refusal = "there are no rows" if problem.K == 0 else family.supports(problem, gpu.info) or ""
+    refusal = family.supports(problem, gpu.info)
+    if refusal is not None and not isinstance(problem, SweepProblem):
+        viewed = real_view(problem)
+        if viewed is not problem:
+            problem, refusal = viewed, family.supports(viewed, gpu.info)
+    refusal = "there are no rows" if problem.K == 0 else refusal or ""
     tuned = winner if winner is not None and winner.kernel == family.name else None
 
     @functools.cache

@@ -7,7 +7,7 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -18,12 +18,34 @@ from ...kernels.problem import SpmmvProblem
 from ...kernels.sparse.chain import ChainPlan
 from ...kernels.sparse.chain_plan import Chain
 from ...kernels.sparse.codes import encode
-from ...kernels.sparse.csr_plan import Plan, structure_of
+from ...kernels.sparse.csr_plan import Plan, Structure, structure_of
 from .. import is_cupy
 from ..base import DeviceArray as Array
+from .device import Gpu
+from .elementwise import weighted_sum
 
 CODE_BLOCKS = 4  # per multiprocessor, of the kernel that encodes entries
 CUDA_TYPES = {"float32": 0, "float64": 1, "complex64": 4, "complex128": 5}  # cudaDataType_t
+
+
+class CsrArrays(NamedTuple):
+    """The arrays of a sparse matrix on a GPU in CSR form, and its structure."""
+
+    shape: tuple[int, int]
+    indptr: Array
+    indices: Array
+    data: Array
+    structure: Structure
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        return self.data.dtype  # type: ignore[no-any-return]
+
+    @property
+    def nnz(self) -> int:
+        """Stored entries."""
+        return int(self.data.size)
 
 
 class DeviceCsr:
@@ -52,7 +74,7 @@ class DeviceCsr:
         import cupy
 
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
-        structure = None
+        structure = getattr(matrix, "structure", None)
         if is_cupy(matrix.data):
             self.indptr, self.indices, self.data = matrix.indptr, matrix.indices, matrix.data
         else:
@@ -95,12 +117,13 @@ class DeviceCsr:
         arrays = self.data.get(), self.indices.get(), self.indptr.get()
         return scipy.sparse.csr_array(arrays, shape=self.shape)
 
-    def scaled(self, factor: float, dtype: np.dtype[Any]) -> Any:
+    def scaled(self, gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> CsrArrays:
         """Multiply the entries and convert them to a type; row pointers and columns are shared."""
-        from cupyx.scipy import sparse
+        import cupy
 
-        arrays = (self.data * factor).astype(dtype), self.indices, self.indptr
-        return sparse.csr_matrix(arrays, shape=self.shape)
+        data = cupy.empty(self.data.shape, dtype)
+        weighted_sum(gpu, self.data[:, None], None, data[:, None], (float(factor), None), (0, None))
+        return CsrArrays(self.shape, self.indptr, self.indices, data, self.plan.structure)
 
     def descriptor(self, dtype: str) -> int:
         """Create cuSPARSE's descriptor of the matrix with values of a type, once per type."""

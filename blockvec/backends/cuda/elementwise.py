@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from ...kernels.elementwise import (
     AxpbyKernel,
     ColumnDotKernel,
     Factor,
+    FillKernel,
     FoldKernel,
     PhiloxKernel,
     Tiling,
@@ -20,6 +21,7 @@ from ...kernels.elementwise import (
 )
 from ...kernels.limits import ceil_div
 from ...kernels.problem import StreamProblem, TsmmProblem, TsmttsmProblem, is_complex, itemsize
+from ...kernels.rows import trace
 from .. import is_cupy
 from ..base import DeviceArray as Array
 from ..base import leading_dimension
@@ -36,8 +38,65 @@ def axpby(
 
 
 def copy(gpu: Gpu, source: Array, target: Array) -> None:
-    """Copy a block, converting its type where the target's is another one."""
-    weighted_sum(gpu, source, None, target, (1, None), (0, None))
+    """Copy a block or a row, converting its type where the target's is another one."""
+    same = source.dtype == target.dtype and source.flags.c_contiguous and target.flags.c_contiguous
+    if same:
+        target.data.copy_from_device_async(source.data, source.nbytes)
+    elif source.ndim == 1:
+        weighted_sum(gpu, source[:, None], None, target[:, None], (1, None), (0, None))
+    else:
+        weighted_sum(gpu, source, None, target, (1, None), (0, None))
+
+
+def contiguous(gpu: Gpu, array: Array) -> Array:
+    """Return an array of a block or a row, or a contiguous copy."""
+    import cupy
+
+    if array.flags.c_contiguous:
+        return array
+    is_row_major = array.ndim == 1 or array.strides[-1] == array.itemsize
+    if array.ndim > 2 or not is_row_major or array.dtype.char not in TYPE_NAMES:
+        return cupy.ascontiguousarray(array)
+    result = cupy.empty(array.shape, array.dtype)
+    copy(gpu, array, result)
+    return result
+
+
+def fill(gpu: Gpu, out: Array, value: complex) -> None:
+    """Set all elements of a block to one value."""
+    if out.flags.c_contiguous and value == 0:
+        out.fill(0)
+        return
+    dtype = type_name(out)
+    parts = 2 if is_complex(dtype) else 1
+    width, count = out.shape[1] * parts, out.size * parts
+    if count == 0:
+        return
+    if parts == 1 and np.iscomplexobj(value):
+        raise TypeError(f"a complex number does not fit into a {dtype} block")
+    number = complex(value)
+    kernel = FillKernel(real_type(dtype))
+    grid = (kernel.blocks(count, gpu.info.multiprocessors),)
+    ends = (number.real, number.imag if parts == 2 else number.real)
+    gpu.launch(kernel, grid, kernel.threads, out, leading_dimension(out) * parts, width, count, *ends)
+
+
+def evaluate(gpu: Gpu, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
+    """Write the results of a function of rows to others."""
+    count = out[0].size
+    if count == 0:
+        return
+    kinds = tuple(tuple(row.dtype.name for row in part) for part in (rows, out))
+    launch = _row_plan(gpu, function, *kinds, count)
+    launch(count, *(number for row in (*rows, *out) for number in (row, row.strides[0] // row.itemsize)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _row_plan(
+    gpu: Gpu, function: Callable[..., Any], inputs: tuple[str, ...], outputs: tuple[str, ...], count: int
+) -> Callable[..., None]:
+    kernel = trace(function, inputs, outputs)
+    return gpu.launcher(kernel, (-(-count // kernel.threads),), kernel.threads)
 
 
 def weighted_sum(
@@ -116,7 +175,7 @@ def _factor(scalar: Any, values: Any) -> tuple[Factor, tuple[Any, ...]]:
 def scale(gpu: Gpu, out: Array, beta: complex) -> None:
     """Set out = beta out; out is not read if beta is zero."""
     if beta == 0:
-        out[...] = 0
+        fill(gpu, out, 0)
     elif beta != 1:
         weighted_sum(gpu, out, None, out, (beta, None), (0, None))
 

@@ -15,6 +15,7 @@ from ...kernels.requests import note
 from ..base import Array, DeviceArray
 from ..host import small_matrices as host
 from .device import Gpu, type_name
+from .elementwise import contiguous
 
 ALIGNMENT = 64  # of copies, in bytes
 
@@ -29,7 +30,7 @@ def inverse_factor(gpu: Gpu, G: DeviceArray, limit: float) -> tuple[DeviceArray,
         T, report = host.inverse_factor(G.get(), limit)
         return cupy.asarray(T), cupy.asarray(report)
     T, report = cupy.empty_like(G, order="C"), cupy.empty((3 * width + 1, width), kernel.dtype_report)
-    _launcher(gpu, kernel, width)(cupy.ascontiguousarray(G), T, report, np.int32(width), float(limit))
+    _launcher(gpu, kernel, width)(contiguous(gpu, G), T, report, np.int32(width), float(limit))
     return T, report
 
 
@@ -48,10 +49,10 @@ def _launcher(gpu: Gpu, kernel: InverseFactorKernel, width: int) -> Callable[...
 class DeviceCopies:
     """Copies of arrays of the current device to the host, through pinned memory; calling it waits for all."""
 
-    def __init__(self, *arrays: DeviceArray) -> None:
+    def __init__(self, gpu: Gpu, *arrays: DeviceArray) -> None:
         import cupy
 
-        arrays = tuple(map(cupy.ascontiguousarray, arrays))
+        arrays = tuple(contiguous(gpu, array) for array in arrays)
         ends = np.cumsum([round_up(array.nbytes, ALIGNMENT) for array in arrays]).tolist()
         stream = cupy.cuda.get_current_stream()
         memory = cupy.cuda.alloc_pinned_memory(max(*ends, 1))

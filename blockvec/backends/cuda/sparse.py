@@ -24,6 +24,7 @@ from ..base import Candidate, Fused
 from ..base import DeviceArray as Array
 from .device import Gpu
 from .device_csr import DeviceCsr
+from .elementwise import copy
 from .workspace import workspace
 
 AnyFamily = SparseFamily[Any]
@@ -76,9 +77,7 @@ def _spmmv(
     launch, bytes_needed = bound
     shifts_ptr = 0
     if problem.shift == "column":
-        import cupy
-
-        shift = cupy.ascontiguousarray(shift, problem.dtype)  # referenced until the launch
+        shift = _in_type(gpu, shift, problem.dtype)  # referenced until the launch
         shifts_ptr = shift.data.ptr
     optional: dict[str, Any] = {}
     if bytes_needed:
@@ -95,6 +94,17 @@ def _spmmv(
         eta=fused.eta,
         **optional,
     )
+
+
+def _in_type(gpu: Gpu, row: Array, dtype: str) -> Array:
+    """Return a row as a contiguous one of a type."""
+    import cupy
+
+    if row.dtype == dtype and row.flags.c_contiguous:
+        return row
+    converted = cupy.empty(row.shape, dtype)
+    copy(gpu, row, converted)
+    return converted
 
 
 def bind(gpu: Gpu, family: AnyFamily, problem: SpmmvProblem, S: DeviceCsr) -> Bound:

@@ -139,6 +139,7 @@ class Layout:
     swaps: bool
 
 
+@functools.lru_cache(maxsize=4096)
 def pieces(problem: TsmttsmProblem, device: DeviceInfo) -> tuple[int, int]:
     """Compute the bytes per cp.async of A and of B, 0 where bulk copies or boxes are possible."""
     if has_boxes(problem, device):

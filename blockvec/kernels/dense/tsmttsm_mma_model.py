@@ -210,6 +210,7 @@ def _has_choice(model: TsmttsmMmaModel, problem: TsmttsmProblem, device: DeviceI
     return any(refuse(problem, config, device) is None for config in configs)
 
 
+@functools.lru_cache(maxsize=4096)
 def _shape(problem: TsmttsmProblem) -> TsmttsmProblem:
     """Reduce a problem to what its configurations depend on: neither K nor the classes of the factors."""
     return replace(problem, K=1, alpha="one", beta="zero", conj=False)

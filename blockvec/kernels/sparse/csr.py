@@ -24,7 +24,7 @@ from ..limits import (
     excess_registers,
     excess_threads,
 )
-from ..problem import SpmmvProblem, in_class, is_complex, itemsize, promote
+from ..problem import SpmmvProblem, is_complex, itemsize, promote
 from ..source import constants_of, render
 from .csr_plan import MAX_VALUES, TASK_ENTRIES, Plan, Units, Walk, address
 from .family import SparseFamily
@@ -145,12 +145,16 @@ class SpmmvCsr(SparseFamily[CsrConfig]):
         super().__init__(model)
         self._in_order = in_order
 
+    def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
+        """Return the problem that stands for all with the same choice, whatever their longest rows."""
+        return replace(super().alike(problem), longest=0)
+
     def choose_in_order(self, problem: SpmmvProblem, device: DeviceInfo) -> CsrConfig:
         """Choose among configurations that sum a row in the order of its entries, long rows excepted.
 
         Matrices of uneven rows may have none.
         """
-        return self._in_order.choose(in_class(problem), device)
+        return self._in_order.choose(self.alike(problem), device)
 
     def supports(self, problem: SpmmvProblem, device: DeviceInfo) -> str | None:
         """Explain why the family cannot run a problem; None if it can."""

@@ -109,7 +109,8 @@ class Plan:
         self.data = _aligned(data)
         self.n_rows = len(indptr) - 1
         self.nnz = len(data)
-        self.longest, self.line, self.plane = structure or structure_of(indptr, indices)
+        self.structure = structure or structure_of(indptr, indices)
+        self.longest, self.line, self.plane = self.structure
         self.codes: Codes | None = None
         self._units: dict[tuple[int, int, int], Units] = {}
         self._lock = threading.Lock()

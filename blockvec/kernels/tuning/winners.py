@@ -27,6 +27,10 @@ from .choices import choose
 
 TunedProblem: TypeAlias = TsmttsmProblem | TsmmProblem | SpmmvProblem
 
+_PROBLEM, _KERNEL = (
+    '{"problem": ',
+    ', "kernel": ',
+)  # how a line of a table begins, and what follows its problem
 ANY_PITCH = 0  # leading dimension that stands for all that exceed the width
 
 
@@ -140,8 +144,8 @@ def _find(key: TunedProblem, device: DeviceInfo, cache_dir: Path) -> Winner | No
         winner = _parse(own, f"tuned on this {device.name}")
         if winner is not None:
             return winner
-    record = shipped_records(device.architecture).get(key)
-    return None if record is None else _parse(*record)
+    shipped = shipped_records(device.architecture).get(json.dumps(_fields(key)))
+    return None if shipped is None else _parse(json.loads(shipped[0]), shipped[1])
 
 
 def store(problem: Problem, winner: Winner, device: DeviceInfo, cache_dir: Path) -> bool:
@@ -195,22 +199,32 @@ _KINDS: dict[str, type[TunedProblem]] = {"tsmm": TsmmProblem, "spmmv": SpmmvProb
 
 def shipped(architecture: str) -> dict[Problem, Winner]:
     """Return the shipped winners of an architecture by their representative problems."""
-    parsed = {problem: _parse(*record) for problem, record in shipped_records(architecture).items()}
-    return {problem: winner for problem, winner in parsed.items() if winner is not None}
+    found: dict[Problem, Winner] = {}
+    for line, origin, kind in shipped_records(architecture).values():
+        record = json.loads(line)
+        if (winner := _parse(record, origin)) is not None:
+            found[_problem(kind, record["problem"])] = winner
+    return found
 
 
 @functools.cache
-def shipped_records(architecture: str) -> dict[Problem, tuple[Any, str]]:
-    """Load the shipped records and their origins by problem; to parse all of them takes far longer."""
+def shipped_records(architecture: str) -> dict[str, tuple[str, str, type[TunedProblem]]]:
+    """Find the shipped records, by the text of their problem, with their origins and the types of problems.
+
+    Records are lines of text, as `tests/benchmarks/tuned_tables.py` writes them: to parse all takes 20 times
+    as long.
+    """
     folder = resources.files("blockvec.kernels") / "tuned" / architecture
     if not folder.is_dir():
         return {}
-    found: dict[Problem, tuple[Any, str]] = {}
+    found: dict[str, tuple[str, str, type[TunedProblem]]] = {}
     for file in folder.iterdir():
-        table = json.loads(file.read_text())
+        environment, _, *lines = file.read_text(encoding="utf-8").splitlines()
         kind = _KINDS.get(file.name.removesuffix(".json"), TsmttsmProblem)
-        origin = f"shipped, measured on {table['environment']['device']}"
-        found |= {_problem(kind, record["problem"]): (record, origin) for record in table["records"]}
+        device = json.loads(environment.removesuffix(",") + "}")["environment"]["device"]
+        for line in lines[:-1]:
+            problem = line[len(_PROBLEM) : line.index(_KERNEL)]
+            found[problem] = line.removesuffix(","), f"shipped, measured on {device}", kind
     return found
 
 

@@ -20,7 +20,19 @@ from blockvec.kernels.launch import GRID_HEADER_BYTES
 from blockvec.kernels.problem import DOTS, SpmmvProblem
 from tests.contract.blocks import exact_values
 from tests.emulator.host import HostKernel, needs_host_compiler
-from tests.pretended_gpu import Pretended, PretendedGpu
+from tests.pretended_gpu import PretendedGpu
+
+
+class Pretended(np.ndarray):  # type: ignore[type-arg]
+    """A NumPy array with the address of its data where CuPy has it."""
+
+    @property
+    def data(self) -> Any:  # type: ignore[override]
+        """Where the data are."""
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+Pretended.__module__ = "cupy"
 
 
 def pretend(array: Any, dtype: Any = None) -> Any:

@@ -215,6 +215,7 @@ def test_every_shipped_winner_is_valid_on_the_device_it_was_measured_on() -> Non
         assert 0 < winner.fraction < 1.5  # a Gram matrix' flops are counted in full, and half are enough
         sized = dataclasses.replace(problem, **_sizes(problem, winner.rows))
         assert representative(sized) == problem
+        assert winners._find(problem, device.H200, Path("nowhere")) == winner
         if winner.config is not None:
             assert families.CONFIGURED[winner.kernel].refuse(sized, winner.config, device.H200) is None
 

@@ -1,0 +1,164 @@
+"""Functions of rows of numbers on a GPU: kernels that are generated from functions in Python.
+
+A function is called once with symbols in the place of arrays: its operations, in their order, are the
+statements of the kernel. Arithmetic is in double precision.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .source import render
+
+C_NAMES = {"float32": "float", "float64": "double", "bool": "bool"}
+"""C types of the numbers of a row, by element type."""
+
+
+class Symbol:
+    """A number of a traced function: the name of a variable, or a constant, of the generated code."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, tracer: Tracer, text: str) -> None:
+        self.tracer, self.text = tracer, text
+
+    def __add__(self, other: Any) -> Symbol:
+        return self.tracer.binary("+", self, other)
+
+    def __radd__(self, other: Any) -> Symbol:
+        return self.tracer.binary("+", other, self)
+
+    def __sub__(self, other: Any) -> Symbol:
+        return self.tracer.binary("-", self, other)
+
+    def __rsub__(self, other: Any) -> Symbol:
+        return self.tracer.binary("-", other, self)
+
+    def __mul__(self, other: Any) -> Symbol:
+        return self.tracer.binary("*", self, other)
+
+    def __rmul__(self, other: Any) -> Symbol:
+        return self.tracer.binary("*", other, self)
+
+    def __truediv__(self, other: Any) -> Symbol:
+        return self.tracer.binary("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> Symbol:
+        return self.tracer.binary("/", other, self)
+
+    def __pow__(self, exponent: int) -> Symbol:
+        if exponent != 2:
+            raise TypeError(f"got the power {exponent}; rows have squares only.")
+        return self * self
+
+    def __neg__(self) -> Symbol:
+        return self.tracer.define("double", f"-{self.text}")
+
+    def __le__(self, other: Any) -> Symbol:
+        return self.tracer.compare("<=", self, other)
+
+    def __gt__(self, other: Any) -> Symbol:
+        return self.tracer.compare(">", self, other)
+
+    def __and__(self, other: Any) -> Symbol:
+        return self.tracer.compare("&&", self, other)
+
+    def __or__(self, other: Any) -> Symbol:
+        return self.tracer.compare("||", self, other)
+
+    def __invert__(self) -> Symbol:
+        return self.tracer.define("bool", f"!{self.text}")
+
+
+class Tracer:
+    """What a traced function gets in the place of NumPy; `statements` are those of the operations so far."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def define(self, kind: str, text: str) -> Symbol:
+        """Add a statement that defines a variable."""
+        name = f"v{len(self.statements)}"
+        self.statements.append(f"const {kind} {name} = {text};")
+        return Symbol(self, name)
+
+    def binary(self, operator: str, a: Any, b: Any) -> Symbol:
+        """Add an operation of two numbers."""
+        return self.define("double", f"{text_of(a)} {operator} {text_of(b)}")
+
+    def compare(self, operator: str, a: Any, b: Any) -> Symbol:
+        """Add an operation whose result is true or false."""
+        return self.define("bool", f"{text_of(a)} {operator} {text_of(b)}")
+
+    def sqrt(self, a: Any) -> Symbol:
+        """Take a root."""
+        return self.define("double", f"sqrt({text_of(a)})")
+
+    def abs(self, a: Any) -> Symbol:
+        """Take a magnitude."""
+        return self.define("double", f"fabs({text_of(a)})")
+
+    def maximum(self, a: Any, b: Any) -> Symbol:
+        """Take the larger number, or the NaN, as NumPy does."""
+        return self.define("double", f"maximum({text_of(a)}, {text_of(b)})")
+
+    def where(self, condition: Symbol, a: Any, b: Any) -> Symbol:
+        """Select one of two numbers."""
+        return self.define("double", f"{condition.text} ? {text_of(a)} : {text_of(b)}")
+
+
+def text_of(value: Any) -> str:
+    """Write a symbol or a number."""
+    return value.text if isinstance(value, Symbol) else repr(float(value))
+
+
+@dataclass(frozen=True, slots=True)
+class RowKernel:
+    """A function of rows; see cuda/elementwise/rows.cu.
+
+    Attributes
+    ----------
+    function : str
+        Its name.
+    inputs, outputs : tuple of str
+        Element types of the rows.
+    statements, results : tuple of str
+        The statements of the function, and the texts of its results.
+    """
+
+    function: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    statements: tuple[str, ...]
+    results: tuple[str, ...]
+
+    threads = 128
+
+    @property
+    def name(self) -> str:
+        """Name of the kernel."""
+        return f"rows_{self.function}"
+
+    def source(self) -> str:
+        """Generate the CUDA source."""
+        pointers = [f"const {C_NAMES[dtype]}* x{i}, i64 step_x{i}" for i, dtype in enumerate(self.inputs)]
+        pointers += [f"{C_NAMES[dtype]}* y{i}, i64 step_y{i}" for i, dtype in enumerate(self.outputs)]
+        kinds = ["bool" if dtype == "bool" else "double" for dtype in self.inputs]
+        lines = [f"const {kind} a{i} = x{i}[j * step_x{i}];" for i, kind in enumerate(kinds)]
+        lines += self.statements
+        for i, (dtype, result) in enumerate(zip(self.outputs, self.results, strict=True)):
+            lines.append(f"y{i}[j * step_y{i}] = static_cast<{C_NAMES[dtype]}>({result});")
+        texts = {"PARAMETERS": ", ".join(pointers), "COMPUTE": " ".join(lines)}
+        return render(self.name, "elementwise/rows.cu", {"THREADS": self.threads}, texts=texts)
+
+
+def trace(function: Callable[..., Any], inputs: Sequence[str], outputs: Sequence[str]) -> RowKernel:
+    """Translate ``function(xp, *rows)``, with results in a tuple, for rows of some element types."""
+    tracer = Tracer()
+    results = function(tracer, *(Symbol(tracer, f"a{i}") for i in range(len(inputs))))
+    texts = tuple(map(text_of, results))
+    name = re.sub(r"\W", "", function.__name__).strip("_")
+    return RowKernel(name, tuple(inputs), tuple(outputs), tuple(tracer.statements), texts)

@@ -1,0 +1,118 @@
+"""Functions of rows: their kernels compute what the functions do with NumPy; kernels that fill blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from blockvec.blockvector import INVERSES, ROOTS
+from blockvec.kernels.compile import compile_source
+from blockvec.kernels.elementwise import FillKernel
+from blockvec.kernels.rows import RowKernel, trace
+from solvers.iterations.spectrum import SIGNS, _divided
+from solvers.linear import recordings
+from solvers.transform.inner_product import LENGTHS
+from tests.emulator.host import HostKernel, needs_host_compiler
+
+UNIT = 2.0**-53
+FUNCTIONS: dict[str, tuple[Any, int]] = {  # with the number of rows that each takes
+    "roots": (ROOTS, 1),
+    "inverses": (INVERSES, 1),
+    "lengths": (LENGTHS, 1),
+    "signs": (SIGNS, 1),
+    "divided": (_divided(2.0**-1022), 1),
+    "selected": (recordings.SELECTED, 2),
+    "opening": (recordings.OPENING, 11),
+    "closing": (recordings._closing(UNIT), 14),
+}
+MASKS = {"selected": (0,), "opening": (9,), "closing": (12,)}  # rows that are masks, by function
+OF_MASKS = {"closing": (13,)}  # results that are masks
+
+
+def every(xp: Any, a: Any, b: Any, mask: Any) -> tuple[Any, ...]:
+    """Use everything that a function may."""
+    least = xp.maximum(a, b)
+    chosen = xp.where(mask & ~(a <= b) | (b > 2.0), xp.abs(a - 1) / (1 + b**2), -least)
+    return chosen, 2 * a + b * 3, 1.0 - b, mask
+
+
+def kernel_of(name: str) -> RowKernel:
+    function, count = FUNCTIONS[name]
+    kinds = ["bool" if i in MASKS.get(name, ()) else "float64" for i in range(count)]
+    rows = [np.ones(2, kind) for kind in kinds]
+    results = function._function(np, *rows)
+    return trace(function._function, kinds, [np.asarray(result).dtype.name for result in results])
+
+
+def run(kernel: RowKernel, rows: list[Any], folder: Path, step: int = 1) -> list[Any]:
+    """Run a kernel on the host, with gaps between numbers; what it does not write stays as it is."""
+    count = len(rows[0])
+    spread = [np.repeat(row, step) for row in rows]
+    outputs = [np.full(count * step, 7).astype(dtype) for dtype in kernel.outputs]
+    arguments = [number for row in (*spread, *outputs) for number in (row.ctypes.data, np.int64(step))]
+    HostKernel(kernel.source(), folder, spread, outputs)(
+        (-(-count // kernel.threads),), (kernel.threads,), (np.int64(count), *arguments)
+    )
+    for output in outputs:
+        assert (output.reshape(count, step)[:, 1:] == np.array(7).astype(output.dtype)).all()
+    return [output[::step] for output in outputs]
+
+
+@needs_host_compiler
+@pytest.mark.parametrize(("step", "count"), [(1, 1), (1, 300), (3, 130)])
+def test_every_operation_is_translated(step: int, count: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows: list[Any] = [np.round(4 * rng.standard_normal(count)), 3 * rng.standard_normal(count)]
+    rows.append(rng.random(count) < 0.5)
+    rows[0][::7], rows[1][::5] = np.nan, np.inf
+    kernel = trace(every, ("float64", "float64", "bool"), ("float64", "float32", "float64", "bool"))
+    with np.errstate(invalid="ignore"):
+        expected = every(np, *rows)
+        found = run(kernel, rows, tmp_path, step)
+        for one, other in zip(found, expected, strict=True):
+            assert np.array_equal(one, np.asarray(other).astype(one.dtype), equal_nan=one.dtype != bool)
+
+
+@needs_host_compiler
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_solvers_compute_the_same(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    function, count = FUNCTIONS[name]
+    rows = [
+        rng.random(40) < 0.7 if i in MASKS.get(name, ()) else np.abs(rng.standard_normal(40))
+        for i in range(count)
+    ]
+    found = run(kernel_of(name), rows, tmp_path)
+    for one, other in zip(found, function._function(np, *rows), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-14, atol=1e-15)
+
+
+@needs_host_compiler
+@pytest.mark.parametrize(("dtype", "parts"), [("float32", 1), ("float64", 1), ("float32", 2), ("float64", 2)])
+def test_a_fill_leaves_the_gaps_between_rows(dtype: str, parts: int, tmp_path: Path) -> None:
+    rows, width, ld = 37, 3 * parts, 5 * parts
+    out = np.full((rows, ld), np.nan, dtype)
+    kernel = FillKernel(dtype)
+    numbers = (1.5, -2.0 if parts == 2 else 1.5)
+    sizes = (np.int64(ld), np.int64(width), np.int64(rows * width))
+    HostKernel(kernel.source(), tmp_path, [], [out])(
+        (2,), (kernel.threads,), (out.ctypes.data, *sizes, *numbers)
+    )
+    assert np.isnan(out[:, width:]).all()
+    assert (out[:, :width].reshape(rows, -1, parts) == numbers[:parts]).all()
+
+
+@pytest.mark.parametrize("source", [*map(kernel_of, FUNCTIONS), FillKernel("float64"), FillKernel("float32")])
+def test_kernels_compile_without_spills(source: Any) -> None:
+    resources = compile_source(source.source(), "sm_90").resources
+    assert (resources.spill_bytes, resources.stack_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("function", [lambda xp, a: (a**3,), lambda xp, a: (xp.exp(a),)])
+def test_other_operations_are_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises((TypeError, AttributeError)):
+        trace(function, ("float64",), ("float64",))
