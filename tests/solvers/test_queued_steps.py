@@ -20,6 +20,7 @@ from solvers.iterations import krylov
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.recorded_step import RecordedStep
+from solvers.orthogonalize import queued_step
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -251,19 +252,28 @@ def test_a_step_that_is_not_enough_discards_the_later_ones(several: list[Several
 
 
 def test_filters_queue_steps_again_where_they_have_become_easy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One step is said to have failed; the careful one that replaces it shows that the next ones are easy."""
     A = matrix("power_law_graph:n=4000,seed=168")
     careful: list[int] = []
-    true_step = BlockKrylov._expand_carefully
+    judged, true_step = queued_step._judged, BlockKrylov._expand_carefully
+    reports = 0
+
+    def first_fails(*arguments: Any) -> Any:
+        nonlocal reports
+        reports += 1
+        S, R = judged(*arguments)
+        return S, None if reports == 1 else R
 
     def counted(basis: BlockKrylov) -> None:
         careful.append(basis.m)
         true_step(basis)
 
+    monkeypatch.setattr(queued_step, "_judged", first_fails)
     monkeypatch.setattr(BlockKrylov, "_expand_carefully", counted)
     with pretended_gpu():
-        w = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0)[0]
-        few = len(careful)
+        w = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu")[0]
+        few, reports = len(careful), 0
         monkeypatch.setattr(krylov, "is_easy", lambda *_: False)
-        others = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0)[0]
+        others = eigsh(A, 6, which="LA", method="filter", tol=1e-8, rng=0, device="gpu")[0]
     assert 0 < few < (len(careful) - few) / 2
-    assert np.allclose(w, others, atol=1e-10)
+    assert np.allclose(w.get(), others.get(), atol=1e-10)

@@ -235,10 +235,10 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
     order = select(values, "LA")
     kept = np.delete(order, [0, *(i + 1 for i in missing)])[:6]
     with pretended_gpu():
-        A = blockvec.as_operator(sp.diags_array(values).tocsr().astype(dtype))
+        A = blockvec.as_operator(sp.diags_array(values).tocsr().astype(dtype), device="gpu")
         unit = np.eye(N, dtype=dtype)
         found = Found(
-            X=BlockVector(np.ascontiguousarray(unit[:, kept])),
+            X=BlockVector(np.ascontiguousarray(unit[:, kept])).to_device("gpu"),
             theta=values[kept],
             residuals=np.full(6, residual),
             k=4,
@@ -246,7 +246,7 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
             limits=np.full(4, 1e-5),
             norm=50.0,
             least=0.0,
-            locked=BlockVector(np.ascontiguousarray(unit[:, order[:1]])),
+            locked=BlockVector(np.ascontiguousarray(unit[:, order[:1]])).to_device("gpu"),
             block_size=1,
         )
         verdict = look(A, found, width=2)
@@ -255,7 +255,7 @@ def test_searches_on_a_gpu_take_several_steps_at_once_and_find_the_same(
         assert verdict.text.startswith("passed")
         return
     assert verdict.missed is not None
-    weights = np.linalg.norm(verdict.missed.array, axis=1)
+    weights = np.linalg.norm(verdict.missed.array.get(), axis=1)
     assert np.allclose(weights[order[[i + 1 for i in missing]]], 1, atol=1e-3)
     assert verdict.missed.shape[1] == len(missing)
 
