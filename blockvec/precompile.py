@@ -27,7 +27,6 @@ from .kernels.cache import load_json, store_json
 from .kernels.compile import on_first_miss
 from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 from .kernels.requests import MATRIX, Entry, Request, decode, encode, logged
-from .kernels.tuning.choices import save_choices
 
 FORMAT = 1  # of the lists in the cache folder
 MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
@@ -88,6 +87,8 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     finally:
         for job in jobs:
             job.cancel()
+    from .kernels.tuning.choices import save_choices  # the models take a quarter of the time of an import
+
     run.store(log.values())
     save_choices(backend_for(operator.device).device)
 
