@@ -58,6 +58,14 @@ def shape_of(problem: Product) -> Product:
     return replace(problem, K=1, lda=lda, ldb=ldb)
 
 
+def shares_sectors(problem: TsmmProblem) -> bool:
+    """Check whether rows of B may fill sectors in part that nothing has read before.
+
+    Rows that lie apart begin and end anywhere; with beta, and in place, their sectors were read.
+    """
+    return problem.ldb != problem.N and problem.beta == "zero" and not problem.inplace
+
+
 def parts_of(dtype: str) -> int:
     """Count the real numbers of an element."""
     return 2 if is_complex(dtype) else 1

@@ -29,6 +29,7 @@ from .layout import (
     parts_of,
     refuse_widths,
     shape_of,
+    shares_sectors,
     widest,
 )
 
@@ -76,6 +77,9 @@ class TsmmFmaConfig(Teams):
         Blocks resident on a multiprocessor.
     padded : bool
         Whether contiguous rows are staged one by one, into aligned slabs.
+    prefetch_ends : bool
+        Whether sectors that rows of B fill in part are brought to L2 before they are written; see
+        `shares_sectors`.
     """
 
     spread: int
@@ -92,6 +96,7 @@ class TsmmFmaConfig(Teams):
     teams: int = 8
     blocks: int = 1
     padded: bool = False
+    prefetch_ends: bool = True
 
     @property
     def rows(self) -> int:
@@ -280,8 +285,11 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
             "PC": parts_c,
             "ALPHA_ONE": problem.alpha == "one",
         }
-        constants |= constants_of(problem, "beta") | constants_of(config, omit=("padded",))
+        constants |= constants_of(problem, "beta") | constants_of(
+            config, omit=("padded", "prefetch_ends")
+        )
         constants |= {
+            "PREFETCH_ENDS": config.prefetch_ends and shares_sectors(problem),
             "DEALS": uses_queue(problem, config),
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }

@@ -23,6 +23,7 @@ from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
+from .layout import shares_sectors
 
 MAX_WIDTH = 64
 MMA_CYCLES = 16  # per m16n8k4 (1024 flops) of a quadrant's tensor pipe on Hopper; warp w is in quadrant w % 4
@@ -54,6 +55,9 @@ class TsmmMmaConfig:
         Tiles of B per group, in use or being stored; 0 stores results directly from registers.
     shared_coefficients : bool
         Whether fragments of C are loaded from shared memory for each product, not kept in registers.
+    prefetch_ends : bool
+        Whether sectors that rows of B fill in part are brought to L2 before they are written; see
+        `shares_sectors`.
     """
 
     warps: int
@@ -63,6 +67,7 @@ class TsmmMmaConfig:
     stages: int
     slabs: int
     shared_coefficients: bool
+    prefetch_ends: bool = True
 
     @property
     def threads(self) -> int:
@@ -284,7 +289,8 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
             "COMPLEX": shape.parts == 2,
             "ALPHA": problem.alpha == "general",
         }
-        constants |= constants_of(config, omit=("shared_coefficients",))
+        constants |= constants_of(config, omit=("shared_coefficients", "prefetch_ends"))
+        constants |= {"PREFETCH_ENDS": config.prefetch_ends and shares_sectors(problem)}
         name, types = self.kernel_name(problem), {"Real": C_TYPES[real_bytes(problem.dtype)]}
         if is_complex_kernel(problem, config, shape):
             paired = config.direct and shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16)

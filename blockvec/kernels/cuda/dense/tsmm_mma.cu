@@ -31,8 +31,10 @@
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
 // from rows of any pitch; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group, among which columns are divided; ROWS
-// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory.
+// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory;
+// PREFETCH_ENDS: sectors that rows of B fill in part are requested when the tile's A is (row_ends.cuh).
 
+#include "common/row_ends.cuh"
 #include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
@@ -177,6 +179,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
         const int rows = min(static_cast<i64>(ROWS), o.K - row);
         char* to = stages + stage * STAGE_BYTES;
         load_tile<M, PIECE_A>(to, o.A + row * o.pitch_a, o.pitch_a, rows, full + stage, lane);
+        if (PREFETCH_ENDS && lane.loader) prefetch_ends<N * SIZE>(o.B + row * o.pitch_b, o.pitch_b, rows, lane.index % 32, 32);
         to += Tile<M>::BYTES;
         if constexpr (BETA != 0) load_tile<N, PIECE_B>(to, o.B + row * o.pitch_b, o.pitch_b, rows, full + stage, lane);
     };
