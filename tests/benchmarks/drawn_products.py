@@ -146,8 +146,8 @@ def line(record: Record) -> str:
     operation = "gram" if record["same"] else record["operation"]
     shape = f"{record['M']:3d} {record['N']:3d} {record['lda']:4d} {record['ldb']:4d}"
     best = share * record["choice_s"] / record["best_s"] if "choice_s" in record else math.nan
-    plain_s = min((record[name] for name in ("plain_s", "plain_prefetched_s") if name in record), default=math.nan)
-    plain = share * time_s / plain_s
+    plain_s = [record[name] for name in ("plain_s", "plain_prefetched_s") if name in record]
+    plain = share * time_s / min(plain_s, default=math.nan)
     beside = min(record["peers"].values(), default=math.nan) / time_s
     beta = "beta" if record.get("beta", "zero") != "zero" else ""
     head = f"{operation:8} {record['dtype']:10} {shape} {beta:4} {time_s * 1e6:7.0f} us"

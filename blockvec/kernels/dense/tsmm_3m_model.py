@@ -8,6 +8,7 @@ from ..device import DeviceInfo
 from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, smooth_max
 from ..problem import TsmmProblem, real_bytes
 from ..roofline import Ceilings, memory_time, traffic
+from .layout import shares_sectors
 from .model import ProductModel
 from .tsmm_3m import ROWS, Tsmm3mConfig, invalid, passes, supports
 from .tsmm_mma import MMA_CYCLES, shape_of
@@ -32,9 +33,11 @@ class Tsmm3mModel(ProductModel[TsmmProblem, Tsmm3mConfig]):
     refuse = staticmethod(invalid)
 
     def candidates(self, problem: TsmmProblem, device: DeviceInfo, is_short: bool) -> Iterator[Tsmm3mConfig]:
-        """Yield the configurations of the space, all of which `choose` compares."""
+        """Yield the configurations of the space; `choose` compares all but those without prefetches."""
         for warps in (4, 8):
             yield Tsmm3mConfig(warps)
+            if not is_short and shares_sectors(problem):
+                yield Tsmm3mConfig(warps, prefetch_ends=False)
 
     def predict(
         self,

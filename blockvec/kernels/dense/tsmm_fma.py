@@ -285,9 +285,7 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
             "PC": parts_c,
             "ALPHA_ONE": problem.alpha == "one",
         }
-        constants |= constants_of(problem, "beta") | constants_of(
-            config, omit=("padded", "prefetch_ends")
-        )
+        constants |= constants_of(problem, "beta") | constants_of(config, omit=("padded", "prefetch_ends"))
         constants |= {
             "PREFETCH_ENDS": config.prefetch_ends and shares_sectors(problem),
             "DEALS": uses_queue(problem, config),

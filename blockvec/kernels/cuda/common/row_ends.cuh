@@ -12,9 +12,10 @@ __device__ __forceinline__ void prefetch_end(const char* end) {
     if (reinterpret_cast<u64>(end) % SECTOR_BYTES != 0) prefetch_sector(end);
 }
 
-// Those of `count` rows of BYTES bytes, `pitch` bytes apart, by `threads` threads.
-template <int BYTES>
-__device__ __forceinline__ void prefetch_ends(const char* rows, i64 pitch, int count, int thread, int threads) {
+// Those of `count` rows of BYTES bytes, `pitch` bytes apart, by THREADS threads, two per row.
+template <int BYTES, int THREADS>
+__device__ __forceinline__ void prefetch_ends(const char* rows, i64 pitch, int count, int thread) {
+    const char* end = rows + thread / 2 * pitch + thread % 2 * BYTES;
 #pragma unroll 1
-    for (int end = thread; end < 2 * count; end += threads) prefetch_end(rows + end / 2 * pitch + end % 2 * BYTES);
+    for (int row = thread / 2; row < count; row += THREADS / 2, end += THREADS / 2 * pitch) prefetch_end(end);
 }

@@ -189,7 +189,7 @@ __device__ __forceinline__ void fill(char* stage, u64* full, const Operands& o, 
     if (tile >= o.tiles()) return;
     const i64 row = static_cast<i64>(tile) * ROWS;
     if (elect_one()) Bulk<M>::load(stage, o.A + row * o.pitch_a, o.rows(tile), full);
-    if (PREFETCH_ENDS) prefetch_ends<N * SIZE>(o.B + row * o.pitch_b, o.pitch_b, o.rows(tile), lane, 32);
+    if (PREFETCH_ENDS) prefetch_ends<N * SIZE, 32>(o.B + row * o.pitch_b, o.pitch_b, o.rows(tile), lane);
 }
 
 // All tiles of a warp, the first of which is on its way to its stage.

@@ -165,7 +165,7 @@ struct Sums {
 __device__ __forceinline__ void fill(char* stages, Ring<STAGES>& ring, int stage, const Operands& o, i64 tile, int lane) {
     if (tile >= o.tiles()) return;
     if (elect_one()) Bulk<M>::load(stages + stage * STAGE_BYTES, o.A + tile * ROWS * o.pitch_a, o.rows(tile), ring.full + stage);
-    if (PREFETCH_ENDS) prefetch_ends<N * SIZE>(o.B + tile * ROWS * o.pitch_b, o.pitch_b, o.rows(tile), lane, 32);
+    if (PREFETCH_ENDS) prefetch_ends<N * SIZE, 32>(o.B + tile * ROWS * o.pitch_b, o.pitch_b, o.rows(tile), lane);
 }
 
 // All tiles of a group, for one of its warps, which owns COUNT units of columns.

@@ -172,7 +172,7 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
     constexpr bool B_COMES = BETA != 0 && STAGED_OUT;
     const auto prefetch = [&](i64 row) {
         const int rows = static_cast<int>(min(K - row, static_cast<i64>(ROWS)));
-        if constexpr (PREFETCH_ENDS) prefetch_ends<N * SIZE_B>(B + row * pitch_b, pitch_b, rows, at.lane, LANES);
+        if constexpr (PREFETCH_ENDS) prefetch_ends<N * SIZE_B, LANES>(B + row * pitch_b, pitch_b, rows, at.lane);
     };
     const auto copy = [&](int stage, i64 wanted) {
         if (wanted < chunks) {

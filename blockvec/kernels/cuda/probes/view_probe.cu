@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* A, i
             const int column = static_cast<int>(k % LANES);
             a[u].word[0] ^= b[u].word[0];
             if (WRITES_B && k < count && column < N) B[row * ldb + column] = a[u];
-            sum ^= a[u].word[SIZE / 4 - 1] ^ b[u].word[SIZE / 4 - 1];
+            sum ^= a[u].word[SIZE / 4 - 1] + b[u].word[SIZE / 4 - 1];  // not ^, which would cancel b
         }
     }
     if (!WRITES_B && sum == 0x12345678u && K < 0) B[0].word[0] = sum;  // never true; keeps the loads alive
