@@ -17,7 +17,6 @@ from ..problem import TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, Constant, constants_of, render
 from . import tsmm_mma
 from .family import DenseFamily
-from .layout import shares_sectors
 from .tsmm_mma import shape_of, tile_bytes
 
 ROWS = 16  # of a tile
@@ -32,13 +31,9 @@ class Tsmm3mConfig:
     ----------
     warps : int
         Warps of a thread block, a multiple of four: the same number in each quadrant.
-    prefetch_ends : bool
-        Whether sectors that rows of B fill in part are brought to L2 before they are written; see
-        `shares_sectors`.
     """
 
     warps: int
-    prefetch_ends: bool = True
 
     @property
     def threads(self) -> int:
@@ -142,9 +137,8 @@ class Tsmm3m(DenseFamily[TsmmProblem, Tsmm3mConfig]):
             "ROWS": ROWS,
             "ALPHA": problem.alpha == "general",
         }
-        constants |= constants_of(config, "warps")
+        constants |= constants_of(config)
         constants |= {
-            "PREFETCH_ENDS": config.prefetch_ends and shares_sectors(problem),
             "RUN": ceil_div(run_rows(problem), ROWS),
             "PAIRED": shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16),
         }

@@ -29,11 +29,9 @@ from .layout import (
     parts_of,
     refuse_widths,
     shape_of,
-    shares_sectors,
     widest,
 )
 
-_NARROW = 24  # columns up to which multiply-adds run single precision faster [H200]
 STATIC_SHARED_BYTES = 64  # bound on the variables of the kernel itself
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
@@ -77,9 +75,6 @@ class TsmmFmaConfig(Teams):
         Blocks resident on a multiprocessor.
     padded : bool
         Whether contiguous rows are staged one by one, into aligned slabs.
-    prefetch_ends : bool
-        Whether sectors that rows of B fill in part are brought to L2 before they are written; see
-        `shares_sectors`.
     """
 
     spread: int
@@ -96,7 +91,6 @@ class TsmmFmaConfig(Teams):
     teams: int = 8
     blocks: int = 1
     padded: bool = False
-    prefetch_ends: bool = True
 
     @property
     def rows(self) -> int:
@@ -257,10 +251,6 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     grid = staticmethod(grid_of)
     pack = staticmethod(pack_product)
 
-    def is_faster(self, problem: TsmmProblem) -> bool:
-        """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
-        return problem.dtype in ("float32", "complex64") and max(problem.M, problem.N) <= _NARROW
-
     def chain_length(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions that makes an element of B."""
         both = is_complex(problem.dtype_a) and is_complex(problem.dtype_c)
@@ -285,9 +275,8 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
             "PC": parts_c,
             "ALPHA_ONE": problem.alpha == "one",
         }
-        constants |= constants_of(problem, "beta") | constants_of(config, omit=("padded", "prefetch_ends"))
+        constants |= constants_of(problem, "beta") | constants_of(config, omit=("padded",))
         constants |= {
-            "PREFETCH_ENDS": config.prefetch_ends and shares_sectors(problem),
             "DEALS": uses_queue(problem, config),
             "RUN": max(1, run_rows(problem) // config.rows),  # chunks are large: a second one costs order
         }

@@ -23,7 +23,7 @@ from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
-from .layout import shares_sectors
+from .layout import prefetches_ends
 
 MAX_WIDTH = 64
 MMA_CYCLES = 16  # per m16n8k4 (1024 flops) of a quadrant's tensor pipe on Hopper; warp w is in quadrant w % 4
@@ -55,9 +55,6 @@ class TsmmMmaConfig:
         Tiles of B per group, in use or being stored; 0 stores results directly from registers.
     shared_coefficients : bool
         Whether fragments of C are loaded from shared memory for each product, not kept in registers.
-    prefetch_ends : bool
-        Whether sectors that rows of B fill in part are brought to L2 before they are written; see
-        `shares_sectors`.
     """
 
     warps: int
@@ -67,7 +64,6 @@ class TsmmMmaConfig:
     stages: int
     slabs: int
     shared_coefficients: bool
-    prefetch_ends: bool = True
 
     @property
     def threads(self) -> int:
@@ -289,8 +285,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
             "COMPLEX": shape.parts == 2,
             "ALPHA": problem.alpha == "general",
         }
-        constants |= constants_of(config, omit=("shared_coefficients", "prefetch_ends"))
-        constants |= {"PREFETCH_ENDS": config.prefetch_ends and shares_sectors(problem)}
+        constants |= constants_of(config, omit=("shared_coefficients",))
         name, types = self.kernel_name(problem), {"Real": C_TYPES[real_bytes(problem.dtype)]}
         if is_complex_kernel(problem, config, shape):
             paired = config.direct and shape.size == 8 and problem.N % 2 == 0 and shape.piece_b in (0, 16)
@@ -299,6 +294,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         constants |= {
             "PIECE_A": shape.piece_a,
             "PIECE_B": shape.piece_b,
+            "PREFETCH_ENDS": prefetches_ends(problem),
             "SHARED_C": config.shared_coefficients,
             "IN_ORDER": is_in_order(problem, shape),
             "RUN": ceil_div(run_rows(problem), config.rows),  # tiles are small: one less loads the queue

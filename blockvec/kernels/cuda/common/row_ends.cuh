@@ -14,7 +14,7 @@ __device__ __forceinline__ void prefetch_end(const char* end) {
 
 // Those of `count` rows of BYTES bytes, `pitch` bytes apart, by THREADS threads, two per row.
 template <int BYTES, int THREADS>
-__device__ __forceinline__ void prefetch_ends(const char* rows, i64 pitch, int count, int thread) {
+__device__ __forceinline__ void prefetch_ends(const char* rows, i64 pitch, i64 count, int thread) {
     const char* end = rows + thread / 2 * pitch + thread % 2 * BYTES;
 #pragma unroll 1
     for (int row = thread / 2; row < count; row += THREADS / 2, end += THREADS / 2 * pitch) prefetch_end(end);

@@ -20,10 +20,8 @@
 // Registers of a lane in doubles: A 4 KT, sums 16, fragments 4 or more.
 //
 // Constants, beside those of tsmm_tiles.cuh (ROWS = 16): ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; RUN of the tile
-// queue; PAIRED: a lane stores two neighbouring elements of 8 bytes at once, those of columns 2g and 2g + 1; PREFETCH_ENDS: sectors that rows of B fill in part are
-// requested when the tile's A is (row_ends.cuh).
+// queue; PAIRED: a lane stores two neighbouring elements of 8 bytes at once, those of columns 2g and 2g + 1.
 
-#include "common/row_ends.cuh"
 #include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
@@ -185,11 +183,8 @@ __device__ __forceinline__ void multiply(const Rows& a, const double2* fragments
         }
 }
 
-__device__ __forceinline__ void fill(char* stage, u64* full, const Operands& o, u32 tile, int lane) {
-    if (tile >= o.tiles()) return;
-    const i64 row = static_cast<i64>(tile) * ROWS;
-    if (elect_one()) Bulk<M>::load(stage, o.A + row * o.pitch_a, o.rows(tile), full);
-    if (PREFETCH_ENDS) prefetch_ends<N * SIZE, 32>(o.B + row * o.pitch_b, o.pitch_b, o.rows(tile), lane);
+__device__ __forceinline__ void fill(char* stage, u64* full, const Operands& o, u32 tile) {
+    if (tile < o.tiles() && elect_one()) Bulk<M>::load(stage, o.A + static_cast<i64>(tile) * ROWS * o.pitch_a, o.rows(tile), full);
 }
 
 // All tiles of a warp, the first of which is on its way to its stage.
@@ -206,7 +201,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stage, u64* full,
         // The copy engine must not overtake loads that wait for their banks: what follows depends on all of them.
         const u32 next = __shfl_sync(0xffffffffu, runs.next(lane.lane) + (token(a) & lane.keep), 0);
         __syncwarp();
-        fill(stage, full, o, next, lane.lane);
+        fill(stage, full, o, next);
         const Output out = {o.B + static_cast<i64>(tile) * ROWS * o.pitch_b, o.pitch_b, o.rows(tile)};
 #pragma unroll 1
         for (int pass = 0; pass < PASSES - REST; pass++) multiply<16>(a, fragments, pass, out, lane);
@@ -239,7 +234,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     __syncthreads();
     char* const stage = memory + FRAGMENT_BYTES + warp * STAGE_BYTES;
     const u32 tile = warp * gridDim.x + blockIdx.x;
-    fill(stage, full + warp, o, tile, lane.lane);
+    fill(stage, full + warp, o, tile);
     make_fragments(fragments, o);
     __syncthreads();
     sweep(o, stage, full + warp, fragments, tile, queue, lane);

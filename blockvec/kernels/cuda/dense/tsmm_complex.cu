@@ -20,9 +20,8 @@
 //
 // Constants, beside those of tsmm_tiles.cuh: ALPHA: C is multiplied by alpha; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group,
 // among which columns are divided; ROWS of a tile, a multiple of UNROLL blocks; STAGES; SLABS; PAIRED: two neighbouring elements of B, of 8
-// bytes each, are stored at once; PREFETCH_ENDS: sectors that rows of B fill in part are requested when the tile's A is (row_ends.cuh).
+// bytes each, are stored at once.
 
-#include "common/row_ends.cuh"
 #include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
@@ -162,10 +161,9 @@ struct Sums {
     }
 };
 
-__device__ __forceinline__ void fill(char* stages, Ring<STAGES>& ring, int stage, const Operands& o, i64 tile, int lane) {
-    if (tile >= o.tiles()) return;
-    if (elect_one()) Bulk<M>::load(stages + stage * STAGE_BYTES, o.A + tile * ROWS * o.pitch_a, o.rows(tile), ring.full + stage);
-    if (PREFETCH_ENDS) prefetch_ends<N * SIZE, 32>(o.B + tile * ROWS * o.pitch_b, o.pitch_b, o.rows(tile), lane);
+__device__ __forceinline__ void fill(char* stages, Ring<STAGES>& ring, int stage, const Operands& o, i64 tile) {
+    if (tile < o.tiles() && elect_one())
+        Bulk<M>::load(stages + stage * STAGE_BYTES, o.A + tile * ROWS * o.pitch_a, o.rows(tile), ring.full + stage);
 }
 
 // All tiles of a group, for one of its warps, which owns COUNT units of columns.
@@ -205,7 +203,7 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Ring<STAG
                 const int emptied = at.stage + (token(a[(KT - 1) % 2]) & lane.keep);
                 at.advance();
                 __syncwarp();
-                if (SPLIT == 1 || ring.is_last_reader(emptied, SPLIT, lane.lane)) fill(stages, ring, emptied, o, tile + STAGES * step, lane.lane);
+                if (SPLIT == 1 || ring.is_last_reader(emptied, SPLIT, lane.lane)) fill(stages, ring, emptied, o, tile + STAGES * step);
                 if (tile + step < tiles) {
                     wait(ring.full + at.stage, at.parity);
                     load_fragments(a[KT % 2], stages + at.stage * STAGE_BYTES + offset, 0, lane);
@@ -262,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 1)
     __syncthreads();
     char* const stages = memory + FRAGMENT_BYTES + lane.group * GROUP_BYTES;
     if (rank == 0)
-        for (int s = 0; s < STAGES; s++) fill(stages, rings[lane.group], s, o, (s * GROUPS + lane.group) * static_cast<i64>(gridDim.x) + blockIdx.x, lane.lane);
+        for (int s = 0; s < STAGES; s++) fill(stages, rings[lane.group], s, o, (s * GROUPS + lane.group) * static_cast<i64>(gridDim.x) + blockIdx.x);
     make_fragments(fragments, o);
     __syncthreads();
 

@@ -18,12 +18,10 @@
 // Types:   RealA, RealC: parts of A's and C's elements; Real: of B's, and of products and sums.
 // Problem: M, N; PA, PC: parts of an element, 1 or 2; ALPHA_ONE; BETA: 0 zero, 1 one, 2 general; A_LINEAR, B_LINEAR: rows are contiguous.
 // Config:  SPREAD, CT, UNROLL, COUNT, KT, UNROLL_K (A's tiles of columns unrolled), INTERLEAVED, COEFFICIENTS: 0 registers, 1 shared memory, 2 cache;
-//          WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, STAGED_OUT; PREFETCH_ENDS: sectors that rows of B fill in part are requested
-//          when the chunk's A is (row_ends.cuh); DEALS: single warps take chunks from the tile queue, RUN at a time.
+//          WARPS, TEAMS, BLOCKS (per multiprocessor), STAGES, STAGED_OUT; DEALS: single warps take chunks from the tile queue, RUN at a time.
 // Layout:  A_VECTOR (bytes of a thread's access), A_PIECE, A_PITCH, A_PAD_ROWS, A_PAD of the slabs, and B's; C_VECTOR; B_OFFSET in a stage, STAGE_BYTES;
 //          C_OFFSET: of the coefficients in shared memory.
 #include "dense/fma.cuh"
-#include "common/row_ends.cuh"
 #include "common/tile_queue.cuh"
 #include "dense/staging.cuh"
 
@@ -170,14 +168,9 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
     if (asks) runs.ask(at.lane);
     char* ring = shared + at.team * (STAGES * STAGE_BYTES);
     constexpr bool B_COMES = BETA != 0 && STAGED_OUT;
-    const auto prefetch = [&](i64 row) {
-        const int rows = static_cast<int>(min(K - row, static_cast<i64>(ROWS)));
-        if constexpr (PREFETCH_ENDS) prefetch_ends<N * SIZE_B, LANES>(B + row * pitch_b, pitch_b, rows, at.lane);
-    };
     const auto copy = [&](int stage, i64 wanted) {
         if (wanted < chunks) {
             const i64 row = wanted * ROWS;
-            prefetch(row);
             SlabA::load(ring + stage * STAGE_BYTES, A + row * pitch_a, pitch_a, K - row, at.lane);
             if constexpr (B_COMES) SlabB::load(ring + stage * STAGE_BYTES + B_OFFSET, B + row * pitch_b, pitch_b, K - row, at.lane);
         }
@@ -201,8 +194,6 @@ KERNEL(const char* A, const RealC* __restrict__ C, char* B, i64 K, i64 lda, i64 
         if constexpr (STAGES > 0) {
             async_wait<STAGES - 1>();
             sync_team<WARPS>(at.team);
-        } else {
-            prefetch(row0);
         }
         const auto load = [&](FragmentA(&a)[SETS], int tile) {
 #pragma unroll

@@ -32,7 +32,7 @@
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
 // from rows of any pitch; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group, among which columns are divided; ROWS
 // of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory;
-// PREFETCH_ENDS: sectors that rows of B fill in part are requested when the tile's A is (row_ends.cuh).
+// PREFETCH_ENDS: sectors that rows of B fill in part are requested before a tile is multiplied (row_ends.cuh).
 
 #include "common/row_ends.cuh"
 #include "common/tile_queue.cuh"
@@ -81,38 +81,14 @@ struct Lane {
     bool loader, storer;  // this warp issues the group's bulk copies
 };
 
-// Rows of a tile whose pieces, `pieces` of a row, a group moves at a time: a power of two that divides the rows of a sub-chunk, or is divided by them.
-constexpr __device__ __forceinline__ int rows_at_once(int pieces, int sub_rows) {
-    int rows = 1;
-    while (2 * rows * pieces <= LANES && 2 * rows <= ROWS && (sub_rows % (2 * rows) == 0 || 2 * rows % sub_rows == 0)) rows *= 2;
-    return rows;
-}
-
-// Calls copy(address in the tile, address in memory) for this lane's pieces of a tile with `rows` rows. A lane keeps its columns and walks down the
-// rows: to find the row of each piece takes four times the instructions, one after the other.
-template <int WIDTH, int PIECE, class Shared, class Global, class Copy>
-__device__ __forceinline__ void pieces(Shared* tile, Global* memory, i64 pitch, int rows, const Lane& lane, Copy copy) {
-    using T = Tile<WIDTH>;
-    constexpr int ROW = T::PITCH / PIECE, SIDE = rows_at_once(ROW, T::SUB_ROWS);
-    const int side = SIDE == 1 ? 0 : lane.index / ROW, along = lane.index - side * ROW;
-    if (ROW <= LANES && lane.index >= SIDE * ROW) return;
-    tile += (side * ROW + along) * PIECE + side / T::SUB_ROWS * T::SKEW;
-    memory += side * pitch + along * PIECE;
-    const i64 step = SIDE * pitch;
-    auto copy_row = [&](int row) {
-#pragma unroll
-        for (int piece = 0; piece < ROW; piece += LANES)
-            if (ROW <= LANES || ROW - piece >= LANES || along + piece < ROW)
-                copy(tile + row * T::PITCH + row / T::SUB_ROWS * T::SKEW + piece * PIECE, memory + piece * PIECE);
-        memory += step;
-    };
-    if (rows == ROWS && ROWS % SIDE == 0) {
-        constexpr int TOGETHER = 32 / PIECE * LANES / (ROW < LANES ? LANES : ROW);  // rows, whose pieces take 8 registers
-#pragma unroll(TOGETHER > 0 ? TOGETHER : 1)
-        for (int row = 0; row < ROWS; row += SIDE) copy_row(row);
-    } else {
+// Calls copy(offset in the tile, offset in memory) for this lane's pieces of a tile with `rows` rows.
+template <int WIDTH, int PIECE, class Copy>
+__device__ __forceinline__ void pieces(const Lane& lane, int rows, i64 pitch, Copy copy) {
+    constexpr int ROW = Tile<WIDTH>::PITCH / PIECE;
 #pragma unroll 1
-        for (int row = 0; row + side < rows; row += SIDE) copy_row(row);
+    for (int p = lane.index; p < rows * ROW; p += LANES) {
+        const int row = p / ROW;
+        copy(p * PIECE + row / Tile<WIDTH>::SUB_ROWS * Tile<WIDTH>::SKEW, row * pitch + (p - row * ROW) * PIECE);
     }
 }
 
@@ -121,7 +97,7 @@ __device__ __forceinline__ void load_tile(char* tile, const char* from, i64 pitc
     if constexpr (PIECE == 0) {
         if (lane.loader && elect_one()) Bulk<WIDTH>::load(tile, from, rows, full);
     } else {
-        pieces<WIDTH, PIECE>(tile, from, pitch, rows, lane, [](char* to, const char* piece) { async_copy<PIECE>(to, piece, PIECE); });
+        pieces<WIDTH, PIECE>(lane, rows, pitch, [&](int to, i64 at) { async_copy<PIECE>(tile + to, from + at, PIECE); });
         async_arrive(full);
     }
 }
@@ -134,8 +110,8 @@ __device__ __forceinline__ void store_tile(char* to, const char* tile, i64 pitch
         struct alignas(PIECE) Piece {
             u32 part[PIECE / 4];
         };
-        pieces<WIDTH, PIECE>(tile, to, pitch, rows, lane, [](const char* piece, char* at) {
-            *reinterpret_cast<Piece*>(at) = *reinterpret_cast<const Piece*>(piece);
+        pieces<WIDTH, PIECE>(lane, rows, pitch, [&](int from, i64 at) {
+            *reinterpret_cast<Piece*>(to + at) = *reinterpret_cast<const Piece*>(tile + from);
         });
     }
 }
@@ -203,7 +179,6 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
         const int rows = min(static_cast<i64>(ROWS), o.K - row);
         char* to = stages + stage * STAGE_BYTES;
         load_tile<M, PIECE_A>(to, o.A + row * o.pitch_a, o.pitch_a, rows, full + stage, lane);
-        if (PREFETCH_ENDS && lane.loader) prefetch_ends<N * SIZE, 32>(o.B + row * o.pitch_b, o.pitch_b, rows, lane.index % 32);
         to += Tile<M>::BYTES;
         if constexpr (BETA != 0) load_tile<N, PIECE_B>(to, o.B + row * o.pitch_b, o.pitch_b, rows, full + stage, lane);
     };
@@ -230,6 +205,10 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
         wait(full + at.stage, at.parity);
         if (in_order) tile = state.tile[at.stage];
         if (tile >= tiles) break;
+        if constexpr (PREFETCH_ENDS) {
+            const i64 row = static_cast<i64>(tile) * ROWS;
+            prefetch_ends<N * SIZE, LANES>(o.B + row * o.pitch_b, o.pitch_b, min(static_cast<i64>(ROWS), o.K - row), lane.index);
+        }
         double a[2][UNROLL][2][1];
         load_fragments(a[0], staged + fragment_offset<M>(lane), 0, lane);
         // One set of rows by own columns, or by the rest of them; the rows `next` follow, if not negative.
