@@ -63,6 +63,13 @@ def aligned(values: np.ndarray, ld: int, align: int) -> tuple[np.ndarray, np.nda
     return block, memory
 
 
+def sectors_in_part(block: np.ndarray) -> set[int]:
+    """Sectors of memory, 32 bytes each, in which a row of a block begins or ends."""
+    begins = address(block) + block.strides[0] * np.arange(len(block))
+    ends = np.concatenate([begins, begins + block.shape[1] * block.itemsize])
+    return set((ends[ends % 32 != 0] // 32).tolist())
+
+
 def parts(factors: tuple[complex, complex]) -> tuple[float, float, float, float]:
     """Split alpha and beta into the four numbers that product kernels take."""
     alpha, beta = (complex(factor) for factor in factors)

@@ -104,8 +104,11 @@ def config_from(name: str, record: Any) -> Any | None:
 
 def is_valid(family: AnyFamily, problem: Problem, config: Any, device: DeviceInfo) -> bool:
     """Check whether a family can run a problem with a configuration from a record, whatever its numbers."""
-    families = sparse_families_of(problem) if isinstance(problem, SpmmvProblem) else families_of(problem)
+    if isinstance(problem, SpmmvProblem):
+        is_for_it = family in sparse_families_of(problem)
+    else:
+        is_for_it = type(problem) is family.problem_type
     try:
-        return family in families and family.refuse(problem, config, device) is None
+        return is_for_it and family.refuse(problem, config, device) is None
     except ArithmeticError:  # a zero
         return False

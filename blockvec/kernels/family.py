@@ -35,6 +35,10 @@ class Model(ABC, Generic[P, C]):
     def choose(self, problem: P, device: DeviceInfo, ceilings: Ceilings | None = None) -> C:
         """Choose the valid configuration with the shortest predicted time; the problem is supported."""
 
+    def is_faster(self, problem: P) -> bool:
+        """Check whether the family precedes those listed before it where nothing was tuned."""
+        return False
+
 
 class Family(ABC, Generic[P, C]):
     """A generated kernel with its configurations, for one operation.
@@ -77,7 +81,7 @@ class Family(ABC, Generic[P, C]):
 
     def is_faster(self, problem: P) -> bool:
         """Check whether the family precedes those listed before it where nothing was tuned."""
-        return False
+        return self.model.is_faster(problem)
 
     def space(self, problem: P, device: DeviceInfo) -> Iterable[C]:
         """Yield the configurations worth measuring; some may be refused."""

@@ -121,12 +121,24 @@ def sector_traffic(problem: TsmttsmProblem | TsmmProblem) -> Traffic:
 
 def _touched(width: int, ld: int, size: int) -> float:
     """Compute the bytes of sectors beyond those of a row, on average over rows."""
-    if ld == width:
-        return 0.0
-    row, pitch = width * size, ld * size
-    begins = [(size + i * pitch) % SECTOR_BYTES for i in range(SECTOR_BYTES)]  # the offsets repeat by then
-    spans = [round_up(begin + row, SECTOR_BYTES) for begin in begins]
-    return sum(spans) / len(spans) - row
+    row = width * size
+    spans = [round_up(begin + row, SECTOR_BYTES) for begin in _begins(width, ld, size)]
+    return sum(spans) / len(spans) - row if spans else 0.0
+
+
+def partial_sectors(width: int, ld: int, size: int) -> float:
+    """Count the sectors that a row fills only in part, on average over rows; 0 if rows are contiguous.
+
+    Rows are placed as for `sector_traffic`.
+    """
+    begins = _begins(width, ld, size)
+    ends = [place % SECTOR_BYTES != 0 for begin in begins for place in (begin, begin + width * size)]
+    return sum(ends) / len(begins) if begins else 0.0
+
+
+def _begins(width: int, ld: int, size: int) -> list[int]:
+    """List the places in a sector where rows of a view begin, until they repeat."""
+    return [] if ld == width else [(size + i * ld * size) % SECTOR_BYTES for i in range(SECTOR_BYTES)]
 
 
 def flops(problem: Problem) -> int:

@@ -16,6 +16,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <typeinfo>
@@ -79,6 +80,7 @@ inline long progress;
 inline std::map<u64*, Barrier> barriers;
 inline Copies in_flight;
 inline std::vector<std::pair<char*, char*>> readable, writable;
+inline std::set<u64> prefetched;  // sectors, by the last launch
 inline std::function<void()> body;
 
 inline u64 draw() {

@@ -28,7 +28,11 @@ _FLAGS = (
 )
 _REPLACED = re.compile(r'^#line \d+ "common/(ptx|views)\.cuh"\n.*?(?=^#line )', re.MULTILINE | re.DOTALL)
 _RUN = """
-extern "C" const char* run(const emulator::Launch* launch) { return emulator::run(KERNEL, *launch); }
+extern "C" const char* run(const emulator::Launch* launch) {
+    emulator::prefetched.clear();
+    return emulator::run(KERNEL, *launch);
+}
+extern "C" unsigned long long prefetched() { return emulator::prefetched.size(); }
 """
 
 
@@ -66,8 +70,8 @@ class HostKernel:
         seed: int = 0,
     ) -> None:
         library = ctypes.CDLL(str(_compiled(host_source(source), folder)))
-        self.run = library.run
-        self.run.restype = ctypes.c_char_p
+        self.run, self._prefetched = library.run, library.prefetched
+        self.run.restype, self._prefetched.restype = ctypes.c_char_p, ctypes.c_uint64
         self.reads, self.writes = _bounds(readable), _bounds(writable)
         self.seed = seed
 
@@ -85,6 +89,11 @@ class HostKernel:
         )
         failure = self.run(ctypes.byref(launch))
         assert failure is None, failure.decode()
+
+    @property
+    def prefetched(self) -> int:
+        """Number of different sectors that the last launch requested ahead."""
+        return int(self._prefetched())
 
 
 class _Launch(ctypes.Structure):

@@ -140,6 +140,16 @@ inline void async_arrive(u64* at) {
     });
 }
 
+// ---- prefetches
+
+inline void prefetch_sector(const void* at) {
+    const u64 sector = uintptr_t(at) / 32;
+    bool shared = false;
+    for (auto& range : emulator::writable) shared |= sector >= u64(range.first) / 32 && sector <= (u64(range.second) - 1) / 32;
+    if (!shared) emulator::fail("a prefetched sector holds nothing of the results");
+    emulator::prefetched.insert(sector);
+}
+
 // ---- loads and stores of memory that other blocks access meanwhile
 
 inline u32 load_acquire(const u32* at) {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from ..device import DeviceInfo
-from ..limits import BANK_ROW_BYTES, WARP, ceil_div, round_up
+from ..limits import BANK_ROW_BYTES, LINE_BYTES, WARP, ceil_div, round_up
 from ..problem import TsmmProblem, TsmttsmProblem, is_complex, itemsize
 from ..source import Constant, constants_of
 
@@ -56,6 +56,24 @@ def shape_of(problem: Product) -> Product:
     lda = problem.M if problem.lda == problem.M else problem.M + 1
     ldb = problem.N if problem.ldb == problem.N else problem.N + 1
     return replace(problem, K=1, lda=lda, ldb=ldb)
+
+
+def shares_sectors(problem: TsmmProblem) -> bool:
+    """Check whether rows of B may fill sectors in part that nothing has read before.
+
+    Rows that lie apart begin and end anywhere; with beta, and in place, their sectors were read.
+    """
+    return problem.ldb != problem.N and problem.beta == "zero" and not problem.inplace
+
+
+def prefetches_ends(problem: TsmmProblem) -> bool:
+    """Check whether a kernel requests the sectors that rows of B fill in part before it stores the rows.
+
+    This pays where most of the traffic is B's, in rows of a line or more; shorter rows are slower by up to a
+    quarter [H100].
+    """
+    row_bytes = problem.N * itemsize(problem.dtype)
+    return shares_sectors(problem) and problem.N > problem.M and row_bytes >= LINE_BYTES
 
 
 def parts_of(dtype: str) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from ..device import DeviceInfo
 from ..limits import QUADRANTS, TENSOR_CLOCK_HZ, ceil_div, smooth_max
 from ..problem import TsmmProblem, real_bytes
-from ..roofline import Ceilings, memory_time, traffic
-from .model import ProductModel
+from ..roofline import Ceilings, memory_time
+from .model import ProductModel, view_traffic
 from .tsmm_3m import ROWS, Tsmm3mConfig, invalid, passes, supports
 from .tsmm_mma import MMA_CYCLES, shape_of
 
@@ -53,5 +53,5 @@ class Tsmm3mModel(ProductModel[TsmmProblem, Tsmm3mConfig]):
             alone += ROWS * 2 * (problem.M + problem.N) * QUADRANTS / _CONVERSIONS / 2
         tiles = ceil_div(problem.K, ROWS)
         turns = ceil_div(tiles, device.multiprocessors * config.warps) * config.warps / QUADRANTS
-        memory = memory_time(traffic(problem), ceilings or _CEILINGS) / _MEMORY_RATE
+        memory = memory_time(view_traffic(problem), ceilings or _CEILINGS) / _MEMORY_RATE
         return smooth_max(turns * (pipe + alone) / TENSOR_CLOCK_HZ, memory) + _LAUNCH_S

@@ -32,7 +32,6 @@ from .layout import (
     widest,
 )
 
-_NARROW = 24  # columns up to which multiply-adds run single precision faster [H200]
 STATIC_SHARED_BYTES = 64  # bound on the variables of the kernel itself
 
 # 32-bit multiply-adds per byte, those in double precision counted twice: 60 per cent of the H200's ratio. A
@@ -251,10 +250,6 @@ class TsmmFma(DenseFamily[TsmmProblem, TsmmFmaConfig]):
     refuse = staticmethod(refuse)
     grid = staticmethod(grid_of)
     pack = staticmethod(pack_product)
-
-    def is_faster(self, problem: TsmmProblem) -> bool:
-        """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
-        return problem.dtype in ("float32", "complex64") and max(problem.M, problem.N) <= _NARROW
 
     def chain_length(self, problem: TsmmProblem, config: TsmmFmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions that makes an element of B."""

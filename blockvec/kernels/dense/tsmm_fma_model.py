@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 
 from ..device import DeviceInfo
 from ..limits import CLOCK_HZ, MAX_REGISTERS, SECTOR_BYTES, ceil_div, covered_rate, round_up, smooth_max
-from ..problem import TsmmProblem, itemsize
-from ..roofline import Ceilings, memory_time, traffic
-from .layout import parts_of, refuse_widths, shape_of, widest
-from .model import ProductModel
+from ..problem import TsmmProblem, is_complex, itemsize
+from ..roofline import Ceilings, memory_time
+from .layout import MAX_WIDTH, parts_of, refuse_widths, shape_of, widest
+from .model import ProductModel, view_traffic
 from .tsmm_fma import (
     Coefficients,
     Plan,
@@ -23,6 +23,7 @@ from .tsmm_fma import (
     refuse,
     registers,
 )
+from .tsmm_mma_model import row_cycles as tensor_cycles
 
 _COEFFICIENTS: tuple[Coefficients, ...] = ("registers", "shared")
 
@@ -58,6 +59,7 @@ def _enumerate(problem: TsmmProblem, choices: _Choices) -> Iterator[TsmmFmaConfi
                         yield replace(config, stages=stages, padded=padded)
 
 
+@functools.lru_cache(maxsize=1024)
 def _tilings(problem: TsmmProblem, most: int) -> list[TsmmFmaConfig]:
     """List tiles of a thread, sorted by the cycles per row without the limit of memory."""
     unit = max(1, 16 // itemsize(problem.dtype))  # columns of a 16-byte vector
@@ -103,6 +105,12 @@ _COPY_CYCLES = 28  # of a warp's copies to or from a stage
 _CHUNK_INSTRUCTIONS = 130  # waiting for a stage and filling it again, besides its copies
 _PARTIAL_WRITES = 1.4  # times as long, where threads write less than a sector at a time
 _SM_BYTES_PER_CYCLE = 64  # from L2 to one multiprocessor
+
+
+# Where families are compared: fitted to the faster ones of 64 widths on an H200 and 8 products on an H100.
+_BUSY = 1.5, 1.24  # of the cycles that tiles take by themselves, of real and complex numbers
+_LIGHT = 0.9  # of the time of memory: products that never wait
+_BYTES_PER_CYCLE = 18  # to or from memory, of one multiprocessor
 
 
 def _tile_cycles(problem: TsmmProblem, config: TsmmFmaConfig) -> tuple[float, float, float]:
@@ -176,6 +184,22 @@ class TsmmFmaModel(ProductModel[TsmmProblem, TsmmFmaConfig]):
         """Yield the configurations of the space, or the fewer ones that `choose` compares."""
         return _enumerate(problem, _SHORT_LIST if is_short else _SPACE)
 
+    def is_faster(self, problem: TsmmProblem) -> bool:
+        """Compare with tensor cores, in single precision.
+
+        They pad widths and convert what they load and store. Of views memory is the limit, which they use as
+        well or better.
+        """
+        is_single = problem.dtype in ("float32", "complex64")
+        is_view = (problem.lda, problem.ldb) != (problem.M, problem.N)
+        if not is_single or is_view or max(problem.M, problem.N) > MAX_WIDTH:
+            return False
+        shape = self.shape(problem)
+        least = _row_cycles(shape, _tilings(shape, _SHORT_LIST.tilings)[0])
+        widths = problem.M + (1 if problem.beta == "zero" else 2) * problem.N
+        memory = widths * itemsize(problem.dtype) / _BYTES_PER_CYCLE
+        return _BUSY[is_complex(problem.dtype)] * least < max(_LIGHT * memory, tensor_cycles(problem))
+
     def predict(
         self,
         problem: TsmmProblem,
@@ -194,7 +218,7 @@ class TsmmFmaModel(ProductModel[TsmmProblem, TsmmFmaConfig]):
         grid = grid_of(problem, config, device)
         turns = ceil_div(ceil_div(problem.K, config.rows), grid * config.teams)
         resident, busy = ceil_div(grid, device.multiprocessors), min(grid, device.multiprocessors)
-        moved = traffic(problem)
+        moved = view_traffic(problem)
         ahead = config.stages - 0.5 if config.stages else 0.6
         row_bytes = plan.a.row_bytes + (
             plan.b.row_bytes if problem.beta != "zero" and config.staged_out else 0

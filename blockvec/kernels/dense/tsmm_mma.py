@@ -23,6 +23,7 @@ from ..limits import QUADRANTS, architecture_of, ceil_div, register_limit, round
 from ..problem import MAX_ALIGNMENT, TsmmProblem, is_complex, itemsize, real_bytes
 from ..source import C_TYPES, Constant, constants_of, render
 from .family import DenseFamily
+from .layout import prefetches_ends
 
 MAX_WIDTH = 64
 MMA_CYCLES = 16  # per m16n8k4 (1024 flops) of a quadrant's tensor pipe on Hopper; warp w is in quadrant w % 4
@@ -293,6 +294,7 @@ class TsmmMma(DenseFamily[TsmmProblem, TsmmMmaConfig]):
         constants |= {
             "PIECE_A": shape.piece_a,
             "PIECE_B": shape.piece_b,
+            "PREFETCH_ENDS": prefetches_ends(problem),
             "SHARED_C": config.shared_coefficients,
             "IN_ORDER": is_in_order(problem, shape),
             "RUN": ceil_div(run_rows(problem), config.rows),  # tiles are small: one less loads the queue

@@ -8,10 +8,11 @@ import math
 from collections.abc import Iterator
 
 from ..device import DeviceInfo
-from ..limits import BANK_ROW_BYTES, QUADRANTS, architecture_of, ceil_div, smooth_max
-from ..problem import TsmmProblem, real_bytes
-from ..roofline import Ceilings, memory_time, traffic
-from .model import ProductModel
+from ..limits import BANK_ROW_BYTES, LINE_BYTES, QUADRANTS, architecture_of, ceil_div, smooth_max
+from ..problem import TsmmProblem, is_complex, real_bytes
+from ..roofline import Ceilings, Traffic, memory_time
+from .layout import prefetches_ends
+from .model import PARTIAL_BYTES, ProductModel, view_traffic
 from .tsmm_mma import (
     MMA_CYCLES,
     Shape,
@@ -98,7 +99,13 @@ _STORE_BYTES, _STORE_COST = 64 << 10, 0.0012
 _ROUND_CYCLES, _COMPLEX_PASS_CYCLES = 150, 460
 _SLAB_BYTES, _SPLIT_STORE_BYTES = 132, 58  # per cycle: into slabs, and from registers 32 of a row at a time
 _CONVERTED_SHARE = 0.2  # of conversions that do not overlap with products
+_ROW_CONVERTED_SHARES = 0.6, 0.8  # the same where families are compared, of real and complex numbers
 _COMPLEX_MEMORY_RATE = 0.92  # of the copy rate
+# Where results are views, fitted to 26 products on an H100 (15 per cent): in place of PARTIAL_BYTES, where
+# sectors were read before and where registers are stored; the loss per factor of two in the bytes of lines in
+# flight to a multiprocessor.
+_READ_BYTES, _DIRECT_BYTES = 130, 380
+_VIEW_BYTES, _VIEW_COST = 144 << 10, 0.12
 _LAUNCH_S = 3e-6  # as fitted here
 _MIXES = ((1 / 65, 4480), (1 / 9, 4490), (1 / 3, 4400), (2 / 3, 4100), (8 / 9, 3910), (64 / 65, 4060))
 _CEILINGS = Ceilings(4690, 4700, 4280, {"float64": 66e3}, mixed_gb_s=_MIXES)
@@ -121,6 +128,14 @@ def _complex_cycles(problem: TsmmProblem, config: TsmmMmaConfig, shape: Shape) -
         converted = tiles * config.rows * 8 * (shape.kt * config.split + shape.nt)
         cycles += _CONVERTED_SHARE * converted / _CONVERSIONS
     return cycles
+
+
+def row_cycles(problem: TsmmProblem) -> float:
+    """Estimate the cycles of a multiprocessor per row in single precision without the limit of memory."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    products = ceil_div(problem.M, 4) * ceil_div(problem.N * parts, 8) * parts / 16
+    share = _ROW_CONVERTED_SHARES[parts - 1]
+    return products * MMA_CYCLES / QUADRANTS + share * (problem.M + problem.N) * parts / _CONVERSIONS
 
 
 def _disorder(config: TsmmMmaConfig, tile_a: int, tile_b: int) -> float:
@@ -162,6 +177,28 @@ def _piece_cycles(width: int, piece: int, config: TsmmMmaConfig, shape: Shape) -
     return 16 * config.rows * width * shape.size / (piece * 32 * config.split) if piece else 0.0
 
 
+def _memory(problem: TsmmProblem, config: TsmmMmaConfig, is_complex_kernel: bool) -> Traffic:
+    if problem.beta != "zero" or problem.inplace or (prefetches_ends(problem) and not is_complex_kernel):
+        return view_traffic(problem, _READ_BYTES)
+    return view_traffic(problem, _DIRECT_BYTES if config.direct else PARTIAL_BYTES)
+
+
+def _view_disorder(problem: TsmmProblem, config: TsmmMmaConfig, size: int) -> float:
+    """Estimate the same for results that are views: L2 holds whole lines until their rows are complete."""
+    if problem.ldb == problem.N:
+        return 1.0
+    row_bytes = _line_bytes(problem.M, problem.lda, size)
+    if problem.beta != "zero":
+        row_bytes += _line_bytes(problem.N, problem.ldb, size)
+    flight = config.groups * config.stages * config.rows * row_bytes
+    return 1 + _VIEW_COST * max(0.0, math.log2(flight / _VIEW_BYTES))
+
+
+def _line_bytes(width: int, ld: int, size: int) -> int:
+    """Estimate the bytes of lines that a row takes."""
+    return min(ld * size, width * size + LINE_BYTES) if ld != width else width * size
+
+
 class TsmmMmaModel(ProductModel[TsmmProblem, TsmmMmaConfig]):
     """The model of the tensor-core family."""
 
@@ -197,7 +234,7 @@ class TsmmMmaModel(ProductModel[TsmmProblem, TsmmMmaConfig]):
         rounds = ceil_div(ceil_div(problem.K, config.rows), sms * config.groups)
         if is_complex_kernel(problem, config, shape):
             body = _complex_cycles(problem, config, shape) * rounds / clock
-            memory = memory_time(traffic(problem), ceilings) / _COMPLEX_MEMORY_RATE
+            memory = memory_time(_memory(problem, config, True), ceilings) / _COMPLEX_MEMORY_RATE
             return smooth_max(body, memory) + _MEMORY_CYCLES / clock + _LAUNCH_S
         beta = problem.beta != "zero"
 
@@ -234,7 +271,8 @@ class TsmmMmaModel(ProductModel[TsmmProblem, TsmmMmaConfig]):
         work = _turn(pipe, apart, config.warps // QUADRANTS)
         tile_a, tile_b = (config.rows * shape.size * width for width in (problem.M, problem.N))
         loading = (_MEMORY_CYCLES + (tile_a + tile_b) / _TILE_RATE + work) / config.stages
-        memory = memory_time(traffic(problem), ceilings) * _disorder(config, tile_a, tile_b)
+        memory = memory_time(_memory(problem, config, False), ceilings) * _disorder(config, tile_a, tile_b)
+        memory *= _view_disorder(problem, config, shape.size)
 
         converted = rounds * config.groups * numbers / _CONVERSIONS
         cycles = (tensor, shared, converted, rounds * work, rounds * loading)

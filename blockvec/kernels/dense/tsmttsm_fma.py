@@ -33,7 +33,6 @@ from .layout import (
 SCRATCH_BYTES = (
     24 << 10
 )  # per block, for the sum of tiles over the block; with less the sum takes more passes
-_NARROW = 12  # columns up to which multiply-adds run single precision faster [H200]
 STATIC_SHARED_BYTES = 256  # bound on the variables of the kernel itself
 
 _CHAIN_ROWS = {"registers": 128, "shared": 1024}  # that a thread adds up in single precision
@@ -301,10 +300,6 @@ class TsmttsmFma(DenseFamily[TsmttsmProblem, TsmttsmFmaConfig]):
     refuse = staticmethod(refuse)
     grid = staticmethod(grid_of)
     pack = staticmethod(pack_product)
-
-    def is_faster(self, problem: TsmttsmProblem) -> bool:
-        """Check for narrow products in single precision, which multiply-adds run faster than tensor cores."""
-        return is_single(problem) and max(problem.M, problem.N) <= _NARROW
 
     def chain_length(self, problem: TsmttsmProblem, config: TsmttsmFmaConfig, device: DeviceInfo) -> int:
         """Compute the longest chain of additions, in the result's precision, that makes an element of C."""

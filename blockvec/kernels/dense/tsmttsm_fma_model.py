@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from ..device import DeviceInfo
 from ..limits import CLOCK_HZ, MAX_REGISTERS, ceil_div, covered_rate, round_up, smooth_max
-from ..problem import TsmttsmProblem
+from ..problem import TsmttsmProblem, is_complex, itemsize
 from ..roofline import Ceilings
-from .layout import Operand, parts_of, refuse_widths, shape_of, widest
+from .layout import MAX_WIDTH, Operand, parts_of, refuse_widths, shape_of, widest
 from .model import ProductModel
 from .tsmttsm_fma import (
     SCRATCH_BYTES,
@@ -25,6 +25,7 @@ from .tsmttsm_fma import (
     registers,
     tiles_of,
 )
+from .tsmttsm_mma_model import row_cycles as tensor_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ def _enumerate(problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices) -
                     yield from _staged(problem, replace(config, padded=padded), device, choices)
 
 
+@functools.lru_cache(maxsize=1024)
 def _tilings(problem: TsmttsmProblem, most: int) -> list[TsmttsmFmaConfig]:
     """List tiles, sorted by the cycles per row without the limit of memory."""
     found = []
@@ -153,6 +155,12 @@ _CHUNK_INSTRUCTIONS = 160  # waiting for a stage and filling it again, besides i
 _SM_BYTES_PER_CYCLE = 64  # from L2 to one multiprocessor
 
 
+# Where families are compared: fitted to the faster ones of 64 widths on an H200 and 10 products on an H100.
+_BUSY = 1.9, 1.45  # of the cycles that tiles take by themselves, of real and complex numbers
+_LIGHT, _LIMITED = 0.46, 0.9  # of the time of memory, up to which it is the only limit, here and there
+_BYTES_PER_CYCLE = 18  # from memory to one multiprocessor
+
+
 def _step_cycles(
     problem: TsmttsmProblem, config: TsmttsmFmaConfig, a: Operand, b: Operand
 ) -> tuple[float, float, float]:
@@ -242,6 +250,22 @@ class TsmttsmFmaModel(ProductModel[TsmttsmProblem, TsmttsmFmaConfig]):
     def shape(self, problem: TsmttsmProblem) -> TsmttsmProblem:
         """Reduce a problem to what its choice depends on, K apart."""
         return replace(shape_of(problem), alpha="one", beta="zero")
+
+    def is_faster(self, problem: TsmttsmProblem) -> bool:
+        """Compare with tensor cores, in single precision.
+
+        They pad widths to eight columns and convert what they load. Few multiply-adds are faster in any case,
+        others where the tensor cores take longer than they and than memory.
+        """
+        if not is_single(problem) or max(problem.M, problem.N) > MAX_WIDTH:
+            return False
+        shape = self.shape(problem)
+        base = _tilings(shape, _SHORT_LIST.tilings)[0]
+        operands = operands_of(shape, base.tm, base.tn)
+        cycles = _BUSY[is_complex(problem.dtype)] * _row_cycles(shape, base, *operands, tiles_of(shape, base))
+        row_bytes = (problem.M + (0 if problem.same else problem.N)) * itemsize(problem.dtype)
+        memory, tensor = row_bytes / _BYTES_PER_CYCLE, tensor_cycles(problem)
+        return cycles < _LIGHT * memory or (cycles < tensor and tensor > _LIMITED * memory)
 
     def predict(
         self,

@@ -17,6 +17,7 @@ from ..limits import (
     BANK_ROW_BYTES,
     LINE_BYTES,
     MAX_REGISTERS,
+    QUADRANTS,
     RESERVED_SHARED_BYTES,
     TENSOR_CLOCK_HZ,
     architecture_of,
@@ -84,14 +85,17 @@ _SHORT_LIST = _Choices(
     piece_producers=(4,),
     gapless=False,
 )
+_COMPLEX_STAGES = (8 << 10, 20 << 10, 40 << 10, 64 << 10)  # of those, in single precision
 
 
 def _enumerate(
     kind: type[TsmttsmMmaConfig], problem: TsmttsmProblem, device: DeviceInfo, choices: _Choices
 ) -> Iterator[TsmttsmMmaConfig]:
     in_pieces = any(pieces(problem, device))
-    if problem.dtype == "float32" and not in_pieces and choices is _SHORT_LIST:
-        choices = replace(choices, ksteps=_SPACE.ksteps, blocks=(1,))  # products wait for conversions
+    if real_bytes(problem.dtype) == 4 and not in_pieces and choices is _SHORT_LIST:
+        # Products wait for conversions.
+        sizes = _COMPLEX_STAGES if is_complex(problem.dtype) else choices.stage_bytes
+        choices = replace(choices, ksteps=_SPACE.ksteps, blocks=(1,), stage_bytes=sizes)
     if goes_through_l1(problem, device):
         choices = replace(choices, ring_bytes=_SPACE.ring_bytes)
     for fold in [1] if has_boxes(problem, device) else _folds(problem, in_pieces):
@@ -237,6 +241,7 @@ _PIPE_RATE, _AHEAD_PIPE_RATE = 0.82, 0.95  # of the rate of tensor products alon
 _CONVERTING_RATE = (0.93, 0.82)
 _ALTERNATING_RATE = 0.87  # of that where each product waits for the conversion of its own four rows
 _CONVERSIONS = 14  # float32 -> float64, per cycle and multiprocessor
+_CONVERTED_SHARE = 0.5  # of conversions that do not overlap with products
 
 
 @functools.lru_cache(maxsize=65536)
@@ -322,6 +327,15 @@ def _products(im: int, in_: int, parts: int, triangle: bool, three_m: bool) -> f
     if triangle:
         return sum(ceil_div(j + 1, 2) for j in range(im))
     return ceil_div(im * in_, 2)
+
+
+def row_cycles(problem: TsmttsmProblem) -> float:
+    """Estimate the cycles of a multiprocessor per row in single precision without the limit of memory."""
+    parts = 2 if is_complex(problem.dtype) else 1
+    groups_m, groups_n = ceil_div(problem.M, 8), ceil_div(problem.N, 8)
+    products = _products(groups_m, groups_n, parts, problem.same, three_m=False)
+    converted = (groups_m + (0 if problem.same else groups_n)) * 8 * parts
+    return products * 16 / 4 / QUADRANTS + _CONVERTED_SHARE * converted / _CONVERSIONS
 
 
 def _l1_flight(problem: TsmttsmProblem, config: TsmttsmMmaConfig, device: DeviceInfo) -> float:

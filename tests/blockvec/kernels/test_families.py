@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 
 from blockvec.kernels.device import H200
-from blockvec.kernels.families import families_of
+from blockvec.kernels.families import FAMILIES, families_of
 from blockvec.kernels.problem import Problem, StreamProblem, SweepProblem, TsmmProblem, TsmttsmProblem
 
 
 def dot(width: int, dtype: str) -> TsmttsmProblem:
     return TsmttsmProblem(10**6, width, width, dtype, dtype, width, width)
+
+
+def combination(width: int, dtype: str) -> TsmmProblem:
+    return TsmmProblem(10**6, width, width, dtype, dtype, width, width)
 
 
 def preferred(problem: Problem) -> str:
@@ -39,8 +43,28 @@ def test_wide_complex_products_that_three_real_ones_cannot_compute_take_four() -
 def test_single_precision_prefers_them_where_products_are_wide(dtype: str) -> None:
     assert preferred(dot(8, dtype)) == "tsmttsm_fma"
     assert preferred(dot(24, dtype)) == "tsmttsm_mma"
-    assert preferred(TsmmProblem(10**6, 24, 24, dtype, dtype, 24, 24)) == "tsmm_fma"
-    assert preferred(TsmmProblem(10**6, 31, 31, dtype, dtype, 31, 31)) == "tsmm_mma"
+    assert preferred(combination(22, dtype)) == "tsmm_fma"
+    assert preferred(combination(31, dtype)) == "tsmm_mma"
+
+
+def test_single_precision_prefers_multiply_adds_where_tensor_cores_pad_widths() -> None:
+    for width, family in ((16, "tsmttsm_mma"), (17, "tsmttsm_fma"), (24, "tsmttsm_mma"), (25, "tsmttsm_fma")):
+        assert preferred(dot(width, "complex64")) == family
+        assert preferred(dot(width, "float32")) == "tsmttsm_mma"  # which takes no longer than memory
+    assert preferred(combination(24, "complex64")) == "tsmm_mma"
+    assert preferred(combination(25, "float32")) == "tsmm_fma"
+
+
+def test_single_precision_prefers_tensor_cores_for_combinations_of_views() -> None:
+    wide = combination(16, "float32")
+    assert preferred(replace(wide, lda=24)) == preferred(replace(wide, ldb=24)) == "tsmm_mma"
+
+
+def test_the_order_of_the_families_takes_no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    for family in FAMILIES.values():
+        monkeypatch.setattr(type(family), "choose", None)
+    assert preferred(dot(23, "complex64")) == "tsmttsm_mma"
+    assert preferred(combination(23, "complex64")) == "tsmm_mma"
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])

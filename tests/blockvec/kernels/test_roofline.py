@@ -19,6 +19,7 @@ from blockvec.kernels.roofline import (
     gather_time,
     memory_time,
     padding_cap,
+    partial_sectors,
     sector_traffic,
     time_limit,
     traffic,
@@ -202,6 +203,13 @@ def test_rows_of_odd_pitch_touch_sectors_by_their_average() -> None:
     problem = TsmttsmProblem(4000, 8, 8, "float64", "float64", 61, 61, same=True)
     # Rows begin at bytes 8, 16, 24 and 0 of a sector in turn: three, three, three, two sectors.
     assert sector_traffic(problem).read_bytes == 4000 * (3 + 3 + 3 + 2) * 32 // 4
+
+
+def test_rows_that_begin_or_end_within_sectors_fill_them_in_part() -> None:
+    # Rows of 64 bytes begin and end at bytes 8, 16, 24 and 0 of a sector in turn.
+    assert partial_sectors(8, 61, 8) == 2 * 3 / 4
+    assert partial_sectors(8, 64, 8) == 2  # all at byte 8
+    assert partial_sectors(9, 9, 8) == 0  # contiguous
 
 
 def test_fused_sums_add_operations_and_a_chained_block_adds_its_traffic() -> None:

@@ -103,14 +103,14 @@ class DenseOperands:
             seconds, how = WORK_SHARE * seconds, how | {"pause_s": COOL_S}
         return time_in_turns(calls, self._stopwatch, seconds, **how)
 
-    def plain_s(self) -> float:
-        """Measure the seconds of plain loads and stores of the elements of the product."""
+    def plain_s(self, *, prefetch_ends: bool = False) -> float:
+        """Measure the seconds of plain loads and stores of the elements of the product; see `view_probe`."""
         problem = self.problem
         first, second, third = next(self._sets)
         other = second if isinstance(problem, TsmttsmProblem) else third
         operands = first, problem.lda, other, problem.ldb, problem.K
         times = []
-        for probe, blocks in itertools.product(plain_probes(problem), (2, 4)):
+        for probe, blocks in itertools.product(plain_probes(problem, prefetch_ends=prefetch_ends), (2, 4)):
             start = self._gpu.launcher(probe, (blocks * self._gpu.info.multiprocessors,), probe.threads)
             call = functools.partial(start, *operands)
             times.append(measure(call, self._stopwatch, budget_s=0.005, max_repeats=10).median_s)
@@ -145,12 +145,12 @@ def time_in_turns(
     return list(timings.values())
 
 
-def plain_probes(problem: Product) -> list[Probe]:
-    """List kernels that load and store the elements of a product one by one."""
-    is_sum = isinstance(problem, TsmttsmProblem)
+def plain_probes(problem: Product, *, prefetch_ends: bool = False) -> list[Probe]:
+    """List kernels that load and store the elements of a product one by one; see `view_probe`."""
     reads_b = not problem.same if isinstance(problem, TsmttsmProblem) else problem.beta != "zero"
     sizes = itemsize(problem.dtype), problem.M, problem.N
-    return [view_probe(*sizes, reads_b=reads_b, writes_b=not is_sum, unroll=unroll) for unroll in (4, 8)]
+    on_b = {"reads_b": reads_b, "writes_b": isinstance(problem, TsmmProblem)}
+    return [view_probe(*sizes, **on_b, unroll=unroll, prefetch_ends=prefetch_ends) for unroll in (4, 8)]
 
 
 def is_hot(problem: Product) -> bool:

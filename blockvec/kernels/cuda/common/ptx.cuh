@@ -208,6 +208,9 @@ __device__ __forceinline__ void load_flagged(double& value, u64& flag, const dou
     value = __longlong_as_double(static_cast<i64>(bits));
 }
 
+// prefetch.global.L2: requests the sector of 32 bytes that contains an address.
+__device__ __forceinline__ void prefetch_sector(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
 // ---- predicated loads of memory that is constant during the kernel
 
 // ld.global.nc under a predicate: an unwanted load leaves its register unchanged, without a branch or a move that merges results.

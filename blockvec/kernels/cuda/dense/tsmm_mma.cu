@@ -31,8 +31,10 @@
 // Constants: M, N, COMPLEX; ALPHA: C is multiplied by alpha; BETA: 0 zero, 1 one, 2 general; PIECE_A, PIECE_B: 0 where rows
 // are contiguous and 16-byte aligned and sub-chunks move as bulk copies, else the 4, 8 or 16 bytes that a lane moves at a time,
 // from rows of any pitch; WARPS of a thread block, one per multiprocessor; SPLIT: warps of a group, among which columns are divided; ROWS
-// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory.
+// of a tile, a multiple of UNROLL blocks; STAGES, SLABS; IN_ORDER: tiles are taken in order, RUN at a time; SHARED_C: C's fragments stay in shared memory;
+// PREFETCH_ENDS: sectors that rows of B fill in part are requested before a tile is multiplied (row_ends.cuh).
 
+#include "common/row_ends.cuh"
 #include "common/tile_queue.cuh"
 #include "dense/tsmm_tiles.cuh"
 
@@ -203,6 +205,10 @@ __device__ __forceinline__ void sweep(const Operands& o, char* stages, Stages& s
         wait(full + at.stage, at.parity);
         if (in_order) tile = state.tile[at.stage];
         if (tile >= tiles) break;
+        if constexpr (PREFETCH_ENDS) {
+            const i64 row = static_cast<i64>(tile) * ROWS;
+            prefetch_ends<N * SIZE, LANES>(o.B + row * o.pitch_b, o.pitch_b, min(static_cast<i64>(ROWS), o.K - row), lane.index);
+        }
         double a[2][UNROLL][2][1];
         load_fragments(a[0], staged + fragment_offset<M>(lane), 0, lane);
         // One set of rows by own columns, or by the rest of them; the rows `next` follow, if not negative.

@@ -1,8 +1,9 @@
 // Reads rows of M elements and reads or writes rows of N, element by element in their order, UNROLL rows of each in flight per
 // thread. Measures the bandwidth for rows of pitches lda and ldb, which bounds that of a product of such views.
 //
-// Problem: SIZE of an element in bytes; M, N; READS_B, WRITES_B. Config: THREADS, UNROLL.
-#include "common/ptx.cuh"
+// Problem: SIZE of an element in bytes; M, N; READS_B, WRITES_B. Config: THREADS, UNROLL; PREFETCH_ENDS: sectors that rows of B fill in part are
+// requested with the loads (row_ends.cuh).
+#include "common/row_ends.cuh"
 
 struct alignas(SIZE) Element {
     unsigned word[SIZE / 4];
@@ -21,6 +22,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* A, i
             const int column = static_cast<int>(k % LANES);
             if (k < count && column < M) a[u] = A[row * lda + column];
             if (READS_B && k < count && column < N) b[u] = B[row * ldb + column];
+            if constexpr (PREFETCH_ENDS) {
+                const char* const own = reinterpret_cast<const char*>(B + row * ldb + column);
+                if (k < count && column == 0) prefetch_end(own);
+                if (k < count && column == N - 1) prefetch_end(own + SIZE);
+            }
         }
 #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
@@ -28,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) KERNEL(const Element* A, i
             const int column = static_cast<int>(k % LANES);
             a[u].word[0] ^= b[u].word[0];
             if (WRITES_B && k < count && column < N) B[row * ldb + column] = a[u];
-            sum ^= a[u].word[SIZE / 4 - 1] ^ b[u].word[SIZE / 4 - 1];
+            sum ^= a[u].word[SIZE / 4 - 1] + b[u].word[SIZE / 4 - 1];  // not ^, which would cancel b
         }
     }
     if (!WRITES_B && sum == 0x12345678u && K < 0) B[0].word[0] = sum;  // never true; keeps the loads alive

@@ -12,6 +12,7 @@ import pytest
 
 from blockvec.errors import LayoutError, OptionError
 from blockvec.kernels import compile as compiler
+from blockvec.kernels.dense.layout import prefetches_ends
 from blockvec.kernels.dense.tsmm_mma import TsmmMmaConfig as Config
 from blockvec.kernels.dense.tsmm_mma import is_complex_kernel, registers, shape_of
 from blockvec.kernels.device import H200
@@ -19,7 +20,7 @@ from blockvec.kernels.families import FAMILIES
 from blockvec.kernels.limits import register_limit
 from blockvec.kernels.problem import TsmmProblem, is_complex
 from blockvec.kernels.roofline import Ceilings, time_limit
-from tests.blocks import address, aligned, bind, draw, parts
+from tests.blocks import address, aligned, bind, draw, parts, sectors_in_part
 from tests.blocks import tsmm_problem as problem
 from tests.compiled import needs_compiler
 from tests.emulator.host import HostKernel, every_second, needs_host_compiler
@@ -281,6 +282,9 @@ HOST_CASES = [
     (problem(23, 29, "complex64", K=203, alpha="general"), Config(4, 1, 32, 2, 2, 1, True)),
     (problem(45, 47, "complex128", K=77), Config(4, 1, 8, 1, 2, 2, True)),
     (problem(7, 9, "complex64", K=203, align_b=8, alpha="general"), Config(4, 1, 16, 1, 3, 0, True)),
+    # long rows of B end within sectors, of tiles in order and in turn, by one warp and by two
+    (problem(6, 17, K=1207, ldb=23, align_b=8), Config(4, 1, 32, 1, 2, 2, False)),
+    (problem(6, 33, "float32", K=203, lda=7, align_a=4, ldb=41, align_b=4), Config(8, 2, 16, 1, 2, 1, False)),
     (
         problem(10, 6, "complex64", K=91, ldb=10, align_a=4, align_b=4, inplace=True),
         Config(4, 2, 16, 2, 2, 1, False),
@@ -310,6 +314,8 @@ def test_the_kernel_run_on_the_host_is_exact_and_writes_nothing_else(
         before = memory_a.copy(), memory_b.copy()
         kernel = HostKernel(source, tmp_path, readable=[A, B, C], writable=[B], seed=seed)
         emulate(kernel, p, config, (A, C, B), (alpha, beta))
+        is_staged = not is_complex_kernel(p, config, shape_of(p, H200))
+        assert kernel.prefetched == (len(sectors_in_part(B)) if is_staged and prefetches_ends(p) else 0)
         np.testing.assert_array_equal(B, expected)
         B[...] = outputs if beta or p.inplace else np.nan
         for memory, copy in zip((memory_a, memory_b), before, strict=True):
