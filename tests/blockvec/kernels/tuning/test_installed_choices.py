@@ -1,4 +1,4 @@
-"""Choices that are installed with the package: those of the current models, for devices that they hold for."""
+"""Choices that are installed with the package: of the current models, for devices that they hold for."""
 
 from __future__ import annotations
 
