@@ -387,11 +387,11 @@ class BlockStorage:
         if not all(isinstance(part, slice) and part.step in (None, 1) for part in (rows, columns)):
             return False
         target = self.array[rows, columns]
-        if elementwise.is_scalar(values) and not hasattr(values, "data"):
+        if elementwise.is_scalar(values) and not is_cupy(values):
             self.backend.fill(target, values)
             return True
-        is_block = getattr(values, "shape", None) == target.shape and is_cupy(values)
-        if not is_block or not arrays.is_convertible(values, target.dtype):
+        is_here = is_cupy(values) and backend_of(values) is self.backend
+        if not is_here or values.shape != target.shape or not arrays.is_convertible(values, target.dtype):
             return False
         self.backend.copy(values, target)
         return True

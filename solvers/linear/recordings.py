@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from blockvec import Recorder, RowFunction, array_namespace, start_copy
 
-from ..blocks import Array, Block, SystemOperator, project_out, to_host
+from ..blocks import Array, Block, SystemOperator, project_out
 from .systems import Projection
 from .tridiagonal import Scalars, closing, opening
 
@@ -113,7 +113,7 @@ class Steps:
         self._turn, self._coming = 0, []
         for target, source in zip(self.blocks, blocks, strict=True):
             target[:, :] = source
-        self._assign(self._shift, shift if isinstance(shift, int) else to_host(shift))
+        self._shift[...] = shift  # zero, or on the device
         self._assign(self._limits, limits)
         for scalar, values in zip(self._scalars, scalars, strict=True):
             self._assign(scalar, values)

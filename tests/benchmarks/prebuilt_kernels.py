@@ -197,12 +197,13 @@ def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem
     Found vectors are columns of a wider block, grown ones a block of their own or columns of it.
     """
     conj = dtype.startswith("complex")
-    for M, N in (*itertools.product(PADDED, LEFT[dtype]), *((M, 1) for M in UNPADDED)):
-        for K, lda in itertools.product(ROWS, (M, M + PADDING)):
-            yield TsmttsmProblem(K, M, N, dtype, dtype, lda, N, conj=conj)
-            yield TsmmProblem(K, M, N, dtype, dtype, lda, N, alpha="general", beta="one")
-            if N in FEW:
-                yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, lda, N)
+    pairs = [*itertools.product(PADDED, LEFT[dtype]), *((M, 1) for M in UNPADDED)]
+    for (M, N), K in itertools.product(pairs, ROWS):
+        lda = M + PADDING
+        yield TsmttsmProblem(K, M, N, dtype, dtype, lda, N, conj=conj)
+        yield TsmmProblem(K, M, N, dtype, dtype, lda, N, alpha="general", beta="one")
+        if N in FEW and M in PADDED:
+            yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, lda, N)
     for n, K in itertools.product(SQUARES[dtype], ROWS):
         odd = itemsize(dtype)  # alignment of columns that begin at an odd place
         for ld, align in ((n, MAX_ALIGNMENT), (n + PADDING, MAX_ALIGNMENT), (n + PADDING, odd)):

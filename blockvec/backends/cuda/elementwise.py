@@ -86,16 +86,16 @@ def evaluate(gpu: Gpu, function: Callable[..., Any], rows: Sequence[Array], out:
     count = out[0].size
     if count == 0:
         return
-    kinds = tuple(tuple(row.dtype.name for row in part) for part in (rows, out))
+    kinds = ("".join([row.dtype.char for row in part]) for part in (rows, out))
     launch = _row_plan(gpu, function, *kinds, count)
     launch(count, *(number for row in (*rows, *out) for number in (row, row.strides[0] // row.itemsize)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _row_plan(
-    gpu: Gpu, function: Callable[..., Any], inputs: tuple[str, ...], outputs: tuple[str, ...], count: int
+    gpu: Gpu, function: Callable[..., Any], inputs: str, outputs: str, count: int
 ) -> Callable[..., None]:
-    kernel = trace(function, inputs, outputs)
+    kernel = trace(function, *([np.dtype(char).name for char in part] for part in (inputs, outputs)))
     return gpu.launcher(kernel, (-(-count // kernel.threads),), kernel.threads)
 
 

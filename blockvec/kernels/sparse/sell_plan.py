@@ -10,9 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..limits import ceil_div
-from .csr_plan import Array, Plan, namespace
+from .csr_plan import Array, Plan, namespace, to_host
 
 CHUNK = 32  # rows, C of SELL-C-sigma: one per lane
+# On a GPU each operation here compiles a kernel of CuPy at its first use: ten take 2 s, in which a host sorts
+# the lengths of so many rows several times.
+_MOST_HOST_ROWS = 1 << 22
 _PAST_THE_END = 1 << 12  # places that a kernel counts beyond the last: a batch of entries of a chunk
 
 
@@ -53,17 +56,18 @@ class SellMatrix:
 
 
 def layout(plan: Plan, sigma: int) -> Layout:
-    """Lay out the rows of a matrix; waits for the device.
+    """Lay out the rows of a matrix, of few rows on the host; waits for the device.
 
     Raises
     ------
     OverflowError
         If there are more places than the index type can count.
     """
-    xp = namespace(plan.indptr)
+    indptr = to_host(plan.indptr) if plan.n_rows <= _MOST_HOST_ROWS else plan.indptr
+    xp, device = namespace(indptr), namespace(plan.indptr).asarray
     n_chunks = ceil_div(plan.n_rows, CHUNK)
     lengths = xp.zeros(n_chunks * CHUNK, np.int64)
-    lengths[: plan.n_rows] = plan.indptr[1:] - plan.indptr[:-1]
+    lengths[: plan.n_rows] = indptr[1:] - indptr[:-1]
     order = None
     if sigma > CHUNK:
         row = xp.arange(len(lengths))
@@ -77,4 +81,6 @@ def layout(plan: Plan, sigma: int) -> Layout:
     entries = int(starts[-1])
     if entries > np.iinfo(plan.indptr.dtype).max - _PAST_THE_END:
         raise OverflowError(f"{entries} entries are too many for indices of {plan.index_bytes} bytes")
-    return Layout(sigma, starts.astype(plan.indptr.dtype), order, entries)
+    return Layout(
+        sigma, device(starts.astype(indptr.dtype)), None if order is None else device(order), entries
+    )

@@ -1,8 +1,9 @@
 """Choices of the models that are installed with the package, beside the compiled kernels that they belong to.
 
 A file per architecture, ``prebuilt/<architecture>/choices.bin``, begins with a line of JSON: the models, the
-device that they chose for, and the different configurations. The keys of the problems follow, 8 bytes each in
-ascending order, then the number of the configuration per key, 2 bytes each. ``make prebuilt`` writes it.
+device that they chose for, and the different configurations, each as the number of a list of fields and their
+values. The keys of the problems follow, 8 bytes each in ascending order, then the number of the configuration
+per key, 2 bytes each. ``make prebuilt`` writes it.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ def models() -> str:
 
 def pack(device: DeviceInfo, choices: Mapping[str, dict[str, Any]]) -> bytes:
     """Write the choices for a device, configurations by the keys of problems, as a file."""
-    texts = {key: json.dumps(config) for key, config in sorted(choices.items())}
-    numbers = {text: number for number, text in enumerate(sorted(set(texts.values())))}
-    configs = [json.loads(text) for text in numbers]
-    header = {"models": models(), "device": resources_of(device), "count": len(texts), "configs": configs}
-    keys = b"".join(bytes.fromhex(key) for key in texts)
-    return b"\n".join(
-        [
-            json.dumps(header, separators=(",", ":")).encode(),
-            keys + struct.pack(f">{len(texts)}H", *(numbers[text] for text in texts.values())),
-        ]
-    )
+    fields = sorted({tuple(config) for config in choices.values()})
+    rows = {key: (fields.index(tuple(choices[key])), *choices[key].values()) for key in sorted(choices)}
+    configs = sorted(set(rows.values()), key=repr)
+    numbers = {config: number for number, config in enumerate(configs)}
+    header = {
+        **{"models": models(), "device": resources_of(device), "count": len(rows)},
+        **{"fields": fields, "configs": configs},
+    }
+    keys = b"".join(bytes.fromhex(key) for key in rows)
+    found = struct.pack(f">{len(rows)}H", *(numbers[config] for config in rows.values()))
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n" + keys + found
 
 
 class InstalledChoices:
@@ -71,7 +72,7 @@ class InstalledChoices:
         header = json.loads(line)
         is_usable = header["models"] == models() and header["device"] == resources_of(device)
         count = header["count"] if is_usable else 0
-        self._configs = header["configs"]
+        self._fields, self._configs = header["fields"], header["configs"]
         self._keys = struct.unpack_from(f">{count}Q", numbers)
         self._numbers = struct.unpack_from(f">{count}H", numbers, 8 * count)
 
@@ -85,8 +86,8 @@ class InstalledChoices:
         at = bisect.bisect_left(self._keys, wanted)
         if at == len(self._keys) or self._keys[at] != wanted:
             return None
-        config: dict[str, Any] = self._configs[self._numbers[at]]
-        return config
+        kind, *values = self._configs[self._numbers[at]]
+        return dict(zip(self._fields[kind], values, strict=True))
 
 
 @functools.cache
