@@ -204,6 +204,8 @@ def products(dtype: str) -> Iterator[TsmttsmProblem | TsmmProblem | SweepProblem
         yield TsmmProblem(K, M, N, dtype, dtype, lda, N, alpha="general", beta="one")
         if N in FEW and M in PADDED:
             yield SweepProblem("update_gram", K, M, N, dtype, dtype, dtype, lda, N)
+    for n, K in itertools.product(FEW, ROWS):  # a mixture of vectors
+        yield TsmmProblem(K, n, 1, dtype, dtype, n, 1)
     for n, K in itertools.product(SQUARES[dtype], ROWS):
         odd = itemsize(dtype)  # alignment of columns that begin at an odd place
         for ld, align in ((n, MAX_ALIGNMENT), (n + PADDING, MAX_ALIGNMENT), (n + PADDING, odd)):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar, Protocol, TypeVar, cast
 
 from ..device import DeviceInfo
 from ..family import Family
 from ..launch import Launch
+from ..limits import round_up
 from ..problem import SweepProblem, TsmmProblem, TsmttsmProblem
 from ..source import short_names
+
+_PITCH = 16  # elements: a multiple has rows of every alignment
 
 
 class BlockConfig(Protocol):
@@ -38,6 +42,19 @@ class DenseFamily(Family[P, C]):
 
     three_m: ClassVar[bool] = False
     unit: ClassVar[str]
+
+    def alike(self, problem: P) -> P:
+        """Return the problem that stands for all with the same choice, whatever the length of a pitch."""
+        pitch = round_up(max(problem.M, problem.N) + 1, _PITCH)
+        first, second = ("ldw", "ldv") if isinstance(problem, SweepProblem) else ("lda", "ldb")
+        lds = {
+            name: width if getattr(problem, name) == width else pitch
+            for name, width in ((first, problem.M), (second, problem.N))
+        }
+        if getattr(problem, "inplace", False):
+            lds[second] = lds[first]
+        one_pitch: P = replace(cast("Any", problem), **lds)
+        return super().alike(one_pitch)
 
     def kernel_name(self, problem: P) -> str:
         """Name the kernel, as ``tsmttsm_fma_f64_m8_n8``."""

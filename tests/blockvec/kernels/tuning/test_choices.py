@@ -7,13 +7,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import blockvec
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import FAMILIES, SPARSE_FAMILIES
-from blockvec.kernels.problem import SpmmvProblem, TsmttsmProblem, in_class
+from blockvec.kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem, in_class
 from blockvec.kernels.tuning.choices import choose, save_choices
 
 FAMILY = FAMILIES["tsmttsm_mma"]
@@ -91,6 +92,38 @@ def test_numbers_of_rows_share_the_choice_for_one_of_three(rows: int, near: int)
     assert in_class(replace(PROBLEM, K=rows)) == exact
     with blockvec.option_context(cache_dir=Path("nowhere")):
         assert choose(FAMILY, replace(PROBLEM, K=rows), H200) == FAMILY.choose(exact, H200)
+
+
+@pytest.mark.parametrize(
+    "name", ["tsmttsm_mma", "tsmttsm_fma", "tsmm_mma", "tsmm_fma", "sweep_mma", "tsmm_sweep"]
+)
+@pytest.mark.parametrize("width", [2, 16])
+def test_pitches_share_a_choice_whatever_their_length(name: str, width: int) -> None:
+    family: Any = FAMILIES[name]
+    for pitch in (40, 68, 208):
+        if family.problem_type is SweepProblem:
+            dtypes = ("float64",) * 3
+            problem: Any = SweepProblem("update_gram", 1 << 16, 32, width, *dtypes, pitch, width)
+        elif family.problem_type is TsmmProblem:
+            problem = TsmmProblem(1 << 16, 32, width, "float64", "float64", pitch, width, beta="one")
+        else:
+            problem = TsmttsmProblem(1 << 16, 32, width, "float64", "float64", pitch, width)
+        if family.supports(problem, H200) is None:
+            alike = family.alike(problem)
+            assert family.alike(alike) == alike == family.alike(replace(problem, **{_pitch(problem): 48}))
+            assert family.choose(alike, H200) == family.choose(problem, H200)
+
+
+def _pitch(problem: Any) -> str:
+    return "ldw" if isinstance(problem, SweepProblem) else "lda"
+
+
+@pytest.mark.parametrize(("lda", "width"), [(32, 16), (48, 16), (32, 32)])
+def test_products_in_place_keep_one_pitch(lda: int, width: int) -> None:
+    problem = TsmmProblem(1 << 16, 32, width, "float64", "float64", lda, lda, inplace=True)
+    alike = FAMILIES["tsmm_mma"].alike(problem)
+    assert alike.lda == alike.ldb
+    assert (alike.lda == 32) == (lda == 32)
 
 
 def test_a_sparse_matrix_of_another_number_of_rows_has_as_many_entries_per_row() -> None:
