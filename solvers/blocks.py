@@ -284,8 +284,9 @@ def times(values: Any, exponent: int) -> Any:
 
 
 def to_host(array: Array) -> Array:
-    """Return a NumPy array; waits for the device that `array` is on."""
-    if isinstance(array, np.ndarray):
+    """Return a NumPy array, of a sequence as it is; waits for the device that `array` is on."""
+    xp = array_namespace(array)
+    if xp is np:
         return array
-    host: Array = array_namespace(array).asnumpy(array) if array.flags.c_contiguous else start_copy(array)()
+    host: Array = xp.asnumpy(array) if array.flags.c_contiguous else start_copy(array)()
     return host

@@ -39,6 +39,9 @@ class Family:
         self.converts_after = WAITS if before else None
         self.conversions = 0
 
+    def alike(self, problem: SpmmvProblem) -> SpmmvProblem:
+        return problem
+
     def choose(self, problem: SpmmvProblem, *_rest: Any) -> Width:
         return Width(problem.width)
 
