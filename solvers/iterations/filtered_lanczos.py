@@ -33,44 +33,27 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, apply_in_ranges, bordered, column_factors, project_out, small_matrix, to_host
-from ..column_block import ColumnOperator, by_rows
 from ..costs import steps_of_a_look
 from ..problem import IterationState, excess
 from ..runtime.checkpoint import restored
-from ..transform.fold import FoldedOperator
 from .base import IterationResult
 from .chebyshev import ChebyshevOperator
+from .filter_choice import LEAST_SPREAD, FilterChoice
 from .filter_design import (
-    FEW_PAIRS,
     LEAST_DEGREE,
     LEAST_GROWTH,
     STIFFEST,
     Filter,
-    choose_degree,
-    design_filter,
     filter_width,
-    most_cycles,
-    separating_degree,
 )
 from .krylov import BlockKrylov
 from .krylov_space import Ritz
 from .lanczos import ThickRestart
 from .looks import PATIENCE, steps_to_look
-from .mixed_precision import LEAST_LIMIT, MOST_DAMPING, REACH, UNIT, SingleCopy
+from .mixed_precision import MOST_DAMPING, REACH, UNIT
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
 from .recorded_step import recorder_for
-from .spectrum import Sketch, sketch_spectrum
 
-# Predicted cycles of Lanczos steps up to which no filter is designed, of those on column-major blocks, and
-# of those of single columns: a hundred of them took as long as a filter on lattices of 10 000 to 21 000 rows.
-CYCLES_WITHOUT, CHEAP_CYCLES, SINGLE_CYCLES = 2.0, 10.0, 100.0
-SINGLE_SKETCH = 6.0  # predicted cycles of single columns that cost less than a sketch
-CYCLES_TO_SKETCH = 3  # cycles on column-major blocks before the gaps of a sketch predict their number
-CYCLES_TO_PREDICT = 20  # before residuals predict their number: the first cycles converge slowly
-SKETCH_WIDTH, SKETCH_STEPS, MAX_SKETCH_STEPS = 2, 40, 320  # vectors, and steps at first and at most
-OUTSIDE = 2.0  # number of eigenvalues outside the damped interval, relative to the basis size
-CROWDED = 4.0  # ratio of values outside to the planned number above which a sketch is extended
-LEAST_SPREAD, MAX_SPREAD = 1e2, 1e6  # amplification of the first over that of the last wanted value
 SINGLE_DEFECT = 1e2  # error of a decomposition in single precision, in units of its roundoff
 SINGLE_REACH = 10.0  # the same in single precision as `ROUNDING_REACH`
 LEAST_REFINEMENT = 4.0  # factor of residuals from which on vectors are refined once more
@@ -82,20 +65,16 @@ BROKEN_PROMISE = 2.0  # safety factor after a prediction that was too small
 MAX_DOUBT = 1e6
 STALLED = 3  # cycles without a gain after which a filter is taken to be limited by rounding
 ROUNDING_REACH = 1e4  # residuals below so many u ||A|| times the spread may be rounding errors
-MAX_DESIGNS = 6
-# Outliers are left out for a filter of this share of the wished degree, once their residuals are this share
-# of their limits: the vectors found in their complement couple to them by as much.
-OUTLIER_SHARE, OUTLIER_LIMIT = 0.5, 0.1
+# Outliers are left out once their residuals are this share of their limits: the vectors found in their
+# complement couple to them by as much.
+OUTLIER_LIMIT = 0.1
 ACCELERATION = 2.0  # ratio of the pace in the next steps of a first cycle to that in the last ones
 LEAST_PROMISED = 1e-3  # predicted residuals below this share of their limits say no more about the pace
 CYCLES_BETWEEN_LOOKS = 4  # cycles per Rayleigh-Ritz step with A, which costs a third of a cycle
-# Calls of A in a whole solve, per degree that separates the wanted values: 15 to 80 on lattices, spin chains
-# and finite elements.
-CALLS_PER_DEGREE = 40.0
 WIDE_START = 4  # a Krylov space may start from 1/WIDE_START of the basis size
 
 
-class FilteredRestart(ThickRestart):
+class FilteredRestart(FilterChoice):
     """Thick-restart block Lanczos on a filtered operator, or on A itself if a filter gains nothing."""
 
     PROGRESS = (
@@ -103,20 +82,9 @@ class FilteredRestart(ThickRestart):
         *("promised", "doubt", "pace", "looked", "is_mixed", "mixes", "refined"),
     )
 
-    filter: Filter | None = None
-    mixes = True  # whether filters may still be in single precision
-    is_mixed = False  # whether the current one is
-    _copy: SingleCopy | None = None
-    _drawn: Sketch | None = None  # a sketch that no filter has been designed from yet
     refined = np.inf  # largest residual, relative to its limit, that was refined last
     is_refined = False  # whether the pending columns are refined vectors without values and residuals
-    designs = 0
-    retired = False  # whether filters are no longer used
-    outliers = 0  # values after which the run ends: a filter separates the others in the complement of theirs
-    best = np.inf  # least of the largest residuals, relative to their limits, of a filtered cycle
-    stalled = 0
     promised = np.inf  # predicted largest residual after a cycle, relative to its limit
-    doubt = 1.0  # ratio of computed to predicted residuals
     pace = 0.0  # digits per step by which predicted residuals fell in the last cycle; zero if that is unknown
     _pace_now = 0.0  # the same between the last two looks of this cycle
     _first_look = (0, np.inf)  # of a cycle, as `last_look`
@@ -134,34 +102,6 @@ class FilteredRestart(ThickRestart):
             if self.filter is not None:
                 self.krylov = self._filtered_krylov(self.filter)
         super()._begin()
-
-    def _looks_first(self) -> bool:
-        """Check whether the first cycle has no filter: inside a spectrum, one is needed anyway."""
-        may_choose = self.problem.method == "auto" and not isinstance(self.operator, FoldedOperator)
-        return may_choose and self.random_start
-
-    @property
-    def _is_cheap(self) -> bool:
-        """Whether plain Lanczos steps are cheap, and no filter is asked for."""
-        problem, krylov = self.problem, self.krylov
-        is_short = isinstance(self.operator, ColumnOperator) or krylov.takes_cheap_steps
-        return is_short and problem.method == "auto" and problem.precision != "mixed"
-
-    def _converges_soon(self) -> bool:
-        """Check whether few more cycles without a filter are predicted to suffice."""
-        state, b = self.history[-1], self.block_size
-        steps = (self.krylov.capacity - len(self.theta)) // b
-        if self._is_cheap:
-            cycles, is_single = len(self.history), self.krylov.takes_single_columns
-            if is_single and self.problem.k <= FEW_PAIRS:
-                most = SINGLE_CYCLES * steps
-                return cycles < CYCLES_TO_PREDICT or self._columns_left(CYCLES_TO_PREDICT // 2) <= most
-            left = self._columns_left() / (steps * b)
-            if cycles == CYCLES_TO_SKETCH and left > (SINGLE_SKETCH if is_single else CYCLES_WITHOUT):
-                self._drawn = self._draw_sketch()
-                return self._cycles_of(self._drawn, steps) <= most_cycles(self.problem.k)
-            return cycles < CYCLES_TO_PREDICT or left <= CHEAP_CYCLES
-        return self._digits(state.residuals, state.limits) <= CYCLES_WITHOUT * steps * self.rate
 
     def snapshot(self) -> dict[str, Any]:
         """Return the state after a restart, including the filter."""
@@ -190,97 +130,6 @@ class FilteredRestart(ThickRestart):
     def _defect(self) -> tuple[float, float]:
         defect, scale = super()._defect()
         return max(defect - SINGLE_DEFECT * UNIT * scale, 0.0) if self.is_mixed else defect, scale
-
-    def _outside(self) -> float:
-        """Return the planned number of eigenvalues outside of the damped interval."""
-        return max(OUTSIDE * self.options.ncv, self.problem.k + self.options.block_size)
-
-    def _placed(self, sketch: Sketch) -> tuple[float, float, float]:
-        """Return ranking keys of the first and the last wanted value, and of the edge."""
-        first, last = (sketch.beyond(count, self.which) for count in (0, self.problem.k))
-        return first, last, sketch.beyond(self._outside(), self.which, below=last)
-
-    def _crowding(self, sketch: Sketch) -> float:
-        return sketch.crowd(self._placed(sketch)[-1], self.which) / self._outside()
-
-    def _draw_sketch(self) -> Sketch:
-        """Estimate the bounds of the spectrum and its density."""
-        sketch = sketch_spectrum(
-            *(self.operator, self.krylov.buffer, SKETCH_WIDTH, SKETCH_STEPS, self.rng, self.locked),
-            most=MAX_SKETCH_STEPS,
-            resolved=lambda sketch: self._crowding(sketch) <= CROWDED,
-        )
-        counts = self.counts
-        counts.operator_columns += sketch.columns
-        counts.block_applications += sketch.applications
-        counts.reductions += sketch.reductions
-        return sketch
-
-    def _cycles_of(self, sketch: Sketch, steps: int) -> float:
-        """Predict the cycles of so many Lanczos steps without a filter, a third to a half of the real ones.
-
-        By the Chebyshev polynomial that a cycle can be, from the gap between the last wanted value and those
-        that a restart does not keep. Ritz values that have not converged yet show too large a gap, and the
-        nodes of a sketch are few at an end of the spectrum: the larger value of both is nearer to the truth.
-        """
-        keys, kept = ranking_key(self.theta, self.which), len(self.theta)
-        last = max(float(keys[self.problem.k - 1]), sketch.beyond(self.problem.k, self.which))
-        edge = max(float(keys[-1]), sketch.beyond(kept, self.which))
-        least = -edge if self.which == "LM" else min(self.least, sketch.least(self.which))
-        rate = steps * math.acosh(1 + 2 * (last - edge) / max(edge - least, np.finfo(float).tiny))
-        digits = self._digits(self.history[-1].residuals, self.history[-1].limits)
-        return digits * math.log(10) / rate if rate > 0 else np.inf
-
-    def _sketch(self) -> None:
-        """Design the filter for the spectrum of a sketch."""
-        sketch, self._drawn = self._drawn or self._draw_sketch(), None
-        self.norm = max(self.norm, sketch.norm)
-        self.least = min(self.least, sketch.least(self.which))
-        self._design((*self._placed(sketch), self.least), self._crowding(sketch))
-
-    def _design(self, values: tuple[float, float, float, float], crowding: float = 1.0) -> None:
-        tolerance = self.problem.tolerance
-        self.designs += 1
-        limit = float(tolerance.limits(np.full(1, abs(values[1])), self._norm()).max())
-        asked = self.problem.precision == "mixed"
-        self.is_mixed = self.mixes and self.options.mixes and (asked or limit >= LEAST_LIMIT * self._norm())
-        degree, unit = self.options.degree, tolerance.unit
-        if self.is_mixed:
-            sizes = self.options.block_size, (self.problem.k + self.options.ncv) // 2
-            costs = choose_degree(self._single(), *sizes, self.operator.dtype.itemsize)
-            degree = max(degree, costs)
-            unit = UNIT
-        rounding = unit * self._norm()
-        spread = min(max(1e-2 * limit / rounding, LEAST_SPREAD), MAX_SPREAD) if rounding else LEAST_SPREAD
-        self.filter = design_filter(values, self.which, self._norm(), degree, spread, crowding)
-        separating = separating_degree(values, self.which, self._norm(), crowding)
-        self.expected_calls = 0.0 if self.filter is None else CALLS_PER_DEGREE * separating
-        if self.designs > MAX_DESIGNS:
-            self.filter = None
-        elif self.filter is None:
-            self.outliers = self._count_outliers(values, min(max(degree, separating), STIFFEST), spread)
-        self.retired = self.filter is None
-        self.is_mixed = self.is_mixed and not self.retired
-        self.best, self.stalled, self.doubt = np.inf, 0, 1.0
-        if self.filter is not None:
-            self.degree = max(self.degree, self.filter.degree)
-
-    def _count_outliers(self, values: tuple[float, float, float, float], degree: float, spread: float) -> int:
-        """Count the wanted values so far out that a filter would separate the others without them."""
-        keys = ranking_key(self.theta[: self.problem.k], self.which)
-        may_leave = self.problem.checkpoint is None and self.problem.maxiter is None and self.which != "LM"
-        for count in range(1, len(keys) if may_leave else 0):
-            rest = (max(float(keys[count]), values[1]), *values[1:])
-            filter = design_filter(rest, self.which, self._norm(), int(degree), spread)
-            if filter is not None and filter.degree >= OUTLIER_SHARE * degree:
-                return count
-        return 0
-
-    def _single(self) -> SingleCopy:
-        """Return the matrix in single precision; it is converted once."""
-        if self._copy is None:
-            self._copy = SingleCopy(by_rows(self.operator), self._norm())
-        return self._copy
 
     def _filtered_krylov(self, filter: Filter) -> BlockKrylov:
         krylov, recorder = self.krylov, None
