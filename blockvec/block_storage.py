@@ -393,6 +393,8 @@ class BlockStorage:
         is_here = is_cupy(values) and backend_of(values) is self.backend
         if not is_here or values.shape != target.shape or not arrays.is_convertible(values, target.dtype):
             return False
+        if target.size and arrays.may_overlap(values, target):  # threads read and write in any order
+            values = values.copy()
         self.backend.copy(values, target)
         return True
 

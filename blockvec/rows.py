@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .backends import Array, backend_of
+from .errors import ShapeError
 
 
 class RowFunction:
@@ -42,5 +43,14 @@ class RowFunction:
         """Write the results for rows of one device to the rows in `out`, which may be among the given ones.
 
         Rows have float32, float64 or bool elements; they may have gaps, as the real parts of complex ones.
+
+        Raises
+        ------
+        ShapeError
+            If rows have different lengths.
         """
+        shape = out[0].shape
+        if any(row.shape != shape for row in (*rows, *out)):
+            shapes = ", ".join(str(tuple(row.shape)) for row in (*rows, *out))
+            raise ShapeError(f"RowFunction: rows have shapes {shapes}; they must agree.")
         backend_of(out[0]).evaluate(self._function, rows, out)

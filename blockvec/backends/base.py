@@ -254,7 +254,10 @@ class Backend(Protocol):
 
     def evaluate(self, function: Callable[..., Any], rows: Sequence[Array], out: Sequence[Array]) -> None:
         """Write the results of a function of rows to others; see `blockvec.RowFunction`."""
-        for row, result in zip(out, function(self.xp, *rows), strict=True):
+        results = function(self.xp, *rows)
+        # A result that is one of the rows may be written before it is read.
+        results = [result.copy() if any(result is row for row in rows) else result for result in results]
+        for row, result in zip(out, results, strict=True):
             row[...] = result
 
     def load_kernel(self, kernel: Kernel) -> None:

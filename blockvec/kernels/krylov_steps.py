@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .device import DeviceInfo
+from .limits import architecture_of
 from .problem import is_complex
 from .source import SHORT_NAMES, render
 
@@ -14,6 +15,7 @@ NARROW, WIDE = (
     192,
 )  # real columns of a block and of a basis: those of a tile, and whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
+FP64_TENSOR_CORES = 80  # architectures from which on there are
 STATIC_BYTES = 4 << 10  # of shared memory, at most
 
 
@@ -63,6 +65,8 @@ class KrylovStepsKernel:
 
     def refusal(self, device: DeviceInfo) -> str:
         """Explain why there is no such kernel; empty if there is."""
+        if architecture_of(device) < FP64_TENSOR_CORES:
+            return "there are no tensor cores for double precision"
         if self.parts * self.b > NARROW or self.parts * self.columns > WIDE:
             return "the sums of a step do not fit in registers"
         return "" if self.warps(device) >= LEAST_WARPS else "tiles do not fit in shared memory"

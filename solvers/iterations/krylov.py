@@ -111,7 +111,7 @@ class BlockKrylov(KrylovSpace):
 
     @property
     def takes_several_steps(self) -> bool:
-        """Whether several steps are queued by one call."""
+        """Whether a launch takes steps, one or several, which then take less time than a look at them."""
         return self._steps is not None
 
     @property

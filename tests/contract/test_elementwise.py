@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blockvec import BlockVector, RowFunction
+from blockvec.errors import ShapeError
 from tests.contract.blocks import (
     DTYPES,
     Guarded,
@@ -355,3 +356,35 @@ def test_assignments_to_ranges_convert_and_leave_what_is_beside_them(
     expected = host(W.block) if value == "block" else np.full(shape, value)
     assert np.array_equal(host(V.block), expected.astype(dtype))
     assert V.is_untouched_outside()
+
+
+@pytest.mark.parametrize(
+    ("to", "of"),
+    [
+        ((slice(None), slice(1, 8)), (slice(None), slice(0, 7))),
+        ((slice(1, None), slice(None)), (slice(None, -1), slice(None))),
+        ((slice(None), slice(0, 4)), (slice(None), slice(4, 8))),
+    ],
+    ids=["columns", "rows", "beside"],
+)
+def test_assignments_between_ranges_of_one_block_read_before_they_write(
+    device: str, to: tuple[slice, slice], of: tuple[slice, slice]
+) -> None:
+    x = np.random.default_rng(0).standard_normal((5000, 8))
+    V = BlockVector(on(device, x))
+    V[to] = V[of]
+    expected = x.copy()
+    expected[to] = x[of]
+    assert np.array_equal(host(V), expected)
+
+
+def test_functions_may_return_their_rows_in_another_order(device: str) -> None:
+    a, b = on(device, np.array([1.0, 2.0])), on(device, np.array([3.0, 4.0]))
+    RowFunction(lambda xp, x, y: (y, x))(a, b, out=(a, b))
+    assert (host(a).tolist(), host(b).tolist()) == ([3.0, 4.0], [1.0, 2.0])
+
+
+def test_functions_refuse_rows_of_different_lengths(device: str) -> None:
+    a, b = on(device, np.zeros(3)), on(device, np.zeros(2))
+    with pytest.raises(ShapeError, match=r"\(3,\), \(2,\), \(3,\)"):
+        RowFunction(lambda xp, x, y: (x + y,))(a, b, out=(a,))

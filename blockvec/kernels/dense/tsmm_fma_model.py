@@ -191,13 +191,14 @@ class TsmmFmaModel(ProductModel[TsmmProblem, TsmmFmaConfig]):
         well or better.
         """
         is_single = problem.dtype in ("float32", "complex64")
-        is_view = (problem.lda, problem.ldb) != (problem.M, problem.N)
-        if not is_single or is_view or max(problem.M, problem.N) > MAX_WIDTH:
+        widths = problem.M, problem.N
+        is_view = (problem.lda, problem.ldb) != widths
+        if not is_single or is_view or min(widths) < 1 or max(widths) > MAX_WIDTH:
             return False
         shape = self.shape(problem)
         least = _row_cycles(shape, _tilings(shape, _SHORT_LIST.tilings)[0])
-        widths = problem.M + (1 if problem.beta == "zero" else 2) * problem.N
-        memory = widths * itemsize(problem.dtype) / _BYTES_PER_CYCLE
+        moved = problem.M + (1 if problem.beta == "zero" else 2) * problem.N
+        memory = moved * itemsize(problem.dtype) / _BYTES_PER_CYCLE
         return _BUSY[is_complex(problem.dtype)] * least < max(_LIGHT * memory, tensor_cycles(problem))
 
     def predict(

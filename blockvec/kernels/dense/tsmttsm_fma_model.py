@@ -257,7 +257,8 @@ class TsmttsmFmaModel(ProductModel[TsmttsmProblem, TsmttsmFmaConfig]):
         They pad widths to eight columns and convert what they load. Few multiply-adds are faster in any case,
         others where the tensor cores take longer than they and than memory.
         """
-        if not is_single(problem) or max(problem.M, problem.N) > MAX_WIDTH:
+        widths = problem.M, problem.N
+        if not is_single(problem) or min(widths) < 1 or max(widths) > MAX_WIDTH:
             return False
         shape = self.shape(problem)
         base = _tilings(shape, _SHORT_LIST.tilings)[0]

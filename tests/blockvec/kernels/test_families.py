@@ -79,3 +79,10 @@ def test_a_basis_times_coefficients_is_swept(dtype: str) -> None:
 
 def test_passes_over_a_block_have_no_families() -> None:
     assert families_of(StreamProblem("axpby", 1000, 4, "float32", 2, 1)) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize(("M", "N"), [(0, 3), (3, 0), (0, 0)])
+def test_products_without_columns_have_an_order_of_families(M: int, N: int, dtype: str) -> None:
+    assert families_of(TsmttsmProblem(50, M, N, dtype, dtype, M, N))
+    assert families_of(TsmmProblem(50, M, N, dtype, dtype, M, N))
