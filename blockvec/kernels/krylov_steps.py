@@ -10,10 +10,8 @@ from .problem import is_complex
 from .source import SHORT_NAMES, render
 
 COUNTER_BYTES = 128  # at the head of the workspace; zero before a launch
-NARROW, WIDE = (
-    8,
-    192,
-)  # real columns of a block and of a basis: those of a tile, and whose sums fit in registers
+NARROW = 8  # real columns of a block: those of a tile of a tensor product
+WIDE = 192  # real columns of a basis: those whose sums fit in registers
 TILE_ROWS, MOST_WARPS, LEAST_WARPS = 16, 16, 4
 FP64_TENSOR_CORES = 80  # architectures from which on there are
 STATIC_BYTES = 4 << 10  # of shared memory, at most

@@ -74,7 +74,7 @@ class Symbol:
 
 
 class Tracer:
-    """What a traced function gets in the place of NumPy; `statements` are those of the operations so far."""
+    """The stand-in for NumPy that a traced function is called with; it records operations as `statements`."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []

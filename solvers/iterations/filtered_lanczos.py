@@ -39,16 +39,9 @@ from ..runtime.checkpoint import restored
 from .base import IterationResult
 from .chebyshev import ChebyshevOperator
 from .filter_choice import LEAST_SPREAD, FilterChoice
-from .filter_design import (
-    LEAST_DEGREE,
-    LEAST_GROWTH,
-    STIFFEST,
-    Filter,
-    filter_width,
-)
+from .filter_design import LEAST_DEGREE, LEAST_GROWTH, STIFFEST, Filter, filter_width
 from .krylov import BlockKrylov
 from .krylov_space import Ritz
-from .lanczos import ThickRestart
 from .looks import PATIENCE, steps_to_look
 from .mixed_precision import MOST_DAMPING, REACH, UNIT
 from .rayleigh_ritz import SAME_RITZ_VALUE, clusters, ranking_key, ritz_pairs, select, separate_copies
@@ -78,7 +71,7 @@ class FilteredRestart(FilterChoice):
     """Thick-restart block Lanczos on a filtered operator, or on A itself if a filter gains nothing."""
 
     PROGRESS = (
-        *(*ThickRestart.PROGRESS, "designs", "retired", "best", "stalled"),
+        *(*FilterChoice.PROGRESS, "designs", "retired", "best", "stalled"),
         *("promised", "doubt", "pace", "looked", "is_mixed", "mixes", "refined"),
     )
 

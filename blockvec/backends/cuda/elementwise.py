@@ -96,7 +96,7 @@ def _row_plan(
     gpu: Gpu, function: Callable[..., Any], inputs: str, outputs: str, count: int
 ) -> Callable[..., None]:
     kernel = trace(function, *([np.dtype(char).name for char in part] for part in (inputs, outputs)))
-    return gpu.launcher(kernel, (-(-count // kernel.threads),), kernel.threads)
+    return gpu.launcher(kernel, (ceil_div(count, kernel.threads),), kernel.threads)
 
 
 def weighted_sum(

@@ -45,7 +45,7 @@ def _choose(family: AnyFamily, problem: Problem, device: DeviceInfo, cache_dir: 
 
 
 def made_choices(device: DeviceInfo) -> dict[str, Any]:
-    """Return what the models chose in the cache folder of the options, by key, as records."""
+    """Return the choices of the models that the cache folder holds for a device, as records by key."""
     return dict(_choices(options().cache_dir, device))
 
 
