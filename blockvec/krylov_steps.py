@@ -30,10 +30,16 @@ class StepReport:
 
 
 class KrylovSteps:
-    """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`."""
+    """Steps of b columns on one basis, with one matrix; see `SparseOperator.krylov_steps`.
 
-    def __init__(self, queue: Any, b: int, *, multiplies: bool = True) -> None:
-        self._queue, self.b, self.multiplies = queue, b, multiplies
+    The products of A are those of the kernel that takes the steps, or of a function ``product(X, Y)`` of
+    arrays that sets Y = A X.
+    """
+
+    def __init__(
+        self, queue: Any, b: int, *, multiplies: bool = True, product: Callable[..., object] | None = None
+    ) -> None:
+        self._queue, self.b, self.multiplies, self._product = queue, b, multiplies, product
 
     def without_products(self) -> KrylovSteps:
         """Return steps whose block W is computed before, as by a polynomial of the matrix; one at a time."""
@@ -72,8 +78,9 @@ class KrylovSteps:
             Bound of the growth, see `inverse_factor`.
         """
         b, columns = self.b, self._queue.columns
-        sizes = m, end, full_until, locked, steps, self.multiplies
-        wait = start_copy(self._queue(X.array, W.array, *sizes, limit).reshape(-1, b))
+        sizes = m, end, full_until, locked, steps, self.multiplies and self._product is None
+        report = self._queue(X.array, W.array, *sizes, limit, self._product)
+        wait = start_copy(report.reshape(-1, b))
 
         @functools.cache
         def reports() -> list[StepReport]:

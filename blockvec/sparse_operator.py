@@ -177,13 +177,20 @@ class SparseOperator(Operator):
         -------
         KrylovSteps or None
             None where no kernel takes such steps: on the host, for large or wide bases, in single precision.
-            Its `multiplies` says whether it takes several by one call; else W = A X is computed before each.
         """
         memory, is_own = V.memory, type(self) is SparseOperator and self.shape[0] == self.shape[1]
         if not is_own or memory.backend is not self.backend:
             return None
         queue = self.backend.krylov_steps(self.prepared, memory.array, b)
-        return None if queue is None else KrylovSteps(queue, b, multiplies=queue.multiplies)
+        if queue is None or queue.multiplies:
+            return None if queue is None else KrylovSteps(queue, b)
+        block = memory._replace(n_cols=b, ld=b, align=MAX_ALIGNMENT)
+        problem = self._problem(block, b, MAX_ALIGNMENT, (1, 0, 0))
+
+        def product(X: Array, Y: Array) -> None:
+            dispatch.run(problem, self.backend, self.prepared, X, Y, 1, 0, 0)
+
+        return KrylovSteps(queue, b, product=product)
 
     def converted(self, dtype: DTypeLike, factor: float = 1) -> SparseOperator:
         """Make ``factor A`` with entries of another type an operator of its own.

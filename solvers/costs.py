@@ -19,14 +19,18 @@ GPU_STEPS = 50  # of an iteration, which take as long as the first call of dense
 # step, per product with a block, and per byte of memory.
 RITZ_S, RITZ_ROW_S = 2e-4, 4e-10
 GPU_WAIT_S, GPU_QUEUE_S, GPU_PRODUCT_S, GPU_BYTE_S = 3e-4, 4e-4, 4e-6, 5e-13
+GPU_LAUNCH_S = 6e-5  # of queueing a step where few calls queue several; half of such a basis is read twice
 INNER_CALLS = 8  # per step of Jacobi-Davidson, at least
 PATIENCE = 2  # times the cost of dense LAPACK and a second: the limit of a method that was asked for
 
 
-def steps_of_a_look(operator: CostedOperator, n: int, b: int, degree: int, columns: int) -> float:
+def steps_of_a_look(
+    operator: CostedOperator, n: int, b: int, degree: int, columns: int, *, in_launches: bool = False
+) -> float:
     """Predict the steps that take as long as Ritz pairs of some columns, in a basis of columns of n rows.
 
-    A step is one of b columns with a polynomial of some degree, on the device of the operator.
+    A step is one of b columns with a polynomial of some degree, on the device of the operator; on a GPU it
+    may be one of several that few calls queue.
 
     Examples
     --------
@@ -42,7 +46,9 @@ def steps_of_a_look(operator: CostedOperator, n: int, b: int, degree: int, colum
         step_s = STEP_S + ELEMENT_S * b * n * columns + degree * (CALL_S + ELEMENT_S * b * entries)
         return look_s / step_s
     product_s = GPU_BYTE_S * (12 * entries + 24 * parts * b * n)
-    step_s = GPU_QUEUE_S + degree * max(product_s, GPU_PRODUCT_S) + GPU_BYTE_S * 32 * parts * columns * n
+    queue_s, passes = (GPU_LAUNCH_S, 1) if in_launches else (GPU_QUEUE_S, 4)
+    step_s = queue_s + degree * max(product_s, GPU_PRODUCT_S)
+    step_s += passes * GPU_BYTE_S * 8 * parts * columns * n
     return (look_s + GPU_WAIT_S) / step_s
 
 

@@ -170,9 +170,10 @@ class KrylovLauncher(Protocol):
     multiplies: bool
 
     def __call__(self, *arguments: Any) -> Array:
-        """Queue steps and return their report.
+        """Queue steps and return their report; the last block is in W if their number is odd, else in X.
 
-        The arguments are those of `KrylovSteps.queue`, with `multiplies` before the limit.
+        The arguments are those of `KrylovSteps.queue`, with `multiplies` before the limit. A function after
+        it computes W = A X before each step, which then is a launch of its own.
         """
 
 

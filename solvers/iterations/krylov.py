@@ -110,8 +110,8 @@ class BlockKrylov(KrylovSpace):
         return int(self.buffer.shape[0] * self.buffer.shape[1] * self.buffer.dtype.itemsize)
 
     @property
-    def takes_several_steps(self) -> bool:
-        """Whether a launch takes steps, one or several, which then take less time than a look at them."""
+    def takes_launches(self) -> bool:
+        """Whether few calls queue several steps, which then take less time than a look at them."""
         return self._steps is not None
 
     @property

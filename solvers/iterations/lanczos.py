@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, RealArray, apply_in_ranges, column_factors, small_matrix, to_host, width_padding
+from ..costs import steps_of_a_look
 from ..orthogonalize.host_step import cholesky_factor
 from ..problem import IterationOptions, IterationState, Problem, excess
 from .base import MIN_SEARCH, Iteration, IterationResult
@@ -27,8 +28,6 @@ LONG_BLOCK = 1 << 14  # elements from which a step takes longer than a look
 # Of steps of single columns: elements of the matrix and of vectors that are read in the time of a look,
 # vectors per step, and the largest number of steps that a look may be put off in order to save others.
 LOOK_WORK, STEP_VECTORS, MOST_PUT_OFF = 1 << 16, 8, 8
-# Steps of a GPU that few calls queue, in the time of a look: at most, and bytes of a basis for one.
-QUEUED_PER_LOOK, BYTES_PER_LOOK = 4, 1 << 28
 RESTARTS_BETWEEN_CLEANING = 30  # the loss of orthogonality is at most this many times that of a cycle
 LOOK_AT_NORM = 2  # columns of V from which on the norm of A is roughly known
 LOSS = 1e-2  # of orthogonality, as a share of the limits of residuals relative to ||A||
@@ -171,7 +170,7 @@ class ThickRestart(Iteration):
         self._plan_looks()
         krylov.loss = self._loss()
         while krylov.can_expand() and not first_look:
-            begins = krylov.m < LOOK_AT_NORM and not krylov.takes_several_steps
+            begins = krylov.m < LOOK_AT_NORM and not krylov.takes_launches
             krylov.expand(LOOK_AT_NORM if begins else max(self.next_look, queued), self._stopped)
             if begins and krylov.m >= LOOK_AT_NORM:
                 krylov.loss = self._loss()
@@ -197,7 +196,7 @@ class ThickRestart(Iteration):
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         # Not soon after a restart, as long as steps take less time than a look.
         room = krylov.capacity - krylov.m if krylov.takes_single_columns and krylov.m else 0
-        least = k + b if self.problem.has_costly_steps else k + max(4 * b, self._steps_of_a_look())
+        least = k + b * (1 if self.problem.has_costly_steps else max(4, self._steps_of_a_look()))
         self.next_look, self.last_look = max(krylov.m + room // 2, least), (0, np.inf)
         if not self.history:
             return
@@ -245,10 +244,10 @@ class ThickRestart(Iteration):
 
     def _steps_of_a_look(self) -> int:
         """Return the number of steps that take as long as a look for convergence, about."""
-        if self.krylov.takes_several_steps:
-            return max(1, min(QUEUED_PER_LOOK, BYTES_PER_LOOK // self.krylov.n_bytes))
-        n = self.krylov.buffer.n_global
-        least = 1 if n * self.block_size > LONG_BLOCK else 2
+        n, b, capacity = self.krylov.buffer.n_global, self.block_size, self.krylov.capacity
+        if self.krylov.takes_launches:
+            return max(1, round(steps_of_a_look(self.operator, n, b, 1, capacity, in_launches=True)))
+        least = 1 if n * b > LONG_BLOCK else 2
         if not self.krylov.takes_single_columns:
             return least
         entries = getattr(self.operator, "nnz", None) or n * n

@@ -38,7 +38,7 @@ def test_the_decomposition_holds(kind: str, dtype: str, b: int, several: bool) -
     scale = float(abs(A).sum(axis=0).max())
     buffer = BlockVector.zeros(A.shape[0], 11 * b, dtype, device="gpu")
     basis = BlockKrylov(operator, buffer, 0, b, np.random.default_rng(1), Counts())
-    assert basis.takes_several_steps
+    assert basis.takes_launches
     basis.append_random(b)
     for restart in range(3):
         if restart:

@@ -172,11 +172,14 @@ class SeveralSteps:
         steps: int,
         multiplies: bool,
         limit: float,
+        product: Any,
     ) -> Any:
         V, b, reports = self.V, self.b, []
-        self.steps.append(steps if multiplies else 0)
+        self.steps.append(steps if multiplies or product else 0)
         for _ in range(steps):
-            if multiplies:
+            if product:
+                product(X, W)
+            elif multiplies:
                 W[...] = self.A @ X
             first, report = 0 if m < full_until else m - b, np.full((2 * V.shape[1], b), np.nan, V.dtype)
             window = np.r_[:locked, max(first, locked) : end]
@@ -191,16 +194,19 @@ class SeveralSteps:
         return np.stack(reports)
 
 
-@pytest.fixture
-def several(queues: None, monkeypatch: pytest.MonkeyPatch) -> list[SeveralSteps]:
+@pytest.fixture(params=[True, False], ids=["its own products", "products of others"])
+def several(
+    request: pytest.FixtureRequest, queues: None, monkeypatch: pytest.MonkeyPatch
+) -> list[SeveralSteps]:
     """Take several steps by one call on the host, too."""
     made: list[SeveralSteps] = []
 
     def steps(operator: Any, V: Any, b: int) -> KrylovSteps | None:
         if V.dtype.char not in "dD":
             return None
-        made.append(SeveralSteps(operator.to_host(), V.array, b))
-        return KrylovSteps(made[-1], b)
+        A = operator.to_host()
+        made.append(SeveralSteps(A, V.array, b))
+        return KrylovSteps(made[-1], b, product=None if request.param else lambda X, Y: np.copyto(Y, A @ X))
 
     monkeypatch.setattr(SparseOperator, "krylov_steps", steps)
     return made

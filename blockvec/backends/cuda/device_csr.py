@@ -150,11 +150,15 @@ class DeviceChain:
     coded = False
 
     def __init__(self, chain: Chain) -> None:
-        self.shape, self.scaled = chain.shape, chain.scaled
+        self.shape, self._chain = chain.shape, chain
         self.pattern, self.longest = chain.pattern, chain.longest
         self.index_bytes = chain.indices.dtype.itemsize
         self.plan = ChainPlan(chain, _to_device)
         self.bound: dict[tuple[str, SpmmvProblem, str], tuple[Callable[..., None], int]] = {}
+
+    def scaled(self, _gpu: Gpu, factor: float, dtype: np.dtype[Any]) -> Chain:
+        """Multiply the elements and convert them to a type, as `DeviceCsr.scaled`."""
+        return self._chain.scaled(factor, dtype)
 
 
 def _in_32_bits(indptr: np.ndarray[Any, Any], indices: np.ndarray[Any, Any]) -> tuple[Any, Any]:

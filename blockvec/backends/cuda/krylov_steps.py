@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class KrylovSteps:
             self.multiplies = is_small and matrix.longest <= LONG * self._group
 
     def __call__(self, *arguments: Any) -> DeviceArray:
-        """Queue steps and return their report; the last block is in W if their number is odd, else in X."""
+        """Queue steps and return their report; see `KrylovLauncher`."""
         return self._gpu.on_device(self._queue)(*arguments)
 
     def _queue(
@@ -69,18 +70,28 @@ class KrylovSteps:
         steps: int,
         multiplies: bool,
         limit: float,
+        product: Callable[[DeviceArray, DeviceArray], object] | None = None,
     ) -> DeviceArray:
         import cupy
 
-        kernel, V, blocks = self._kernel, self._V, self._blocks
+        kernel, V, blocks, info = self._kernel, self._V, self._blocks, self._gpu.info
         report = cupy.empty((steps, kernel.report_rows, kernel.b), V.dtype)
         work = cupy.empty(kernel.work_bytes(blocks), np.uint8)
-        work[:COUNTER_BYTES].data.memset_async(0, COUNTER_BYTES)
-        ld = V.strides[0] // V.itemsize
-        arrays = *self._arrays, V, X, W, report, work
-        numbers = m, end, full_until, locked, steps, multiplies, self._group
-        sizes = V.shape[0], ld, *map(np.int32, numbers)
-        info, arguments = self._gpu.info, (*arrays, *sizes, float(limit))
-        threads, shared = 32 * kernel.warps(info), kernel.shared_bytes(info)
-        _loaded(self._gpu, kernel).cooperate((blocks,), (threads,), arguments, shared)
+        loaded, threads, shared = (
+            _loaded(self._gpu, kernel),
+            32 * kernel.warps(info),
+            kernel.shared_bytes(info),
+        )
+        rows, ld = V.shape[0], V.strides[0] // V.itemsize
+        at_once = steps if product is None else 1
+        for step in range(0, steps, at_once):
+            if product is not None:
+                product(X, W)
+            work.data.memset_async(0, COUNTER_BYTES)
+            ends = (size + step * kernel.b for size in (m, end))
+            numbers = *ends, full_until, locked, at_once, multiplies, self._group
+            arrays = *self._arrays, V, X, W, report[step], work
+            arguments = *arrays, rows, ld, *map(np.int32, numbers), float(limit)
+            loaded.cooperate((blocks,), (threads,), arguments, shared)
+            X, W = W, X
         return report
