@@ -164,14 +164,18 @@ class FilteredRestart(FilterChoice):
     def _next_look(self, m: int) -> int:
         """Choose the columns from which on to look next, after a look at m of them."""
         krylov, b, digits = self.krylov, self._columns_a_step(), self.last_look[1] + math.log10(self.doubt)
-        cost = steps_of_a_look(self.operator, krylov.buffer.n_global, b, krylov.degree, krylov.capacity)
-        left = (krylov.capacity - m - krylov.w) // b
+        cost, left = self._cost_of_a_look(), (krylov.capacity - m - krylov.w) // b
         # In the first cycle convergence accelerates.
         pace, most = max(self.pace, self._pace_now), math.inf
         if self.pace == 0:
             pace, most = ACCELERATION * self._pace_now, PATIENCE * m / b
         again = self.last_look is not self._first_look
         return m + b * steps_to_look(cost, digits, pace, most, left, again=again)
+
+    def _cost_of_a_look(self) -> float:
+        """Count the steps of the filter that take as long as a look."""
+        krylov, b = self.krylov, self._columns_a_step()
+        return steps_of_a_look(self.operator, krylov.buffer.n_global, b, krylov.degree, krylov.capacity)
 
     def _columns_a_step(self) -> int:
         return max(1, min(self.block_size, self.krylov.w))  # a start may have been narrower
@@ -182,10 +186,12 @@ class FilteredRestart(FilterChoice):
             return super()._seems_done()
         if self.krylov.m < self.next_look or not self.krylov.can_expand():
             return False
-        self.seen = self.krylov.ritz()
-        is_promising = self._promises(self.seen)
-        self._note_look(len(self.seen.theta))
-        self.next_look = self._next_look(self.krylov.m)
+        self.seen = self.krylov.ritz(self.krylov.expand_ahead(round(self._cost_of_a_look())))
+        is_promising, m = self._promises(self.seen), len(self.seen.theta)
+        self._note_look(m)
+        self.next_look = self._next_look(m)
+        if is_promising:
+            self.krylov.withdraw(m)
         return is_promising
 
     def _promised_digits(self) -> float:

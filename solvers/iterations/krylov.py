@@ -142,10 +142,8 @@ class BlockKrylov(KrylovSpace):
         more until V has `until` columns; those of single vectors end sooner if `stop`, called after each,
         returns a true value.
         """
-        if self._steps is not None and not self._waits and self.w == self.block_size <= self.room:
+        if self._launches_next:
             self._queue_several(until)
-            if not self._steps.multiplies:
-                self._bound_queue()
         elif self._queues and not self._waits and min(self.w, self.room) >= self.block_size:
             X, W, into = self._operands()
             W, step = self._queue(X, W, into)
@@ -159,6 +157,22 @@ class BlockKrylov(KrylovSpace):
         else:
             self.settle()
             self._expand_carefully()
+
+    def expand_ahead(self, steps: int) -> int:
+        """Queue steps that a look at V as it is need not wait for, where launches take them.
+
+        Returns the columns of V, for `ritz`, and for `withdraw` if these steps are not wanted.
+        """
+        m = self.m
+        if steps and self._launches_next and self.can_expand():
+            self.expand(m + steps * self.block_size)
+        return m
+
+    def withdraw(self, m: int) -> None:
+        """Drop columns that queued steps append behind the first m of V."""
+        if m < self.m:
+            self._reports.clear()
+            self.m, self._next, self._is_clear = m, None, False
 
     def expand_wide(self) -> None:
         """Apply the operator to all pending columns at once; append no random directions. For starts."""
@@ -302,6 +316,11 @@ class BlockKrylov(KrylovSpace):
 
     # --- queued steps on a GPU ---------------------------------------------------------------------
 
+    @property
+    def _launches_next(self) -> bool:
+        """Whether a launch takes the next step."""
+        return self._steps is not None and not self._waits and self.w == self.block_size <= self.room
+
     def _queue_several(self, until: int) -> None:
         """Queue steps up to `until` columns of V, as far as there is room, by one call."""
         assert self._steps is not None
@@ -319,6 +338,8 @@ class BlockKrylov(KrylovSpace):
         for step in range(count):
             self._reports.append((self.m, self.m + b, ReportOfSeveral(wait, step, self.buffer.dtype)))
             self._advance(b, W if count % 2 else X)
+        if not self._steps.multiplies:
+            self._bound_queue()
 
     def _queue(self, X: Block, W: Block, into: Block) -> tuple[Block, QueuedStep]:
         """Queue a step, by one call where cycles repeat it; return the block that holds its result, too.
@@ -345,9 +366,9 @@ class BlockKrylov(KrylovSpace):
         if len(self._reports) > (MAX_QUEUED if self.degree == 1 else MAX_QUEUED_FILTERS):
             self._settle_first()
 
-    def settle(self) -> None:
+    def settle(self, until: int | None = None) -> None:
         """Wait for queued steps, and repeat with all care the first one that was not enough."""
-        while self._reports:
+        while self._reports and (until is None or self._reports[0][0] < until):
             self._settle_first()
 
     def _settle_first(self) -> None:

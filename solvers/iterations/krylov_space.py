@@ -171,8 +171,8 @@ class KrylovSpace:
         """Whether columns may be orthonormal to less than rounding, and T be Hermitian to less."""
         return False
 
-    def settle(self) -> None:
-        """Wait for changes that are under way."""
+    def settle(self, until: int | None = None) -> None:
+        """Wait for changes that are under way, or those of the first columns of V up to a number."""
 
     def _changed(self, full_until: int, *, keeps_pending: bool = False) -> None:
         """Note that columns were changed: up to `full_until` of them, the next ones couple to all of V.
@@ -245,14 +245,15 @@ class KrylovSpace:
     # --- Rayleigh-Ritz and restart -----------------------------------------------------------------
 
     @Profile.timed("Rayleigh-Ritz")
-    def ritz(self) -> Ritz:
-        """Compute the Ritz pairs of V."""
-        self.settle()
-        H = self._H[: self.m + self.w, : self.m]
-        theta, Y = ritz_pairs(H[: self.m])
+    def ritz(self, until: int | None = None) -> Ritz:
+        """Compute the Ritz pairs of V, or those of fewer first columns while steps append others."""
+        self.settle(until)
+        m = self.m if until is None else min(until, self.m)
+        H = self._H[: m + self.w, :m]
+        theta, Y = ritz_pairs(H[:m])
         if self.is_oblique:
-            Y = oblique(H[: self.m], theta, Y)
-        B = H[self.m :] @ Y
+            Y = oblique(H[:m], theta, Y)
+        B = H[m:] @ Y
         if len(theta):
             self.norm = max(self.norm, float(np.abs(theta).max()))
             width = SAME_RITZ_VALUE * float(np.finfo(self.buffer.dtype).eps) * self.norm

@@ -171,7 +171,9 @@ class ThickRestart(Iteration):
         krylov.loss = self._loss()
         while krylov.can_expand() and not first_look:
             begins = krylov.m < LOOK_AT_NORM and not krylov.takes_launches
-            krylov.expand(LOOK_AT_NORM if begins else max(self.next_look, queued), self._stopped)
+            until = LOOK_AT_NORM if begins else max(self.next_look, queued)
+            if krylov.m < until:  # otherwise steps were taken ahead
+                krylov.expand(until, self._stopped)
             if begins and krylov.m >= LOOK_AT_NORM:
                 krylov.loss = self._loss()
             reason = self._stopped()
@@ -197,6 +199,7 @@ class ThickRestart(Iteration):
         # Not soon after a restart, as long as steps take less time than a look.
         room = krylov.capacity - krylov.m if krylov.takes_single_columns and krylov.m else 0
         least = k + b * (1 if self.problem.has_costly_steps else max(4, self._steps_of_a_look()))
+        least = min(least, max((k + krylov.capacity) // 2, k + b))  # a rate takes one look before the end
         self.next_look, self.last_look = max(krylov.m + room // 2, least), (0, np.inf)
         if not self.history:
             return
@@ -227,26 +230,32 @@ class ThickRestart(Iteration):
         krylov, k, b = self.krylov, self.problem.k, self.block_size
         if krylov.m < self.next_look:
             return False
-        ritz = krylov.ritz()
-        best = select(ritz.theta, self.which)[:k]
+        ritz = krylov.ritz(krylov.expand_ahead(self._steps_of_a_look()))  # while a GPU takes the next steps
+        m, best = len(ritz.theta), select(ritz.theta, self.which)[:k]
         self.norm = max(self.norm, krylov.norm)
         digits = self._digits(ritz.residuals[best], self._limits(ritz.theta[best]))
         if self.problem.has_costly_steps:
             steps = int(digits / DIGITS_PER_STEP)
         else:
-            m, before = self.last_look
-            self.rate = rate = (before - digits) * b / (krylov.m - m)  # infinite at the first look
-            patience = krylov.m if krylov.takes_single_columns else PATIENCE * krylov.m / b
+            self.rate = rate = self._rate_since_look(m, digits)
+            patience = m if krylov.takes_single_columns else PATIENCE * m / b
             steps = int(min(EAGERNESS * digits / rate if rate > 0 else np.inf, patience))
-        self.next_look = krylov.m + b * max(steps, self._steps_of_a_look())
-        self.last_look, self.seen = (krylov.m, digits), ritz
+        self.next_look = m + b * max(steps, self._steps_of_a_look(), 1)
+        self.last_look, self.seen = (m, digits), ritz
+        if digits == 0:
+            krylov.withdraw(m)
         return digits == 0
+
+    def _rate_since_look(self, m: int, digits: float) -> float:
+        """Return the digits per step since the last look at fewer than m columns; infinity without one."""
+        columns, before = self.last_look
+        return (before - digits) * self.block_size / (m - columns)
 
     def _steps_of_a_look(self) -> int:
         """Return the number of steps that take as long as a look for convergence, about."""
         n, b, capacity = self.krylov.buffer.n_global, self.block_size, self.krylov.capacity
         if self.krylov.takes_launches:
-            return max(1, round(steps_of_a_look(self.operator, n, b, 1, capacity, in_launches=True)))
+            return round(steps_of_a_look(self.operator, n, b, 1, capacity, in_launches=True))
         least = 1 if n * b > LONG_BLOCK else 2
         if not self.krylov.takes_single_columns:
             return least
@@ -290,7 +299,10 @@ class ThickRestart(Iteration):
         keep = self._keep(len(order), krylov.w)
         theta = ritz.theta[order[:k]]
         limits = self._limits(theta)
-        settled = len(order) >= k and bool((ritz.residuals[order[:k]] <= limits).all())
+        estimates = ritz.residuals[order[:k]]
+        if self.rate == np.inf and len(order) > self.last_look[0]:
+            self.rate = self._rate_since_look(len(order), self._digits(estimates, limits))
+        settled = len(order) >= k and bool((estimates <= limits).all())
         if settled and not self._doubtful(theta, limits):
             keep = min(keep, k + self.block_size)
         kept = order[:keep]

@@ -321,9 +321,9 @@ def test_on_a_gpu_filters_look_for_convergence_only_where_that_pays(monkeypatch:
     options: dict[str, Any] = {"which": "SA", "tol": 1e-8, "method": "filter", "rng": 0, "device": "gpu"}
     looks, true_ritz = [], KrylovSpace.ritz
 
-    def counted(space: KrylovSpace) -> Any:
+    def counted(space: KrylovSpace, until: int | None = None) -> Any:
         looks.append(space.m)
-        return true_ritz(space)
+        return true_ritz(space, until)
 
     monkeypatch.setattr(KrylovSpace, "ritz", counted)
     with pretended_gpu():

@@ -16,7 +16,7 @@ from blockvec.errors import BreakdownError
 from blockvec.krylov_steps import KrylovSteps
 from blockvec.sparse_operator import SparseOperator
 from solvers import choice, eigsh
-from solvers.iterations import krylov
+from solvers.iterations import krylov, lanczos
 from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.recorded_step import RecordedStep
@@ -237,6 +237,53 @@ def test_several_steps_are_queued_between_looks(which: str, several: list[Severa
     assert np.allclose(w, np.sort(exact[order]), rtol=0, atol=1e-12)
     assert np.abs(V.T @ V - np.eye(5)).max() < 1e-12
     assert max(several[0].steps) > 4
+
+
+@pytest.mark.parametrize("b", [1, 3])
+def test_steps_ahead_do_not_change_what_was_there(b: int, several: list[SeveralSteps]) -> None:
+    """Ritz pairs beside steps ahead, and the decomposition without them, are those of a run without them."""
+    A = as_operator(models.model("laplace1d:n=300"))
+    runs = []
+    for _ in range(2):
+        basis = BlockKrylov(A, BlockVector.zeros(300, 12 * b), 0, b, np.random.default_rng(1), Counts())
+        basis.append_random(b)
+        basis.expand(5 * b)
+        runs.append(basis)
+    plain, ahead = runs
+    m = ahead.expand_ahead(3)
+    assert (m, ahead.m, ahead.w) == (5 * b, 8 * b, b)
+    for field in ("theta", "Y", "B"):
+        assert np.array_equal(getattr(ahead.ritz(m), field), getattr(plain.ritz(), field))
+    ahead.withdraw(m)
+    assert (ahead.m, ahead.w) == (plain.m, plain.w)
+    for basis in runs:
+        basis.expand(basis.capacity)
+    states = [basis.snapshot() for basis in runs]
+    assert all(np.array_equal(states[0][name], states[1][name]) for name in ("basis", "H", "m", "w"))
+    assert ahead.counts.operator_columns == plain.counts.operator_columns + 3 * b
+
+
+def test_a_step_ahead_that_was_not_enough_is_taken_with_care(several: list[SeveralSteps]) -> None:
+    A = as_operator(sp.diags_array(np.arange(200) % 3 + 1.0, format="csr"))  # invariant after three steps
+    basis = BlockKrylov(A, BlockVector.zeros(200, 24), 0, 2, np.random.default_rng(1), Counts())
+    basis.append_random(2)
+    basis.expand(2)
+    m = basis.expand_ahead(8)
+    assert len(basis.ritz(m).theta) == 2
+    assert len(basis.ritz().theta) < basis.capacity  # without those after the step that failed
+    assert several
+
+
+def test_a_cycle_with_one_look_says_whether_a_filter_pays(
+    several: list[SeveralSteps], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks may be as rare as one in a cycle: the end of the cycle gives the pace of the residuals."""
+    monkeypatch.setattr(lanczos, "steps_of_a_look", lambda *_, **__: 50.0)
+    A = matrix("separated:n=4000,outside=6,seed=613").tocsr()
+    result = eigsh(A, 12, which="LA", rng=0, tol=1e-8, block_size=4, return_info=True)
+    assert "filter" in (result.info["method"], result.info["why"]) or result.info["restarts"] < 40
+    values = np.sort(A.diagonal())[-12:]
+    assert np.allclose(result.eigenvalues, values, rtol=0, atol=1e-8 * values[-1])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "complex128"])
