@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from .blocks import Block, RealArray, column_factors, project_out, side_by_side, small_matrix, to_host
+from .blocks import (
+    Block,
+    RealArray,
+    apply_in_ranges,
+    column_factors,
+    project_out,
+    side_by_side,
+    small_matrix,
+    to_host,
+)
 from .iterations.filtered_lanczos import OUTLIER_LIMIT
 from .iterations.rayleigh_ritz import ritz_pairs
 from .problem import IterationState, Problem
@@ -20,6 +29,9 @@ COUNTED = (
     *("operator_columns", "single_columns", "block_applications", "restarts", "reductions"),
     "verification_columns",
 )
+
+
+COLUMNS_AT_ONCE = 8  # of products with A on a GPU: a width that steps have
 
 
 def staged(problem: Problem, name: str) -> Problem:
@@ -123,7 +135,9 @@ def after_outliers(
 
 def ritz_step(problem: Problem, X: Block) -> tuple[RealArray, RealArray, Block]:
     """Turn orthonormal columns into Ritz vectors, in place; return values, residual norms, and residuals."""
-    R = project_out(problem.locked, problem.operator.apply(X))
+    R = X.like()
+    apply_in_ranges(problem.operator, X, R, COLUMNS_AT_ONCE)
+    project_out(problem.locked, R)
     theta, U = ritz_pairs(to_host(X.dot(R)))
     for block in (X, R):
         block.combine(small_matrix(U, X), out=block)

@@ -107,8 +107,8 @@ def solve_iteratively(problem: Problem, options: IterationOptions) -> EigenResul
     if outcome.reason != "outliers":
         return result
 
-    def solve_rest(rest: Problem) -> EigenResult:
-        rest, sizes = prepare(rest)
+    def solve_rest(rest: Problem) -> EigenResult:  # whose locked columns are orthonormal
+        sizes = choose_options(rest, rest)
         return solve_iteratively(rest, replace(sizes, is_outpaced=options.is_outpaced))
 
     return after_outliers(given, result, solve_rest)

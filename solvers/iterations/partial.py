@@ -134,7 +134,7 @@ class PartialRecurrence:
         whole, again = dot(w, w).real, square(part)
         length = math.sqrt(whole + again + square(taken))
         spread, scale = 1 / whole if whole else math.nan, max(norm, length)
-        if not is_enough(whole=whole, again=again, spread=spread, length=scale, unit=UNIT):
+        if not is_enough(growth=whole * spread, again=again, spread=spread, length=scale, unit=UNIT):
             return 0, 0.0
         rest = math.sqrt(whole)
         self._scale(1 / rest, w)

@@ -145,7 +145,7 @@ def _row_step(
     R, T, again, whole, spread = cholesky_factor(G, rest)
     length = max(scale, (whole + again + taken) ** 0.5)
     is_last = whole * spread <= ENOUGH * width**2
-    if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
+    if not is_enough(growth=whole * spread, again=again, spread=spread, length=length, unit=UNIT):
         blocks.subtract(rest, None)
         return S, None, length, 2
     blocks.subtract(rest, T)
@@ -187,7 +187,7 @@ def column_step(
     S += rest
     R, T, again, whole, spread = cholesky_factor(G, rest)
     length = max(scale, (whole + again + removed) ** 0.5)
-    if not is_enough(whole=whole, again=again, spread=spread, length=length, unit=UNIT):
+    if not is_enough(growth=whole * spread, again=again, spread=spread, length=length, unit=UNIT):
         return S, None, length, 2
     if width == 1:
         W *= T[0, 0]
@@ -205,7 +205,7 @@ def column_step(
 
 def is_enough(
     *,
-    whole: float,
+    growth: float,
     again: float,
     spread: float,
     length: float,
@@ -216,9 +216,11 @@ def is_enough(
 
     Parameters
     ----------
-    whole, again, spread : float
-        Squared Frobenius norms of the projected block, of what its last projection removed, and of the
-        inverse of its Cholesky factor. NaN fails.
+    growth : float
+        That of the Cholesky factorisation, as in `FactorReport`, or a bound of it: the product of the squared
+        Frobenius norms of the projected block and of the inverse of its factor. NaN fails.
+    again, spread : float
+        Squared Frobenius norms of what the last projection removed, and of that inverse.
     length : float
         Of the longest column before the projections, or the norm of the operator.
     unit : float
@@ -227,7 +229,6 @@ def is_enough(
         Accepted loss of orthogonality, in u.
     """
     least = NOISE * unit * length / PLAIN_NOISE
-    growth = whole * spread
     is_clear = spread * least**2 < 1 and growth < PLAIN_GROWTH
     return is_clear and again * spread <= 1 and growth + again * spread <= amplified**2
 

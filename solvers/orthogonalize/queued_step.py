@@ -107,8 +107,9 @@ def is_easy(R: Array, scale: float, dtype: np.dtype[Any]) -> bool:
     Examples
     --------
     >>> R = np.array([[1.0, 0.9], [0.0, 0.4]])
-    >>> is_easy(R, 1.0, R.dtype), is_easy(R * [1, 1e-3], 1.0, R.dtype), is_easy(R[:1], 1.0, R.dtype)
-    (True, False, False)
+    >>> scaled, dependent = R * [1, 1e-6], R * [[1], [1e-2]]
+    >>> [is_easy(factor, 1.0, R.dtype) for factor in (R, scaled, dependent, R[:1])]
+    [True, True, False, False]
     """
     if R.shape[0] != R.shape[1] or not np.diagonal(R).all():
         return False
@@ -116,7 +117,7 @@ def is_easy(R: Array, scale: float, dtype: np.dtype[Any]) -> bool:
     whole, spread = square(R), square(T)
     growth = float((np.linalg.norm(R, axis=0) ** 2 @ np.abs(T) ** 2).sum())
     enough = is_enough(
-        whole=LIKENESS * whole,
+        growth=LIKENESS * growth,
         again=0.0,
         spread=spread,
         length=max(scale, whole**0.5),
@@ -133,6 +134,6 @@ def _judged(
     whole, again, spread = float(found.G.trace().real), square(rest), square(found.T)
     length = max(scale, (whole + again + square(before)) ** 0.5)
     enough = found.growth <= QUEUED_ENOUGH * len(found.R) and is_enough(
-        whole=whole, again=again, spread=spread, length=length, unit=unit, amplified=QUEUED_AMPLIFIED
+        growth=found.growth, again=again, spread=spread, length=length, unit=unit, amplified=QUEUED_AMPLIFIED
     )
     return before + rest, found.R if enough else None

@@ -34,6 +34,7 @@ from blockvec.kernels import prebuilt
 from blockvec.kernels.compile import OPTIONS, compile_source, compiler_version
 from blockvec.kernels.device import H200
 from blockvec.kernels.families import SPARSE_FAMILIES
+from blockvec.kernels.inverse_factor import InverseFactorKernel
 from blockvec.kernels.krylov_steps import KrylovStepsKernel
 from blockvec.kernels.problem import (
     ENTRY_CLASSES,
@@ -83,6 +84,7 @@ KRYLOV_STEPS = (  # element type, block size, and columns of the basis in units 
     *(("float64", 8, tiles) for tiles in (3, 4, 5, 6)),
     *(("complex128", b, tiles) for b, tiles in ((2, 1), (2, 2), (4, 2), (4, 3))),
 )
+ENTRY_TYPES = ("float32", "float64", "complex64", "complex128")
 DRAWN = (1001, 64, 2e4)
 """Seed, number and most rows of drawn problems whose solves count, too."""
 MULTIPLE = [
@@ -106,6 +108,13 @@ OTHERS: dict[str, tuple[Matrix, ...]] = {
         *(("scattered", entries, entries) for entries in (5, 6, 8, 12, 16, 20)),
         *(("lines", entries, entries) for entries in (4, 9)),
     ),
+    "float32": (
+        *(("scattered", entries, entries) for entries in ENTRY_CLASSES[:-1]),
+        *(("uneven", entries, LONG) for entries in (6, 10, 20)),
+        *(("lines", entries, entries) for entries in (4, 6, 9)),
+        *(("planes", entries, entries) for entries in (10, 27)),
+    ),
+    "complex64": (("scattered", 5, 5), ("lines", 4, 4), ("lines", 9, 9)),
 }
 """Others by element type, for which products with blocks of up to `NARROW` columns are compiled."""
 NARROW = 8
@@ -127,10 +136,10 @@ CODED_ENTRIES = 1 << 21  # of matrices whose entries may be encoded
 
 MANY = [
     *(("separated:n=12000,outside=62,seed=1", k, "LA") for k in (20, 100)),
-    *(("peierls:nx=70,seed=1", 100, which) for which in ("SA", "LM")),
+    *(("peierls:nx=70,seed=1", k, which) for k in (1, 6, 20, 100) for which in ("SA", "LM")),
     ("anderson:n=22,disorder=10.0,seed=1", 100, "SA"),
     ("regular_graph:n=12000,degree=6,seed=1", 100, "LA"),
-    ("power_law_graph:n=12000,seed=1", 100, "LM"),
+    *(("power_law_graph:n=12000,seed=1", k, "LM") for k in (1, 6, 100)),
     ("rough_elements:nx=110,contrast=1.0,seed=1", 100, "SA"),
 ]
 """Problems of many eigenvalues, of which a draw has few."""
@@ -237,6 +246,10 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
                 recorded = solves(method, (b,), pairs, dtype, verify=verify, tol=tol, maxiter=60)
                 found |= sources(recorded, backend, rows)
             print(device.architecture, dtype, method, len(found), flush=True)
+        for dtype in ("float64", "complex128"):
+            how: dict[str, Any] = {"precision": "mixed", "tol": 1e-8, "maxiter": 60}
+            found |= sources(solves("filter", (None,), (1, 6, 20), dtype, **how), backend, ROWS[2:])
+        print(device.architecture, "mixed", len(found), flush=True)
         for k, ncv in SHIFT_INVERT:
             recorded = solves("lanczos", (8,), (k,), "float64", verify="never", maxiter=10, ncv=ncv)
             found |= sources(recorded, backend, ROWS[2:])
@@ -248,7 +261,8 @@ def wanted(device: Any) -> tuple[list[str], dict[str, Any]]:
                 found |= dict.fromkeys(_sources(problem, problem.K, problem.K, backend))
         print(device.architecture, "searches", len(found), flush=True)
         found |= krylov_steps(device)
-        found |= dict.fromkeys(codes.source(dtype) for dtype in ("float64", "complex128"))
+        found |= dict.fromkeys(InverseFactorKernel(dtype).source() for dtype in ENTRY_TYPES)
+        found |= dict.fromkeys(codes.source(dtype) for dtype in ENTRY_TYPES)
         return list(found), made_choices(device)
 
 

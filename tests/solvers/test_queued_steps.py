@@ -21,6 +21,7 @@ from solvers.iterations.counts import Counts
 from solvers.iterations.krylov import BlockKrylov
 from solvers.iterations.recorded_step import RecordedStep
 from solvers.orthogonalize import queued_step
+from solvers.orthogonalize.queued_step import queue_step
 from tests.benchmarks.drawn_problems import matrix
 from tests.pretended_gpu import pretended_gpu
 
@@ -237,6 +238,23 @@ def test_several_steps_are_queued_between_looks(which: str, several: list[Severa
     assert np.allclose(w, np.sort(exact[order]), rtol=0, atol=1e-12)
     assert np.abs(V.T @ V - np.eye(5)).max() < 1e-12
     assert max(several[0].steps) > 4
+
+
+@pytest.mark.parametrize("dtype", ["float64", "complex128"])
+def test_steps_of_blocks_with_columns_of_any_lengths_are_enough(dtype: str) -> None:
+    """As those of a filter, which amplifies vectors by up to a million."""
+    rng, unit = np.random.default_rng(3), float(np.finfo(dtype).eps)
+    V = BlockVector(np.linalg.qr(rng.standard_normal((500, 8)))[0].astype(dtype))
+    block = rng.standard_normal((500, 4)) * np.array([1e-2, 1.0, 1e2, 1e4])
+    W = BlockVector(block.astype(dtype))
+    into, before = W.like(), W.array.copy()
+    report = queued_step.StepReport(queue_step(W, V, [(0, 8)], into), 8)
+    S, R = report.wait(0.0)
+    assert R is not None
+    assert np.abs(V.dot(into)).max() < 100 * unit
+    assert np.abs(into.gram() - np.eye(4)).max() < 100 * unit
+    rest = before - V.array @ S - into.array @ R
+    assert (np.linalg.norm(rest, axis=0) < 100 * unit * np.linalg.norm(before, axis=0)).all()
 
 
 @pytest.mark.parametrize("b", [1, 3])
