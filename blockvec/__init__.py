@@ -17,32 +17,55 @@ from .system import startup  # noqa: F401  before libraries, whose import takes 
 
 # isort: split
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import errors, models
-from .adapters import as_operator
-from .backends import array_namespace, run_in_threads, single_threaded_blas
-from .blockvector import BlockVector
-from .config import Options, option_context, options, set_default_options
-from .explanation import explain
-from .factorization import Factorization, factorize
-from .fused import Applied
-from .graphs import Recorder
-from .io import read_matrix
-from .matrices import open_matrix
-from .operators import Operator
-from .parallel import RowLayout
-from .parallel.operator import DistributedOperator
-from .parallel.partition import Partition
-from .precompile import precompiled
-from .profile import Profile, profile
-from .rows import RowFunction
-from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copies, start_copy
+from .profile import Profile, profile  # at once: their module has the name of one
+from .system.exports import on_first_use
 
 if TYPE_CHECKING:
-    from . import solvers
+    from . import errors, models, solvers
+    from .adapters import as_operator
+    from .backends import array_namespace, run_in_threads, single_threaded_blas
+    from .blockvector import BlockVector
+    from .config import Options, option_context, options, set_default_options
+    from .explanation import explain
+    from .factorization import Factorization, factorize
+    from .fused import Applied
+    from .graphs import Recorder
+    from .io import read_matrix
+    from .matrices import open_matrix
+    from .operators import Operator
+    from .parallel import RowLayout
+    from .parallel.operator import DistributedOperator
+    from .parallel.partition import Partition
+    from .precompile import precompiled
+    from .rows import RowFunction
+    from .small_matrices import FactorReport, InverseFactor, inverse_factor, start_copies, start_copy
     from .solvers import count_eigenvalues, eigsh
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "adapters": "as_operator",
+            "backends": "array_namespace run_in_threads single_threaded_blas",
+            "blockvector": "BlockVector",
+            "config": "Options option_context options set_default_options",
+            "explanation": "explain",
+            "factorization": "Factorization factorize",
+            "fused": "Applied",
+            "graphs": "Recorder",
+            "io": "read_matrix",
+            "matrices": "open_matrix",
+            "operators": "Operator",
+            "parallel": "RowLayout",
+            "parallel.operator": "DistributedOperator",
+            "parallel.partition": "Partition",
+            "precompile": "precompiled",
+            "rows": "RowFunction",
+            "small_matrices": "FactorReport InverseFactor inverse_factor start_copies start_copy",
+            "solvers": "count_eigenvalues eigsh",
+        },
+    )
 
 __version__ = "0.2.0"
 
@@ -83,15 +106,3 @@ __all__ = [
     "start_copies",
     "start_copy",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the solvers on first use: they are a package of their own, which imports this one."""
-    if name in ("count_eigenvalues", "eigsh", "solvers"):
-        solvers = importlib.import_module(".solvers", __name__)
-        return solvers if name == "solvers" else getattr(solvers, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -10,8 +10,11 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from solvers import *  # noqa: F403
@@ -28,10 +31,19 @@ def _is_found() -> bool:
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == _PACKAGE
 
 
+class _SameModules(MetaPathFinder, Loader):
+    """Imports each module of the package once, as the same object under both names."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name.startswith(f"{__name__}.") else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(module.__name__.removeprefix("blockvec."))
+
+
 if _is_found():
     sys.modules[__name__] = importlib.import_module("solvers")
-    for _name in [name for name in sys.modules if name.startswith("solvers.")]:
-        sys.modules[f"blockvec.{_name}"] = sys.modules[_name]  # the same objects under both names
+    sys.meta_path.insert(0, _SameModules())
 else:
     _spec = importlib.util.spec_from_file_location(__name__, _PACKAGE)
     assert _spec is not None

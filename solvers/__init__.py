@@ -10,23 +10,42 @@ Examples
 [0.020523, 0.051201, 0.051201]
 """
 
-import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
+from typing import TYPE_CHECKING
 
-from .counting import EigenvalueCount, count_eigenvalues
-from .eigsh import eigsh
-from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
-from .linear import (
-    FactorPreconditioner,
-    JacobiPreconditioner,
-    Linear,
-    MultigridPreconditioner,
-    block_gmres,
-    block_minres,
-)
-from .problem import IterationState
-from .replacement import replace_eigsh
-from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
-from .storage import memory_needed
+import blockvec  # noqa: F401  before NumPy: it reports a Ctrl-C during imports
+from blockvec.system.exports import on_first_use
+
+from .eigsh import eigsh  # at once: its module has the same name
+
+if TYPE_CHECKING:
+    from .counting import EigenvalueCount, count_eigenvalues
+    from .iterations.jd_options import CorrectionProblem, JacobiDavidsonOptions
+    from .linear import (
+        FactorPreconditioner,
+        JacobiPreconditioner,
+        Linear,
+        MultigridPreconditioner,
+        block_gmres,
+        block_minres,
+    )
+    from .problem import IterationState
+    from .replacement import replace_eigsh
+    from .result import ConvergenceWarning, EigenResult, Interrupted, NoConvergence
+    from .storage import memory_needed
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "counting": "EigenvalueCount count_eigenvalues",
+            "iterations.jd_options": "CorrectionProblem JacobiDavidsonOptions",
+            "linear": "FactorPreconditioner JacobiPreconditioner Linear MultigridPreconditioner "
+            "block_gmres block_minres",
+            "problem": "IterationState",
+            "replacement": "replace_eigsh",
+            "result": "ConvergenceWarning EigenResult Interrupted NoConvergence",
+            "storage": "memory_needed",
+        },
+    )
 
 __all__ = [
     "ConvergenceWarning",

@@ -6,13 +6,30 @@
 :func:`available` lists the models, :mod:`blockvec.models.spectra` contains spectra in closed form.
 """
 
-from . import spectra
-from .catalogue import available, generator, model
-from .chain import operator
-from .lattice import anderson, graphene, hofstadter, laplace1d, laplace2d, laplace3d, stencil27
-from .many_body import hubbard, xxz
-from .random_structure import banded, rmat
-from .rows import RowGenerator
+from typing import TYPE_CHECKING
+
+from ..system.exports import on_first_use
+
+if TYPE_CHECKING:
+    from . import spectra
+    from .catalogue import available, generator, model
+    from .chain import operator
+    from .lattice import anderson, graphene, hofstadter, laplace1d, laplace2d, laplace3d, stencil27
+    from .many_body import hubbard, xxz
+    from .random_structure import banded, rmat
+    from .rows import RowGenerator
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "catalogue": "available generator model",
+            "chain": "operator",
+            "lattice": "anderson graphene hofstadter laplace1d laplace2d laplace3d stencil27",
+            "many_body": "hubbard xxz",
+            "random_structure": "banded rmat",
+            "rows": "RowGenerator",
+        },
+    )
 
 __all__ = [
     "RowGenerator",

@@ -150,6 +150,13 @@ def physics_model(
     return decorate
 
 
+def _models() -> dict[str, _Model]:
+    """Return the table of models, with those of every module: each registers its own when it is imported."""
+    from . import lattice, many_body, random_structure  # noqa: F401
+
+    return _MODELS
+
+
 def model(spec: str) -> scipy.sparse.csr_array:
     """Create the matrix of a description.
 
@@ -216,13 +223,13 @@ def generator(spec: str) -> RowGenerator:
 def _parsed(spec: str) -> tuple[_Model, dict[str, Any]]:
     """Split a description into model and arguments."""
     name, _, text = spec.partition(":")
-    name = name.strip().lower()
-    if name not in _MODELS:
+    name, known = name.strip().lower(), _models()
+    if name not in known:
         raise OptionError(
-            f"model: there is no model {name!r}{_suggestion(name, _MODELS)}; there are {', '.join(_MODELS)}. "
+            f"model: there is no model {name!r}{_suggestion(name, known)}; there are {', '.join(known)}. "
             "Example: laplace3d:n=64"
         )
-    entry = _MODELS[name]
+    entry = known[name]
     return entry, entry.parse(text) if text.strip() else {}
 
 
@@ -242,7 +249,7 @@ def available() -> dict[str, str]:
     """
     return {
         entry.name: f"{entry.summary}; parameters {_parameters(entry)}; e.g. {entry.example}"
-        for entry in _MODELS.values()
+        for entry in _models().values()
     }
 
 

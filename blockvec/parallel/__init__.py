@@ -4,14 +4,21 @@ Only reductions, random numbers, input and output, and the halo exchange of oper
 of them go through a `RowLayout` and its `Communicator`.
 """
 
+from typing import TYPE_CHECKING
+
+from ..system.exports import on_first_use
 from ..traffic import Traffic, current_traffic, recorded_traffic
 from .agreement import agreed, require_same
 from .communicator import Communicator, PeerError, communicator, share
 from .devices import choose_gpu
-from .files import read_rows
 from .launch import launched, world
 from .layout import RowLayout
 from .petsc_matrix import is_petsc, petsc_rows
+
+if TYPE_CHECKING:
+    from .files import read_rows
+else:
+    __getattr__, __dir__ = on_first_use(__name__, {"files": "read_rows"})
 
 __all__ = [
     "Communicator",

@@ -1,0 +1,39 @@
+"""Names that a package imports on first use (PEP 562), so that its import takes no time for the others."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+def on_first_use(
+    package: str, names: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make ``__getattr__`` and ``__dir__`` of a package from the names that its modules define.
+
+    Its modules are attributes, too, without an import of their own. A name that is also a module's needs an
+    import at once: the first import of the module would take its place.
+    """
+    module_of = {name: module for module, defined in names.items() for name in defined.split()}
+
+    def load(name: str) -> Any:
+        if name in module_of:
+            value = getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
+            setattr(sys.modules[package], name, value)
+            return value
+        missing = f"module {package!r} has no attribute {name!r}"
+        if name.startswith("_"):
+            raise AttributeError(missing)
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"{package}.{name}":
+                raise
+            raise AttributeError(missing) from None
+
+    def names_of() -> list[str]:
+        return sorted({*(own := vars(sys.modules[package])), *own["__all__"]})
+
+    return load, names_of
