@@ -20,7 +20,6 @@ from .interchange import ArrayKind, is_function, native
 from .models import RowGenerator
 from .operators import Operator
 from .parallel import RowLayout, agreed, choose_gpu, require_same
-from .parallel.operator import DistributedOperator
 from .parallel.petsc_matrix import is_petsc, petsc_rows
 from .profile import Profile
 from .sparse_operator import SparseOperator
@@ -222,6 +221,8 @@ def _distributed(
             f"{(n_local, n)}."
         )
     assert layout.comm is not None
+    from .parallel.operator import DistributedOperator
+
     is_whole = sp.issparse(A) and given[0] == n != n_local
     require_same(layout.comm, layout=str(layout.cuts), A=_checksum(A) if is_whole else None)
     device = choose_gpu(layout.comm) if device == "gpu" else device

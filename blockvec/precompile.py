@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,9 +24,11 @@ from .backends import Backend, backend_for
 from .config import options
 from .dispatch import preferred
 from .kernels.cache import load_json, store_json
-from .kernels.compile import on_first_miss
 from .kernels.problem import SpmmvProblem, SweepProblem, TsmmProblem, TsmttsmProblem
-from .kernels.requests import MATRIX, Entry, Request, decode, encode, logged
+from .kernels.requests import MATRIX, Entry, decode, encode, logged
+
+if TYPE_CHECKING:
+    from .kernels.requests import Request
 
 FORMAT = 1  # of the lists in the cache folder
 MAX_ENTRIES = 1000  # per list; a solve asks for 50 to 200
@@ -79,6 +81,9 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     if run is None or run.key in _begun or len(_begun) >= MAX_KINDS:
         yield
         return
+    from .kernels.compile import on_first_miss
+    from .kernels.tuning.choices import save_choices
+
     _begun.add(run.key)
     jobs: list[Future[None]] = []
     try:
@@ -87,8 +92,6 @@ def precompiled(method: str, operator: Any, dtype: Any = None, **sizes: int) -> 
     finally:
         for job in jobs:
             job.cancel()
-    from .kernels.tuning.choices import save_choices  # the models take a quarter of the time of an import
-
     run.store(log.values())
     save_choices(backend_for(operator.device).device)
 
@@ -138,7 +141,8 @@ class Precompilation:
 
         The first requests of all entries precede the second ones: a run uses one width at a time.
         """
-        sizes, ranges = {**self._sizes, "n": self._rows}, list[list[Request]]()
+        sizes = {**self._sizes, "n": self._rows}
+        ranges: list[list[Request]] = []
         for entry in entries:
             with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError, RecursionError):
                 ranges.append(list(decode(entry, sizes, self.dtype, self._product)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,12 +16,14 @@ from .backends import Array, Backend
 from .backends.base import CsrMatrix
 from .blockvector import BlockVector
 from .errors import DeviceError, DTypeError
-from .fused import Extras, Sums
 from .kernels.problem import MAX_ALIGNMENT, BetaClass, ShiftClass, SpmmvProblem, beta_class, scalar_class
-from .kernels.sparse.chain_plan import Chain
-from .krylov_steps import KrylovSteps
 from .operators import Operator
 from .profile import active_profile
+
+if TYPE_CHECKING:
+    from .fused import Extras, Sums
+    from .kernels.sparse.chain_plan import Chain
+    from .krylov_steps import KrylovSteps
 
 MAX_PROBLEMS = 256  # problem descriptions cached per operator
 SHORT_ROWS = 16  # mean entries per row up to which a copy of the matrix takes no more memory than 24 columns
@@ -182,8 +184,12 @@ class SparseOperator(Operator):
         if not is_own or memory.backend is not self.backend:
             return None
         queue = self.backend.krylov_steps(self.prepared, memory.array, b)
-        if queue is None or queue.multiplies:
-            return None if queue is None else KrylovSteps(queue, b)
+        if queue is None:
+            return None
+        from .krylov_steps import KrylovSteps
+
+        if queue.multiplies:
+            return KrylovSteps(queue, b)
         block = memory._replace(n_cols=b, ld=b, align=MAX_ALIGNMENT)
         problem = self._problem(block, b, MAX_ALIGNMENT, (1, 0, 0))
 

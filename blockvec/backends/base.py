@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ..kernels.device import DeviceInfo
-from ..kernels.elementwise import Kernel
-from ..kernels.measure import CeilingProbe, Stopwatch
-from ..kernels.problem import Pattern, Problem
-from ..kernels.roofline import Ceilings
+if TYPE_CHECKING:
+    from ..kernels.device import DeviceInfo
+    from ..kernels.elementwise import Kernel
+    from ..kernels.measure import CeilingProbe, Stopwatch
+    from ..kernels.problem import Pattern, Problem
+    from ..kernels.roofline import Ceilings
 
 # With one element in so many, factors in any order are nearly full, and sparse libraries take several times
 # as long for them.

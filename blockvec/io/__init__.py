@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import DTypeError, FormatError, LayoutError, ShapeError
 from ..system.files import replaced
-from . import matrixmarket, npz, petsc
+from . import npz
 
 _DTYPES = tuple(np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
 _CHUNK_BYTES = 1 << 20  # of a block per write
@@ -54,6 +54,8 @@ def read_matrix(path: str | os.PathLike[str]) -> scipy.sparse.csr_array | NDArra
     ----------
     R. F. Boisvert, R. Pozo, K. Remington, "The Matrix Market exchange formats", NISTIR 5935 (1996).
     """
+    from . import matrixmarket, petsc
+
     file = existing(path)
     with file.open("rb") as stream:
         head = stream.read(8)

@@ -13,13 +13,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .cache import from_fields
-from .elementwise import AxpbyKernel, ColumnDotKernel, FillKernel, FoldKernel, PhiloxKernel
-from .inverse_factor import InverseFactorKernel
 from .problem import (
     MAX_ALIGNMENT,
     SpmmvProblem,
@@ -29,24 +28,17 @@ from .problem import (
     is_complex,
     itemsize,
 )
-from .rows import RowKernel
 
-Request: TypeAlias = (
-    TsmttsmProblem
-    | TsmmProblem
-    | SweepProblem
-    | SpmmvProblem
-    | AxpbyKernel
-    | ColumnDotKernel
-    | FillKernel
-    | FoldKernel
-    | PhiloxKernel
-    | InverseFactorKernel
-    | RowKernel
-)
+if TYPE_CHECKING:
+    from .elementwise import AxpbyKernel, ColumnDotKernel, FillKernel, FoldKernel, PhiloxKernel
+    from .inverse_factor import InverseFactorKernel
+    from .rows import RowKernel
+
+    Stream: TypeAlias = AxpbyKernel | ColumnDotKernel | FillKernel | FoldKernel | PhiloxKernel
+    Product: TypeAlias = TsmttsmProblem | TsmmProblem | SweepProblem | SpmmvProblem
+    Request: TypeAlias = Product | Stream | InverseFactorKernel | RowKernel
 Entry: TypeAlias = list[Any]
 
-_TYPES: dict[str, Any] = {kind.__name__: kind for kind in Request.__args__}
 MATRIX = ("n_rows", "n_cols", "nnz", "dtype_matrix", "index_bytes", "pattern", "longest", "coded")
 OPERANDS = {  # its letter: the fields that hold its width and its element type, by type of problem
     TsmttsmProblem: {"a": ("M", "dtype_a"), "b": ("N", "dtype_b")},
@@ -97,7 +89,7 @@ def encode(request: object, rows: int, product: SpmmvProblem | None) -> Entry | 
         Some product with the sparse matrix of the run; those with other matrices are not described.
     """
     kind = type(request)
-    if kind.__name__ not in _TYPES:
+    if kind.__name__ not in _types():
         return None
     values = dataclasses.asdict(request)  # type: ignore[call-overload]
     if isinstance(request, SpmmvProblem):
@@ -135,7 +127,7 @@ def decode(
         For what is no entry.
     """
     name, fields = entry
-    kind = _TYPES[name]
+    kind = _types()[name]
     if kind is SpmmvProblem:
         if product is None:
             return
@@ -147,6 +139,17 @@ def decode(
         request = _request(kind, values if ranged is None else values | {ranged: step})
         if _is_possible(request):
             yield request
+
+
+@functools.cache
+def _types() -> dict[str, Any]:
+    """Collect the types of requests by name; the host needs none of the kernels."""
+    from .elementwise import AxpbyKernel, ColumnDotKernel, FillKernel, FoldKernel, PhiloxKernel
+    from .inverse_factor import InverseFactorKernel
+    from .rows import RowKernel
+
+    streams = AxpbyKernel, ColumnDotKernel, FillKernel, FoldKernel, PhiloxKernel
+    return {kind.__name__: kind for kind in (*OPERANDS, *streams, InverseFactorKernel, RowKernel)}
 
 
 def type_names(dtype: str) -> dict[str, str]:

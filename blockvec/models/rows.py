@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
 from ..errors import OptionError
-from ..kernels.sparse.chain_plan import Chain
 from ..system.memory import available_memory
+
+if TYPE_CHECKING:
+    from ..kernels.sparse.chain_plan import Chain
 
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]

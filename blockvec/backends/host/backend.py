@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -23,13 +23,15 @@ from ...kernels.problem import (
     is_complex,
 )
 from ...kernels.roofline import Ceilings, traffic
-from ...kernels.sparse.chain_plan import Chain
 from ..base import Array, Backend, Candidate, CsrMatrix, GraphRecorder
-from . import elementwise, llvm, panels, pardiso, small_matrices, sparse_kernel, sweeps
-from .chain import ChainBlocks
+from . import elementwise, llvm, panels, small_matrices, sparse_kernel, sweeps
 from .sparse import RowBlocks, spmmv
-from .superlu import HostFactors
 from .threads import map_rows
+
+if TYPE_CHECKING:
+    from ...kernels.sparse.chain_plan import Chain
+    from .chain import ChainBlocks
+    from .superlu import HostFactors
 
 _device = functools.cache(host_device)
 SMALL_BYTES = 256 << 10  # below this, one NumPy call is faster than panels
@@ -85,7 +87,11 @@ class HostBackend(Backend):
 
     def prepare_sparse(self, matrix: CsrMatrix | Chain) -> RowBlocks | ChainBlocks:
         """Wrap a CSR matrix, whose arrays are shared, not copied, or a chain."""
-        return ChainBlocks(matrix) if isinstance(matrix, Chain) else RowBlocks(matrix)
+        if hasattr(matrix, "indptr"):
+            return RowBlocks(cast("CsrMatrix", matrix))
+        from .chain import ChainBlocks
+
+        return ChainBlocks(matrix)
 
     def scaled_csr(
         self, matrix: RowBlocks | ChainBlocks, factor: float, dtype: np.dtype[Any]
@@ -104,10 +110,14 @@ class HostBackend(Backend):
 
     def factors(self, matrix: Any) -> HostFactors:
         """Make an object that factorises Hermitian matrices by SuperLU or LAPACK."""
+        from .superlu import HostFactors
+
         return HostFactors()
 
     def factor_library(self, dtype: str = "float64") -> str:
         """Name PARDISO where it is installed and takes the type."""
+        from . import pardiso
+
         return "PARDISO" if pardiso.accepts(dtype) else "SuperLU"
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Array:

@@ -20,11 +20,11 @@ from ...kernels.problem import SpmmvProblem, is_complex
 from ..base import Array, Fused
 from . import llvm
 from .panels import REAL_TYPES, quiet_arithmetic
-from .sparse_source import ARGUMENTS, LINE_BYTES, Factor, RowKernel, source
 from .threads import map_rows, run_in_threads
 
 if TYPE_CHECKING:
     from .sparse import RowBlocks
+    from .sparse_source import Factor, RowKernel
 
 # Rows plus entries, times real columns plus 4, plus the elements of further passes for factors and sums: in
 # units of 0.27 ns of SciPy's kernel and NumPy. From here on, about a hundred products outweigh loading the
@@ -33,7 +33,6 @@ LEAST_WORK = 3 << 20
 PASS_WORK = 4  # per element
 COLUMNS = range(1, 5)  # of column-major products; each takes another pointer
 SHORT_ROWS = 8  # mean entries per row up to which rows of a view are read where they are
-_TYPES = [ctypes.c_int64 if word.startswith("i64") else ctypes.c_void_p for word in ARGUMENTS.split(", ")]
 
 
 def refusal(problem: SpmmvProblem) -> str:
@@ -63,7 +62,11 @@ def _refusal(n_rows: int, nnz: int, lanes: int, passes: int) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _function(kernel: RowKernel) -> Callable[..., None]:
-    return llvm.load(source(kernel), _TYPES)
+    from .sparse_source import ARGUMENTS, source
+
+    words = ARGUMENTS.split(", ")
+    types = [ctypes.c_int64 if word.startswith("i64") else ctypes.c_void_p for word in words]
+    return llvm.load(source(kernel), types)
 
 
 def spmmv(
@@ -137,6 +140,8 @@ def _kernel(S: RowBlocks, Y: Array, factors: Sequence[complex], shift: Any) -> t
 
     Shifts are two rows, real and imaginary parts, repeated for the parts of each column.
     """
+    from .sparse_source import LINE_BYTES, RowKernel
+
     width, parts, real = Y.shape[1], 2 if Y.dtype.kind == "c" else 1, REAL_TYPES[Y.dtype.name]
     alpha, beta, delta, eta = map(_class, factors)
     shifts = np.broadcast_to(np.asarray(shift), (width,))
