@@ -18,18 +18,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from blockvec import Profile
 from blockvec.errors import OptionError, ShapeError
+from blockvec.system.exports import on_first_use
 
 from ..blocks import Array, Block
-from .decomposition import Decomposition
-from .gram_schmidt import PIP, Adaptive, BCGSIPlus, PIPPlus, clean
 from .host_step import host_step, is_on_host
-from .intrablock import SVQB, TSQR, CholQR2, RandomizedCholQR, RankedCholQR, ShiftedCholQR3
+
+if TYPE_CHECKING:
+    from .decomposition import Decomposition
+    from .gram_schmidt import PIP, Adaptive, BCGSIPlus, PIPPlus
+    from .intrablock import SVQB, TSQR, CholQR2, RandomizedCholQR, RankedCholQR, ShiftedCholQR3
+else:
+    __getattr__, __dir__ = on_first_use(
+        __name__,
+        {
+            "gram_schmidt": "PIP Adaptive BCGSIPlus PIPPlus",
+            "intrablock": "SVQB TSQR CholQR2 RandomizedCholQR RankedCholQR ShiftedCholQR3",
+        },
+    )
 
 __all__ = [
     "PIP",
@@ -46,10 +57,6 @@ __all__ = [
     "ShiftedCholQR3",
     "orthogonalize",
 ]
-
-
-FULL_BASIS = (PIP, PIPPlus, BCGSIPlus)  # always project against all of V
-WITHIN = (CholQR2, RankedCholQR, ShiftedCholQR3, SVQB, TSQR, RandomizedCholQR)
 
 
 class Policy(Protocol):
@@ -158,8 +165,13 @@ def orthogonalize(
         if R is not None:
             return Orthogonalized(before, R, np.zeros(len(R), bool), reductions)
         scale, first = None if scale is None else length, None
+    from .decomposition import Decomposition
+    from .gram_schmidt import Adaptive, clean
+
+    if policy is not None:
+        _check_policy(policy, taken, first)
+    _check_room(W, taken, max_rank)
     policy = policy or Adaptive()
-    _check(W, V, policy, first, max_rank)
     d = Decomposition(W, V, M=M, scale=scale, first=first, max_rank=max_rank)
     if d.width:
         policy(d)
@@ -172,8 +184,11 @@ def orthogonalize(
     return Orthogonalized(S if before is None else before + S, d.R, lost, reductions + d.reductions)
 
 
-def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int | None) -> None:
-    name, taken = type(policy).__name__, 0 if V is None else V.shape[1]
+def _check_policy(policy: Policy, taken: int, first: Any) -> None:
+    from .gram_schmidt import FULL_BASIS
+    from .intrablock import WITHIN
+
+    name = type(policy).__name__
     if taken and isinstance(policy, WITHIN):
         raise OptionError(
             f"orthogonalize: {name} works within a block, and a basis is given; use BCGSIPlus({name}())."
@@ -183,6 +198,9 @@ def _check(W: Block, V: Block | None, policy: Policy, first: Any, max_rank: int 
             f"orthogonalize: {name} always projects against all of V, and first is given; leave first out, "
             "or use Adaptive()."
         )
+
+
+def _check_room(W: Block, taken: int, max_rank: int | None) -> None:
     columns = W.shape[1] if max_rank is None else min(max_rank, W.shape[1])
     if columns + taken > W.n_global:
         raise ShapeError(

@@ -23,6 +23,8 @@ RESOLUTION = 4.0  # eigenvalues of a scaled Gram matrix below RESOLUTION * b * u
 SHIFT = 11.0  # factor of the shift, from Fukaya et al. (2020)
 PLAIN_GROWTH = 1e3  # growth below which Cholesky needs no pivoting ...
 PLAIN_NOISE = 1e-4  # ... if the relative noise of all columns is below this
+ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
+AMPLIFIED = 16.0  # accepted loss of orthogonality between V and Q, in u
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from .decomposition import Decomposition
-from .factors import cholesky
-from .intrablock import ENOUGH, RankedCholQR, definite
+from .factors import AMPLIFIED, ENOUGH, cholesky
+from .intrablock import RankedCholQR, definite
 
 WELL_CONDITIONED = 1e3  # growth per column that one more Cholesky factorisation reduces to O(u)
 NORM_DROP = 0.5  # another pass follows if a pass leaves less of a column ("twice is enough": 1/sqrt 2)
 MAX_PASSES = 4
 FIRST = RankedCholQR(WELL_CONDITIONED)  # within the block, if a second half always follows ...
 WITHIN = RankedCholQR()  # ... and if it may be omitted
-AMPLIFIED = 16.0  # accepted loss of orthogonality between V and Q, in u
 CLEAN = 8.0  # ||X^H X - I||_F per column, in u, that rounding alone causes
 
 
@@ -138,6 +137,9 @@ class Adaptive:
             or np.linalg.norm(np.linalg.solve(d.R.T, d.projected.host.T)) > 1
         ):
             clean(d)
+
+
+FULL_BASIS = (PIP, PIPPlus, BCGSIPlus)  # always project against all of V
 
 
 def clean(d: Decomposition) -> None:

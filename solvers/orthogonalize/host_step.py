@@ -19,9 +19,7 @@ from blockvec import Profile, RowLayout, run_in_threads, single_threaded_blas
 
 from ..blocks import Array, Block
 from ..column_block import ColumnBlock, add_product, adjoint_product, both_summed, summed
-from .factors import NOISE, PLAIN_GROWTH, PLAIN_NOISE
-from .gram_schmidt import AMPLIFIED
-from .intrablock import ENOUGH
+from .factors import AMPLIFIED, ENOUGH, NOISE, PLAIN_GROWTH, PLAIN_NOISE
 
 Result = TypeVar("Result")
 CHUNK_BYTES = 512 << 10  # rows of the basis that stay in a second-level cache from one product to the next

@@ -29,9 +29,8 @@ from blockvec.parallel import share
 
 from ..blocks import Array, to_host
 from .decomposition import Decomposition
-from .factors import Step, cholesky, eigenvectors, ranked, shifted, triangular
+from .factors import ENOUGH, Step, cholesky, eigenvectors, ranked, shifted, triangular
 
-ENOUGH = 5.0  # growth per column that leaves a block orthonormal to a few u
 MIXED = 2.0  # likewise, after a step by which each column takes part of the noise of all
 SLAB_ROWS = 512  # minimum rows per leaf of TSQR's tree: up to 64 columns fit a core's cache
 OVERSAMPLING = 8  # rows of a sketch in addition to twice the columns of the block
@@ -170,6 +169,9 @@ class RandomizedCholQR:
         _refuse_inner_product(d, "RandomizedCholQR")
         d.apply(_from_factor(d, d.sketch(2 * d.width + OVERSAMPLING, self.seed)))
         _resolve(d)
+
+
+WITHIN = (CholQR2, RankedCholQR, ShiftedCholQR3, SVQB, TSQR, RandomizedCholQR)
 
 
 def _resolve(d: Decomposition, finals: Sequence[bool] = (True, True), enough: float = ENOUGH) -> None:

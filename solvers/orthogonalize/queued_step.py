@@ -17,10 +17,8 @@ import numpy as np
 from blockvec import FactorReport, InverseFactor, inverse_factor, start_copies
 
 from ..blocks import Array, Block
-from .factors import PLAIN_GROWTH
-from .gram_schmidt import AMPLIFIED
+from .factors import AMPLIFIED, ENOUGH, PLAIN_GROWTH
 from .host_step import is_enough, square
-from .intrablock import ENOUGH
 
 REDUCTIONS = 3
 # Accepted losses of orthogonality in u, within a block per column and between blocks. Steps that wait end
